@@ -87,7 +87,7 @@ def test_refusals(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["export", "zz"], "no conversation 'zz'; dflash-tui conversations list shows them"),
         (["export", ""], "no conversation ''"),
         (["export", "all"], "JSON only; add --as json"),
-        (["export", one, "-o", "a.txt"], "its ending says no format"),
+        (["export", one, "-o", "a.txt"], "its ending names no format"),
         (["export", one, "-o", str(tmp_path / "no" / "a.md")], "No such file or directory"),
         (["export", one, "--json"], "--json reports on a file"),
         (["import", str(wrong)], f"{wrong}: not an export of conversations"),

@@ -94,7 +94,7 @@ def test_a_good_machine_has_nothing_to_say(good: Computer) -> None:
 
 
 def test_kernels_that_agree_are_counted() -> None:
-    assert only(examine(WORKSTATION), "kernels").found == "3 agree with the processor, 7 s"
+    assert only(examine(WORKSTATION), "kernels").found == "3 agree with the CPU, 7 s"
 
 
 def test_a_kernel_that_is_wrong_is_named() -> None:
@@ -130,7 +130,7 @@ WRONG: list[tuple[str, Computer, str, str, str, str]] = [
     # what, the machine, the check that speaks, its verdict, in what was found, in the remedy
     ("old Python", replace(LAPTOP, python=(3, 10, 2)), "Python", "problem", "3.10.2", "3.11"),
     ("no torch", stage(LAPTOP, "torch", error="No module named 'torch'"), "torch", "problem", "No module", "install"),
-    ("CPU torch, driver", stage(WORKSTATION, "torch", **CPU_BUILD), "torch", "problem", "beside", "CUDA 13.0"),
+    ("CPU torch, driver", stage(WORKSTATION, "torch", **CPU_BUILD), "torch", "problem", "although", "CUDA 13.0"),
     ("CUDA torch, no driver", stage(LAPTOP, "torch", **CUDA_BUILD), "torch", "note", "no NVIDIA driver", "for CPU"),
     ("torch blind", stage(WORKSTATION, "torch_cuda", available=False), "torch", "problem", "sees no card", "card"),
     ("no compiler", stage(LAPTOP, "compiler", error="no headers"), "CUDA compiler", "problem", "headers", "again"),
@@ -338,9 +338,11 @@ def test_this_machine_in_words(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_speed_of_a_card_is_predicted() -> None:
     found = only(examine(WORKSTATION), "speed")
     assert found.verdict == "ok"
-    assert found.found == ("reads 0.93 TB/s; a 27B Q4_K_M by that: 20.3 ms a token, 25.5 ms a step with a tree of 24")
+    assert (
+        found.found == "reads 0.93 TB/s; predicted for a 27B Q4_K_M: 20.3 ms a token, 25.5 ms a step with a tree of 24"
+    )
     assert only(examine(WORKSTATION), "kernel timing").found == (
-        "none on this card yet; the first load of a model takes it"
+        "none on this card yet; the first load of a model does it"
     )
 
 
@@ -348,7 +350,7 @@ def test_what_a_benchmark_found_stands_beside_it() -> None:
     steps = {"ar": 21.0, "chain 15": 24.0, "tree 23": 26.0}
     found = only(examine(stage(WORKSTATION, "speed", found=steps)), "speed")
     assert found.verdict == "ok"
-    assert found.found.endswith("with a tree of 24; found 21.0 and 26.0")
+    assert found.found.endswith("with a tree of 24; measured 21.0 and 26.0")
     slow = only(examine(stage(WORKSTATION, "speed", found={**steps, "tree 23": 40.0})), "speed")
     assert slow.verdict == "note"
     assert "bench --synthetic 27b --share FILE" in slow.remedy

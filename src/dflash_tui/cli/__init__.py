@@ -1,4 +1,4 @@
-"""The command line: one module for its grammar, one for each command."""
+"""The command line: one module for its syntax, one for each command."""
 
 from dflash_tui.cli.command_line import main
 

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from dflash_core.conversation import Turn
 
 PIPE_PATIENCE_S = 0.5
-MOST_PIPED = 64 * 2**20  # characters: a pipe may never end
+MOST_PIPED = 64 * 2**20  # characters: a pipe may be endless
 
 
 def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
-    """The words of the command line, then standard input.
+    """The prompt: the arguments of the command line, then standard input.
 
-    Input is waited for where there are no words, or where one of them is "-". Beside words, a pipe counts only if it
-    has something to say at once: many callers leave one open that never will. Raises ContextError where it goes on
-    and on.
+    Input is waited for if there are no arguments, or if one of them is "-". Otherwise a pipe is read only if it has
+    data at once: many callers leave a pipe open and never write to it. Raises ContextError if the input is too
+    long.
     """
     text = " ".join(word for word in words if word != "-")
     wait = not text or "-" in words
@@ -46,22 +46,22 @@ def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
 
 
 def with_files(prompt: str, names: Sequence[str]) -> str:
-    """The prompt with text files below it, as the app sends those that an @ names. Raises MentionError."""
+    """The prompt followed by text files, in the form that the app uses for @ names. Raises MentionError."""
     return prompt + attached(names, Path.cwd(), ON_COMMAND_LINE)
 
 
 def _ready(stdin: TextIO) -> bool:
     try:
         return bool(select.select([stdin], [], [], PIPE_PATIENCE_S)[0])
-    except (OSError, ValueError):  # closed, or nothing that can be waited for
+    except (OSError, ValueError):  # closed, or it does not support waiting
         return False
 
 
 def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = False, plain: bool = False) -> int:
     """Load the pair, answer, and report. Returns the exit code; raises DFlashError.
 
-    `plain` writes whole lines, announces thinking and answer by name and overwrites nothing: what a screen reader
-    can follow.
+    `plain` is for screen readers: it writes whole lines, announces thinking and answer by name and overwrites
+    nothing.
     """
     from dflash_core.conversation import Conversation
     from dflash_tui.engine_session import begin, load_told
@@ -89,7 +89,7 @@ def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = 
 
 
 def _answer(turn: Turn, notes: Notes, *, quiet: bool, lines: bool = False) -> bool:
-    """Stream the turn; `quiet` leaves its text to the JSON object, `lines` waits for whole ones. True if the user
+    """Stream the turn; `quiet` prints no text (the JSON object has it), `lines` prints whole lines. True if the user
     interrupted it."""
     written = told = 0
 
@@ -110,7 +110,7 @@ def _answer(turn: Turn, notes: Notes, *, quiet: bool, lines: bool = False) -> bo
         notes.thinking(text)
 
     def ready(text: str) -> int:
-        """How much of it may be written by now."""
+        """How much of the text may be written now."""
         return text.rfind("\n") + 1 if lines else len(text)
 
     with stop_on_interrupt(turn.stop) as interrupted:
@@ -125,7 +125,7 @@ def _answer(turn: Turn, notes: Notes, *, quiet: bool, lines: bool = False) -> bo
     if not quiet:
         if turn.thinking[told:]:
             tell(turn.thinking[told:])
-        write(turn.text[written:])  # an interrupted turn hands over what it held back for a whole character
+        write(turn.text[written:])  # an interrupted turn releases text held back until a character was complete
         if turn.text and not turn.text.endswith("\n"):
             write("\n")
     if interrupted:

@@ -1,4 +1,4 @@
-"""`bench`: plain decoding, chain, tree and auto on the same prompts; or what every kind of step costs on a card."""
+"""`bench`: plain decoding, chain, tree and auto on the same prompts; or the time of each kind of step on a card."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to measure. `synthetic` names made-up files, `acceptance` forces lengths; both make it step times."""
+    """What to measure. `synthetic` names generated files, `acceptance` forces lengths; both select step times."""
 
     prompts: Path | None = None
     samples: int = SAMPLES
@@ -42,8 +42,8 @@ class Job:
     acceptance: str | None = None
     steps: bool = False
     out: Path | None = None
-    share: Path | None = None  # step times for others to read
-    contexts: tuple[int, ...] = ()  # positions that steps are timed after, besides a few
+    share: Path | None = None  # step times to share with others
+    contexts: tuple[int, ...] = ()  # context lengths at which steps are timed, in addition to a short one
 
 
 def run(request: LoadRequest, job: Job, *, as_json: bool = False) -> int:
@@ -80,7 +80,7 @@ def kernels(*, out: Path | None, as_json: bool) -> int:
 
 
 def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
-    from dflash_tui.engine_session import laboratory, load_told  # brings torch
+    from dflash_tui.engine_session import laboratory, load_told  # imports torch
 
     tasks = [Task(text, text) for text in PROMPTS]
     if job.prompts is not None:
@@ -117,7 +117,7 @@ def _plain_loop_ms(engine: Engine) -> float:
 
 
 def stage_lines(result: SweepResult, loop_ms: float) -> list[str]:
-    """Milliseconds of a step by its parts, prompt speed and time to the first token, a line per mode."""
+    """Milliseconds of a step by its parts, prompt speed and time to the first token, one line per mode."""
     lines = [f"{'ms per step':<12}" + "".join(f"{name:>9}" for name in STAGES) + f"{'prompt tok/s':>14}{'TTFT ms':>9}"]
     for index, setting in enumerate(result.settings):
         stats = [trial.report.stats for trial in result.trials if trial.setting == index]
@@ -183,7 +183,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
 
 def step_lines(report: StepReport, facts: dict[str, str]) -> list[str]:
     """The report as a table."""
-    from dflash_core.bench.steps import shown  # brings torch
+    from dflash_core.bench.steps import shown  # imports torch
 
     lines = [f"{name}: {value}" for name, value in facts.items()]
     lines += ["", f"{'step':<18}{'rows':>5}{'context':>8}{'wall ms':>9}{'least':>8}{'most':>8}" + "".join(
@@ -238,7 +238,7 @@ def _synthetic(job: Job, notes: Notes) -> dict[str, Any]:
 
     if job.synthetic not in MODELS:
         raise DFlashError(f"--synthetic {job.synthetic}: expected one of {' '.join(MODELS)}")
-    open_device(0)  # raises where there is none, before gigabytes are written
+    open_device(0)  # raises if there is none, before gigabytes are written
     folder = job.folder or user_folder("cache") / "synthetic"
     pair = synthetic_pair(folder, MODELS[job.synthetic], notes.progress)
     notes.line(f"synthetic files: {folder}")

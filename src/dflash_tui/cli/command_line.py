@@ -55,7 +55,7 @@ exit codes:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     _mend_streams()
-    # How long Textual waits after Esc for the rest of a key: its own 100 ms turn a held Alt+K, 30 a second, into text.
+    # How long Textual waits after Esc for the rest of a key. Its default of 100 ms turns a held Alt+K (30/s) into text.
     os.environ.setdefault("ESCDELAY", ESCAPE_MS)
     parser = build_parser()
     args = _text(parser.parse_args(argv))
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _check_files(config, profile)
         if profile is not None:
             Profiles().used(profile.name)
-        # Whoever redirects both outputs does not want the terminal to end this; the app draws on it, and reads it.
+        # With both outputs redirected, closing the terminal must not end the command; the app needs the terminal.
         with watched((1, 2)), _tracing(args.trace) as trace:
             asked = request if trace is None else dataclasses.replace(request, watchers=(trace,))
             code = _dispatch(parser, args, asked, config)
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return _fail(advice.on_command_line(error))
     except BrokenPipeError:
-        # The reader has what it wanted (`| head`). What is still buffered has nowhere to go.
+        # The reader has ended early (`| head`). The buffered rest cannot be written.
         for stream in (sys.stdout, sys.stderr):
             discard(stream)
         return DONE
@@ -117,14 +117,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Its refusals may quote file names, for a shell's `*` stands for whatever lies in a folder."""
+    """Its errors may quote file names, because a shell expands `*` to the names in a folder."""
 
     def error(self, message: str) -> NoReturn:
         super().error(one_line(message, MESSAGE))
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The grammar. Global options are understood before and after the command."""
+    """The syntax. Global options are accepted before and after the command."""
     parser = _Parser(
         prog="dflash-tui",
         description=DESCRIPTION,
@@ -135,7 +135,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dflash-tui {__version__}")
     parser.add_argument("--trace", type=file_path, metavar="FILE", help=TRACE_HELP)
     parser.add_argument("--theme", metavar="NAME", help="the app's colours")
-    parser.add_argument("--resume", default="", metavar="ID", help="go on with a conversation: an id's beginning")
+    parser.add_argument("--resume", default="", metavar="ID", help="continue a conversation: an id's beginning")
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     _add_global_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -148,7 +148,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _speaking(parser: argparse.ArgumentParser, args: argparse.Namespace) -> argparse.ArgumentParser:
-    """The parser of the command that was given, so that a refusal shows how that one is used."""
+    """The parser of the given command, so that an error shows its usage."""
     for action in parser._subparsers._group_actions if parser._subparsers is not None else ():
         if isinstance(action.choices, dict) and args.command in action.choices:
             found = action.choices[args.command]
@@ -158,7 +158,7 @@ def _speaking(parser: argparse.ArgumentParser, args: argparse.Namespace) -> argp
 
 
 def _text(args: argparse.Namespace) -> argparse.Namespace:
-    """Words that are not UTF-8 become text that can be kept and shown; paths stay as they are."""
+    """Arguments that are not UTF-8 become text that can be stored and shown; paths stay as they are."""
     for name, value in vars(args).items():
         if isinstance(value, str):
             setattr(args, name, encodable(value))
@@ -170,8 +170,8 @@ def _text(args: argparse.Namespace) -> argparse.Namespace:
 def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool = False) -> None:
     """Add the options that every command has.
 
-    A subparser writes its defaults over what was read before the command, so after the command absent options leave
-    no trace, and --set, which accumulates, has a list of its own.
+    A subparser overwrites values read before the command with its defaults. So absent options after the command set
+    nothing, and --set, which accumulates, has a separate list.
     """
 
     def default(value: object) -> object:
@@ -202,9 +202,9 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         "--activations",
         choices=("int8", "mixed", "f16"),
         default=default("int8"),
-        help="on a GPU: int8; mixed, finer where it matters and a little slower; f16, exact and slower",
+        help="on a GPU: int8; mixed, more precise where it matters and a little slower; f16, exact and slower",
     )
-    add("--draft-type", choices=("q8_0", "q4_0"), default=default(""), help="on a GPU: pack the drafter tighter")
+    add("--draft-type", choices=("q8_0", "q4_0"), default=default(""), help="on a GPU: quantize the drafter further")
     add(
         "--embedding",
         choices=("card", "host"),
@@ -217,7 +217,7 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         type=memory_size,
         default=default(0),
         metavar="SIZE",
-        help="on a GPU: take no more of it than a card of this size has, such as 24GiB",
+        help="on a GPU: use no more memory than a card of this size has, such as 24GiB",
     )
     add("--context", type=_context, default=default(0), metavar="N", help=f"{CONTEXT.help} ({CONTEXT.default})")
     add(
@@ -235,7 +235,7 @@ def _context(text: str) -> int:
 
 
 class Joined(argparse.Action):
-    """An option that may be repeated: its paths are joined by "+", as they may also be typed."""
+    """An option that may be repeated: its paths are joined by "+", which may also be typed."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -252,7 +252,7 @@ def _cache_type(text: str) -> str:
 
 
 def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config:
-    """The settings, the command line over all others. Leaves through `parser.error`, exit code 2, where options
+    """The settings; the command line has priority. Exits through `parser.error`, code 2, if options
     contradict each other."""
     pairs: dict[str, str] = {}
     for pair in [*args.set, *getattr(args, "set_after", [])]:
@@ -288,11 +288,11 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
 
 
 def _profile(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """What a profile says, by the names of settings."""
+    """The values of a profile, by the names of settings."""
     if not args.profile:
         return "", {}
     if args.command in [one.name for one in COMMANDS if not one.profile]:
-        parser.error(f"--profile goes with what loads a model, not with {args.command}")
+        parser.error(f"--profile goes with commands that load a model, not with {args.command}")
     try:
         found = Profiles()[args.profile]
     except DFlashError as error:
@@ -314,7 +314,7 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
 
 
 def _tracing(path: Path | None) -> AbstractContextManager[TraceWriter | None]:
-    """A trace that is written to `path`; None where none is wanted. Raises TraceError."""
+    """A trace that is written to `path`; None if there is no path. Raises TraceError."""
     if path is None:
         return contextlib.nullcontext()
     from dflash_core.trace import TraceWriter
@@ -323,17 +323,17 @@ def _tracing(path: Path | None) -> AbstractContextManager[TraceWriter | None]:
 
 
 def _is_demos(draft: Path) -> bool:
-    """Whether a drafter is named by kinds that the demo target has."""
+    """Whether the drafter consists of kinds that work with the demo target."""
     return all(kind in DEMO_KINDS for kind in str(draft).split("+"))
 
 
 def _on_a_terminal() -> bool:
-    """Whether the app can read keys and draw; it draws on stderr, so that stdout stays free."""
+    """Whether the app can read keys and draw; it draws on stderr, so that stdout stays unused."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _check_files(config: Config, profile: Profile | None) -> None:
-    """Missing files are named before anything is loaded or a screen is taken over."""
+    """Report missing files before anything is loaded or the screen is used."""
     if profile is not None and config.origins.get("target") == f"profile {profile.name}" and (gone := profile.gone()):
         raise DFlashError(_moved(profile, gone, config))
     for name, path in (("target", config.settings.target), ("draft", config.settings.draft)):
@@ -347,7 +347,7 @@ def _check_files(config: Config, profile: Profile | None) -> None:
 
 
 def _moved(profile: Profile, gone: Path, config: Config) -> str:
-    """What is said of a profile whose file is not there: where it was, and where there is one of its name."""
+    """The error for a profile whose file is missing: where it was, and where a file of that name is."""
     from dflash_tui.hub.find import of_name
     from dflash_tui.hub.places import places
 
@@ -364,13 +364,13 @@ def _moved(profile: Profile, gone: Path, config: Config) -> str:
 
 
 def _fail(message: str) -> int:
-    with contextlib.suppress(OSError):  # a terminal that is gone
+    with contextlib.suppress(OSError):  # the terminal is closed
         write_err(f"dflash-tui: {one_line(message, MESSAGE)}")
     return FAILED
 
 
 def _mend_streams() -> None:
-    """Closed streams become empty ones; bytes or characters that a locale lacks become a mark, not the end."""
+    """Closed streams become empty ones; characters that the locale cannot encode are replaced, not an error."""
     marks.register()
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)

@@ -1,4 +1,4 @@
-"""`config`: the settings in force, where each came from, and what was left out."""
+"""`config`: the settings in effect, where each came from, and what was left out."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _rows(config: Config) -> dict[str, Any]:
 
 
 def _beside(config: Config) -> list[str]:
-    """What is wrong with the files that the settings go with: themes and presets."""
+    """Problems in the files next to the settings: themes and presets."""
     themes = installed()
     known = {*BUILTIN_THEMES, *(theme.name for theme in themes.themes)}
     unknown = unknown_theme(config.settings.theme, known, config.origins.get("theme", ""))
@@ -75,7 +75,7 @@ def _beside(config: Config) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value in JSON's types."""
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     return str(value) if isinstance(value, Path) else value

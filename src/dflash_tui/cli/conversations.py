@@ -1,4 +1,4 @@
-"""`conversations`: list, export, import and delete what the app has kept. Loads no model."""
+"""`conversations`: list, export, import and delete the stored conversations. Loads no model."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _named(card: Card) -> str:
 
 
 def _short(ids: Sequence[str]) -> int:
-    """The least length, from six on, at which the beginnings of all ids differ."""
+    """The shortest length, at least six, at which the prefixes of all ids differ."""
     return next((n for n in range(6, 16) if len({id[:n] for id in ids}) == len(ids)), 16)
 
 
@@ -71,7 +71,7 @@ def _export(store: Store, args: argparse.Namespace) -> int:
 
     kind = args.kind or (args.output.suffix.lstrip(".") if args.output else "md")
     if kind not in KINDS:
-        raise DFlashError(f"--output {args.output}: its ending says no format; add --as md, json or svg")
+        raise DFlashError(f"--output {args.output}: its ending names no format; add --as md, json or svg")
     if args.name == "all" and kind != "json":
         raise DFlashError("all conversations go into one file as JSON only; add --as json")
     cards = [entry.card for entry in store.list()] if args.name == "all" else [store.find(args.name)]
@@ -82,7 +82,7 @@ def _export(store: Store, args: argparse.Namespace) -> int:
         if sys.stdout.isatty():
             text = data.decode()
             write_out(escaped(text) if kind == "json" else text)
-        else:  # byte by byte what a file would hold
+        else:  # exactly the bytes that a file would have
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
         return 0
@@ -97,7 +97,7 @@ def _export(store: Store, args: argparse.Namespace) -> int:
 def _import(store: Store, args: argparse.Namespace) -> int:
     from dflash_tui.conversations.exchange import from_file, import_file
 
-    found = [one for path in args.files for one in from_file(path)]  # all of them are good, or none is taken in
+    found = [one for path in args.files for one in from_file(path)]  # all of them are valid, or none is imported
     notes = Notes()
     cards = [import_file(store, one, partial(notes.progress, "importing")) for one in found]
     notes.end_line()
@@ -110,7 +110,7 @@ def _import(store: Store, args: argparse.Namespace) -> int:
 
 
 def _delete(store: Store, args: argparse.Namespace) -> int:
-    cards = [store.find(name) for name in args.names]  # all of them are known, or none is deleted
+    cards = [store.find(name) for name in args.names]  # all of them exist, or none is deleted
     for card in cards:
         store.delete(card.id)
     if args.json:

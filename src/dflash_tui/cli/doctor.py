@@ -1,6 +1,6 @@
 """`doctor`: checks the machine and rates each part: fine, worth knowing, or a problem, and what to do about it.
 
-A check is a function from a Computer to findings. It reads nothing else, so tests can show it any machine.
+A check is a function from a Computer to findings. It reads nothing else, so tests can give it any machine.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ CUDA_TORCH = f"{TORCH_INSTALL}, with the address that pytorch.org/get-started/lo
 DRIVER = "580"
 SMALLEST_TERMINAL = (40, 12)
 LITTLE_MEMORY = 2 << 30
-# A card's usable memory is a few per cent under its size; less than this share of it is a limit somebody set.
+# A card's usable memory is a few per cent below its size; below this share, someone has set a limit.
 USUAL_SHARE = 0.9
-# Cases of the step benchmark for the figures that are predicted.
+# Cases of the step benchmark that correspond to the predicted figures.
 FOUND_STEPS = (("ar", "plain_ms"), ("tree 23", "tree_ms"))
-SLOWER = 1.25  # than predicted: worth telling
-ROOMY = (8, 0)  # a block of Turing has 64 KB of shared memory, later ones 99 and more
+SLOWER = 1.25  # times the prediction, above which it is reported
+ROOMY = (8, 0)  # a Turing block has 64 KB of shared memory, later architectures 99 KB and more
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One part of the machine: what was found, how it is judged, what to do."""
+    """One part of the machine: what was found, the verdict, what to do."""
 
     check: str
     verdict: Verdict
@@ -47,7 +47,7 @@ Check = Callable[[Computer], Iterator[Finding]]
 
 
 def run(request: LoadRequest, *, as_json: bool = False, tune: bool = False) -> int:
-    """Look, judge, report. Returns 1 if there is a problem. `tune`: time the card's kernels again before, and tell."""
+    """Inspect, judge, report. Returns 1 if there is a problem. `tune`: first time the card's kernels again."""
     notes = Notes()
     timed = _time_kernels(notes) if tune else []
     notes.progress("looking at this machine")
@@ -64,7 +64,7 @@ def run(request: LoadRequest, *, as_json: bool = False, tune: bool = False) -> i
 
 
 def _time_kernels(notes: Notes) -> list[str]:
-    """Lines about every product. Raises DeviceError without a card, OutOfMemoryError where it is full."""
+    """A line per matrix product. Raises DeviceError without a card, OutOfMemoryError if it is full."""
     from dflash_core.backends.cuda.target import open_device
     from dflash_core.bench.tune import lines, retune
 
@@ -104,7 +104,7 @@ def check_python(machine: Computer) -> Iterator[Finding]:
 
 
 def check_torch(machine: Computer) -> Iterator[Finding]:
-    """The build of torch against the driver: each may be there without the other."""
+    """The build of torch compared with the driver: each may be installed without the other."""
     torch = machine.stage("torch")
     if "error" in torch:
         yield Finding("torch", "problem", torch["error"], "install the project again: pip install --force-reinstall .")
@@ -112,11 +112,11 @@ def check_torch(machine: Computer) -> Iterator[Finding]:
     found = f"{torch['version']}, {'CUDA ' + torch['cuda'] if torch['cuda'] else 'CPU build'}"
     if not torch["cuda"] and has_driver(machine):
         remedy = f"{CUDA_TORCH} (or nothing: it decodes on the CPU)"
-        yield Finding("torch", "problem", f"{found}, beside an NVIDIA driver", remedy)
+        yield Finding("torch", "problem", f"{found}, although there is an NVIDIA driver", remedy)
     elif torch["cuda"] and not has_driver(machine) and not machine.nvidia_card:
         yield Finding("torch", "note", f"{found}, but no NVIDIA driver", f"decodes on the CPU; smaller: {CPU_TORCH}")
     elif torch["cuda"] and has_driver(machine) and driver_cuda(machine)[0] < int(torch["cuda"].split(".")[0]):
-        pass  # the driver is too old for it: said there
+        pass  # the driver is too old for it: reported by that check
     elif torch["cuda"] and has_driver(machine) and not machine.stage("torch_cuda").get("available"):
         yield Finding("torch", "problem", f"{found}, but it sees no card", "see the driver and card lines below")
     else:
@@ -124,7 +124,7 @@ def check_torch(machine: Computer) -> Iterator[Finding]:
 
 
 def check_compiler(machine: Computer) -> Iterator[Finding]:
-    """NVRTC: needs no card, so it is tried wherever its wheels exist."""
+    """NVRTC: it needs no card, so it is tested wherever its wheels exist."""
     compiler = machine.stage("compiler")
     if machine.system == "darwin":
         yield Finding("CUDA compiler", "ok", "none, as CUDA does not exist on macOS; decodes on the CPU")
@@ -181,7 +181,7 @@ def check_cards(machine: Computer) -> Iterator[Finding]:
     elif "launch_error" in card:
         yield Finding("card", "problem", f"{found}; {card['launch_error']}", "restart the machine; then the driver")
     elif not card.get("correct"):
-        remedy = "the card computes wrong numbers: take back overclocking, then test it with other programs"
+        remedy = "the card computes wrong numbers: undo overclocking, then test it with other programs"
         yield Finding("card", "problem", f"{found}; probe.cu ran and its result is wrong", remedy)
     elif card["total"] < USUAL_SHARE * size:
         yield Finding("card", "note", f"{found}; the card has {gib(size)}", "a vGPU limit or a MIG slice is in force")
@@ -192,7 +192,7 @@ def check_cards(machine: Computer) -> Iterator[Finding]:
 
 
 def check_kernels(machine: Computer) -> Iterator[Finding]:
-    """The self-test of every kernel family, where there is a card that the program can use."""
+    """The self-test of every kernel family, if there is a usable card."""
     card, kernels = machine.stage("driver"), machine.stage("kernels")
     if not card.get("correct") or not machine.stage("torch").get("cuda"):
         return
@@ -207,11 +207,11 @@ def check_kernels(machine: Computer) -> Iterator[Finding]:
         yield Finding("kernels", "note", kernels["note"], "make the folder writable")
     if not wrong:
         count = len({name for part in kernels["parts"] for name in part["kernels"]})
-        yield Finding("kernels", "ok", f"{count} agree with the processor, {kernels['seconds']:.0f} s")
+        yield Finding("kernels", "ok", f"{count} agree with the CPU, {kernels['seconds']:.0f} s")
 
 
 def check_speed(machine: Computer) -> Iterator[Finding]:
-    """What a step should take on this card and what it was found to take, and how kernels are computed."""
+    """The predicted and the measured time of a step on this card, and the chosen kernels."""
     card, speed = machine.stage("driver"), machine.stage("speed")
     if not card.get("correct") or not machine.stage("torch").get("cuda") or "error" in machine.stage("kernels"):
         return
@@ -219,21 +219,21 @@ def check_speed(machine: Computer) -> Iterator[Finding]:
         yield Finding("speed", "note", speed["error"], "nothing is predicted; close other programs that use the card")
         return
     found = (
-        f"reads {speed['bandwidth'] / 1e12:.2f} TB/s; a 27B Q4_K_M by that: {speed['plain_ms']:.1f} ms a token, "
+        f"reads {speed['bandwidth'] / 1e12:.2f} TB/s; predicted for a 27B Q4_K_M: {speed['plain_ms']:.1f} ms a token, "
         f"{speed['tree_ms']:.1f} ms a step with a tree of 24"
     )
     measured = [(speed["found"][name], speed[what]) for name, what in FOUND_STEPS if name in speed["found"]]
     if measured:
-        found += f"; found {' and '.join(f'{ms:.1f}' for ms, _ in measured)}"
+        found += f"; measured {' and '.join(f'{ms:.1f}' for ms, _ in measured)}"
     if any(ms > SLOWER * predicted for ms, predicted in measured):
-        remedy = "send what dflash-tui bench --synthetic 27b --share FILE writes: the plans do not know this card"
+        remedy = "predictions are wrong for this card: send the file of dflash-tui bench --synthetic 27b --share FILE"
         yield Finding("speed", "note", found, remedy)
     else:
         yield Finding("speed", "ok", found)
     if speed["note"]:
-        yield Finding("kernel timing", "note", speed["note"], "dflash-tui doctor --tune, with the card to itself")
+        yield Finding("kernel timing", "note", speed["note"], "close other programs, then dflash-tui doctor --tune")
     elif not speed["timed"]:
-        yield Finding("kernel timing", "ok", "none on this card yet; the first load of a model takes it")
+        yield Finding("kernel timing", "ok", "none on this card yet; the first load of a model does it")
     else:
         ways = "".join(f"; {name}: {way}" for name, way in speed["ways"].items())
         yield Finding("kernel timing", "ok", f"{speed['kernels']}{ways}")
@@ -252,7 +252,7 @@ def check_visible_devices(machine: Computer) -> Iterator[Finding]:
 
 
 def check_vgpu(machine: Computer) -> Iterator[Finding]:
-    """Limits of a vGPU shim. One of zero makes the card read as empty, and programs fail in odd places."""
+    """Limits of a vGPU shim. A limit of zero makes the card appear empty, and programs fail in unexpected places."""
     limits = {
         name: value
         for name, value in sorted(machine.environment.items())
@@ -267,7 +267,7 @@ def check_vgpu(machine: Computer) -> Iterator[Finding]:
             yield Finding("vGPU limit", "note", f"{name}={value}", "the card's memory is limited to this")
     preloaded = " ".join([machine.environment.get("LD_PRELOAD", ""), machine.preloaded])
     if "libvgpu" in preloaded:
-        remedy = "the card is shared through it; if calls fail with odd device numbers, run without it"
+        remedy = "the card is shared through it; if calls fail with unexpected device numbers, run without it"
         yield Finding("vGPU", "note", "libvgpu is preloaded", remedy)
 
 
@@ -342,7 +342,7 @@ def has_driver(machine: Computer) -> bool:
 
 
 def driver_cuda(machine: Computer) -> tuple[int, int]:
-    """The newest CUDA that the driver runs; (0, 0) where it does not say."""
+    """The newest CUDA version that the driver supports; (0, 0) if not known."""
     major, minor = machine.stage("management").get("cuda", (0, 0))
     return major, minor
 

@@ -1,4 +1,4 @@
-"""`inspect`: what a model file holds, what is unusual about it, and whether a drafter fits. Headers only, no torch."""
+"""`inspect`: what a model file contains, what is unusual in it, and whether a drafter fits. Headers only, no torch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Rows = list[tuple[str, str]]
 
 
 def run(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
-    """Describe `model` and, where given, how `draft` fits it. `model` may be a drafter if it stands alone.
+    """Describe `model` and, if given, how `draft` fits it. `model` may be a drafter if there is no `draft`.
 
     Raises DFlashError, also for a drafter that does not fit.
     """
@@ -141,7 +141,7 @@ def _target_rows(config: ModelSpec, gguf: GGUFFile) -> Rows:
 
 
 def _active_rows(config: ModelSpec) -> Rows:
-    """Of a model with experts: what of it a token meets."""
+    """Of a model with experts: the parameters that are active for a token."""
     if not has_experts(config):
         return []
     active, of = _parameters(config.active_parameters), _parameters(config.parameters)
@@ -173,7 +173,7 @@ def _read_layers(config: DraftConfig) -> str:
 
 
 def _draft_heads(config: DraftConfig) -> list[str]:
-    """What it has besides a plain DFlash network."""
+    """What it has in addition to a plain DFlash network."""
     conv, selector, markov = config.heads.conv, config.heads.selector, config.heads.markov
     lines = []
     if conv:

@@ -1,4 +1,4 @@
-"""Ctrl+C in a command: the first one ends what is under way after its step, a second one does not wait."""
+"""Ctrl+C in a command: the first one stops the work after the current step, a second one does not wait."""
 
 from __future__ import annotations
 

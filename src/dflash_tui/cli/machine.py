@@ -1,4 +1,4 @@
-"""What `doctor` knows of a machine, as plain data, and how it is found out. The judging is in doctor.py."""
+"""What `doctor` knows about a machine, as plain data, and how it is collected. The verdicts are in doctor.py."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROBE_LIMIT_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder that the app writes to, and why it cannot, if it cannot."""
+    """A folder that the app writes to, and the error if it cannot."""
 
     name: str
     path: Path
@@ -36,7 +36,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Where the app would be drawn. Without a terminal the size is 0 x 0."""
+    """The terminal that the app would use. Without a terminal the size is 0 x 0."""
 
     columns: int = 0
     lines: int = 0
@@ -45,7 +45,7 @@ class Terminal:
 
 @dataclass(frozen=True, slots=True)
 class Computer:
-    """Everything that the checks look at. `probe` has the facts of each stage of probe.py, or its `error`."""
+    """Everything that the checks read. `probe` has the facts of each stage of probe.py, or its `error`."""
 
     python: tuple[int, int, int] = (3, 11, 0)
     system: str = "linux"
@@ -54,7 +54,7 @@ class Computer:
     preloaded: str = ""  # /etc/ld.so.preload
     nvidia_card: bool = False  # on the PCI bus, driver or not
     wsl: bool = False
-    slow_paths: tuple[Path, ...] = ()  # files of ours on a Windows drive
+    slow_paths: tuple[Path, ...] = ()  # our files that are on a Windows drive
     memory: HostMemory = field(default_factory=lambda: HostMemory(0, 0, 0))
     folders: tuple[Folder, ...] = ()
     terminal: Terminal = field(default_factory=Terminal)
@@ -65,7 +65,7 @@ class Computer:
 
 
 def look(request: LoadRequest) -> Computer:
-    """Look at this machine. Takes a few seconds: torch is imported and the demo pair loaded, in another process."""
+    """Inspect this machine. Takes a few seconds: another process imports torch and loads the demo pair."""
     wsl = "microsoft" in platform.release().lower()
     ours = [Path(sys.prefix), request.target, request.draft, *(folder.path for folder in folders())]
     return Computer(
@@ -85,7 +85,7 @@ def look(request: LoadRequest) -> Computer:
 
 
 def run_probe(command: list[str], limit_s: float) -> dict[str, Facts]:
-    """Run the probe and collect its stages. The first stage that a crash or a hang left out says what happened."""
+    """Run the probe and collect its stages. The first stage missing after a crash or hang gets the error."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
         output, trouble = done.stdout, f"the check ended with code {done.returncode}"
@@ -108,12 +108,12 @@ def run_probe(command: list[str], limit_s: float) -> dict[str, Facts]:
 
 
 def folders() -> tuple[Folder, ...]:
-    """The app's folders, each tried out without being made."""
+    """The app's folders, each checked for writing without being created."""
     return tuple(Folder(kind, path, _cannot_write(path)) for kind in KINDS for path in [user_folder(kind)])
 
 
 def _cannot_write(folder: Path) -> str:
-    """Why nothing could be written into `folder`, or into the nearest parent that exists; empty if it could."""
+    """Why `folder`, or its nearest existing parent, is not writable; empty if it is."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:
@@ -124,7 +124,7 @@ def _cannot_write(folder: Path) -> str:
 
 
 def on_windows_drive(paths: Iterable[Path], mounts: str) -> list[Path]:
-    """Those of `paths` that lie on a Windows drive, which WSL reaches through a slow file protocol."""
+    """Those of `paths` on a Windows drive, which WSL accesses through a slow file protocol."""
     drives = []
     for line in mounts.splitlines():
         _device, point, kind, *_ = [*line.split(), "", "", ""]

@@ -1,4 +1,4 @@
-"""`models` and `get`: what is on this machine, and what can be fetched."""
+"""`models` and `get`: the models on this machine, and those that can be fetched."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(settings: Settings, *, as_json: bool = False) -> int:
         lines += [f"    drafter: {drafter.path}" for drafter in one.drafters or () if drafter.belongs]
         if one.draft is None:
             own = "its own MTP head drafts" if header.own_head else "--draft text copies from the conversation"
-            lines.append(f"    no drafter of its name; {own}")
+            lines.append(f"    no drafter with a matching name; {own}")
     lines += ["", *passed_over(others)] if others else []
     lines += ["", "to fetch with: dflash-tui get NAME"]
     for pair in catalogue.pairs.values():
@@ -79,7 +79,7 @@ def run(settings: Settings, *, as_json: bool = False) -> int:
 
 
 def passed_over(others: list[PassedOver]) -> list[str]:
-    """A line for what is no model to chat with, and one for each file that should have been one."""
+    """A line that counts the files that are not chat models, and one for each damaged model."""
     said, broken = counted_others(others)
     return [*([f"not offered: {said}"] if said else []), *(f"not read: {one.why}" for one in broken)]
 
@@ -107,8 +107,8 @@ def _text(path: Path | None) -> str | None:
 
 
 def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -> int:
-    """Fetch a pair of the catalogue: sizes, licence and whether it fits first, then a question where a terminal can
-    answer it.
+    """Fetch a pair of the catalogue: show sizes, licence and whether it fits, then ask if there is a terminal to
+    answer.
 
     Raises CatalogueError, HubError.
     """
@@ -142,7 +142,7 @@ def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -
 
 
 def before_a_byte(pair: Pair, files: list[Wanted], folder: Path) -> list[str]:
-    """What is said of a pair before anything of it is fetched."""
+    """The description of a pair before anything of it is fetched."""
     size = sum(one.size for one in files)
     return [
         f"{pair.name}: {pair.about}",

@@ -1,4 +1,4 @@
-"""`plan`: what a pair would take of memory and what fits, before anything is loaded. It reads headers only."""
+"""`plan`: how much memory a pair needs and what fits, before anything is loaded. It reads headers only."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def run(request: LoadRequest, memory: int, *, as_json: bool = False) -> int:
 
 
 def _cut(wished: int, found: MemoryPlan) -> Iterator[str]:
-    """A note where the model has fewer positions than are wished for."""
+    """A note if the model has fewer positions than requested."""
     if wished > found.setup.context:
         yield f"{wished:,} positions were requested, the model has {found.setup.context:,}"
 
 
 def plan_for(request: LoadRequest, memory: int = 0) -> MemoryPlan:
-    """What `request` would load. Brings torch, which knows what its allocator takes."""
+    """What `request` would load. Imports torch, for the overhead of its allocator."""
     from dflash_tui.reckoning import reckoner_for
 
     reckoner = reckoner_for(request, memory)

@@ -1,7 +1,7 @@
-"""What `doctor` does in a process of its own, because a broken driver can hang or end the process that touches it.
+"""The checks that `doctor` runs in a separate process, because a broken driver can hang or kill its process.
 
 `python -m dflash_tui.cli.probe` prints one JSON object per stage, `{"stage": {facts}}`, each as soon as it is
-known: the stages that came before a crash are not lost, and the first one missing is the one that crashed. Libraries
+known: the stages before a crash are not lost, and the first missing one is the one that crashed. Libraries
 come first, the driver last.
 """
 
@@ -54,7 +54,7 @@ def demo() -> Facts:
 
 
 def management() -> Facts:
-    """What NVIDIA's management library says, which touches no card."""
+    """The facts from NVIDIA's management library, which uses no card."""
     with Management() as library:
         cards = [asdict(card) for card in library.cards()]
         return {"driver": library.driver, "cuda": library.cuda, "cards": cards}
@@ -64,7 +64,7 @@ def driver() -> Facts:
     """Compile the probe kernel for the first card and run it there."""
     library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
-        # The bindings must not be asked without a driver: their second call would wait for ever.
+        # Do not call the bindings without a driver: their second call would hang.
         ctypes.CDLL(library)
     except OSError:
         return {"error": f"no {library}"}
@@ -104,7 +104,7 @@ def driver() -> Facts:
 
 
 def kernels() -> Facts:
-    """Run every kernel family on the first card, and compare with the code that needs no card."""
+    """Run every kernel family on the first card, and compare with the CPU reference."""
     from dflash_core.backends.cuda import selftest
     from dflash_core.backends.cuda.device import CudaDevice
     from dflash_core.demo import demo_draft_path, demo_target_path
@@ -117,7 +117,7 @@ def kernels() -> Facts:
 
 
 def speed() -> Facts:
-    """What the card reads, what a step of a 27B model should take by that, what benchmarks found, how kernels run."""
+    """The card's read bandwidth, the predicted step time of a 27B model, measured step times, chosen kernels."""
     from dflash_core.backends.cuda.device import CudaDevice
     from dflash_core.backends.cuda.tuner import Tuner, name_of
     from dflash_core.bench.kernels import Bench, products_27b
@@ -162,7 +162,7 @@ def main() -> None:
     for name, stage in STAGES:
         try:
             facts = stage()
-        except Exception as error:  # whatever a broken installation raises is a finding
+        except Exception as error:  # any exception of a broken installation is a finding
             facts = {"error": " ".join(str(error).split()) or type(error).__name__}
         sys.stdout.write(json.dumps({name: facts}) + "\n")
         sys.stdout.flush()

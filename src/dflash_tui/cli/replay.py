@@ -1,4 +1,4 @@
-"""`replay`: a trace with all panels and no model, or summed up as JSON."""
+"""`replay`: a trace with all panels and no model, or summarized as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dflash_tui.terminal.output import Notes, write_json
 
 
 def run(path: Path, *, as_json: bool = False) -> int:
-    """Show the trace; returns the exit code. Raises TraceError for what is none."""
+    """Show the trace; returns the exit code. Raises TraceError if it is not a trace."""
     trace = read_trace(path)
     if trace.problem:
         Notes().line(f"note: {trace.problem}")
@@ -27,14 +27,14 @@ def run(path: Path, *, as_json: bool = False) -> int:
     from dflash_tui.screens.replay import ReplayScreen
     from dflash_tui.session import LoadRequest
 
-    # A folder of its own: what is replayed is neither a conversation of the user's nor a prompt that was typed.
+    # A temporary folder: a replay must not add to the user's conversations or prompt history.
     with tempfile.TemporaryDirectory(prefix="dflash-replay-") as folder:
         app = DFlashApp(LoadRequest(), replaying(trace, path), data_dir=Path(folder), chat=ReplayScreen)
         return open_app(app)
 
 
 def summary(trace: Trace) -> dict[str, Any]:
-    """What `--json` prints: each turn as `ask --json` reports it, with its prompt, models and time."""
+    """The output of `--json`: each turn as `ask --json` reports it, with its prompt, models and time."""
     turns = []
     for record in map(reported, trace.turns):
         start = record.start

@@ -1,6 +1,6 @@
-"""What a user may hand on of a benchmark: figures of a card and of a model's shapes.
+"""The part of a benchmark that a user can share: figures of a card and of a model's shapes.
 
-No prompt, no answer, no name of a file, folder, user or host, no date. Who reads it learns where the plans are wrong.
+No prompt, no answer, no name of a file, folder, user or host, no date. It shows where the predictions are wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMAT = 1
 
 
 def shared(target: CudaTarget, report: StepReport) -> dict[str, Any]:
-    """Of step times on one card."""
+    """The shareable figures of step times on one card."""
     device, machine = target.device, target.machine
     facts, card = device.runtime.card, device.card
     products = products_of(target.model)

@@ -1,4 +1,4 @@
-"""`bench start`: how long a new process takes to its first whole frame, and until its model is loaded."""
+"""`bench start`: the time of a new process to its first complete frame, and until its model is loaded."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from dflash_tui.starting import arguments_again
 from dflash_tui.terminal.output import Notes, keep_json, write_json, write_out
 
 COLUMNS, ROWS = 120, 40
-MOST_S = 300.0  # for a start
-# What is on the terminal then, whatever else is: the prompt's row is drawn after all others, and the page of an empty
-# conversation says how to open another model once there is one.
+MOST_S = 300.0  # seconds for one start
+# Text that marks each stage on the terminal: the prompt's row is drawn last, and the page of an empty
+# conversation says how to open another model once one is loaded.
 MARKS = {"first frame": (b"Ask anything",), "loaded": (b"opens another", b"to look around with")}
 _SEQUENCE = re.compile(rb"\x1b\[[0-9;?<>=]*[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Seconds of one start: by the clock, and of all its processor time."""
+    """Seconds of one start: clock time and total processor time."""
 
     clock: float
     processor: float
 
 
 def run(request: LoadRequest, *, rounds: int, out: Path | None, as_json: bool) -> int:
-    """Measure and report. Returns the exit code; raises DFlashError where the app does not come that far."""
+    """Measure and report. Returns the exit code; raises DFlashError if the app does not get that far."""
     notes = Notes()
     command = [sys.executable, "-m", "dflash_tui", *arguments_again([], request, "")]
     found: dict[str, list[Start]] = {name: [] for name in MARKS}
@@ -60,7 +60,7 @@ def run(request: LoadRequest, *, rounds: int, out: Path | None, as_json: bool) -
 
 
 def table(found: dict[str, list[Start]]) -> list[str]:
-    """The least of each: whatever else the machine does only adds to it."""
+    """The least of each: other load on the machine only adds to it."""
     lines = [f"{'seconds, least of the starts':<30}{'clock':>8}{'processor':>12}"]
     for name, each in found.items():
         lines.append(f"{name:<30}{min(one.clock for one in each):>8.2f}{min(one.processor for one in each):>12.2f}")
@@ -80,7 +80,7 @@ def _start(command: list[str], folder: Path, marks: tuple[bytes, ...]) -> Start:
         finally:
             os._exit(1)
     drawn, seen = b"", False
-    with contextlib.suppress(OSError):  # Linux says so when the other end of a pseudo-terminal has closed
+    with contextlib.suppress(OSError):  # Linux raises this when the other end of a pseudo-terminal has closed
         while not seen and select.select([screen], [], [], max(began + MOST_S - time.monotonic(), 0.0))[0]:
             if not (part := os.read(screen, 1 << 16)):
                 break
@@ -93,5 +93,5 @@ def _start(command: list[str], folder: Path, marks: tuple[bytes, ...]) -> Start:
     _, _, used = os.wait4(child, 0)
     os.close(screen)
     if not seen:
-        raise DFlashError("the app ended, or hung, before it was there; dflash-tui doctor may know why")
+        raise DFlashError("the app ended, or hung, during its start; dflash-tui doctor may show why")
     return Start(clock, used.ru_utime + used.ru_stime)

@@ -1,4 +1,4 @@
-"""`states`: what is on disk of the states of conversations, and how it is deleted."""
+"""`states`: show or delete the states of conversations on disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dflash_tui.terminal.output import write_json, write_out
 
 
 def run(*, clear: bool = False, as_json: bool = False) -> int:
-    """Say how many there are and how large they are, or delete them. Raises OSError."""
+    """Show how many there are and their total size, or delete them. Raises OSError."""
     folder = StateFolder(user_folder("cache") / "states", 0)
     count, nbytes = folder.clear() if clear else folder.size()
     if as_json:

@@ -1,4 +1,4 @@
-"""`sweep`: settings against each other on prompts, headless. The table on stdout, progress on stderr."""
+"""`sweep`: compare settings on prompts, headless. The table on stdout, progress on stderr."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Job:
 def run(request: LoadRequest, job: Job, *, as_json: bool = False) -> int:
     """Measure, print, export. Returns the exit code; raises DFlashError. Ctrl+C keeps what is done."""
     axes = parse_axes(job.axes)
-    settings(axes, request.knobs, ANY_PAIR)  # what no pair could run is refused before one is loaded
+    settings(axes, request.knobs, ANY_PAIR)  # refuse settings that no pair supports before one is loaded
     tasks = [Task("prompt", job.prompt)] if job.prompt is not None else []
     if job.prompts is not None:
         tasks = list(sample(read_prompts(job.prompts), job.samples))
     for path in job.out:
         check_path(path)
 
-    from dflash_tui.engine_session import laboratory, load_told  # brings torch
+    from dflash_tui.engine_session import laboratory, load_told  # imports torch
 
     notes = Notes()
     engine = load_told(request, notes)

@@ -1,4 +1,4 @@
-"""The subcommands: their options, and what runs them. One row each; a command's own module is imported when it runs."""
+"""The subcommands: options and functions, one row each. A command's module is imported when the command runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRACE_HELP = "record every step in a new file, for dflash-tui replay"
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One checked command line. `refuse` says what is wrong with it and leaves with exit code 2."""
+    """One checked command line. `refuse` reports what is wrong with it and exits with code 2."""
 
     args: argparse.Namespace
     request: LoadRequest
@@ -33,8 +33,8 @@ def _no_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand. `run` returns the exit code and may raise DFlashError; `models` says that it needs their files,
-    `profile` that it runs what a profile says."""
+    """A subcommand. `run` returns the exit code and may raise DFlashError; `models`: it needs model files;
+    `profile`: it accepts a profile."""
 
     name: str
     help: str
@@ -45,7 +45,7 @@ class Command:
 
 
 def file_path(text: str) -> Path:
-    """A path as it is typed, for argparse's `type`."""
+    """A path as typed, for argparse's `type`."""
     try:
         return Path(text).expanduser()
     except RuntimeError as error:  # "~name" of a user that does not exist
@@ -140,8 +140,8 @@ def _conversations_options(parser: argparse.ArgumentParser) -> None:
     add = action("export", "write a conversation to a file, or to stdout")
     add("name", metavar="ID", help="the beginning of its id, as list shows it; all of them: all")
     add("--as", dest="kind", choices=("md", "json", "svg"), help="Markdown, JSON (complete, for import), or a picture")
-    add("--output", "-o", type=file_path, metavar="FILE", help="the file; its ending says the format too")
-    add = action("import", "take in the conversations of a JSON export")
+    add("--output", "-o", type=file_path, metavar="FILE", help="the file; its ending sets the format too")
+    add = action("import", "import the conversations of a JSON export")
     add("files", nargs="+", type=file_path, metavar="FILE")
     add = action("delete", "delete conversations for good")
     add("names", nargs="+", metavar="ID", help="the beginning of the id of each, as list shows it")
@@ -163,14 +163,14 @@ def _inspect(call: Invocation) -> int:
     named, request = call.args.model, call.request
     if named is not None and call.args.target is not None:
         call.refuse("inspect: MODEL and --target name the same thing; give one of them")
-    # A configured drafter goes with the configured target, not with a file that is named here.
+    # A configured drafter belongs to the configured target, not to a file named here.
     meant = replace(request, target=named, draft=call.args.draft) if named else request
     return inspect.run(*meant.files, as_json=call.args.json)
 
 
 def _plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--memory", type=memory_size, default=0, metavar="SIZE", help="reckon for a card of this size, such as 24GiB"
+        "--memory", type=memory_size, default=0, metavar="SIZE", help="plan for a card of this size, such as 24GiB"
     )
 
 
@@ -250,7 +250,7 @@ def _bench_options(parser: argparse.ArgumentParser) -> None:
     add("--samples", type=int, default=10, metavar="N", help="prompts drawn from it (10)")
     add("--repeats", type=int, metavar="N", help="runs of each")
     sizes = "27b, 35b-a3b, 8b or 4b"
-    add("--synthetic", metavar="SIZE", help=f"step times of made-up files with the shapes of a real model: {sizes}")
+    add("--synthetic", metavar="SIZE", help=f"step times of generated files with the shapes of a real model: {sizes}")
     add("--folder", type=file_path, metavar="DIR", help="folder of the synthetic files")
     add(
         "--accept-trace", metavar="AL", help="force this acceptance length, or lengths step by step, while timing steps"
@@ -259,7 +259,7 @@ def _bench_options(parser: argparse.ArgumentParser) -> None:
     add("--steps", action="store_true", help="step times of --target and --draft")
     add("--out", type=file_path, metavar="FILE", help="write everything measured as JSON")
     add("--share", type=file_path, metavar="FILE", help="step times as JSON without any text, path or host name")
-    add("--ui", action="store_true", help="what the app costs the decoder, and how late it gets")
+    add("--ui", action="store_true", help="what the app costs the decoder, and the lag of its loop")
     add("--rounds", type=int, default=7, metavar="N", help="turns per prompt in each arm of --ui, or starts (7)")
 
 
@@ -297,7 +297,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("sweep", "try settings against each other: speed, acceptance, step time", _sweep, _sweep_options),
     Command(
         "conversations",
-        "list, export, import, delete what was said",
+        "list, export, import, delete conversations",
         _conversations,
         _conversations_options,
         models=False,
@@ -312,9 +312,9 @@ COMMANDS: tuple[Command, ...] = (
         profile=False,
     ),
     Command(
-        "inspect", "what a model file holds, and whether a drafter fits it", _inspect, _inspect_options, models=False
+        "inspect", "what a model file contains, and whether a drafter fits it", _inspect, _inspect_options, models=False
     ),
-    Command("plan", "what a pair would take of memory, and what fits, before anything is loaded", _plan, _plan_options),
+    Command("plan", "how much memory a pair needs, and what fits, before anything is loaded", _plan, _plan_options),
     Command(
         "states",
         "states of conversations on disk (keep_states): how many and how large; clear deletes them",
@@ -340,6 +340,6 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "get", "fetch a pair of the catalogue, sizes and licence first", _get, _get_options, models=False, profile=False
     ),
-    Command("config", "the settings in force and where each came from", _config, _config_options, models=False),
+    Command("config", "the settings in effect and where each came from", _config, _config_options, models=False),
     Command("bench", "measure: modes side by side, step times, kernels, the app's cost", _bench, _bench_options),
 )

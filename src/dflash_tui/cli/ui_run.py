@@ -1,4 +1,4 @@
-"""`bench --ui`: the app in a pseudo-terminal of its own, which measures itself and hands the figures over."""
+"""`bench --ui`: the app in a separate pseudo-terminal, which measures itself and reports the figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POLL_S = 0.1
 
 
 def run(request: LoadRequest, *, rounds: int, out: Path | None, as_json: bool) -> int:
-    """Measure and report. Returns the exit code; raises DFlashError where nothing could be measured."""
+    """Measure and report. Returns the exit code; raises DFlashError if nothing could be measured."""
     notes = Notes()
     answer = _in_terminal(request, rounds, notes)
     notes.end_line()
@@ -39,7 +39,7 @@ def run(request: LoadRequest, *, rounds: int, out: Path | None, as_json: bool) -
 
 
 def _in_terminal(request: LoadRequest, rounds: int, notes: Notes) -> dict[str, Any]:
-    """Open the app in a child process and read what it reports. Its screen is read as a terminal reads it."""
+    """Open the app in a child process and read its report. Its screen output is read like a terminal would."""
     back, out = os.pipe()
     child, screen = pty.fork()
     if child == 0:
@@ -49,14 +49,14 @@ def _in_terminal(request: LoadRequest, rounds: int, notes: Notes) -> dict[str, A
         _child(request, rounds, out)
     os.close(out)
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    answer: dict[str, Any] = {"error": "the app ended before it had measured anything; dflash-tui doctor may know why"}
+    answer: dict[str, Any] = {"error": "the app ended before it had measured anything; dflash-tui doctor may show why"}
     said = b""
     while True:
         ready, _, _ = select.select([screen, back], [], [])
         try:
             if screen in ready and not os.read(screen, 1 << 16):
                 break
-        except OSError:  # Linux says so when the other end of a pseudo-terminal has closed
+        except OSError:  # Linux raises this when the other end of a pseudo-terminal has closed
             break
         if back in ready:
             part = os.read(back, 1 << 16)
@@ -87,7 +87,7 @@ def _child(request: LoadRequest, rounds: int, out: int) -> None:
                 report.write(json.dumps(message) + "\n")
 
             class Measured(DFlashApp):
-                """The app, which begins to measure as soon as it has its model."""
+                """The app, which starts to measure once its model is loaded."""
 
                 def on_ready(self) -> None:
                     self.set_timer(POLL_S, self._look)
@@ -117,7 +117,7 @@ def _child(request: LoadRequest, rounds: int, out: int) -> None:
             if app.fault:
                 tell({"error": app.fault})
     finally:
-        # Not sys.exit: what the parent had open is the parent's to flush.
+        # Not sys.exit: it would flush the parent's open files.
         os._exit(code)
 
 

@@ -1,4 +1,4 @@
-"""A conversation as a tree: each wording of a message and each answer to it stays; one path is the present one."""
+"""A conversation as a tree: every version of a message and every answer is kept; one path is the present one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dflash_core.events import TurnReport
 
 
 def new_id() -> str:
-    """A name for a conversation or message that nothing else has, on any machine."""
+    """A unique id for a conversation or message, across machines."""
     return secrets.token_hex(8)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One message in its place. Without a parent it opens the conversation; siblings have the same parent.
+    """One message of the tree. Without a parent it starts the conversation; siblings have the same parent.
 
-    `outcome` says how an answer ended where its report does not: failed, or cut off with the program. `created` is in
+    `outcome` says how an answer without a report ended: failed, or cut off with the program. `created` is in
     seconds since 1970.
     """
 
@@ -35,12 +35,12 @@ class Node:
 
 
 class Branches:
-    """Nodes in the order of writing, and the `leaf` that the present path ends with."""
+    """Nodes in the order of writing, and the `leaf`, the end of the present path."""
 
     def __init__(self, nodes: Iterable[Node] = (), leaf: str | None = None) -> None:
         self._nodes: dict[str, Node] = {}
         self._children: dict[str | None, list[str]] = {None: []}
-        self._visited: dict[str | None, str] = {}  # the child by which the present path last left a node
+        self._visited: dict[str | None, str] = {}  # the child of each node on the most recent path through it
         self.leaf: str | None = None
         for node in nodes:
             self._put(node)
@@ -74,21 +74,21 @@ class Branches:
 
     @property
     def path_ids(self) -> frozenset[str]:
-        """Of the messages on the present path."""
+        """The ids of the messages on the present path."""
         return frozenset(node.id for node in self.path)
 
     def siblings(self, id: str) -> tuple[str, ...]:
-        """`id` and what stands in its place on other branches, in the order of writing."""
+        """`id` and its siblings on other branches, in the order of writing."""
         return tuple(self._children[self._nodes[id].parent])
 
     def children(self, id: str | None) -> tuple[str, ...]:
-        """What follows `id`, by branch."""
+        """The children of `id`, one per branch."""
         return tuple(self._children[id])
 
     def add(self, node: Node) -> None:
-        """Put a node after its parent and go there. One whose parent is lost opens a branch of its own.
+        """Add a node below its parent and make it the leaf. A node whose parent is lost starts a separate branch.
 
-        Raises ValueError for an id that is there already.
+        Raises ValueError for an id that exists already.
         """
         on_path = node.parent == self.leaf
         id = self._put(node)
@@ -99,7 +99,7 @@ class Branches:
 
     def _put(self, node: Node) -> str:
         if node.id in self._nodes:
-            raise ValueError(f"two messages are called {node.id!r}")
+            raise ValueError(f"two messages have the id {node.id!r}")
         if node.parent not in self._children:
             node = replace(node, parent=None)
         self._nodes[node.id] = node
@@ -108,8 +108,8 @@ class Branches:
         return node.id
 
     def _visit_newest(self) -> None:
-        """Stand where going to each node in the order of writing ends, in one pass over them."""
-        newest: dict[str | None, int] = {}  # the place of the newest node at or below a node
+        """Set the state that visiting every node in the order of writing would leave, in one pass."""
+        newest: dict[str | None, int] = {}  # the position of the newest node at or below a node
         for place, node in reversed(list(enumerate(self._nodes.values()))):
             below = newest.setdefault(node.id, place)
             if below > newest.get(node.parent, -1):
@@ -118,7 +118,7 @@ class Branches:
         self.leaf = next(reversed(self._nodes), None)
 
     def take(self, id: str) -> None:
-        """Take out a node that nothing follows; the path then ends with its parent."""
+        """Remove a node without children; the path then ends with its parent."""
         if self._children[id]:
             raise ValueError(f"message {id} has others after it")
         parent = self._nodes[id].parent
@@ -134,9 +134,9 @@ class Branches:
             self._visited[node.parent] = node.id
 
     def switch(self, id: str, by: int) -> str | None:
-        """Go over to the sibling of `id` that is `by` places on, and down its own branch as it was last left.
+        """Switch to the sibling of `id` at offset `by`, and down its branch to where it was last left.
 
-        Returns that sibling, or None where there is none that way.
+        Returns that sibling, or None if there is none in that direction.
         """
         there = self.siblings(id)
         place = there.index(id) + by
@@ -146,7 +146,7 @@ class Branches:
         return there[place]
 
     def go_below(self, id: str) -> None:
-        """Go to `id` and down its own branch as it was last left."""
+        """Switch to `id` and down its branch to where it was last left."""
         leaf: str | None = id
         while leaf is not None:
             self.leaf = leaf

@@ -1,4 +1,4 @@
-"""What the settings of a conversation's turns brought, worked out from what is stored of them."""
+"""The effect of settings on the turns of a conversation, computed from the stored reports and records."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dflash_tui.log import LOG
 if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
 
-LOOK_BACK = 8  # turns of another setting that are searched for one to compare with
+LOOK_BACK = 8  # turns with other settings that are searched for one to compare with
 
 
 class Comparing:
-    """The lines under answers; each is worked out once. Usable from any thread.
+    """The lines under answers; each is computed once. Usable from any thread.
 
-    A record takes some 20 ms to unpack. The reports beside the messages say which turns ran otherwise, so only those
-    are unpacked that are shown or compared with.
+    A record takes about 20 ms to unpack. The reports say which turns ran with other settings, so only the records
+    that are shown or compared with are unpacked.
     """
 
     def __init__(self, store: Store) -> None:
@@ -33,14 +33,14 @@ class Comparing:
         self._lines: dict[str, tuple[str, ...]] = {}
 
     def known(self, answer: str) -> tuple[str, ...]:
-        """What has been worked out for an answer by now."""
+        """The line that has been computed for an answer so far."""
         return self._lines.get(answer, ())
 
     def lines(self, answer: str, nodes: Sequence[Node], record: TurnRecord | None = None) -> tuple[str, ...]:
-        """A line for what the answer's turn brought beside the last one to the same question that ran otherwise, or
-        for each change of it on the way.
+        """A line that compares the answer's turn with the last one to the same question with other settings, or one
+        for each change of settings within the turn.
 
-        `nodes`: the conversation, in the order of writing; `record`: the turn's, where it is at hand.
+        `nodes`: the conversation, in the order of writing; `record`: the turn's, if it is in memory.
         """
         with self._lock:
             if answer not in self._lines:
@@ -72,7 +72,7 @@ class Comparing:
         return self._measured[answer]
 
     def _record(self, answer: str) -> TurnRecord | None:
-        """A record that cannot be read costs only the lines that it would give."""
+        """The record; one that cannot be read only costs its lines."""
         try:
             return self._store.record(answer)
         except DFlashError as error:
@@ -81,6 +81,6 @@ class Comparing:
 
 
 def _question(by_id: Mapping[str, Node], answer: Node | None) -> str:
-    """What an answer answers."""
+    """The text of the message that an answer replies to."""
     asked = by_id.get(answer.parent or "") if answer is not None else None
     return asked.content if asked is not None else ""

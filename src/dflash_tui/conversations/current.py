@@ -1,4 +1,4 @@
-"""The conversation on the screen, kept as it grows: in the store, and in the journal while an answer is written."""
+"""The conversation on the screen, saved as it grows: in the store, and in the journal while an answer is written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Rescued:
-    """What the journal gave back, oldest first: conversations whose last answer was cut off, and text not yet sent."""
+    """Recovered from the journal, oldest first: conversations whose last answer was cut off, and unsent text."""
 
     cards: tuple[Card, ...]
     texts: tuple[str, ...]
@@ -39,7 +39,7 @@ class Rescued:
 
 @dataclass(frozen=True, slots=True)
 class _Answering:
-    """The turn under way: the conversation that it reads, and where its answer belongs."""
+    """The running turn: the conversation that it reads, and where its answer belongs."""
 
     conversation: ConversationLike
     card: Card
@@ -48,21 +48,21 @@ class _Answering:
 
 
 class CurrentConversation:
-    """Holds the present conversation as a tree beside the decoder's list of messages, and writes both their changes.
+    """Holds the present conversation as a tree, next to the decoder's list of messages, and saves the changes of both.
 
-    `ask` and `retry` may be called on the decoder's thread. The rest is for the app's thread, and what changes the
-    conversation for when no turn runs.
+    `ask` and `retry` may be called on the decoder's thread. The rest is for the app's thread; methods that change the
+    conversation may be called only while no turn runs.
     """
 
     def __init__(self, folder: Path, system: str = "") -> None:
-        """`system`: the system message of conversations that begin here."""
+        """`system`: the system message of new conversations."""
         self.model = ""
         self.default_system = self.system = encodable(system)
-        self._unseen: frozenset[str] = frozenset()  # messages that the decoder is not given any more
-        self._unseen_by: dict[str, frozenset[str]] = {}  # those that it was not given for an answer, by its id
+        self._unseen: frozenset[str] = frozenset()  # messages that the decoder no longer gets
+        self._unseen_by: dict[str, frozenset[str]] = {}  # by answer id: the messages that were left out for that answer
         self.card: Card | None = None
         self.branches = Branches()
-        self._packed: dict[str, bytes] = {}  # records of this conversation's turns, of those that ran here
+        self._packed: dict[str, bytes] = {}  # records of this conversation's turns that ran in this process
         self.store = Store(folder, self._held)
         self.journal = Journal(folder / "journal")
         self._answering: _Answering | None = None
@@ -70,21 +70,21 @@ class CurrentConversation:
         self._waiting: list[str] = []
 
     def problems(self) -> list[str]:
-        """What there is to say about the disk, each once."""
+        """Problems with the disk, each returned once."""
         stored, self.journal.problem, left = self.store.problem(), "", self.journal.problem
         if stored and not self.store.on_disk:
             stored += "; they stay in memory until the app closes, and /export writes one elsewhere"
         return [problem for problem in (stored, left) if problem]
 
     def close(self) -> bool:
-        """Close; False where something could not be kept."""
+        """Close; False if something could not be saved."""
         self.journal.close()
         return self.store.close()
 
     # Typed text
 
     def typed(self, draft: str, pasted: Mapping[str, str] = _NOTHING) -> None:
-        """The prompt's text has changed; keys of `pasted` stand in it for long texts."""
+        """The prompt's text has changed; keys of `pasted` are placeholders in it for long texts."""
         self._draft, self._pasted = draft, pasted
         self._write()
 
@@ -94,7 +94,7 @@ class CurrentConversation:
         self._write()
 
     def waits_no_more(self, prompt: str | None = None) -> None:
-        """A message is in the conversation, or back in the prompt. Without one: none waits any more."""
+        """A message is in the conversation, or back in the prompt. Without an argument: the queue is empty."""
         if prompt is None:
             self._waiting.clear()
         elif prompt in self._waiting:
@@ -102,7 +102,7 @@ class CurrentConversation:
         self._write()
 
     def _write(self, *before: str) -> None:
-        """What is typed and sent, to the disk; `before`: texts that are on their way to the prompt."""
+        """Write typed and queued text to the disk; `before`: texts that are being put into the prompt."""
         draft = [self._draft] if self._draft.strip() else []
         self.journal.typed("\n".join([*before, *draft]), self._waiting, self._pasted)
 
@@ -117,9 +117,9 @@ class CurrentConversation:
         instead_of: str | None = None,
         on_prefill: OnPrefill | None = None,
     ) -> TurnLike:
-        """Ask as the conversation does, and write down the message. `instead_of`: the message it is a new wording of.
+        """Ask as the conversation does, and save the message. `instead_of`: the message of which it is a new version.
 
-        Raises what the conversation's `ask` raises; everything is then as it was.
+        Raises what the conversation's `ask` raises; nothing is changed then.
         """
         leaf, prompt = self.branches.leaf, encodable(prompt)
         if instead_of is not None:
@@ -140,7 +140,7 @@ class CurrentConversation:
         return turn
 
     def retry(self, conversation: ConversationLike, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike:
-        """Answer the last message again; the new answer becomes a sibling of the old."""
+        """Answer the last message again; the new answer becomes a sibling of the old one."""
         turn = conversation.retry(knobs, on_prefill=on_prefill)
         questions = [node for node in self.branches.path if node.role == "user"]
         if self.card is not None and questions:
@@ -148,7 +148,7 @@ class CurrentConversation:
         return turn
 
     def pieces(self, turn: TurnLike) -> Iterator[Piece]:
-        """What comes of the turn that was begun last, which is written down when it ends in whatever way.
+        """The pieces of the turn that was started last, which is saved however it ends.
 
         Iterated on the decoder's thread.
         """
@@ -181,35 +181,35 @@ class CurrentConversation:
 
     def _add(self, card: Card, node: Node) -> None:
         self.branches.add(node)
-        if not self.store.add(card.id, node):  # another app has deleted it meanwhile; what is on the screen stays
+        if not self.store.add(card.id, node):  # another app has deleted it meanwhile; the one on the screen stays
             self.store.put(Held(card, self.branches, self._packed))
 
     def _held(self) -> Held | None:
-        """The present conversation, for a file that has lost it."""
+        """The present conversation, to write to a file that has lost it."""
         return Held(self.card, self.branches, dict(self._packed)) if self.card is not None else None
 
     # The present conversation
 
     def new(self) -> None:
-        """Begin an empty conversation; the present one stays in the store."""
+        """Start an empty conversation; the present one stays in the store."""
         self.card, self.branches, self._packed = None, Branches(), {}
         self.system = self.default_system
 
     def open(self, conversation: str) -> None:
-        """Continue a stored conversation. Raises StoreError where it does not exist."""
+        """Continue a stored conversation. Raises StoreError if it does not exist."""
         card = self.store.find(conversation)
         self.card, self.branches, self._packed = card, self.store.branches(card.id), {}
         self.system = card.system
 
     def resume(self, conversation: ConversationLike) -> None:
-        """Have the decoder go on from where the present path ends, with the messages and turns it had then."""
+        """Set the decoder to the end of the present path, with its messages and turns."""
         conversation.set_messages(self._messages(self.branches.leaf))
         if self.card is not None:
             recorded = self.store.recorded(self.card.id)
             conversation.turns = Turns.stored(partial(self._turn, message) for message in recorded)
 
     def _turn(self, message: str) -> TurnRecord:
-        """What is known of a turn. Where its record is gone or unreadable, that is what it answered and no step."""
+        """The record of a turn. If it is lost or unreadable, one with the question and answer but no steps."""
         try:
             if message in self._packed:
                 return unpack(self._packed[message])
@@ -220,14 +220,14 @@ class CurrentConversation:
             return TurnRecord(Start("1970-01-01T00:00:00Z", model, "", "", "", (), Knobs()), ended=True)
 
     def switch(self, message: str, by: int) -> str | None:
-        """Go over to a sibling of a message; says which, None where there is none. `resume` has to follow."""
+        """Switch to a sibling of a message; returns it, or None if there is none. Call `resume` afterwards."""
         there = self.branches.switch(message, by)
         if there is not None and self.card is not None:
             self.store.go(self.card.id, self.branches.leaf)
         return there
 
     def go_to(self, words: str) -> None:
-        """Stand on the branch of the newest message that has all of these words; where none has, nothing changes."""
+        """Switch to the branch of the newest message that contains all of these words; without one, change nothing."""
         wanted = words.casefold().split()
         for node in reversed(self.branches.nodes):
             if all(word in node.content.casefold() for word in wanted):
@@ -238,7 +238,7 @@ class CurrentConversation:
                 return
 
     def rename(self, title: str, conversation: str | None = None) -> None:
-        """Name a conversation, or the present one. Raises StoreError for an empty title or conversation."""
+        """Rename a conversation, by default the present one. Raises StoreError for an empty title or conversation."""
         if conversation is None and self.card is None:
             raise StoreError("an empty conversation has no title yet; its first message gives it one")
         present = self.card.id if self.card is not None else None
@@ -247,7 +247,7 @@ class CurrentConversation:
             self.card = self.store.find(present)
 
     def delete(self, conversation: str) -> bool:
-        """Delete a stored conversation; True where it was the present one, which is then an empty one."""
+        """Delete a stored conversation; True if it was the present one, which is then replaced by an empty one."""
         self.store.delete(conversation)
         present = self.card is not None and self.card.id == conversation
         if present:
@@ -255,13 +255,13 @@ class CurrentConversation:
         return present
 
     def whole(self, card: Card | None = None) -> Whole | None:
-        """A conversation to export, the present one where none is given; None where that is empty."""
+        """A conversation to export, the present one if none is given; None if that is empty."""
         if card is not None and (self.card is None or card.id != self.card.id):
             return whole(self.store, card)
         return replace(whole(self.store, self.card), branches=self.branches) if self.card is not None else None
 
     def _messages(self, leaf: str | None) -> list[Message]:
-        from dflash_core.conversation import Message  # brings the template engine; there is a model by now
+        from dflash_core.conversation import Message  # imports the template engine; a model is loaded by now
 
         messages = [Message("system", self.system)] if self.system else []
         for node in self.branches.path_to(leaf):
@@ -270,15 +270,15 @@ class CurrentConversation:
         return messages
 
     def set_system(self, text: str) -> None:
-        """Another system message for this conversation. `resume` has to follow."""
+        """Set the system message of this conversation. Call `resume` afterwards."""
         self.system = encodable(text)
         if self.card is not None:
             self.card = replace(self.card, system=self.system)
             self.store.set_system(self.card.id, self.system)
 
     def leave_out(self, turns: int) -> int:
-        """Give the decoder no longer the oldest `turns` turns of the path that it still sees; returns how many are left
-        out now. They stay in the conversation. `resume` has to follow."""
+        """Stop giving the decoder the oldest `turns` turns that it still gets; returns how many are left
+        out now. They stay in the conversation. Call `resume` afterwards."""
         questions = [node.id for node in self.branches.path if node.role == "user" and node.id not in self._unseen]
         gone = set(questions[: max(min(turns, len(questions) - 1), 0)])
         gone |= {node.id for node in self.branches.path if node.parent in gone}
@@ -287,12 +287,12 @@ class CurrentConversation:
 
     @property
     def left_out(self) -> int:
-        """Turns of the path that the decoder is not given."""
+        """The number of turns of the path that the decoder does not get."""
         return sum(node.role == "user" and node.id in self._unseen for node in self.branches.path)
 
     @property
     def kept(self) -> float:
-        """What of the text that the path's last answer was given, and of it, the decoder is given now: 0 to 1."""
+        """The share, 0 to 1, of the last turn's text (its input and its answer) that the decoder still gets."""
         path = self.branches.path
         last = max((place for place, node in enumerate(path) if node.role == "assistant"), default=None)
         if last is None:
@@ -306,15 +306,15 @@ class CurrentConversation:
         return size(self._unseen) / max(size(before), 1)
 
     def unseen(self, message: str) -> bool:
-        """Whether the decoder is no longer given this message."""
+        """Whether the decoder no longer gets this message."""
         return message in self._unseen
 
-    # After an end that was not asked for
+    # After a crash
 
     def rescue(self) -> Rescued:
-        """Take over what apps that ended have left: their answers into the store, their text to give back.
+        """Recover the files of apps that ended: save their answers in the store, and return their text.
 
-        Where the store is in memory only, what they left stays where it is for a better day.
+        If the store is in memory only, their files stay for a later start.
         """
         texts: list[str] = []
         cards: dict[str, Card] = {}
@@ -322,7 +322,7 @@ class CurrentConversation:
             for left in self.journal.rescue():
                 if any(unsent := [text for text in (*left.typed.waiting, left.typed.draft) if text.strip()]):
                     texts.append("\n".join(unsent))
-                    # Before the other's file goes; beside what has been typed and sent here by now.
+                    # Before the other app's file is deleted; in addition to what has been typed and sent here.
                     self._write(*texts)
                 if left.place is not None:
                     card = self._put_back(left, left.place)

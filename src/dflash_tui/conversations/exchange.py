@@ -1,4 +1,4 @@
-"""Conversations as a JSON file: every branch, knobs, reports, records. What is written here can be read again here."""
+"""Conversations as a JSON file: every branch, knobs, reports, records. Writes the files and reads them back."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from dflash_tui.conversations.store.conversations import Held, Progress, Store
 from dflash_tui.conversations.store.rows import LAST_SECOND
 
 VERSION = 1
-MOST_BYTES = 1 << 30  # of a file: thousands of long conversations with their records
-# What a command line can name, and a list can show. `all` names every conversation.
+MOST_BYTES = 1 << 30  # largest file in bytes: thousands of long conversations with their records
+# Ids that a command line can name and a list can show. `all` means every conversation.
 _ID = re.compile(r"(?!all$)[0-9A-Za-z_][0-9A-Za-z_-]{0,63}")
 
 
@@ -50,7 +50,7 @@ _FILE = msgspec.json.Decoder(_File)
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A conversation with all that belongs to it. `records`: of the turns, by the message that is their answer."""
+    """A conversation with all its data. `records`: those of the turns, by the id of the answer."""
 
     card: Card
     branches: Branches
@@ -58,7 +58,7 @@ class Whole:
 
 
 def whole(store: Store, card: Card) -> Whole:
-    """A conversation out of the store. Raises FormatError for a record that cannot be read."""
+    """A conversation from the store. Raises FormatError for a record that cannot be read."""
     recorded = {message: store.turn(message) for message in store.recorded(card.id)}
     return Whole(card, store.branches(card.id), recorded)
 
@@ -101,7 +101,7 @@ def from_file(path: Path) -> list[Whole]:
 
 
 def _checked(one: _Conversation, place: int) -> Whole:
-    """A conversation whose messages hang together. Raises FormatError."""
+    """A conversation whose messages are consistent. Raises FormatError."""
 
     def refuse(what: str) -> FormatError:
         return FormatError(f"not an export of conversations: $.conversations[{place}]: {what}")
@@ -109,15 +109,15 @@ def _checked(one: _Conversation, place: int) -> Whole:
     known: dict[str, Node] = {}
     for time in (one.card.created, one.card.updated, *(node.created for node in one.messages)):
         if not 0 <= time <= LAST_SECOND:
-            raise refuse(f"the time {time:g} is no time between 1970 and 9999")
+            raise refuse(f"the time {time:g} is not between 1970 and 9999")
     for node in one.messages:
         if node.id in known:
-            raise refuse(f"two messages are called {node.id!r}")
+            raise refuse(f"two messages have the id {node.id!r}")
         if node.parent is not None and node.parent not in known:
             raise refuse(f"message {node.id!r} follows {node.parent!r}, which is not before it")
         before = known[node.parent].role if node.parent is not None else "assistant"
         if node.role == before:
-            raise refuse(f"message {node.id!r} is of the {node.role}, as the one before it")
+            raise refuse(f"message {node.id!r} is of the {node.role}, like the one before it")
         try:
             if node.report is not None:
                 check_report(node.report)
@@ -143,10 +143,10 @@ def _checked(one: _Conversation, place: int) -> Whole:
 
 
 def import_file(store: Store, one: Whole, progress: Progress | None = None) -> Card:
-    """Put a conversation into the store; where it is there already, as a second one. Returns its card there.
+    """Add a conversation to the store; if it exists already, as a second one. Returns its card there.
 
-    An id that could not be written on a command line is replaced too. Raises StoreError for a text that is larger than
-    a database takes; `progress` gets the share that is written.
+    An id that a command line could not name is replaced too. Raises StoreError for a text that is larger than
+    a database accepts; `progress` gets the share that is written.
     """
     ids = [one.card.id, *(node.id for node in one.branches.nodes)]
     if not all(map(_ID.fullmatch, ids)) or store.has(*ids):

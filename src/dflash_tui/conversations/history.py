@@ -1,4 +1,4 @@
-"""Prompts that were sent, for the arrow keys; kept in the user's data folder."""
+"""Sent prompts, for the arrow keys; kept in the user's data folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dflash_core.files import writing
 from dflash_core.user_folders import user_folder
 
 KEEP = 1000
-KEEP_CHARACTERS = 1_000_000  # of pasted files, far fewer prompts are kept
+KEEP_CHARACTERS = 1_000_000  # characters: prompts with pasted files reach this limit first
 
 
 def data_folder() -> Path:
@@ -22,7 +22,7 @@ def data_folder() -> Path:
 
 
 class History:
-    """Earlier prompts, oldest first, with a place in them. `problem` says, once, that the folder is of no use."""
+    """Earlier prompts, oldest first, with a present position. `problem` says, once, that the folder is unusable."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,7 +36,7 @@ class History:
         self._draft = ""
 
     def add(self, prompt: str) -> None:
-        """Remember a prompt and step to the end. A repeat of the last one is not kept twice."""
+        """Add a prompt and move to the end. A repeat of the last one is not kept twice."""
         if prompt.strip() and (not self.entries or self.entries[-1] != prompt):
             self.entries += (prompt,)
             with self._told():
@@ -49,7 +49,7 @@ class History:
         self._draft = ""
 
     def previous(self, current: str) -> str | None:
-        """The prompt before the present place; `current` is kept as the draft when leaving the end."""
+        """The prompt before the present position; `current` is kept as the draft when leaving the end."""
         if self._place == 0:
             return None
         if self._place == len(self.entries):
@@ -58,7 +58,7 @@ class History:
         return self.entries[self._place]
 
     def next(self) -> str | None:
-        """The prompt after the present place; after the newest comes the draft."""
+        """The prompt after the present position; the draft follows the newest."""
         if self._place >= len(self.entries):
             return None
         self._place += 1
@@ -76,7 +76,7 @@ class History:
         return tuple(prompt for line in (*lines, last) if (prompt := _prompt(line)) is not None)
 
     def _shorten(self) -> None:
-        """Drop the oldest prompts, here and in the file, once there are twice as many as are kept."""
+        """Drop the oldest prompts, in memory and in the file, once there are twice as many as the limit."""
         if len(self.entries) <= 2 * KEEP and sum(map(len, self.entries)) <= 2 * KEEP_CHARACTERS:
             return
         self.entries = _newest(self.entries)
@@ -85,14 +85,14 @@ class History:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """What the disk refuses is reported once; the prompts are kept in memory then."""
+        """A failed write is reported once; the prompts are then kept in memory."""
         try:
             yield
         except OSError as error:
             self._fail(f"{self._file} cannot be written: {error.strerror}; prompts are kept until the app closes")
 
     def _fail(self, problem: str) -> None:
-        """The first problem is the one to tell; later ones are its consequences."""
+        """Only the first problem is reported; later ones are its consequences."""
         if not self._failed:
             self._failed, self.problem = True, problem
 
@@ -102,7 +102,7 @@ def _line(prompt: str) -> str:
 
 
 def _prompt(line: str) -> str | None:
-    """None for a line that is none: one torn by a crash costs that line only."""
+    """The prompt of a line; None if it is invalid. A line torn by a crash loses only that prompt."""
     try:
         prompt = json.loads(line)["prompt"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -111,7 +111,7 @@ def _prompt(line: str) -> str | None:
 
 
 def _newest(entries: Sequence[str]) -> tuple[str, ...]:
-    """The last of `entries` that are worth keeping, oldest first; the very last always."""
+    """The last of `entries` within the limits, oldest first; the very last one always."""
     kept: list[str] = []
     room = KEEP_CHARACTERS
     for prompt in reversed(entries[-KEEP:]):

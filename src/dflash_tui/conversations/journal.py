@@ -1,13 +1,13 @@
-"""What would be lost if the program ended now, on the disk at every moment: typed text, and the running answer.
+"""Typed text and the running answer, always on disk, so that nothing is lost if the program ends now.
 
-Each running app has four files of its own in one folder. A lock, which the system releases when the program ends in
-whatever way, so that the next start knows which files no running app owns. The typed text, replaced at every change.
-The long texts that were pasted into it. The turn under way: where it belongs, then a line per step as it comes
-(`dflash_core.record`), gone once the answer is in the store.
+Each running app has four files in one folder. A lock, which the system releases however the program ends, so that
+the next start knows which files no running app owns. The typed text, replaced at every change.
+The long texts that were pasted into it. The running turn: where it belongs, then a line per step as it arrives
+(`dflash_core.record`), deleted once the answer is in the store.
 
-Why not rows of the SQLite file, which has a log of its own: each step would have to be committed, to survive the end of
-the process. Over 226 steps of 4.7 kB, measured in turn in one run, on the thread that decodes, per step: a line here
-takes 15 us of processor time (mean 17), a committed row 34 us (mean 62) and 12 ms in one of a hundred, when the log is
+Why not rows of the SQLite file, which has its own log: each step would have to be committed to survive the end of
+the process. Over 226 steps of 4.7 kB, alternating in one run, on the decoder's thread, per step: a line here
+takes 15 us of CPU time (mean 17), a committed row 34 us (mean 62), and 12 ms in one of a hundred, when the log is
 merged. Rows in one open transaction take 17 us, but are lost with the process.
 """
 
@@ -33,7 +33,7 @@ from dflash_tui.text.pasted import whole
 
 
 class Typed(msgspec.Struct, frozen=True):
-    """Text in the prompt, and messages that were sent and wait for their turn."""
+    """Text in the prompt, and the queued messages."""
 
     draft: str = ""
     waiting: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Paste(msgspec.Struct, frozen=True):
-    """A long text, and the words that replace it in the draft."""
+    """A long text, and its placeholder in the draft."""
 
     words: str
     text: str
@@ -65,7 +65,7 @@ _PLACE = msgspec.json.Decoder(Place)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What an app that was killed has left. `place` and `record` are of the turn that it was killed in."""
+    """The data of an app that was killed. `place` and `record` are those of the turn running at that time."""
 
     typed: Typed
     place: Place | None = None
@@ -73,7 +73,7 @@ class Left:
 
 
 class Journal:
-    """One app's files in `folder`. `problem` says once that they cannot be written; nothing else fails then."""
+    """One app's files in `folder`. `problem` says once that they cannot be written; no method raises then."""
 
     def __init__(self, folder: Path) -> None:
         self.problem = ""
@@ -84,7 +84,7 @@ class Journal:
         self._pastes: IO[bytes] | None = None
         self._turn: IO[bytes] | None = None
         self._typed = Typed()
-        self._pasted: set[str] = set()  # the words whose texts are in the file
+        self._pasted: set[str] = set()  # the placeholders whose texts are in the file
         self._failed = False
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -93,7 +93,7 @@ class Journal:
             self._fail(error)
 
     def typed(self, draft: str, waiting: Iterable[str] = (), pasted: Mapping[str, str] = _NOTHING) -> None:
-        """The text that is in the prompt now, and the messages that wait. Keys of `pasted` stand for long texts."""
+        """Save the text in the prompt and the queued messages. Keys of `pasted` are placeholders for long texts."""
         now = Typed(encodable(draft), tuple(map(encodable, waiting)))
         if now != self._typed and self._works:
             line = msgspec.json.encode(now) + b"\n"
@@ -102,7 +102,7 @@ class Journal:
                 self._keep([Paste(words, encodable(pasted[words])) for words in here if words not in self._pasted])
                 if self._text is None:
                     self._text = _private(self._path("typed"))
-                # Over the old text, in one call that nothing interrupts half-way. Only the first line counts.
+                # Overwrite the old text in one write call, which nothing interrupts. Only the first line counts.
                 os.pwrite(self._text.fileno(), line, 0)
                 self._text.truncate(len(line))
                 if self._pastes is not None and not here:
@@ -113,7 +113,7 @@ class Journal:
         self._typed = now
 
     def _keep(self, pastes: Sequence[Paste]) -> None:
-        """Write long texts down before the draft has the words that stand for them: a key writes none of them again."""
+        """Write long texts before a draft with their placeholders, so that a key press does not write them again."""
         if pastes and self._pastes is None:
             self._pastes = _private(self._path("pasted"))
         for paste in pastes:
@@ -123,7 +123,7 @@ class Journal:
             self._pasted.add(paste.words)
 
     def begin(self, place: Place) -> None:
-        """A turn begins; its lines follow."""
+        """A turn starts; its lines follow."""
         self.finish()
         if self._works:
             try:
@@ -133,7 +133,7 @@ class Journal:
                 self._fail(error)
 
     def line(self, line: Line) -> None:
-        """One more line of the turn, out of this process before the next step. Called on the decoder's thread."""
+        """Write one line of the turn to the file before the next step. Called on the decoder's thread."""
         turn = self._turn
         if turn is not None and not self._failed:
             try:
@@ -142,7 +142,7 @@ class Journal:
                 self._fail(error)
 
     def finish(self) -> None:
-        """The turn is in the store, or there is none to keep."""
+        """Delete the turn: it is in the store, or there is nothing to keep."""
         turn, self._turn = self._turn, None
         if turn is not None:
             turn.close()
@@ -161,7 +161,7 @@ class Journal:
         self._text = self._pastes = self._lock = None
 
     def rescue(self) -> Iterator[Left]:
-        """What apps that were killed have left, oldest first. Going on to the next one removes it for good."""
+        """The data of apps that were killed, oldest first. Advancing to the next one deletes the files of the last."""
         with contextlib.suppress(OSError):
             for path in sorted(self._folder.glob("*.lock"), key=_changed):
                 if path != self._path("lock"):
@@ -172,7 +172,7 @@ class Journal:
         return self._lock is not None and not self._failed
 
     def _hold(self) -> None:
-        """Take a name, and its lock; again where a start at the same moment took the new file for a left one."""
+        """Choose a name and lock it; retry if another app that is starting took the new file for an abandoned one."""
         while self._lock is None:
             self._name = new_id()
             lock = _private(self._path("lock"))
@@ -194,12 +194,12 @@ class Journal:
 
 
 def _private(path: Path) -> IO[bytes]:
-    """A new file that only the user can read, written through at once."""
+    """A new file that only the user can read, unbuffered."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0)
 
 
 def _locked(file: IO[bytes]) -> bool:
-    """Take the lock of a file; False where another has it."""
+    """Lock a file; False if another process holds the lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -208,12 +208,12 @@ def _locked(file: IO[bytes]) -> bool:
 
 
 def _changed(lock: Path) -> float:
-    """When something was last written next to a lock."""
+    """The time of the last write to the files of a lock."""
     return max(path.stat().st_mtime for path in lock.parent.glob(f"{lock.stem}.*"))
 
 
 def _take(lock: Path) -> Iterator[Left]:
-    """What lies beside a lock that nobody holds; two apps that start at once do not both get it."""
+    """The files of a lock that no process holds; of two apps that start at once only one gets them."""
     try:
         file = lock.open("rb")
     except FileNotFoundError:
@@ -235,7 +235,7 @@ def _read_typed(path: Path, pasted: Path) -> Typed:
     except (OSError, FormatError):
         return Typed()
     texts: dict[str, str] = {}
-    with contextlib.suppress(OSError, FormatError):  # a text that was cut off has no words in the draft yet
+    with contextlib.suppress(OSError, FormatError):  # a text that was cut off has no placeholder in the draft yet
         for line in pasted.read_bytes().splitlines():
             paste = parse(line, _PASTE)
             texts[paste.words] = paste.text
@@ -243,7 +243,7 @@ def _read_typed(path: Path, pasted: Path) -> Typed:
 
 
 def _read_turn(path: Path) -> tuple[Place | None, TurnRecord | None]:
-    """A turn up to its last whole line."""
+    """A turn up to its last complete line."""
     try:
         head, *rest = path.read_bytes().split(b"\n")
         place = parse(head, _PLACE)
@@ -257,7 +257,7 @@ def _read_turn(path: Path) -> tuple[Place | None, TurnRecord | None]:
 
 
 def _whole(lines: Iterable[bytes]) -> Iterator[TurnLine]:
-    """The lines before the first that was cut off."""
+    """The lines before the first incomplete one."""
     with contextlib.suppress(FormatError):
         for text in lines:
             if not isinstance(line := decode(text), Loaded):

@@ -1,4 +1,4 @@
-"""Conversations to read elsewhere: Markdown, and a picture. Both show the present branch."""
+"""Export of conversations for reading: Markdown, and an SVG picture. Both show the present branch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def render(conversations: Sequence[Whole], kind: str) -> bytes:
 
 
 def to_markdown(one: Whole) -> str:
-    """The messages under headings, thinking folded away, the figures of each answer below it."""
+    """The messages under headings, thinking folded, the figures of each answer below it."""
     parts = [f"# {one.card.title}", f"*{_about(one)}*"]
     if one.card.system:
         parts += ["## System", one.card.system]
@@ -46,7 +46,7 @@ def to_markdown(one: Whole) -> str:
 
 def to_svg(one: Whole) -> str:
     """A picture of the whole branch, as a terminal of 100 columns would show it. It fetches nothing when opened."""
-    from rich.markdown import Markdown  # brings every lexer's base; the chat needs it at no other time
+    from rich.markdown import Markdown  # imports the base of all lexers; the chat needs it only here
 
     shown: list[RenderableType] = []
     for node in one.branches.path:
@@ -67,7 +67,7 @@ def to_svg(one: Whole) -> str:
         legacy_windows=False,
     )
     console.print(Group(*shown))
-    # Once more as a whole: an entity in Markdown stands for any character, and XML does not take all of them.
+    # Clean the result again: a Markdown entity can stand for any character, and XML does not allow all of them.
     return clean(_WEB_FONTS.sub("", console.export_svg(title=one_line(one.card.title))))
 
 
@@ -77,6 +77,6 @@ def _about(one: Whole) -> str:
 
 
 def _note(node: Node) -> str:
-    """How an answer came about and how it ended."""
+    """The outcome and figures of an answer."""
     parts = [node.outcome, figures(node.report) if node.report is not None else ""]
     return " · ".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""JSON that others may have written or a crash may have torn, read into one type or refused in one line."""
+"""JSON from other programs or torn by a crash: decoded into one type, or refused with a one-line error."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 def parse(data: bytes | str, decoder: msgspec.json.Decoder[T]) -> T:
-    """What `decoder` makes of `data`. Raises FormatError: what is wrong and in which field, or nested too deep."""
+    """Decode `data` with `decoder`. Raises FormatError with the problem and its field, also for too deep nesting."""
     try:
         return decoder.decode(data)
     except RecursionError:
-        raise FormatError("JSON that is nested too deep") from None
+        raise FormatError("JSON that is nested too deeply") from None
     except (msgspec.MsgspecError, KnobError, ValueError) as error:  # ValueError: text that is not UTF-8
         raise FormatError(str(error)) from None

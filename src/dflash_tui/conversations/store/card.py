@@ -1,4 +1,4 @@
-"""What a conversation is, apart from its messages."""
+"""The data of a conversation, except for its messages."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from dflash_core.clean import encodable
 from dflash_tui.conversations.branches import new_id
 
-TITLE = 60  # characters of a title that is made from a message
+TITLE = 60  # characters of a title made from a message
 LONGEST_TITLE = 500  # characters of one that is typed or imported
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a conversation is, apart from its messages. Times are seconds since 1970."""
+    """The data of a conversation, except for its messages. Times are seconds since 1970."""
 
     title: str
     system: str = ""
@@ -31,6 +31,6 @@ def title_of(prompt: str) -> str:
 
 
 def short_title(title: str) -> str:
-    """A title that is typed or imported: one line, at most LONGEST_TITLE characters. Showing it cleans it."""
+    """A typed or imported title: one line, at most LONGEST_TITLE characters. Control codes are removed when shown."""
     line = " ".join(encodable(title[: 8 * LONGEST_TITLE]).split())
     return line if len(line) <= LONGEST_TITLE else line[: LONGEST_TITLE - 1] + "…"

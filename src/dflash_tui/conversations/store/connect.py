@@ -1,4 +1,4 @@
-"""Connections to a SQLite file: how they are made, which file they have open, and whether it is in order."""
+"""Connections to an SQLite file: opening, identity of the open file, integrity checks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dflash_tui.conversations.store.schema import compare
 T = TypeVar("T")
 Identity = tuple[tuple[int, int] | None, tuple[int, int] | None]  # device and inode of a file and of its log
 
-PATIENCE_S = 2.0  # for another running app that is writing
-CHECKED = 16 << 20  # bytes up to which all of a file is checked when it is opened, which takes 0.1 s
+PATIENCE_S = 2.0  # seconds to wait for another app that is writing
+CHECKED = 16 << 20  # up to this size in bytes the whole file is checked when it is opened, which takes 0.1 s
 _MAGIC = b"SQLite format 3\0"
 
 
 def connect_file(path: Path) -> sqlite3.Connection:
-    """A new file is its user's alone. Raises OSError, sqlite3.Error or DamagedError."""
+    """Open a file; a new one is readable by its user only. Raises OSError, sqlite3.Error or DamagedError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -43,7 +43,7 @@ def connect_file(path: Path) -> sqlite3.Connection:
 
 
 def _check_header(header: bytes) -> None:
-    """Where these are wrong SQLite only says that the file cannot be written, or a statement that it is wrong."""
+    """Check the header: if it is wrong, SQLite only reports a file that cannot be written or a wrong statement."""
     if not header.startswith(_MAGIC):
         raise DamagedError("file is not a database")
     versions, schema_format = header[18:20], int.from_bytes(header[44:48], "big")
@@ -58,7 +58,7 @@ def connect(path: Path | str) -> sqlite3.Connection:
         connection.execute("PRAGMA foreign_keys = ON")
         _write_ahead(connection)
         connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
-        connection.execute("PRAGMA synchronous = NORMAL")  # survives a kill; a power cut costs the last moments
+        connection.execute("PRAGMA synchronous = NORMAL")  # survives a kill; a power cut loses the last moments
     except BaseException:
         connection.close()
         raise
@@ -66,7 +66,7 @@ def connect(path: Path | str) -> sqlite3.Connection:
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Turn to WAL. Two programs that do so with one new file are not made to wait by SQLite, whatever its timeout."""
+    """Switch to WAL. If two programs do so with a new file, SQLite fails at once, whatever the timeout."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -79,7 +79,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def transact(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], T]) -> T:
-    """Make a change wholly or not at all."""
+    """A transaction: the change is made completely or not at all."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         result = change(connection)
@@ -92,7 +92,7 @@ def transact(connection: sqlite3.Connection, change: Callable[[sqlite3.Connectio
 
 
 def identity(path: Path) -> Identity:
-    """Which files are at a path now. An empty file counts as none: somebody has emptied what held a schema."""
+    """The files now at a path. An empty file counts as none: it contained a schema, so someone has emptied it."""
     return _file(f"{path}", least=1), _file(f"{path}-wal")
 
 
@@ -105,14 +105,14 @@ def _file(path: str, least: int = 0) -> tuple[int, int] | None:
 
 
 def examine(connection: sqlite3.Connection) -> str:
-    """What is wrong with an open file; empty where it is sound. Reads all of it."""
+    """What is wrong with an open file; empty if it is intact. Reads all of it."""
     try:
         compare(connection)
         [(found,)] = connection.execute("PRAGMA integrity_check(1)").fetchall()
         if found != "ok":
             return str(found)
         if connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
-            return "rows that belong to nothing"
+            return "rows without a parent row"
         for search, column in (("message_content", "content"), ("conversation_title", "title")):
             connection.execute(f"INSERT INTO {search} ({search}) VALUES ('integrity-check')")
             _try_search(connection, search, column)
@@ -120,17 +120,17 @@ def examine(connection: sqlite3.Connection) -> str:
         return str(error)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         held = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-        return "" if held else str(error)  # held: by another program, for as long as it writes
+        return "" if held else str(error)  # locked by another program while it writes
     return ""
 
 
 def _try_search(connection: sqlite3.Connection, search: str, column: str) -> None:
-    """Put a row in and take it out again, which the file never sees. The tables that a search keeps for itself are
-    compared with nothing, and a wrong name in one of them shows when it is written. Raises sqlite3.Error."""
+    """Insert a row and delete it again, without writing to the file. No check covers the internal tables of the
+    search index, and a wrong name in one of them causes an error only on a write. Raises sqlite3.Error."""
     connection.execute("SAVEPOINT tried")
     try:
         connection.execute(f"INSERT INTO {search} (rowid, {column}) VALUES (-1, 'word')")
-        connection.execute("SAVEPOINT written")  # the search writes down here what it has gathered
+        connection.execute("SAVEPOINT written")  # here the index writes its pending rows
         connection.execute(f"INSERT INTO {search} ({search}, rowid, {column}) VALUES ('delete', -1, 'word')")
         connection.execute("SAVEPOINT written")
     finally:
