@@ -179,7 +179,7 @@ class ModelsScreen(Passing, Screen[None]):
     # What is typed
 
     def take_text(self, event: Key | Paste) -> None:
-        """What is typed or pasted over the list goes into the field."""
+        """Text typed or pasted over the list goes into the field."""
         if not isinstance(self.focused, Input) and is_text(event):
             self.set_focus(self._field)
             self._field.cursor_position = len(self._field.value)
@@ -200,7 +200,7 @@ class ModelsScreen(Passing, Screen[None]):
             self._take(*pair)
 
     def _typed_pair(self) -> tuple[Path, Path | None] | None:
-        """The pair of the two fields; None, and said why, where there is none."""
+        """The pair of the two fields; None, after a notice that says why, if they name none."""
         try:
             return typed_pair(self._path, self._draft.value.strip())
         except DFlashError as error:
@@ -210,8 +210,8 @@ class ModelsScreen(Passing, Screen[None]):
     # Actions
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What a key does is offered where it does something: renaming on a profile, another drafter on a file."""
-        # Keys are looked at by a timer too: before the widgets are there, and when the first of them is gone.
+        """A key is offered only where it has an effect: renaming on a profile, another drafter on a file."""
+        # A timer calls this too, also before the widgets are mounted and after some of them are removed.
         there = bool(self.query(ModelList)) and bool(self.query(ModelField))
         row, path = (self._row, self._path) if there else ("", "")
         if action in ("rename", "delete"):
@@ -224,13 +224,13 @@ class ModelsScreen(Passing, Screen[None]):
         return super().check_action(action, parameters)
 
     def hint(self, action: str, label: str) -> str:
-        """What the footer calls an action now."""
+        """The footer's label of an action."""
         if action == "back":
             return "Whole list" if self._field.value else "Demo pair" if self._first else label
         if action == "undo":
             return label if self._profiles.can_undo else ""
         if action == "plan" and self._row.startswith(PROFILE) and not self._path:
-            return label if self._row in self._finding.rooms else ""  # none is reckoned for files that are gone
+            return label if self._row in self._finding.rooms else ""  # no plan is computed for missing files
         return label
 
     @on(OptionList.OptionSelected)
@@ -258,10 +258,10 @@ class ModelsScreen(Passing, Screen[None]):
         self.app.push_screen(GetScreen(self._chat, pair), self._fetched)
 
     def action_download(self) -> None:
-        """The download that is over, or runs."""
+        """Show the finished or running download."""
         it = self._chat.downloads.next
         if it is None:
-            self.say("no download runs; Enter on what can be fetched begins one")
+            self.say("no download runs; Enter on a model that can be fetched begins one")
         else:
             self._open(it.pair)
 
@@ -270,7 +270,7 @@ class ModelsScreen(Passing, Screen[None]):
             self._leave()
 
     def _leave(self) -> None:
-        """Close, and whatever covers it."""
+        """Close this screen, unless another covers it."""
         if self.is_current:
             self.dismiss()
 
@@ -279,18 +279,18 @@ class ModelsScreen(Passing, Screen[None]):
         self._chat.program.change_model(target, draft, same=self._first and target is None)
 
     def action_move(self, by: int) -> None:
-        """The row above or below, from the field."""
+        """Move to the row above or below while the field has the focus."""
         self._list.action_cursor_down() if by > 0 else self._list.action_cursor_up()
 
     def action_drafter(self, by: int) -> None:
-        """Another drafter for the file under the cursor."""
+        """Choose another drafter for the file under the cursor."""
         one = self._offered.found(self._row)
         if one is not None and one.drafters is not None:
             self._offered.change_draft(self._row.removeprefix(FILE), by)
             self._draw()
 
     def _now(self) -> tuple[Path | None, Path | None] | None:
-        """The pair that is typed, or under the cursor; None, and said why, where there is none."""
+        """The typed pair, or the one under the cursor; None, after a notice that says why, if there is none."""
         row = self._row
         if self._path:
             return self._typed_pair()
@@ -300,11 +300,11 @@ class ModelsScreen(Passing, Screen[None]):
             return Path(row.removeprefix(FILE)), self._offered.draft(row.removeprefix(FILE))
         if (profile := self._offered.profile(self._row)) is not None:
             return profile.target, profile.draft
-        self.say("not on this machine yet: Enter asks what it takes to fetch it" if row else "choose a model first")
+        self.say("not on this machine yet: Enter shows its size before a download" if row else "choose a model first")
         return None
 
     def action_plan(self) -> None:
-        """What the pair that is typed, or under the cursor, would take of memory."""
+        """Show the memory that the typed pair, or the one under the cursor, would take."""
         pair, profile = self._now(), self._offered.profile(self._row) if not self._path else None
         if pair is None:
             return
@@ -315,34 +315,34 @@ class ModelsScreen(Passing, Screen[None]):
         self.app.push_screen(PlanScreen(self._chat, *pair, context=context, kv=kv), self._fetched)
 
     def action_save(self) -> None:
-        """Keep the pair under the cursor with the context, cache type and parameters of now."""
+        """Save the pair under the cursor as a profile, with the current context, cache type and parameters."""
         if (pair := self._now()) is not None:
             self._dialogs.save(pair, self._offered.profile(self._row))
 
     def _changed(self, said: str) -> None:
-        """Profiles are others now, or are not and `said` is why."""
+        """The profiles have changed, or could not be changed; `said` tells which."""
         self._draw()
         self.say(said)
 
     def action_rename(self) -> None:
-        """Another name for the profile under the cursor."""
+        """Rename the profile under the cursor."""
         if (profile := self._offered.profile(self._row)) is not None:
             self._dialogs.rename(profile)
 
     def action_delete(self) -> None:
-        """Take the profile under the cursor out; Ctrl+Z brings it back."""
+        """Delete the profile under the cursor; Ctrl+Z restores it."""
         if (profile := self._offered.profile(self._row)) is not None:
             self._dialogs.delete(profile)
 
     def action_undo(self) -> None:
-        """Bring back the profile that was deleted or replaced last."""
+        """Restore the last deleted or replaced profile."""
         self._dialogs.undo()
 
     def action_help(self) -> None:
         self.app.push_screen(HelpScreen(getattr(self.focused, "HELP", None) or "", self.SCOPE))
 
     def action_back(self) -> None:
-        """Esc: from what is typed to the whole list, then to the chat. At the first start that is the demo pair."""
+        """Esc: clear the field to show the whole list, then return to the chat; a first start takes the demo pair."""
         if self._field.value:
             self._field.value = self._draft.value = ""
             self._list.focus()

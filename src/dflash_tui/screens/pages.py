@@ -1,4 +1,4 @@
-"""The screens that open over the chat, by the name that `open('name')` in keys.py gives. Imported when opened."""
+"""The screens that open over the chat, by the name used as `open('name')` in keys.py. Imported when opened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def action_provider() -> type[ActionProvider]:
-    """What the palette finds on the chat and on pages with keys of their own."""
+    """The palette's actions on the chat and on pages with their own keys."""
     from dflash_tui.screens.palette import ActionProvider
 
     return ActionProvider
@@ -24,7 +24,7 @@ Make = Callable[["ChatHost", str], Screen[Any]]
 
 
 def _made(module: str, name: str) -> Make:
-    """A screen that takes nothing but the chat."""
+    """A screen whose only argument is the chat."""
 
     def make(chat: ChatHost, text: str) -> Screen[Any]:
         screen: Screen[Any] = getattr(import_module(f"dflash_tui.screens.{module}"), name)(chat)
@@ -52,7 +52,7 @@ def _models(chat: ChatHost, text: str) -> Screen[None]:
 
 
 def _get(chat: ChatHost, text: str) -> Screen[Any]:
-    """`text`: the name of a pair; without one the catalogue is shown."""
+    """`text`: the name of a pair; if empty, the catalogue is shown."""
     from dflash_tui.hub.catalogue import load_catalogue
     from dflash_tui.screens.get import GetScreen
 
@@ -67,8 +67,8 @@ def _tune(chat: ChatHost, text: str) -> Screen[None]:
     return TuneScreen(chat, text)
 
 
-# Each takes what to run at once, "" for nothing: the lab's screens an experiment, `models` words that its list begins
-# narrowed to, `get` the name of a pair to fetch.
+# Each takes a text, which may be "": for the lab's screens an experiment to run at once, for `models` words that
+# filter its list, for `get` the name of a pair to fetch.
 PAGES: dict[str, Make] = {
     "whatif": _made("whatif", "WhatIfScreen"),
     "sweep": _sweep,

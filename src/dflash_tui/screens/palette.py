@@ -15,20 +15,20 @@ from textual.markup import escape
 from dflash_tui.settings.keys import Action, actions_of
 from dflash_tui.widgets.literal import PAGING, can_page
 
-BY_HELP = 0.1  # the score of an action that has the words in its help; those in the name come first
+BY_HELP = 0.1  # the score of a match in an action's help; matches in the name come first
 
 _SEARCH: Any = CommandPalette._gather_commands.__wrapped__  # type: ignore[attr-defined]
 
 
 class Palette(CommandPalette):
-    """Textual's, for terminals however small, with the mark of the other lines that one types in."""
+    """Textual's palette, made safe for very small terminals, with the same mark as the app's other input lines."""
 
     def on_mount(self, event: Mount) -> None:
         if self not in self.app.screen_stack:
-            event.prevent_default()  # closed already: Textual's own would ask for the screen below it
+            event.prevent_default()  # already closed: Textual's handler would query the screen below it
             return
         icon = self.query_one(SearchIcon)
-        icon.icon = "❯"  # not every terminal's font has the magnifying glass
+        icon.icon = "❯"  # not every terminal font has the magnifying glass
         icon.refresh()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -48,7 +48,7 @@ class Palette(CommandPalette):
 
 
 class ActionProvider(Provider):
-    """Every action of the table that the screen below the palette can run."""
+    """Every action that the screen below the palette can run."""
 
     def _actions(self) -> Iterator[Action]:
         scope = getattr(self.screen, "SCOPE", "chat")

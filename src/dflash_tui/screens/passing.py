@@ -1,4 +1,4 @@
-"""A screen may be closed before it was drawn: then what waited for that is not done."""
+"""Callbacks that wait until a screen is drawn are dropped if the screen closes first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from textual.message_pump import MessagePump
 
 
 class Passing(MessagePump):
-    """Of a screen that does something after it is drawn. Textual would do it in the next screen's turn."""
+    """For a screen with callbacks after its drawing. Textual would run them while the next screen is shown."""
 
     def call_after_refresh(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
         def while_here() -> object:

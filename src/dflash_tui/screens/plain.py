@@ -19,7 +19,7 @@ from dflash_tui.widgets.literal import Static
 
 
 class PlainScreen(LabScreen):
-    """Runs when it opens; what it finds is what the stats compare with from then on."""
+    """Measures when it opens; the stats compare with the result from then on."""
 
     SCOPE: ClassVar[str] = "plain"
     HEADING: ClassVar[str] = "Plain decoding on this machine"
@@ -34,7 +34,7 @@ class PlainScreen(LabScreen):
         self.call_after_refresh(self.action_measure)
 
     def action_measure(self) -> None:
-        """Measure, again if need be."""
+        """Measure, or measure again."""
         lab = self.laboratory()
         turns = self.chat.session.turns if self.chat.session is not None else ()
         if lab is None:
@@ -48,7 +48,7 @@ class PlainScreen(LabScreen):
 
     def _measured(self, run: PlainRun) -> None:
         if run.speed is None:
-            self._tell(f"Cut short: fewer than {FEWEST_STEPS} steps say nothing. m measures again.")
+            self._tell(f"Stopped early: fewer than {FEWEST_STEPS} steps are not enough. m measures again.")
             return
         self.chat.gauges.took_plain_speed(run.speed)
         it = run.speed

@@ -1,4 +1,4 @@
-"""What a pair would take of memory, before it is loaded: a bar by component, arrows for context and type of cache."""
+"""The memory that a pair would take, before it is loaded: bars by component, keys for context and cache type."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ LOOK_S = 0.05
 
 
 class Planning(Background):
-    """Reckons on a thread: torch is imported there, and headers are read. The newest `wanted` counts. `freed`: bytes
-    that the present pair gives back before another one is loaded."""
+    """Computes plans on a thread, which imports torch and reads headers. Only the newest `wanted` is planned.
+
+    `freed`: bytes that the current pair frees before another one is loaded.
+    """
 
     def __init__(self, make: Callable[[], Reckoner], first: Callable[[Reckoner], Setup], freed: int) -> None:
         super().__init__("dflash-plan")
@@ -59,7 +61,7 @@ class Planning(Background):
 
 
 class PlanScreen(ModalScreen[bool]):
-    """← and → change the context, up and down the type of keys and values; Enter loads it so."""
+    """← and → change the context, up and down the type of keys and values; Enter loads the pair with both."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("left", "context(-1)", "Shorter"),
@@ -138,11 +140,11 @@ class PlanScreen(ModalScreen[bool]):
         self._planning.want(self._setup)
 
     def action_load(self) -> None:
-        """Load it as it is shown."""
+        """Load the pair as shown."""
         if self._setup is None:
             return
         self.dismiss(True)
-        kv = "" if self._setup.kv == "f32" else self._setup.kv  # what the reference takes where nothing is asked for
+        kv = "" if self._setup.kv == "f32" else self._setup.kv  # the default of the reference
         self._chat.program.change_model(*self._pair, context=self._setup.context, kv=kv)
 
     def action_back(self) -> None:
@@ -150,7 +152,7 @@ class PlanScreen(ModalScreen[bool]):
 
 
 def _reckoner(request: LoadRequest) -> Reckoner:
-    from dflash_tui.reckoning import reckoner_for  # which brings torch
+    from dflash_tui.reckoning import reckoner_for  # imports torch
 
     return reckoner_for(request)
 
@@ -167,7 +169,7 @@ def _next(scale: Sequence[int], now: int, by: int) -> int:
 
 
 def drawn(found: MemoryPlan) -> Content:
-    """A plan as text: the bar, its components, what fits, what would help."""
+    """A plan as text: the bar, its components, what fits, and what would help."""
     setup = found.setup
     parts: list[Content | str | tuple[str, str]] = [
         (f"{found.machine}\n", figure("plan", "$foreground 70%")),
@@ -184,7 +186,7 @@ def drawn(found: MemoryPlan) -> Content:
     at = len(FITS)
     for kv, context in found.context_that_fits.items():
         most = f"{kv} {context:,}" if context else f"{kv} none"
-        if at + len(most) > WIDTH:  # a type and its context stay together
+        if at + len(most) > WIDTH:  # a type and its context stay on one line
             parts.append("\n")
             at = 0
         parts.append((f"{most}  ", figure("plan", "bold" if kv == setup.kv else "")))
@@ -199,7 +201,7 @@ def drawn(found: MemoryPlan) -> Content:
 
 
 def bar(found: MemoryPlan, width: int) -> list[tuple[str, str]]:
-    """The card as a bar: its components, then what is free; red from where it is full."""
+    """The device memory as a bar: the components, then what is free; red beyond its capacity."""
     scale = max(found.total, found.available, 1)
     full = round(width * found.available / scale)
     cells, at = list[tuple[str, str]](), 0

@@ -16,7 +16,7 @@ from dflash_tui.chat.host import ChatHost
 from dflash_tui.text.glossary import QUOTED, figure
 from dflash_tui.widgets.literal import Static
 
-LONGEST = 200_000  # characters that are laid out, of the end; a conversation may have millions
+LONGEST = 200_000  # only the last characters are laid out; a conversation may have millions
 
 
 class Preview(Background):
@@ -33,7 +33,7 @@ class Preview(Background):
 
 
 class PromptScreen(ModalScreen[None]):
-    """System prompt, what a level of thinking adds, the history as it is kept, and the message being typed."""
+    """The system prompt, the text that the thinking level adds, the history as kept, and the message being typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss", "Close")]
 

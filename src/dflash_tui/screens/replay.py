@@ -1,4 +1,4 @@
-"""The chat screen over a trace: the recorded messages send themselves."""
+"""The chat screen over a trace: the recorded messages are sent automatically."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dflash_tui.widgets.transcript import TurnBlock
 
 WHAT = "A replay, without a model: Ctrl+R plays again, Alt+I steps, Ctrl+Q leaves"
 NEED_A_MODEL = frozenset({"tune", "sweep", "ab", "plain", "models", "get", "full", "prompt"})
-"""Pages that could do nothing here."""
+"""Pages that need a model."""
 NOT_HERE = frozenset({"think", "open('tune')", "open('chats')", "download"})
 """Actions that the footer does not name."""
 
 
 class ReplayScreen(ChatScreen):
-    """Each turn begins when the one before it is shown, with the knobs that it had."""
+    """Each turn begins when the previous one is shown, with its recorded knobs."""
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -51,7 +51,7 @@ class ReplayScreen(ChatScreen):
     action_open = open_page
 
     async def action_clear(self) -> None:
-        """What is shown cannot be brought back without another start."""
+        """Refuse: cleared turns could not be restored without a restart."""
         self.say("a replay keeps its turns; Ctrl+Q leaves it")
 
     def turn_ended(self, block: TurnBlock, *, refused: bool) -> None:

@@ -32,14 +32,14 @@ from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.scrubber import Scrubber
 
 NARROW, WIDE, ROOMY = 110, 160, 30
-LOW = 18  # rows under which the figures are two lines
-MOST_TURNS = 20  # calibration over all turns takes the newest so many
+LOW = 18  # below this many rows the figures take two lines
+MOST_TURNS = 20  # calibration over all turns uses at most this many of the newest
 VIEWS = ("tree", "text", "calibration")
 SHOWN_KNOBS = ("budget", "p_min", "tree_width", "tree_temperature", "temperature")
 
 
 class StepsScreen(Passing, Screen[None]):
-    """One view at a time where it is narrow, two or three beside each other where there is room."""
+    """One view at a time on a narrow terminal, two or three next to each other on a wider one."""
 
     SCOPE: ClassVar[str] = "steps"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
@@ -78,7 +78,7 @@ class StepsScreen(Passing, Screen[None]):
         self._load()
 
     def hint(self, action: str, label: str) -> str:
-        """What the footer calls an action now: those of a view where it is shown, other turns where there are some."""
+        """The footer's label of an action. Actions of a hidden view and moves to turns that do not exist have none."""
         of_view = {"by": "text", "left_out": "tree", "taken": "tree", "all": "calibration"}
         others = {"turn(-1)": self.turn > 0, "turn(1)": self.turn < len(self.turns) - 1, "all": len(self.turns) > 1}
         if action in of_view and not (self._steps and self._boxes[of_view[action]].display):
@@ -105,7 +105,7 @@ class StepsScreen(Passing, Screen[None]):
 
     @property
     def _arrangements(self) -> list[tuple[str, ...]]:
-        """What is shown together, the present views first, then what each press of the key for another view brings."""
+        """Views that are shown together: the current ones first, then those that each press of the view key shows."""
         if self.has_class("-wide"):
             return [VIEWS]
         every = [(one,) for one in VIEWS] if self.has_class("-narrow") else [("tree", "text"), ("tree", "calibration")]
@@ -116,7 +116,7 @@ class StepsScreen(Passing, Screen[None]):
 
     @property
     def step(self) -> int:
-        """The shown step, from 1; 0 where the turn has none."""
+        """The shown step, from 1; 0 if the turn has none."""
         return self.query_one(Scrubber).step
 
     def _load(self) -> None:
@@ -130,14 +130,14 @@ class StepsScreen(Passing, Screen[None]):
         self.draw()
 
     def _shown(self, view: str) -> tuple[Static, Static, VerticalScroll, int]:
-        """Heading, content, their scroll and the width in it."""
+        """A view's heading, content, scroll container, and the width inside it."""
         box = self._boxes[view]
         scroll = box.query_one(VerticalScroll)
         width = max(scroll.scrollable_content_region.width, 24)
         return box.query_one(".steps-heading", Static), box.query_one(".steps-content", Static), scroll, width
 
     def draw(self) -> None:
-        """Everything, at the present step and size."""
+        """Draw everything, at the current step and size."""
         if not self.is_mounted:
             return
         self.query_one("#steps-title", Static).update(self._title())
@@ -163,7 +163,7 @@ class StepsScreen(Passing, Screen[None]):
         )  # fmt: skip
 
     def _about(self) -> Content:
-        """The present step in figures, and where the target rejected the drafts."""
+        """The current step in figures, and where the target rejected the drafts."""
         width = max(self.size.width - 2, 30)
         if not self._steps:
             return Content(" this turn has no step: its first token was its last")
@@ -215,7 +215,7 @@ class StepsScreen(Passing, Screen[None]):
 
     def _draw_said(self, record: TurnRecord) -> None:
         heading, body, _, width = self._shown("calibration")
-        heading.display = False  # the table has one of its own
+        heading.display = False  # the table has its own heading
         turns = self.turns[-MOST_TURNS:] if self.all_turns else [record]
         steps = [step for turn in turns for step in turn.steps]
         which = f"the newest {counted(len(turns), 'turn')}" if self.all_turns else "this turn"
@@ -232,7 +232,7 @@ class StepsScreen(Passing, Screen[None]):
         self.draw()
 
     def action_step(self, count: int) -> None:
-        """Go on by `count` steps."""
+        """Move by `count` steps."""
         self.query_one(Scrubber).action_move(count)
 
     def action_turn(self, count: int) -> None:
@@ -243,7 +243,7 @@ class StepsScreen(Passing, Screen[None]):
             self._load()
 
     def action_view(self) -> None:
-        """The next view, where not all of them fit."""
+        """Show the next view, if not all of them fit."""
         every = self._arrangements
         self.view = every[1 % len(every)][-1]
         self._arrange()
@@ -255,7 +255,7 @@ class StepsScreen(Passing, Screen[None]):
         self.draw()
 
     def action_left_out(self) -> None:
-        """Show or hide what found no place in the tree."""
+        """Show or hide candidates that were left out of the tree."""
         self.left_out = not self.left_out
         self.draw()
 
@@ -265,7 +265,7 @@ class StepsScreen(Passing, Screen[None]):
         self.draw()
 
     def action_all(self) -> None:
-        """Calibration over this turn, or over the newest turns."""
+        """Toggle calibration between this turn and the newest turns."""
         self.all_turns = not self.all_turns
         self.draw()
 

@@ -1,4 +1,4 @@
-"""A sweep: what to run, a table of what it gave, the curve or the field of speeds."""
+"""A sweep: what to run, a table of its results, and the curve or grid of speeds."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class SweepScreen(MeasuringScreen):
     # Actions
 
     def action_adopt(self) -> None:
-        """Take the best setting over."""
+        """Adopt the best setting."""
         top = best(rows(self.result)) if self.result is not None else None
         if top is None:
             self.say("no best yet: Enter in the line above starts a sweep")
@@ -112,13 +112,13 @@ class SweepScreen(MeasuringScreen):
 
 
 class _Table(DataTable):
-    """Settings in the order of the grid; Enter takes the one under the cursor over."""
+    """Settings in the order of the grid; Enter adopts the one under the cursor."""
 
     HELP = "↑ and ↓ choose a setting, Enter takes it over for the next turn."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Use")]
 
     def show(self, swept: str, headings: Sequence[str], lines: Sequence[Sequence[str]], keys: Sequence[int]) -> None:
-        """Refill the table; the cursor stays where it is."""
+        """Refill the table; the cursor keeps its place."""
         row = self.cursor_row
         self.clear(columns=True)
         self.add_headings(headings, (swept, *lab_text.FIGURES))

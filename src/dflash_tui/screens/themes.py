@@ -1,4 +1,4 @@
-"""Colours, tried while the cursor is on them: Enter keeps and remembers a theme, Esc goes back to the one before."""
+"""Themes, previewed while the cursor is on them: Enter keeps and saves one, Esc restores the previous one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dflash_tui.widgets.literal import OptionList, Static
 
 
 class ThemesScreen(ModalScreen[None]):
-    """The whole app changes with the cursor."""
+    """The whole app takes the theme under the cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "back", "Back")]
 
@@ -25,7 +25,7 @@ class ThemesScreen(ModalScreen[None]):
         super().__init__()
         self._chat = chat
         self._before = chat.screen.app.theme
-        # Ours first: they are the ones that every screen was drawn for.
+        # The app's own themes come first: every screen was designed for them.
         self._names = sorted(chat.screen.app.available_themes, key=lambda name: (not name.startswith("dflash-"), name))
 
     def compose(self) -> ComposeResult:

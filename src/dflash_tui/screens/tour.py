@@ -1,4 +1,4 @@
-"""The tour: the chat stays as it is and goes on, one part of it in the light, and a box that says what it is."""
+"""The tour: one part of the running chat is highlighted, and a box explains it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from dflash_tui.widgets.ways import Ways
 
 LIT = "-lit"
 LOOK_S = 0.05
-WIDTHS = (76, 58)  # of the box: over or under a part, and where it stands beside one
-ROOMY = 34  # rows from which on the box has lines between its parts
+WIDTHS = (76, 58)  # of the box: above or below a part, and next to it
+ROOMY = 34  # least rows for blank lines between the parts of the box
 GAP = 1  # rows or columns between the box and what it points at
 
 
@@ -55,7 +55,7 @@ class Light(BackgroundScreen):
 
 
 def place(lit: Region, box: Size, screen: Size) -> Offset:
-    """Where a box stands so that it does not hide `lit`: beside it, else under or over it, where there is more room."""
+    """The place of a box that does not cover `lit`: next to it, otherwise above or below, where there is more space."""
     x = min(max(lit.x + (lit.width - box.width) // 2, 0), max(screen.width - box.width, 0))
     y = min(max(lit.y + (lit.height - box.height) // 2, 0), max(screen.height - box.height, 0))
     if lit.x - GAP >= box.width:
@@ -67,8 +67,8 @@ def place(lit: Region, box: Size, screen: Size) -> Offset:
 
 
 class TourScreen(Passing, ModalScreen[None]):
-    """Enter and Right go on, Left goes back, Esc ends. What is typed ends it too, and is the prompt's; so is a key of
-    the chat, and does there what the tour says of it."""
+    """Enter and Right go on, Left goes back, Esc ends. Typed text also ends the tour and goes into the prompt. A key
+    of the chat ends it too and has its usual effect there."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("enter,right,space", "go(1)", "Next"),
@@ -101,20 +101,20 @@ class TourScreen(Passing, ModalScreen[None]):
         self._leave()
 
     def on_resize(self) -> None:
-        self._chat.places.resized(self.app.size)  # now: the screen below hears of it later
+        self._chat.places.resized(self.app.size)  # at once: the screen below gets the event later
         self.call_after_refresh(self._point)
 
     def render(self) -> ConsoleRenderable | RichCast | str:
-        """The chat with a light on the part."""
+        """The chat with the part highlighted."""
         below = self._chat.screen
         if self._part is None or self._part.screen is not below:
             return super().render()
-        super().render()  # which takes the screen below from the stack of those that are drawn
+        super().render()  # this removes the screen below from the stack of drawn screens
         return Light(below, self.styles.background, self.lit)
 
     @property
     def lit(self) -> Region:
-        """The part; of a panel the row of tabs too, which says where the others are."""
+        """The highlighted region: the part, and for a panel also the row of tabs."""
         part = self._part.region if self._part is not None else Region()
         tabs = self._chat.screen.query_one(TabRow).region
         return part.union(tabs) if STEPS[self._at].panel and part and tabs else part
@@ -126,7 +126,7 @@ class TourScreen(Passing, ModalScreen[None]):
     # Steps
 
     def _point(self) -> None:
-        """Show what the present step is about, and turn the light on it."""
+        """Show the text of the current step and highlight its part."""
         step = STEPS[self._at]
         if step.panel:
             self._chat.places.show(step.panel)
@@ -151,7 +151,7 @@ class TourScreen(Passing, ModalScreen[None]):
         self.call_after_refresh(self._stand)
 
     def _stand(self) -> None:
-        """The box goes where it hides nothing of the part, whenever one of them has another size or place."""
+        """Move the box so that it does not cover the part, whenever the size or place of either changes."""
         box = self.query_one("#tour")
         if self._part is None or not self.is_attached:
             return
@@ -167,7 +167,7 @@ class TourScreen(Passing, ModalScreen[None]):
             self._part = None
 
     def _leave(self) -> None:
-        """The chat is as it was."""
+        """Restore the chat as it was before the tour."""
         self._unlit()
         self._chat.places.restore(self._before)
         if self._focused is not None and self._focused.is_attached and self._focused.display:
@@ -189,7 +189,7 @@ class TourScreen(Passing, ModalScreen[None]):
         self.action_go(1)
 
     def take_text(self, event: Key | Paste) -> None:
-        """Typing goes on: it ends the tour."""
+        """Typing ends the tour and is not lost."""
         if is_text(event) and getattr(event, "key", "") != "space":
             self._focused = self._chat.prompt
             self.action_end()

@@ -1,4 +1,4 @@
-"""Tune: the best setting on the user's own prompts, in one key. Sweeps, A/B, what-if are further views of the lab."""
+"""Tune: find the best setting on the user's own prompts with one key. Sweep, A/B and what-if are other lab views."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from dflash_tui.text.glossary import sentence
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
-LAST = 4  # questions of the conversation that are measured on
-SAMPLES = 6  # prompts of a file
+LAST = 4  # how many questions of the conversation are used
+SAMPLES = 6  # how many prompts of a file are used
 REDRAW_S = 0.5
-_BEFORE_FOUND = 30  # cells of the columns before what was found, and of the margins
+_BEFORE_FOUND = 30  # cells of the columns before the result, and of the margins
 
 
 class TuneScreen(LabScreen):
-    """Starts when it opens. Enter uses the setting under the cursor, which stays on the best until it is moved."""
+    """Measures when it opens. Enter uses the setting under the cursor, which follows the best one until it is moved."""
 
     SCOPE: ClassVar[str] = "tune"
     HEADING: ClassVar[str] = "Tune"
@@ -48,10 +48,10 @@ class TuneScreen(LabScreen):
 
     def __init__(self, chat: ChatHost, file: str = "") -> None:
         super().__init__(chat)
-        self._file = file  # of prompts, that could be read
-        self._named = file  # what was typed last
+        self._file = file  # the last prompt file that could be read
+        self._named = file  # the last file name typed
         self.tune: Tune | None = None
-        self._on = ""  # what it is measured on, in words
+        self._on = ""  # the source of the prompts, in words
         self._own = True  # the prompts are the user's
         self._none = False  # there is nothing to tune
         self._drawn_at = 0.0
@@ -72,10 +72,10 @@ class TuneScreen(LabScreen):
             return ""
         return super().hint(action, "Measure" if action == "start" and self.tune is None else label)
 
-    # What is measured on
+    # Prompts
 
     def cases(self) -> tuple[list[Case], str]:
-        """The prompts and where they come from. Raises DFlashError."""
+        """The prompts and their source in words. Raises DFlashError."""
         if self._file:
             tasks = sample(read_prompts(Path(self._file).expanduser()), SAMPLES)
             return [Case.of(task) for task in tasks], f"{counted(len(tasks), 'prompt')} of {self._file}"
@@ -101,10 +101,10 @@ class TuneScreen(LabScreen):
             self.say(error)
 
     def _start(self) -> None:
-        """Begin, or say why not. Raises DFlashError where the prompts cannot be read."""
+        """Begin, or say why not. Raises DFlashError if the prompts cannot be read."""
         lab = self.laboratory()
         if lab is None:
-            if self.tune is None:  # why goes away after a while
+            if self.tune is None:  # the notice that says why fades
                 self._say_words("nothing is measured yet: r measures once nothing else runs")
             return
         self._none = lab.limits.drafter is None
@@ -214,7 +214,7 @@ class TuneScreen(LabScreen):
             before, self._named, self._file = self._file, name, name
             try:
                 self._start()
-            except DFlashError as error:  # r goes on with what could be read; f has the name, to mend it
+            except DFlashError as error:  # r uses the last readable file; f offers the typed name for correction
                 self._file = before
                 self.say(error)
 
@@ -224,7 +224,7 @@ class TuneScreen(LabScreen):
             self.app.push_screen(LineScreen("A file of prompts; empty takes the conversation's", self._named), named)
 
     def action_view(self, page: str) -> None:
-        """Another view of the lab: a sweep, A against B, what-if, what was measured before."""
+        """Another view of the lab: sweep, A/B, what-if, earlier measurements."""
         if self.running:
             self.say("an experiment is running: Esc stops it")
         else:
@@ -243,7 +243,7 @@ class _Table(DataTable):
     follow = True
 
     def action_move(self, count: int) -> None:
-        """The user goes along the rows."""
+        """The user moves along the rows."""
         self.follow = False
         self.move_cursor(row=min(max(self.cursor_row + count, 0), self.row_count - 1))
 
@@ -267,7 +267,7 @@ class _Table(DataTable):
 
 
 class PastScreen(LabScreen):
-    """What was measured of this pair before: the list, and the rows of the one under the cursor."""
+    """Earlier measurements of this pair: the list, and the rows of the one under the cursor."""
 
     SCOPE: ClassVar[str] = "past"
     HEADING: ClassVar[str] = "Measured before"
@@ -295,7 +295,7 @@ class PastScreen(LabScreen):
             )
 
     def _found(self, one: Measurement) -> str:
-        """What was found, as far as its row has room; the line above has what is cut off."""
+        """The result, cut to its row; the line above shows it whole."""
         return clip(one.words, max(self.room - _BEFORE_FOUND, 8))
 
     @on(DataTable.RowHighlighted, "#past-list")

@@ -1,4 +1,4 @@
-"""What other budgets would have given: acceptance from the last turn, step times from the session, speed from both."""
+"""Speed at other budgets: acceptance from the last turn, step times from the session, speed from both."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from dflash_tui.text.plot import LINE, Mark
 from dflash_tui.widgets.curve import HIGHEST, CurveView
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
-TURNS = 8  # as many of the newest turns tell what a step costs
+TURNS = 8  # step times come from this many of the newest turns
 AUTO = "auto"
 SIGNS = {"★": "best", "◆": "now", "●": "timed", LINE: "reckoned"}
 SHOWN = (1, 2, 4, 6, 8, 10, 12, 15, 18, 20, 22, 24, 28, 32, 36, 40, 48, 56, 64)
 
 
 class WhatIfScreen(LabScreen):
-    """One turn, every budget. The curve is an estimate until the drafter has run again."""
+    """One turn at every budget. The curve is an estimate until the drafter has run again."""
 
     SCOPE: ClassVar[str] = "whatif"
     HEADING: ClassVar[str] = "What if the budget were another"
@@ -72,8 +72,8 @@ class WhatIfScreen(LabScreen):
         super().on_mount()
         self.costs = StepCosts()
         self._estimate: tuple[Acceptance, ...] = ()
-        self._timed = False  # steps were timed for this: all are of the same moment
-        self.drafter = ""  # of several that are loaded the shown one
+        self._timed = False  # steps were timed for this page, all at the same time
+        self.drafter = ""  # the shown drafter, if several are loaded
         self.auto: AutoTurn | None = None
         turns = self.chat.session.turns if self.chat.session is not None else ()
         if self.chat.session is not None and self.chat.session.limits.drafter is None:
@@ -100,7 +100,7 @@ class WhatIfScreen(LabScreen):
         self.take("estimate", self._estimate)
 
     def _reckoned(self, experiment: Experiment) -> None:
-        """Show the estimate; a page that has nothing to show because Esc came first closes."""
+        """Show the estimate; if Esc stopped it, there is nothing to show, so close."""
         if experiment.stopping:
             self.dismiss()
         else:
@@ -111,19 +111,19 @@ class WhatIfScreen(LabScreen):
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """Kinds of the drafters, where several are loaded."""
+        """Kinds of the drafters, if several are loaded."""
         loaded = self.chat.session.limits.drafter if self.chat.session is not None else None
         return tuple(one.kind for one in loaded.parts) if loaded is not None else ()
 
     def _first(self) -> str:
-        """The drafter of most steps of the turn, where there are several."""
+        """The drafter of most steps of the turn, if there are several."""
         assert self.record is not None
         kinds = Counter(step.drafter for step in of_drafter(self.record.steps, "") if step.drafter in self.drafters)
         return next((kind for kind, _ in kinds.most_common(1)), self.drafters[0] if self.drafters else "")
 
     @property
     def budgets(self) -> tuple[int, ...]:
-        """Every budget that a slider offers, and the turn's own."""
+        """Every budget on the slider, and the turn's own."""
         low, high = SPEC["budget"].slider or (1, 64)
         own = self.record.knobs.budget if self.record is not None else int(low)
         return tuple(sorted({*range(int(low), int(high) + 1), own}))
@@ -137,7 +137,7 @@ class WhatIfScreen(LabScreen):
     # Actions
 
     def action_drafter(self) -> None:
-        """Look at the next of several drafters."""
+        """Show the next of several drafters."""
         if len(self.drafters) < 2:
             self.say("one drafter is loaded; start with --draft A --draft B to compare several")
             return
@@ -169,7 +169,7 @@ class WhatIfScreen(LabScreen):
         lab = self.laboratory()
         if lab is None or self.record is None or (self.curve is None and not self.drafter):
             return
-        # Times of the session are of other moments; those taken now are compared with each other only.
+        # The session's times are older; times taken now are compared only with each other.
         costs, budgets = StepCosts(), tuple(sorted({*TIMED_BUDGETS, self.record.knobs.budget}))
         self.begin(lab.time_steps(self.record, budgets, costs, self.drafter), lambda _: self._measured(costs))
 
@@ -181,10 +181,10 @@ class WhatIfScreen(LabScreen):
         self.draw()
 
     def action_adopt(self) -> None:
-        """Take the best budget over."""
+        """Adopt the best budget."""
         best = self.curve.best if self.curve is not None else None
         if best is None:
-            self.say("no best yet: step times of other budgets are not known; m measures them")
+            self.say("no best budget yet: step times of other budgets are not known; m measures them")
         else:
             self.adopt(self._with(best.budget))
 
@@ -205,7 +205,7 @@ class WhatIfScreen(LabScreen):
         it = self.curve
         if it is None:
             if self.drafter:
-                none = f"{self.drafter} drafted nothing in the last turn: e is what it would have, d the next drafter"
+                none = f"{self.drafter} drafted nothing in the last turn: e replays the turn with it, d shows the next"
                 self.query_one("#whatif-finding", Static).update(none)
                 self.query_one(_Table).clear()
                 for view in self.query(CurveView):
@@ -218,15 +218,15 @@ class WhatIfScreen(LabScreen):
         table.show(it, self._estimate, self.auto)
         self.fit(table.row_count + 1, 2 * HIGHEST + 1)
         best = it.best
-        # The best and the present one last, so that they show where points share a cell.
+        # The best and the current one last, so that they show where points share a cell.
         points = sorted(it.points, key=lambda p: (p is best, p.budget == it.current))
-        # A point is what was measured, a line what was reckoned from it.
+        # Points are measured, the line is computed from them.
         speeds = [
             Mark(p.budget, p.tok_s, _sign(p, it, best, ran=p.source == "measured"))
             for p in points
             if p.tok_s is not None
         ]
-        # A budget whose steps were timed elsewhere has still not drafted this turn: only the exact replay has.
+        # Timed steps of a budget do not tell what it drafts in this turn; only the exact replay does.
         lengths = [Mark(p.budget, p.acceptance.length, _sign(p, it, best, ran=it.kind == "exact")) for p in points]
         span = (float(self.budgets[0]), float(self.budgets[-1]))
         seen = {mark.sign for mark in speeds} | {LINE}
@@ -256,7 +256,7 @@ class WhatIfScreen(LabScreen):
             yield lab_text.auto_line(self.auto, it)
 
     def _errors(self, it: Curve) -> list[tuple[int, float]]:
-        """How far the estimate is off, as a share of the exact length, by budget; of both as the table shows them."""
+        """The estimate's error by budget, as a share of the exact length; both as rounded in the table."""
         pairs = zip(self._estimate, it.points)
         return [(a.budget, change(f"{a.length:.2f}", f"{p.acceptance.length:.2f}")) for a, p in pairs]
 
@@ -265,7 +265,7 @@ class WhatIfScreen(LabScreen):
         if it.kind == "estimate":
             yield "with another budget later steps begin elsewhere: e drafts again, exactly"
         if len(self.drafters) > 1:
-            yield f"drafters: {', '.join(self.drafters)}; d is the next, and adopting names the one that is looked at"
+            yield f"drafters: {', '.join(self.drafters)}; d shows the next; adopting also chooses the shown one"
 
 
 def _name(it: Curve) -> str:
@@ -273,7 +273,7 @@ def _name(it: Curve) -> str:
 
 
 def _sign(point: Point, it: Curve, best: Point | None, *, ran: bool) -> str:
-    """Stars and points for what `ran`; what was reckoned is only a dot of the line."""
+    """Stars and points for what `ran`; computed values are only dots of the line."""
     if point is best and ran:
         return "★"
     if point.budget == it.current:
@@ -282,7 +282,7 @@ def _sign(point: Point, it: Curve, best: Point | None, *, ran: bool) -> str:
 
 
 class _Table(DataTable):
-    """Budgets with what is known of them; Enter takes the one under the cursor over."""
+    """Budgets with their figures; Enter adopts the one under the cursor."""
 
     HELP = "↑ and ↓ choose a budget, Enter takes it over for the next turn."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Use")]
