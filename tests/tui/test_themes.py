@@ -101,7 +101,7 @@ def contrast(a: Color, b: Color) -> float:
             'primary = "#fff"\n[variables]\nborder = "$acent"',
             "line 3: border is '$acent'; there is no $acent; did you m",
         ),
-        ('primary = "#fff"\n[variables]\na = "$b"\nb = "$a"', "line 3: a is '$b', which leads back to itself"),
+        ('primary = "#fff"\n[variables]\na = "$b"\nb = "$a"', "line 3: a is '$b', which refers back to itself"),
         ('primary = "#fff"\n[variables]\nborder = "auto"', "line 3: border is 'auto'; expected a color"),
         ('primary = "#fff"\n[variables]\nlink-style = "red"', "line 3: link-style is 'red'; expected text styles"),
         ('primary = "#fff"\n[variables]\nmine = "{"', "line 3: mine is '{'; expected a color"),

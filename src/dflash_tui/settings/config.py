@@ -1,6 +1,6 @@
-"""Settings of the program: command line over environment over project file over user file over defaults.
+"""Settings of the program. Precedence: command line, environment, project file, user file, defaults.
 
-A wrong entry never stops a start: it is named with its file and line, and the next source in that order counts.
+An invalid entry never prevents a start: it is reported with its file and line, and the next source is used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _setting(default: Any, help: str, kind: Kind, choices: tuple[str, ...] = ())
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the program runs with. `knobs` are those of the first turn; `keys` maps ids of keys.py to keys."""
+    """The settings the program runs with. `knobs` apply to the first turn; `keys` maps ids of keys.py to keys."""
 
     theme: str = _setting(DEFAULT_THEME, "colours, by the name of a theme", "text")
     mouse: bool = _setting(True, "off leaves the mouse to the terminal, for its own selection", "switch")
@@ -69,13 +69,13 @@ class Settings:
 
 
 PLAIN = {one.name: one for one in dataclasses.fields(Settings) if one.metadata}
-"""The settings that are one value each, by name."""
+"""The settings with a single value each, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Resolved settings. `origins` says of each entry (`theme`, `knobs.budget`, `keys.turn.stop`) where it came from;
-    `problems` names, a line each, what was left out."""
+    """Resolved settings. `origins` says where each entry (`theme`, `knobs.budget`, `keys.turn.stop`) came from.
+    `problems` has a line for each entry that was left out."""
 
     settings: Settings = field(default_factory=Settings)
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A value as one source gives it. `read` turns it into the setting's type or raises _BadValueError."""
+    """A value as one source gives it. `read` converts it to the setting's type or raises _BadValueError."""
 
     name: str
     origin: str
@@ -92,7 +92,7 @@ class _Entry:
 
 
 def config_folder() -> Path:
-    """Where the user's settings, themes and presets are."""
+    """The folder of the user's settings, themes and presets."""
     return user_folder("config")
 
 
@@ -108,8 +108,8 @@ def load_config(
     project: Path | None = None,
     profile: tuple[str, Mapping[str, Any]] = ("", {}),
 ) -> Config:
-    """Resolve every setting. `command_line` holds checked values by the names of `origins`; so does a `profile`, which
-    has a name and counts under the command line."""
+    """Resolve every setting. `command_line` holds checked values by the names of `origins`. So does a `profile`, which
+    has a name and ranks just below the command line."""
     problems: list[str] = []
     sources = [
         _from_file(user or user_file(), "user file", problems),
@@ -133,24 +133,24 @@ def load_config(
     keys = {name.removeprefix("keys."): value for name, value in values.items() if name.startswith("keys.")}
     plain = {name: value for name, value in values.items() if name in PLAIN}
     if "draft" in plain and _rank(origins.get("target", "")) > _rank(origins["draft"]):
-        # A drafter belongs to the target that it was named with.
+        # A drafter belongs to the target named by the same source.
         del plain["draft"], origins["draft"]
     keys = _without_clashes(keys, origins, problems)
     return Config(Settings(**plain, knobs=Knobs().replace(**knobs), keys=keys), origins, tuple(problems))
 
 
 def remember(name: str, value: str | bool | Path, path: Path | None = None) -> None:
-    """Write one plain setting into the user's file and leave the rest of it as it stands. Raises ConfigError."""
+    """Write one plain setting into the user's file and leave the rest unchanged. Raises ConfigError."""
     path = path or user_file()
     if isinstance(value, Path):
         value = resolved(value, Path.cwd()) if name == "draft" else value.absolute()
-    if encodable(str(value)) != str(value):  # no TOML holds it
+    if encodable(str(value)) != str(value):  # TOML cannot hold it
         raise ConfigError(f"{value} is not UTF-8 and cannot be remembered; the choice holds until the app closes")
     shown = "true" if value is True else "false" if value is False else quoted(str(value))
     line = f"{name} = {shown}\n"
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        # Plain settings stand before the first table.
+        # Plain settings come before the first table.
         table = re.search(r"^[ \t]*\[", text, re.MULTILINE)
         head, rest = (text[: table.start()], text[table.start() :]) if table else (text, "")
         old = re.compile(rf"^[ \t]*{name}[ \t]*=.*\n?", re.MULTILINE)
@@ -241,7 +241,7 @@ def _parsed(name: str, text: str) -> Any:
 
 
 def _reader(name: str) -> Callable[[Any, Path], Any] | None:
-    """How a value from a file is checked; None where there is no such setting."""
+    """How a value from a file is checked; None if there is no such setting."""
     if name in PLAIN:
         return lambda value, folder: _plain(name, value, folder)
     table, _, inner = name.partition(".")
@@ -311,7 +311,7 @@ def _knob(name: str, value: Any) -> Value:
 
 
 def _keys(id: str, value: Any) -> str:
-    from dflash_tui.settings.keys import KeysError, checked  # brings Textual, which few commands need
+    from dflash_tui.settings.keys import KeysError, checked  # imports Textual, which few commands need
 
     if not isinstance(value, str):
         raise _BadValueError(f'found {value!r}, expected keys by commas, such as "ctrl+r,f10"')
@@ -322,7 +322,7 @@ def _keys(id: str, value: Any) -> str:
 
 
 def _without_clashes(keys: Mapping[str, str], origins: dict[str, str], problems: list[str]) -> dict[str, str]:
-    """The keys that can be together; the others lose their origin and are named."""
+    """The keys that do not clash; the others lose their origin and are reported."""
     if not keys:
         return {}
     from dflash_tui.settings.keys import clashing

@@ -1,4 +1,4 @@
-"""Every action of the app in one table: keys, footer, palette and help are made from it."""
+"""Every action of the app in one table, which defines the keys, the footer, the palette and the help."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _NAMES |= {"left_square_bracket": "[", "right_square_bracket": "]", "question_ma
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """`action` is a method (`action_…`) of the screen that `scope` names; without one the row is for the help only.
+    """`action` is a method (`action_…`) of the screen that `scope` names; if empty, the row is for the help only.
 
-    `keys` are Textual's names, by commas. `slash` names the command that does the same from the prompt; chat only.
+    `keys` are Textual's names, separated by commas. `slash` names the equivalent command of the prompt; chat only.
     """
 
     id: str
@@ -42,7 +42,7 @@ class Action:
 
 
 def spelled(key: str) -> str:
-    """One key: ctrl+b is Ctrl+B, f12 is F12; a letter alone stays as it is typed."""
+    """One key: ctrl+b is Ctrl+B, f12 is F12; a single letter stays as it is."""
     *modifiers, last = key.split("+")
     plain = last if len(last) == 1 and not modifiers else last.title()
     return "+".join([*(word.title() for word in modifiers), _NAMES.get(last, plain)])
@@ -185,7 +185,7 @@ ACTIONS: tuple[Action, ...] = (
 
 
 FIXED = frozenset(one.id for one in ACTIONS if not one.action)
-"""Keys that a widget handles itself, and the palette's."""
+"""Keys that a widget handles itself, and the keys of the palette."""
 _KNOWN = {one.id: one for one in ACTIONS}
 _EDITING = {key for one in TextArea.BINDINGS if isinstance(one, Binding) for key in one.key.split(",")}
 _NOWHERE = "no_key_for_"
@@ -198,7 +198,7 @@ class KeysError(DFlashError):
 
 
 def checked(id: str, keys: str) -> str:
-    """A user's keys for an action, by commas, as the keymap has them; "" takes its keys away. Raises KeysError."""
+    """A user's keys for an action, normalized, separated by commas; "" removes its keys. Raises KeysError."""
     names = list(dict.fromkeys(key.strip().lower() for key in keys.split(",") if key.strip()))
     if id not in _KNOWN:
         near = difflib.get_close_matches(id, list(_KNOWN), n=1)
@@ -222,11 +222,11 @@ def _is_key(key: str) -> bool:
 
 
 def clashing(keymap: Mapping[str, str]) -> dict[str, str]:
-    """Of a user's checked keys those that another action of the same screen has: by id, why they cannot be."""
+    """A user's checked keys that clash with another action of the same screen: the reason by id."""
     left, found = dict(keymap), dict[str, str]()
     while clash := _clash(left):
         found[clash[0]] = clash[1]
-        del left[clash[0]]  # its default keys count again, and may be what another was given
+        del left[clash[0]]  # its default keys are restored, and may now clash with another entry
     return found
 
 
@@ -243,9 +243,9 @@ def _clash(keymap: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def remapped(wanted: Mapping[str, str]) -> tuple[tuple[Action, ...], dict[str, str], list[str]]:
-    """The actions with a user's keys, the keymap that makes them so, and a line for each entry that is left out.
+    """The actions with a user's keys, the keymap for Textual, and a line for each entry that is left out.
 
-    A key that two actions of one screen would have is refused, and so is one that no terminal sends.
+    A key that two actions of one screen would share is refused, and so is one that no terminal sends.
     """
     keymap: dict[str, str] = {}
     problems: list[str] = []
@@ -262,12 +262,12 @@ def remapped(wanted: Mapping[str, str]) -> tuple[tuple[Action, ...], dict[str, s
 
 
 def actions_of(app: object) -> Sequence[Action]:
-    """The actions with the keys that they have in an app."""
+    """The actions with their keys in an app."""
     return getattr(app, "actions", ACTIONS)
 
 
 def retold(text: str, app: object) -> str:
-    """A text that calls keys by their defaults, with those that their actions have in `app`."""
+    """Replace the default keys that a text names by the keys of the same actions in `app`."""
     now: dict[str, str] = {}
     for one, mine in zip(ACTIONS, actions_of(app)):
         if one.keys and one.keys != mine.keys and one.scope == "chat":
@@ -279,8 +279,8 @@ def retold(text: str, app: object) -> str:
 
 
 def nowhere(id: str) -> str:
-    """The key of an action that has none. No terminal sends it, but Textual binds nothing without, and only what is
-    bound can be given another key."""
+    """The placeholder key of an action without one. No terminal sends it. Textual needs a key to bind an action, and
+    only a bound action can be remapped."""
     return f"{_NOWHERE}{id}"
 
 

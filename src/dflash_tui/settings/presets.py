@@ -1,6 +1,6 @@
-"""Presets: whole settings by name. A few come with the program; the user's are TOML files, to keep and to share.
+"""Presets: named sets of all parameters. A few come with the program; the user's are TOML files, which can be shared.
 
-A preset names what differs from the defaults; whatever it does not name is at its default.
+A preset lists what differs from the defaults; every other parameter is at its default.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class PresetError(DFlashError):
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """`changes` are checked values. Without `path` it came with the program. `model`: the title of the pair that it was
-    tuned for, "" for every pair."""
+    """`changes` are checked values. A preset without `path` came with the program. `model`: the title of the pair that
+    it was tuned for, "" for every pair."""
 
     name: str
     about: str = ""
@@ -51,7 +51,7 @@ BUILT_IN = (
 
 
 class Presets:
-    """Those of the program and those of a folder, which win over a name of the program's. `problems`: a line each."""
+    """The presets of the program and of a folder, which override those of the program. `problems`: a line each."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,7 +60,7 @@ class Presets:
         try:
             paths = sorted(folder.glob("*.toml"))
         except OSError as error:
-            self.problems.append(f"{folder} cannot be read: {error.strerror}; the program's own presets stand")
+            self.problems.append(f"{folder} cannot be read: {error.strerror}; only the program's own presets are used")
             paths = []
         for path in paths:
             preset = read_preset(path, self.problems)
@@ -75,7 +75,7 @@ class Presets:
         return tuple(self._all)
 
     def names_for(self, model: str) -> tuple[str, ...]:
-        """Those of every pair, and those that were tuned for the pair with this title."""
+        """The presets for every pair, and those tuned for the pair with this title."""
         return tuple(preset.name for preset in self if preset.model in ("", model))
 
     def __getitem__(self, name: str) -> Preset:
@@ -85,11 +85,11 @@ class Presets:
         return self._all[name]
 
     def like(self, knobs: Knobs) -> str:
-        """The name of the preset that says just this, or nothing."""
+        """The name of the preset with exactly these values, or "" if there is none."""
         return next((preset.name for preset in self if preset.knobs == knobs), "")
 
     def after(self, name: str, model: str = "") -> Preset:
-        """The next one in turn of a pair's, the first after a name that is none."""
+        """The preset of a pair that follows `name`; the first one if `name` is no preset."""
         names = self.names_for(model)
         return self._all[names[(names.index(name) + 1) % len(names)] if name in names else names[0]]
 
@@ -104,13 +104,13 @@ class Presets:
 
 
 def changed(knobs: Knobs) -> dict[str, Value]:
-    """What differs from the defaults, and the policy where it would follow from that otherwise."""
+    """What differs from the defaults, and the policy where these values would otherwise imply another."""
     changes = {name: value for name, value in knobs.to_dict().items() if value != SPEC[name].default}
     return changes if Knobs().replace(**changes) == knobs else {**changes, "policy": knobs.policy}
 
 
 def read_preset(path: Path, problems: list[str]) -> Preset | None:
-    """The preset of a file; what is wrong with it goes to `problems` by line and field, and its default is used."""
+    """The preset of a file. Invalid fields are added to `problems` with their line, and get their defaults."""
     try:
         text, table = read_toml(path)
     except TomlError as error:
@@ -133,7 +133,7 @@ def read_preset(path: Path, problems: list[str]) -> Preset | None:
 
 
 def write_preset(preset: Preset) -> None:
-    """Write a preset to its path, whole or not at all. Raises PresetError."""
+    """Write a preset to its path atomically. Raises PresetError."""
     assert preset.path is not None, "a preset without a file"
     lines = ["# A preset of dflash-tui. Parameters that are not named are at their default."]
     for name, word in (("about", preset.about), ("model", preset.model)):

@@ -1,7 +1,7 @@
-"""Profiles: a target, its drafter, context, cache type and parameters under one name, in a file that people edit too.
+"""Profiles: a target, its drafter, context, cache type and parameters under one name, in a file that users may edit.
 
-The file keeps its comments and its order whatever the program changes in it. Which ones were used last is no setting
-and stands in the data folder.
+The program keeps comments and order when it changes the file. Which profiles were used last is not a setting; that is
+stored in the data folder.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ProfileError(DFlashError):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """`target` None is the demo pair; `draft` None is what the target brings; `context` 0 is as many positions as fit.
+    """`target` None is the demo pair; `draft` None is the target's own drafter; `context` 0 is as much as fits.
 
     `changes` are the parameters that differ from the defaults, checked.
     """
@@ -59,26 +59,26 @@ class Profile:
         return Knobs().replace(**self.changes)
 
     def gone(self) -> Path | None:
-        """The first of its files that is not where it was."""
+        """The first of its files that is missing."""
         if self.target is not None and not self.target.exists():
             return self.target
         lost = missing(self.draft) if self.draft is not None and self.target is not None else None
         return Path(lost) if lost is not None else None
 
     def moved(self, before: Path, now: Path) -> Profile:
-        """With another place for one of its files."""
+        """A copy with a new path for one of its files."""
         if self.target == before:
             return replace(self, target=now)
         named = [str(now) if part == str(before) else part for part in parts(self.draft or "")]
         return replace(self, draft=Path("+".join(named)))
 
     def within(self, most: int) -> Profile:
-        """With no more positions than can be: a file may ask for more than the model was made for."""
+        """A copy with the context limited to what the model supports: the file may ask for more."""
         return replace(self, context=min(self.context, most))
 
     @property
     def words(self) -> str:
-        """What it holds, in a line."""
+        """Its contents in a line."""
         target = self.target.name if self.target else "demo pair"
         draft = "+".join(part if part in NAMED else Path(part).name for part in parts(self.draft)) if self.draft else ""
         changed = ", ".join(f"{name} {SPEC[name].show(value)}" for name, value in self.changes.items())
@@ -88,7 +88,7 @@ class Profile:
 
 
 class Profiles:
-    """Those of a file, the ones used last first. `problems`: a line for each entry that is left out, or part of one."""
+    """The profiles of a file, last used first. `problems`: a line for each entry, or part of one, that is left out."""
 
     def __init__(self, path: Path | None = None, recent: Path | None = None) -> None:
         self.path = path or config_folder() / FILE_NAME
@@ -117,7 +117,7 @@ class Profiles:
                 self._all[name] = profile
 
     def __iter__(self) -> Iterator[Profile]:
-        """Those used last first, the others as the file has them."""
+        """The last used first, the others in the order of the file."""
         used = [name for name in self._used() if name in self._all]
         return iter([self._all[name] for name in dict.fromkeys([*used, *self._all])])
 
@@ -137,18 +137,18 @@ class Profiles:
         return name in self._all
 
     def used(self, name: str) -> None:
-        """It was loaded just now. What cannot be written is not worth a word: only the order suffers."""
+        """Note that it was loaded just now. A failed write is ignored: it only affects the order."""
         names = list(dict.fromkeys([name, *self._used()]))[:MOST_RECENT]
         with suppress(OSError, UnicodeEncodeError):
             write_whole(self._recent, json.dumps(names).encode())
 
     def save(self, profile: Profile) -> None:
-        """Keep a profile, in place of one of that name. Raises ProfileError; the file is as it was then."""
+        """Save a profile, replacing any of that name. If it raises ProfileError, the file is unchanged."""
         if not _NAME.fullmatch(profile.name):
             raise ProfileError(f"profile {one_line(profile.name)!r}: {NAME_RULE}")
         for path in (profile.target, profile.draft):
             if path is not None and encodable(str(path)) != str(path):
-                raise ProfileError(f"{path} is not UTF-8 and cannot stand in {self.path.name}")
+                raise ProfileError(f"{path} is not UTF-8 and cannot be written to {self.path.name}")
         document = self._document()
         tables = _tables(document)
         names = {*tables, profile.name}
@@ -156,7 +156,7 @@ class Profiles:
         self._write(document, names)
 
     def rename(self, name: str, to: str) -> None:
-        """Another name; the entry's contents stay. Raises ProfileError."""
+        """Rename a profile; its contents stay the same. Raises ProfileError."""
         self[name]
         if not _NAME.fullmatch(to):
             raise ProfileError(f"profile {one_line(to)!r}: {NAME_RULE}")
@@ -173,7 +173,7 @@ class Profiles:
             self.used(one)
 
     def delete(self, name: str) -> Profile:
-        """Take it out of the file; `save` brings it back. Raises ProfileError."""
+        """Remove it from the file; `save` restores it. Raises ProfileError."""
         profile = self[name]
         document = self._document()
         tables = _tables(document)
@@ -194,12 +194,12 @@ class Profiles:
             raise ProfileError(f"{self.path} cannot be changed: {one_line(str(error))}; mend it first") from None
 
     def _write(self, document: TOMLDocument, names: set[str]) -> None:
-        """Write the file, which then has the profiles `names`, or leave it as it is."""
+        """Write the file if it then has exactly the profiles `names`; otherwise leave it unchanged."""
         try:
             right = set(tomllib.loads(document.as_string()).get("profiles", {})) == names
         except tomllib.TOMLDecodeError:
             right = False
-        if not right:  # tables in an order that cannot be edited
+        if not right:  # the order of the tables prevents editing
             raise ProfileError(
                 f"{self.path} cannot be changed by the program; edit it, or put each profile's tables together"
             )
@@ -221,7 +221,7 @@ class Profiles:
         self.problems.append(one_line(f"{self.path}, line {line_of(text, name)}: {why}"))
 
     def _profile(self, text: str, name: str, entry: Any) -> Profile | None:
-        """An entry; None, and a problem, where it names no model. Other wrong values are left out and named."""
+        """An entry; None, with a problem, if it names no model. Other invalid values are left out and reported."""
         at = f"profiles.{name}"
         if not _NAME.fullmatch(name):
             self._problem(text, at, f"{at}: {NAME_RULE}; it is left out")

@@ -1,4 +1,4 @@
-"""Small things that the next start remembers: the tour was seen, the other parameters are unfolded."""
+"""Small facts kept for the next start: the tour was seen, the other parameters are unfolded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Thing = Literal["tour seen", "parameters unfolded"]
 
 
 class Remembered:
-    """A file in the data folder. One that cannot be read or written counts as nothing remembered: no one misses it."""
+    """A file in the data folder. If it cannot be read or written, nothing is remembered: these facts are not vital."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "remembered.json"
@@ -26,7 +26,7 @@ class Remembered:
         return thing in self._things
 
     def put(self, thing: Thing, value: bool) -> None:
-        """Remember that it is so, or no longer."""
+        """Remember a fact, or forget it."""
         before = set(self._things)
         self._things = before | {thing} if value else before - {thing}
         if self._things == before:

@@ -1,6 +1,6 @@
-"""The variables of a theme, resolved to what Textual's own look like: a color, `auto`, or text styles.
+"""The variables of a theme, resolved to values that Textual accepts: a color, `auto`, or text styles.
 
-Textual reads them only while it styles the screen, where one that it does not understand ends the app.
+Textual reads them only while it styles the screen, and a value that it does not understand ends the app.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from rich.style import Style
 from textual.color import Color, ColorParseError
 from textual.css.constants import VALID_STYLE_FLAGS
 
-GROUND = "background"  # behind everything else: Textual's editor cannot be drawn where it lets something through
-OPAQUE = "expected a color that nothing shines through"
+GROUND = "background"  # the backmost color: Textual's editor cannot be drawn if it is transparent
+OPAQUE = "expected an opaque color"
 _NAME = re.compile(r"[a-zA-Z][\w-]*", re.ASCII)
 _REFERENCE = re.compile(r"\$([a-zA-Z][\w-]*)", re.ASCII)
 _OPACITY = re.compile(r"(.+?)\s+(\d{1,3}(?:\.\d{1,6})?)%", re.DOTALL | re.ASCII)
 
 
 class BadVariableError(Exception):
-    """The variable `name` has a value that nothing can be drawn with."""
+    """The variable `name` has an unusable value."""
 
     def __init__(self, name: str, what: str) -> None:
         super().__init__(what)
@@ -30,13 +30,13 @@ class BadVariableError(Exception):
 
 
 def shown(value: object) -> str:
-    """A value of a file as an error line has it."""
+    """A value of a file as shown in an error line."""
     text = repr(value)
     return text if len(text) <= 60 else text[:59] + "…"
 
 
 def resolved(variables: Mapping[str, str], generated: Mapping[str, str]) -> dict[str, str]:
-    """`variables` without references. `generated`: those that the theme has without them. Raises BadVariableError."""
+    """Resolve the references in `variables`. `generated`: the theme's other variables. Raises BadVariableError."""
     return {name: _value(name, variables, generated) for name in variables}
 
 
@@ -47,7 +47,7 @@ def _value(name: str, variables: Mapping[str, str], generated: Mapping[str, str]
     own = generated.get(name, "")
     if text == own or (own.startswith("auto") and _is_auto(text)):
         return text
-    # By what Textual itself has there. A name that it does not know may be either.
+    # The type follows Textual's own value. A name that Textual does not know may have either type.
     style, color = _is_style(text), _as_color(text)
     if color is not None and name == GROUND and Color.parse(color).a < 1:
         raise BadVariableError(name, f"{name} is {shown(variables[name])}; {OPAQUE}")
@@ -62,12 +62,12 @@ def _value(name: str, variables: Mapping[str, str], generated: Mapping[str, str]
 
 
 def _followed(name: str, variables: Mapping[str, str], generated: Mapping[str, str]) -> str:
-    """The value with the variable in place of each `$name`, through as many as it takes."""
+    """The value with each `$name` replaced by its variable, recursively."""
     text, seen = variables[name].strip(), {name}
     while (found := _REFERENCE.match(text)) is not None:
         other = found[1]
         if other in seen:
-            raise BadVariableError(name, f"{name} is {shown(variables[name])}, which leads back to itself")
+            raise BadVariableError(name, f"{name} is {shown(variables[name])}, which refers back to itself")
         value = variables.get(other, generated.get(other))
         if value is None:
             near = difflib.get_close_matches(other, [*variables, *generated], n=1)
@@ -95,7 +95,7 @@ def _is_style(text: str) -> bool:
 
 
 def _as_color(text: str) -> str | None:
-    """A color as Textual writes those that it makes; None where it is none."""
+    """A color in Textual's own notation; None if the value is no color."""
     opacity = 100.0
     if (match := _OPACITY.fullmatch(text)) is not None:
         text, opacity = match[1], float(match[2])

@@ -1,4 +1,4 @@
-"""Themes from TOML files. A bad file is named with its fault and left out; the others load."""
+"""Themes from TOML files. An invalid file is reported and left out; the others load."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Themes:
 
 
 class _BadThemeError(Exception):
-    """`field` is the entry that is wrong, dotted, where there is one."""
+    """`field` is the dotted name of the invalid entry, if the error concerns one."""
 
     def __init__(self, what: str, field: str = "") -> None:
         super().__init__(what)
@@ -41,7 +41,7 @@ class _BadThemeError(Exception):
 
 
 def installed() -> Themes:
-    """Our themes, and those of the user's configuration folder."""
+    """The app's themes, and those of the user's configuration folder."""
     try:
         ours, problems = [themes_dir()], []
     except DFlashError as error:
@@ -51,7 +51,7 @@ def installed() -> Themes:
 
 
 def unknown_theme(name: str, known: Iterable[str], origin: str = "") -> str:
-    """A line for a theme that there is none of; empty where there is one. `origin`: where it was asked for."""
+    """An error line if the theme does not exist, else "". `origin`: where the theme was named."""
     names = sorted(known)
     if name in names:
         return ""

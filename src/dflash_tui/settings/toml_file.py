@@ -1,4 +1,4 @@
-"""Reading the TOML files that a user writes: settings, themes, presets, profiles."""
+"""Reads the TOML files that users write: settings, themes, presets, profiles."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from dflash_core.files import read_input
 from dflash_core.knobs import SPEC, Value, spec_of
 
 MOST_BYTES = 1 << 20
-DEEPEST = 20  # tables inside each other
+DEEPEST = 20  # levels of nested tables
 
 
 class TomlError(DFlashError):
-    """A file that is no TOML, or none that a person wrote; one line says why."""
+    """A file that is not TOML, or is nested too deep; the message is one line."""
 
 
 def read_toml(path: Path, *, optional: bool = False) -> tuple[str, dict[str, Any]]:
-    """The text of a file and what it says; an `optional` one that is not there says nothing. Raises TomlError."""
+    """The text of a file and its parsed contents; both empty if an `optional` file is missing. Raises TomlError."""
     try:
         data = read_input(path, MOST_BYTES)
     except InputError as error:
@@ -34,16 +34,16 @@ def read_toml(path: Path, *, optional: bool = False) -> tuple[str, dict[str, Any
         text = data.decode("utf-8")
         table = tomllib.loads(text)
     except RecursionError:
-        raise TomlError("values inside each other too deep") from None
-    except ValueError as error:  # no UTF-8, no TOML, a number of thousands of digits
+        raise TomlError("values nested too deep") from None
+    except ValueError as error:  # not UTF-8, not TOML, or a number of thousands of digits
         raise TomlError(" ".join(str(error).split())) from None
     if _deeper(table, DEEPEST):
-        raise TomlError(f"tables inside each other deeper than {DEEPEST}")
+        raise TomlError(f"tables nested deeper than {DEEPEST}")
     return text, table
 
 
 def checked_knobs(entry: object, problem: Callable[[str, str], None]) -> dict[str, Value]:
-    """The parameters of a table `knobs`. What is wrong goes to `problem`, by field; its default is used."""
+    """The parameters of a table `knobs`. Each invalid field is passed to `problem`, and its default is used."""
     if not isinstance(entry, dict):
         problem("knobs", f"found {entry!r}, expected a table")
         return {}

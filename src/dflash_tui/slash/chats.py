@@ -52,7 +52,7 @@ def _ways(host: ChatHost) -> Mapping[str, str]:
 
 CHATS = (
     Slash("export", "/export md|json|svg [PATH]", "write this conversation to a file", _export, _kinds),
-    Slash("import", "/import FILE", "take in the conversations of a JSON export", _import),
+    Slash("import", "/import FILE", "import the conversations of a JSON export", _import),
     Slash("rename", "/rename TITLE", "name this conversation", _rename),
     Slash("version", "/version -|+", "another version of a message or answer", _version, _ways),
 )

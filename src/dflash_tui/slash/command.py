@@ -1,4 +1,4 @@
-"""What a slash command is: its name, how it is written, what it does, how its argument is completed."""
+"""The definition of a slash command: its name, usage, effect, and the completion of its argument."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dflash_tui.chat.host import ChatHost
 
 
 class SlashError(Exception):
-    """A command that cannot be done as typed; the text says what is possible."""
+    """A command that cannot be executed as typed; the text says what is possible."""
 
 
 def _no_words(host: ChatHost) -> Mapping[str, str]:
@@ -23,8 +23,8 @@ def knob_words(host: ChatHost) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Slash:
-    """`run` gets the chat screen and the rest of the line, its case kept; it raises SlashError and has then done
-    nothing. `words` are what the first argument may be, for the completer, and what each means ("": see `help`)."""
+    """`run` gets the chat screen and the rest of the line with its case kept. If it raises SlashError, it has done
+    nothing. `words`: the possible first arguments for the completer, and what each means ("": see `help`)."""
 
     name: str
     usage: str
@@ -34,7 +34,7 @@ class Slash:
 
 
 def does(action: str) -> Callable[[ChatHost, str], Awaitable[None]]:
-    """What runs an action of the chat screen, written as in a key binding; it takes no argument."""
+    """A `run` that executes an action of the chat screen, written as in a key binding; it takes no argument."""
 
     async def run(host: ChatHost, rest: str) -> None:
         if rest:

@@ -36,7 +36,7 @@ async def _ab(host: ChatHost, rest: str) -> None:
 
 
 def _ready(host: ChatHost) -> SessionLike:
-    """The session, where an experiment can begin."""
+    """The session, if an experiment can begin."""
     if host.session is None:
         raise SlashError("no model is loaded")
     if host.busy:

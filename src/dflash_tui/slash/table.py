@@ -21,7 +21,7 @@ from dflash_tui.widgets.completions import Completion
 
 
 async def run(text: str, host: ChatHost) -> None:
-    """Do a command. Raises SlashError for one that is unknown or wrongly used; nothing has happened then."""
+    """Run a command. Raises SlashError if it is unknown or misused; nothing has been changed then."""
     match = COMMAND.fullmatch(text.strip())
     if match is None:
         raise SlashError(f"not a command: {text.strip()}; /help lists them")
@@ -34,7 +34,7 @@ async def run(text: str, host: ChatHost) -> None:
 
 
 def complete(text: str, host: ChatHost) -> list[Completion]:
-    """What a command that is being typed may go on with; nothing for a message."""
+    """Completions of a command that is being typed; none for a message."""
     if not text.startswith("/") or text.startswith("//") or "\n" in text:
         return []
     name, space, rest = text[1:].partition(" ")
@@ -132,7 +132,7 @@ async def _reload(host: ChatHost, rest: str) -> None:
 
 
 def _context(host: ChatHost, text: str) -> None:
-    """Stage another context. Raises SlashError."""
+    """Stage another context for the next load. Raises SlashError."""
     try:
         host.tuning.ask_for_context(text)
     except KnobError as error:
@@ -197,7 +197,7 @@ def _levels(host: ChatHost) -> Mapping[str, str]:
     return {level: it.adds(level) for level in ("on", *it.levels, "off")}
 
 
-# Commands with an argument; an action of keys.py that names a slash command is one without.
+# Commands with an argument. Actions of keys.py that name a slash command are commands without one.
 SLASH: dict[str, Slash] = {
     one.name: one
     for one in (

@@ -1,4 +1,4 @@
-"""Textual's driver, for a terminal that can go away: one that cannot be read or written is gone."""
+"""Textual's driver for a terminal that may disappear: one that cannot be read or written is treated as gone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dflash_tui.terminal.hangup import hang_up
 
 
 class Writer(WriterThread):
-    """Goes on taking text when it can write none: the app would wait for ever at the full queue of one that ended."""
+    """Keeps accepting text after writing fails. If its thread ended, the app would wait forever on the full queue."""
 
     def run(self) -> None:
         try:
@@ -24,17 +24,17 @@ class Writer(WriterThread):
 
 @runtime_checkable
 class HandlesSignals(Protocol):
-    """An app that ends in order at the signals that end a program."""
+    """An app that shuts down cleanly on signals that end a program."""
 
     def handle_signals(self) -> None: ...
 
 
 class TerminalDriver(linux_driver.LinuxDriver):
-    """Reads and draws as its base does, and reports a terminal that is gone as a hangup."""
+    """Reads and draws as its base does, and reports a lost terminal as a hangup."""
 
     def start_application_mode(self) -> None:
         if isinstance(self._app, HandlesSignals):
-            self._app.handle_signals()  # from here on an end has a terminal to put back
+            self._app.handle_signals()  # from here on, the terminal must be restored at the end
         linux_driver.WriterThread = Writer  # type: ignore[attr-defined]  # Textual offers no other way to choose one
         super().start_application_mode()  # type: ignore[no-untyped-call]
 

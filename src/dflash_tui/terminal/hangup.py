@@ -1,5 +1,5 @@
-"""A terminal that goes away ends the program as SIGHUP does, also where nobody sends one: `make` and other parents keep
-it to themselves, and a session without a controlling terminal gets none."""
+"""A lost terminal ends the program as SIGHUP does, even if no signal arrives: `make` and other parents do not pass it
+on, and a session without a controlling terminal gets none."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-END_S: Final = 2.5  # after a hangup the program is given this long to end by itself
-TICK_S: Final = 1.0  # where the system does not report a hangup of a terminal, it is looked for this often
+END_S: Final = 2.5  # after a hangup the program has this long to end on its own
+TICK_S: Final = 1.0  # poll interval on systems that do not report a terminal's hangup
 _GONE: Final = select.POLLHUP | select.POLLERR
 
 
 @contextmanager
 def watched(descriptors: Iterable[int]) -> Iterator[None]:
-    """While this is entered, a hangup of a terminal among `descriptors` ends the program. Nothing is read from it."""
+    """A context in which a hangup of a terminal among `descriptors` ends the program. Nothing is read from them."""
     terminals = [descriptor for descriptor in descriptors if _is_terminal(descriptor)]
     if not terminals:
         yield
@@ -31,7 +31,7 @@ def watched(descriptors: Iterable[int]) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(writing)  # wakes the thread, which ends
+        os.close(writing)  # wakes the thread, which then ends
         thread.join()
         os.close(reading)
 
@@ -41,7 +41,7 @@ def hang_up() -> None:
     does nothing where SIGHUP is ignored, as under nohup."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return
-    # To the main thread, where Python's handlers run: whatever it waits in is interrupted for them.
+    # Signal the main thread, where Python's handlers run: this interrupts whatever it is waiting for.
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGHUP)
     end_later(128 + signal.SIGHUP)
 
@@ -81,7 +81,7 @@ def _watch(terminals: list[int], wake: int) -> None:
 
 
 def _answers(terminal: int) -> bool:
-    """Whether there is a terminal; a process in the background may ask too."""
+    """Whether there is a terminal; safe to call from a background process."""
     try:
         termios.tcgetattr(terminal)
     except termios.error:
@@ -90,13 +90,13 @@ def _answers(terminal: int) -> bool:
 
 
 def _replace(descriptor: int) -> None:
-    """Put something harmless in the place of a dead terminal: input that stays silent, output that takes everything.
+    """Replace a dead terminal by a silent input and an output that accepts everything.
 
-    A reader would find an endless end of file, and a writer an error, while the program saves what it has."""
+    Otherwise, while the program saves its data, readers would see end of file forever and writers an error."""
     with contextlib.suppress(OSError):
         if descriptor == 0:
             silent, _open = os.pipe()  # its other end stays open until the process ends
-            os.set_blocking(silent, False)  # for one who was about to read what the hangup made ready
+            os.set_blocking(silent, False)  # for a reader that the hangup has just woken
         else:
             silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, descriptor)

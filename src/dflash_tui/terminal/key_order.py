@@ -1,7 +1,7 @@
-"""Keys in the order in which they were pressed: one that may move the focus is done before the next is handed on.
+"""Handles keys in the order in which they were pressed: a key that may move the focus is handled before the next one.
 
-Textual hands a key to what has the focus when the key arrives. Of keys that come in one read, the second would go where
-the first has just led away from.
+Textual sends a key to the widget that has the focus when the key arrives. If two keys come in one read, the second
+would go to the widget whose focus the first is about to move.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from textual.events import Key, Paste
 from textual.message_pump import MessagePump
 from textual.widgets import TextArea
 
-LONGEST_S = 0.5  # a key that takes longer than this to be handled no longer holds back the others
+LONGEST_S = 0.5  # a key whose handling takes longer than this no longer delays the others
 
 
 @runtime_checkable
 class TakesText(Protocol):
-    """A screen that turns to a field of its own for text that is typed or pasted while something else has the focus."""
+    """A screen that sends typed or pasted text to one of its fields while another widget has the focus."""
 
     def take_text(self, event: Key | Paste) -> None: ...
 
 
 def is_text(event: Key | Paste) -> bool:
-    """A key that types a character, or a paste: it goes where the focus is and moves it nowhere."""
+    """Whether it is a paste or a key that types a character, which goes to the focus and does not move it."""
     if isinstance(event, Paste):
         return True
     return bool(event.is_printable and event.character and not event.key.startswith(("alt+", "ctrl+")))
 
 
 class KeyOrder:
-    """Belongs to an app, whose `on_event` asks it about each key and paste."""
+    """Belongs to an app, whose `on_event` calls it for each key and paste."""
 
     def __init__(self, app: App[int]) -> None:
         self._app = app
-        self._since = 0.0  # when the key was handed on that the others wait for; 0 where they wait for none
+        self._since = 0.0  # when the key that the others wait for was passed on; 0 if they wait for none
         self._held: deque[Key | Paste] = deque()
 
     def waits(self, event: Key | Paste) -> bool:
-        """Keep an event for later, if an earlier key is still on its way."""
+        """Hold an event back if an earlier key is still being handled."""
         if not self._since:
             return False
         late = time.monotonic() - self._since > LONGEST_S
@@ -55,13 +55,13 @@ class KeyOrder:
         return True
 
     def sent(self, event: Key | Paste, target: DOMNode) -> None:
-        """An event was handed on to `target`; the following ones wait for it where it may move the focus."""
-        # Enter in an editor is text too. What is typed after it must be there before the sent text may be given back.
+        """An event was passed to `target`. If it may move the focus, the following ones wait for it."""
+        # Enter in an editor holds back text too: text typed after it must arrive before sent text may be given back.
         entered = isinstance(event, Key) and event.key == "enter" and isinstance(target, TextArea)
         if entered or is_text(event):
             return
         self._since = time.monotonic()
-        # A key goes up from its widget to the app, whose bindings come last; this goes after it.
+        # A key bubbles from its widget up to the app, whose bindings come last; this follows it.
         self._follow(target)
 
     def _follow(self, pump: MessagePump | None) -> None:

@@ -1,4 +1,4 @@
-"""Replacements for marks that the terminal's locale lacks: ASCII of the same width."""
+"""ASCII replacements, of the same width, for marks that the terminal's locale lacks."""
 
 from __future__ import annotations
 

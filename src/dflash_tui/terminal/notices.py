@@ -1,4 +1,4 @@
-"""Notices outside the app's window, as terminals know them."""
+"""Desktop notifications, as terminals support them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dflash_core.clean import clean
 
 
 def desktop_notice(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The control sequence (OSC 9) that has the terminal show a notice; tmux passes it on where it allows that."""
+    """The control sequence (OSC 9) that makes the terminal show a notification; tmux passes it on if allowed."""
     sequence = f"\x1b]9;{clean(text)}\x07"
     if "TMUX" in environment:
         escaped = sequence.replace("\x1b", "\x1b\x1b")

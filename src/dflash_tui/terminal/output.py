@@ -16,17 +16,17 @@ DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 def write_out(text: str) -> None:
-    """Write to stdout; a terminal gets no character that it would obey, a pipe or file gets the text as it is."""
+    """Write to stdout. Control characters are made safe for a terminal; a pipe or file gets the text unchanged."""
     sys.stdout.write(clean(text) if sys.stdout.isatty() else text)
 
 
 def write_err(text: str) -> None:
-    """Write one or more lines to stderr, made safe to show, each of a bounded length."""
+    """Write one or more lines to stderr, with control characters made safe and each line's length bounded."""
     _tell(sys.stderr, lines(text) + "\n")
 
 
 def discard(stream: TextIO) -> None:
-    """Point a stream that takes nothing more at nothing, so that the last flush of all has somewhere to write."""
+    """Redirect a broken stream to the null device, so that the final flush at exit does not fail."""
     try:
         stream.flush()
     except OSError:
@@ -36,19 +36,19 @@ def discard(stream: TextIO) -> None:
 
 
 def _tell(stream: TextIO, text: str) -> None:
-    """Write what is not the result. A full disk loses that, and not the answer it is about."""
+    """Write what is not the result. If the disk is full, this is lost but not the answer."""
     try:
         stream.write(text)
         stream.flush()
-    except BrokenPipeError:  # whoever read it has gone: the command ends
+    except BrokenPipeError:  # the reader has closed the pipe: the command ends
         raise
     except OSError:
         discard(stream)
 
 
 def write_json(value: Mapping[str, Any], stream: TextIO | None = None) -> None:
-    """Write one object and a line end. Escapes stand for what the stream could not hold and what a
-    terminal would obey."""
+    """Write one object and a line end. Characters that the stream cannot encode and control characters are
+    escaped."""
     stream = stream or sys.stdout
     unicode = (stream.encoding or "").lower().replace("-", "") == "utf8"
     stream.write(escaped(json.dumps(value, ensure_ascii=not unicode)) + "\n")
@@ -56,7 +56,7 @@ def write_json(value: Mapping[str, Any], stream: TextIO | None = None) -> None:
 
 
 def keep_json(path: Path | None, value: Mapping[str, Any], notes: Notes) -> None:
-    """Write everything measured to a file, where one was asked for."""
+    """Write everything measured to a file, if one was requested."""
     if path is not None:
         path.write_text(json.dumps(value, indent=1) + "\n")
         notes.line(f"written: {path}")
@@ -70,14 +70,14 @@ class Notes:
         self.is_terminal = self.stream.isatty() and not plain
         self.dims = self.is_terminal and not os.environ.get("NO_COLOR")
         self._phase = ""
-        self._open = False  # text stands on the last line
+        self._open = False  # the last line has text
 
     def line(self, text: str) -> None:
         self.end_line()
         _tell(self.stream, lines(text) + "\n")
 
     def progress(self, phase: str, share: float | None = None) -> None:
-        """Say what is going on, `share` (0 to 1) of it done. Where nothing can be overwritten, a phase is said once."""
+        """Report that `share` (0 to 1) of a phase is done. If lines cannot be overwritten, report each phase once."""
         phase = one_line(phase)
         if self.is_terminal:
             _tell(self.stream, f"{CLEAR_LINE}{phase}" if share is None else f"{CLEAR_LINE}{phase} {share:.0%}")
@@ -96,7 +96,7 @@ class Notes:
         self._open = not text.endswith("\n")
 
     def end_line(self) -> None:
-        """Take a progress line away, or end a line of thinking."""
+        """Clear a progress line, or end a line of thinking."""
         if self._open:
             _tell(self.stream, CLEAR_LINE if self._phase else "\n")
         self._open, self._phase = False, ""

@@ -1,5 +1,5 @@
-"""Pastes, taken out of what a terminal sends before Textual reads it: to its parser an escape inside a paste is a key,
-so text of a coloured log would be lost, and a line end after it would send the message."""
+"""Extracts pastes from terminal input before Textual parses it. To Textual's parser an escape inside a paste is a key:
+text of a coloured log would be lost, and a line end after it would send the message."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _LONGER = {ESC + "[", ESC + "O"}
 
 
 class PasteParser(XTermParser):
-    """Makes one event of each paste, without control sequences, in however many pieces it arrives.
+    """Makes one event of each paste, without control sequences, even if it arrives in many pieces.
 
-    Alt+K is sent as Esc and k. Textual takes the two for one key only when a pause follows, and writes ^k where another
-    key comes first: here two such characters end their key at once.
+    Alt+K is sent as Esc and k. Textual takes the two for one key only if a pause follows; if another key comes first,
+    it writes ^k. Here two such characters complete the key at once.
     """
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
-        self._paste: list[str] | None = None  # what has arrived of one
-        self._tail = ""  # after that, what may be the beginning of its end
-        self._sequence = ""  # what has arrived of a key that began with Esc
+        self._paste: list[str] | None = None  # the part of a paste that has arrived
+        self._tail = ""  # after that, a possible start of the end marker
+        self._sequence = ""  # the part of a key that has arrived after Esc
 
     def feed(self, data: str) -> Iterator[Message]:
         """Events of `data`; "" ends the stream."""
@@ -59,7 +59,7 @@ class PasteParser(XTermParser):
             yield Paste(_CODES.sub("", text))
 
     def _typed(self, text: str) -> Iterator[Message]:
-        """Events of what is no paste."""
+        """Events of input that is not pasted."""
         at = 0
         while at < len(text):
             if self._timeout_time is None:  # outside of a sequence
@@ -77,18 +77,18 @@ class PasteParser(XTermParser):
             at += 1
 
     def _pause(self) -> Iterator[Message]:
-        """End a sequence as a pause would, if one is open."""
+        """End an open sequence as a pause would."""
         if self._timeout_time is not None:
             self._timeout_time = 0.0
             yield from self.tick()
 
 
 def take_pastes() -> None:
-    """Have Textual's drivers of real terminals read with a PasteParser. They offer no other way to choose one."""
+    """Patch Textual's drivers of real terminals to read with a PasteParser. They offer no other way to set one."""
     for name in ("linux_driver", "win32"):
         try:
             driver = import_module(f"textual.drivers.{name}")
-        except ImportError:  # of another platform
+        except ImportError:  # the driver of another platform
             continue
         if getattr(driver, "XTermParser", None) is XTermParser:
             driver.XTermParser = PasteParser  # type: ignore[attr-defined]
