@@ -291,7 +291,7 @@ async def test_a_hub_that_refuses_is_a_line(make_app: MakeApp, hub: Hub, monkeyp
         ("bad-secret", "refused (401): it is not there, or it needs a token"),
         ("lost", "not on the hub (404)"),
         ("bad-busy", "429: too many requests); try again in 7 s"),
-        ("bad-page", "look at HF_ENDPOINT"),
+        ("bad-page", "check HF_ENDPOINT"),
     ],
 )
 async def test_each_refusal_is_said_in_the_dialog_and_esc_leaves_it(

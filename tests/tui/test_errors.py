@@ -211,7 +211,7 @@ async def test_an_sqlite_that_cannot_search_is_one_line(
 
     with pytest.raises(StoreError):
         await use()
-    assert app.fault == "this Python's SQLite has no full-text search (FTS5); use a Python whose has"
+    assert app.fault == "this Python's SQLite has no full-text search (FTS5); use a Python that has it"
     assert app.return_code == 1
 
 

@@ -176,8 +176,8 @@ def test_another_file_on_the_hub_is_begun_from_nothing(
         ("secret", "refused (401): it is not there, or it needs a token"),
         ("gone", "not on the hub (404)"),
         ("busy", "429: too many requests); try again in 7 s"),
-        ("broken", "the hub has a fault (500); what is here stays, try again later"),
-        ("page", "look at HF_ENDPOINT"),
+        ("broken", "the hub has an error (500); what is here stays, try again later"),
+        ("page", "check HF_ENDPOINT"),
     ],
 )
 def test_refusals_are_one_line(hub: Hub, repo: str, why: str) -> None:
@@ -223,7 +223,7 @@ def test_a_hub_that_stops_in_the_middle(hub: Hub, tmp_path: Path, monkeypatch: p
     told: list[str] = []
     path = fetch(one, tmp_path, lambda file, here, size, more: told.append(more), hub.endpoint)
     assert path.read_bytes() == BODY
-    assert "nothing came for 2 s; asking again in 0 s" in told
+    assert "nothing received for 2 s; asking again in 0 s" in told
     hub.times = 99
     monkeypatch.setattr(fetching, "TRIES", 1)
     with pytest.raises(HubError) as refused:
@@ -247,7 +247,7 @@ def test_a_wrong_checksum_is_thrown_away(hub: Hub, tmp_path: Path, repo: str, mo
     with pytest.raises(HubError) as refused:
         fetched(hub, repo, tmp_path)
     assert "\n" not in str(refused.value)
-    assert {"liar": "its checksum is not the hub's", "portal": "look at HF_ENDPOINT"}[repo] in str(refused.value)
+    assert {"liar": "its checksum is not the hub's", "portal": "check HF_ENDPOINT"}[repo] in str(refused.value)
     [one] = wanted(pair(repo), hub.endpoint)
     assert here(one, tmp_path) == 0, "nothing of it is gone on with"
     assert not (tmp_path / f"o--{repo}" / "m.gguf").exists()
@@ -308,7 +308,7 @@ def test_two_at_once_do_not_mix(hub: Hub, tmp_path: Path) -> None:
     [one] = wanted(pair("good"), hub.endpoint)
 
     def another(file: str, here: int, size: int, more: str) -> None:
-        with pytest.raises(HubError, match="is being fetched by another"):
+        with pytest.raises(HubError, match="another dflash-tui is fetching it"):
             fetch(one, tmp_path, nothing, hub.endpoint)
 
     assert fetch(one, tmp_path, another, hub.endpoint).read_bytes() == BODY
@@ -370,7 +370,7 @@ def test_an_entry_with_a_hostile_name_is_left_out_and_named(tmp_path: Path, name
     assert "good" in it.pairs
     assert name not in it.pairs
     [problem] = it.problems
-    assert "a name has a to z, 0 to 9, dots and dashes; the entry is left out" in problem
+    assert "a name consists of a to z, 0 to 9, dots and dashes; the entry is left out" in problem
     assert problem.isprintable(), "it is one line that no terminal obeys"
 
 

@@ -1,4 +1,4 @@
-"""What another setting brought: a turn beside an earlier answer to the same prompt, over the tokens that both share."""
+"""The effect of a setting: a turn compared with an earlier answer to the same prompt, over their shared tokens."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dflash_tui.text.bars import change, percent, speed
 if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
 
-NAMED = 3  # knobs that are shown by name; more are counted
-UNLIKE = ("seed", "max_tokens", "ignore_eos")  # what ends or draws an answer says little of its speed
+NAMED = 3  # knobs shown by name; further ones are counted
+UNLIKE = ("seed", "max_tokens", "ignore_eos")  # these end or sample an answer, and say little about its speed
 LEAST_TOKENS, MOST_PARTS = 12, 12
-"""The shared text is cut into parts of at least so many tokens, at most so many of them; each is one pair."""
+"""The shared text is split into at most MOST_PARTS parts of at least LEAST_TOKENS tokens; each is one pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Steps in a row that ran with the same knobs. `first` counts from 1; `seconds` from step to step."""
+    """Consecutive steps with the same knobs. `first` counts from 1; `seconds` is measured from step to step."""
 
     knobs: Knobs
     first: int
@@ -34,8 +34,8 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A turn as a measure of its setting. `tokens` after the first; `ends` and `times`: after each step, how many of
-    them were there and when, in seconds. `asked` is what must be the same for a comparison: models and prompt."""
+    """A turn as a measurement of its setting. `tokens` after the first; `ends` and `times`: the number of tokens after
+    each step, and the time in seconds. `asked` must be equal for a comparison: models and prompt."""
 
     knobs: Knobs
     asked: tuple[object, ...]
@@ -44,7 +44,7 @@ class Measured:
     times: tuple[float, ...]
 
     def at(self, count: int) -> float:
-        """When `count` tokens were there; inside a step on the straight line through it."""
+        """The time at which `count` tokens existed; linear interpolation within a step."""
         place = bisect_left(self.ends, count)
         low, high = (self.ends[place - 1], self.ends[place]) if place else (0, self.ends[0])
         start = self.times[place - 1] if place else 0.0
@@ -52,7 +52,7 @@ class Measured:
 
 
 def stretches(record: TurnRecord) -> tuple[Stretch, ...]:
-    """A turn cut where its knobs were changed; one stretch where they were not."""
+    """A turn split where its knobs were changed; one stretch if they were not."""
     timed = [
         (piece.event, piece.at - before.at)
         for before, piece in itertools.pairwise(record.pieces)
@@ -68,7 +68,7 @@ def stretches(record: TurnRecord) -> tuple[Stretch, ...]:
 
 
 def measured(record: TurnRecord) -> Measured | None:
-    """A turn as a measure of its setting; None where it was changed on the way, or took no step."""
+    """A turn as a measurement of its setting; None if the setting changed during the turn, or it had no step."""
     if record.report is None or len(stretches(record)) != 1:
         return None
     start, began = record.start, record.pieces[0].at
@@ -80,10 +80,10 @@ def measured(record: TurnRecord) -> Measured | None:
 
 
 def against_earlier(mine: Measured, earlier: Iterable[Measured]) -> str:
-    """A line that compares a turn with the first of `earlier` that answered the same prompt otherwise set.
+    """A line that compares a turn with the first of `earlier` that answered the same prompt with other settings.
 
-    "" where there is none, or where too little of the text is the same to tell. A difference that the parts of the
-    text do not agree on is called noise, by the test that A/B uses.
+    "" if there is none, or if the texts share too little. A difference on which the parts of the text do not agree
+    is called noise, by the test that A/B uses.
     """
     for other in earlier:
         named = differing(other.knobs, mine.knobs)
@@ -93,9 +93,9 @@ def against_earlier(mine: Measured, earlier: Iterable[Measured]) -> str:
 
 
 def on_the_way(record: TurnRecord) -> list[str]:
-    """A line for each change of knobs in the middle of a turn: what was set, and from where on.
+    """A line for each change of knobs within a turn: the new values and the first step.
 
-    Speeds before and after are of different text, so nothing is said of them.
+    Speeds before and after belong to different text, so they are not compared.
     """
     lines = []
     for before, after in itertools.pairwise(stretches(record)):
@@ -105,13 +105,13 @@ def on_the_way(record: TurnRecord) -> list[str]:
 
 
 def differing(a: Knobs, b: Knobs) -> list[str]:
-    """The knobs that matter for speed and are not the same in both."""
+    """The knobs that affect speed and differ between the two."""
     return [name for name in SPEC if name not in UNLIKE and getattr(a, name) != getattr(b, name)]
 
 
 def _compared(old: Measured, new: Measured) -> str:
-    """The difference, with a place for the words that say against what; "" where nothing can be told."""
-    from dflash_core.bench.statistics import FEWEST_PAIRS, compare  # brings numpy
+    """The difference, with a placeholder for the words that name the other turn; "" if it cannot be determined."""
+    from dflash_core.bench.statistics import FEWEST_PAIRS, compare  # imports numpy
 
     pairs = zip(old.tokens, new.tokens)
     common = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(old.tokens), len(new.tokens)))
@@ -131,7 +131,7 @@ def _compared(old: Measured, new: Measured) -> str:
 
 
 def _speeds(it: Measured, cuts: Sequence[int]) -> list[float] | None:
-    """tok/s of each part; None where a clock stood still."""
+    """tok/s of each part; None if a part took no time by the clock."""
     times = [0.0 if cut == 0 else it.at(cut) for cut in cuts]
     spans = [(b - a, end - start) for (a, b), (start, end) in zip(itertools.pairwise(cuts), itertools.pairwise(times))]
     return [tokens / seconds for tokens, seconds in spans] if all(seconds > 0 for _, seconds in spans) else None

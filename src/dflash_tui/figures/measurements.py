@@ -1,4 +1,4 @@
-"""What was measured of each loaded pair: tunings, sweeps, comparisons, kept in the data folder and opened again."""
+"""Measurements of each loaded pair: tunings, sweeps, comparisons, stored in the data folder."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dflash_core.knobs import Knobs
 from dflash_tui.log import LOG
 
 MOST_BYTES = 16 * 2**20
-KEPT = 50  # measurements of a pair; older ones go
+KEPT = 50  # measurements of a pair; older ones are dropped
 What = Literal["tune", "sweep", "ab"]
 
 
 class Row(msgspec.Struct, frozen=True):
     """One setting, medians over `runs` runs: tok/s, tokens and ms per step. `mark`: now, auto, plain, best, or none.
 
-    `now_tok_s`: of the setting that was the present one, over the same runs; None where it was not measured on them.
+    `now_tok_s`: that of the setting that was in use, over the same runs; None if it was not measured in them.
     """
 
     label: str
@@ -37,7 +37,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """One experiment. `taken` is ISO 8601 in UTC; `words` is what it found, as the screen said it."""
+    """One experiment. `taken` is ISO 8601 in UTC; `words` is the result, as the screen showed it."""
 
     what: What
     taken: str
@@ -46,7 +46,7 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 class Measurements:
-    """Of one pair, by the title it was loaded under, newest last. A file that cannot be read counts as none."""
+    """Measurements of one pair, by its title when loaded, newest last. An unreadable file counts as none."""
 
     def __init__(self, folder: Path, title: str) -> None:
         name = hashlib.sha256(title.encode(errors="replace")).hexdigest()[:16]
@@ -64,7 +64,7 @@ class Measurements:
         return self._all[::-1]
 
     def add(self, what: What, words: str, rows: Sequence[Row]) -> None:
-        """Keep an experiment; where the disk does not take it, until the app closes."""
+        """Store an experiment; if the disk refuses it, only until the app closes."""
         taken = datetime.now(UTC).isoformat(timespec="seconds")
         self._all = (*self._all, Measurement(what, taken, words, tuple(rows)))[-KEPT:]
         try:

@@ -17,9 +17,9 @@ WINDOW_S = 2.0
 
 @dataclass
 class Meter:
-    """Counts of a turn so far. `rates` is tok/s sampled by the app, for the sparkline.
+    """Counts of the turn so far. `rates` is tok/s sampled by the app, for the sparkline.
 
-    `started` is a `time.monotonic()`; the times of tokens are, as those of pieces, seconds since then.
+    `started` is a `time.monotonic()`; the times of tokens and pieces are seconds since then.
     """
 
     started: float = field(default_factory=time.monotonic)
@@ -28,8 +28,8 @@ class Meter:
     totals: StepTotals = field(default_factory=StepTotals)
     parts: PartTotals = field(default_factory=PartTotals)
     tokens: int = 0
-    earlier: int = 0  # positions of the turn before, until the prompt has been read
-    kept: float = 1.0  # the share of the positions that is left since old turns were left out
+    earlier: int = 0  # positions of the previous turn, until the prompt has been prefilled
+    kept: float = 1.0  # the share of the positions that remains after old turns were left out
     thinking_tokens: int = 0
     first_at: float | None = None
     last_at: float | None = None
@@ -40,7 +40,7 @@ class Meter:
 
     @classmethod
     def of(cls, record: TurnRecord) -> Meter:
-        """As it stood at the end of an earlier turn."""
+        """The meter as it was at the end of an earlier turn."""
         meter = cls()
         for piece in record.pieces:
             meter.add(piece)
@@ -69,7 +69,7 @@ class Meter:
 
     @property
     def positions(self) -> int:
-        """Of the context: prompt and answer so far."""
+        """Used positions of the context: prompt and answer so far."""
         prompt = self.prefill.prompt_tokens if self.prefill is not None else self.earlier
         return round((prompt + self.tokens) * self.kept)
 
@@ -101,6 +101,6 @@ class Meter:
         return sum(count for _, count in self._recent) / span if span > 0.05 else 0.0
 
     def sample(self, now: float) -> None:
-        """Keep the present rate for the sparkline."""
+        """Add the present rate to the sparkline."""
         if self.totals.steps:
             self.rates.append(self.rate(now))

@@ -1,4 +1,4 @@
-"""The last measured speed of plain decoding of each loaded pair, kept in the data folder."""
+"""The last measured speed of plain decoding of each loaded pair, stored in the data folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_BYTES = 16 * 2**20
 
 
 class PlainSpeeds:
-    """By title of the loaded pair. A file that cannot be read counts as nothing measured yet."""
+    """Speeds by title of the loaded pair. An unreadable file counts as nothing measured yet."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "plain-speeds.json"
@@ -31,14 +31,14 @@ class PlainSpeeds:
         return self._known.get(title)
 
     def put(self, title: str, speed: PlainSpeed) -> None:
-        """Keep a measurement; where the disk does not take it, until the app closes."""
+        """Store a measurement; if the disk refuses it, only until the app closes."""
         self._known[title] = speed
         with suppress(OSError):
             write_whole(self._file, msgspec.json.format(msgspec.json.encode(self._known)))
 
 
 def when(taken: str, now: datetime) -> str:
-    """A time in UTC as people here say it: today 14:05, or 2026-01-31."""
+    """A UTC time in local time: today 14:05, or 2026-01-31."""
     local = datetime.fromisoformat(taken).astimezone()
     today = local.date() == now.astimezone().date()
     return f"today {local:%H:%M}" if today else f"{local:%Y-%m-%d}"

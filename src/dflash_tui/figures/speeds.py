@@ -1,4 +1,4 @@
-"""The speed of a finished turn over its course, from the times its record keeps; so a replay draws what was drawn."""
+"""The speed of a finished turn over time, from the times in its record, so that a replay draws the same."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ BINS = 48
 
 
 def times(rate: float, plain: float) -> float:
-    """How many times as fast as plain decoding, of both speeds as they are shown; 0 where that is not known."""
+    """The speedup over plain decoding, computed from both speeds as shown; 0 if not known."""
     return float(speed(rate)) / float(speed(plain)) if float(speed(plain)) else 0.0
 
 
 def as_fast(rate: float, plain: float) -> str:
-    """`times` in words: 3.2x, and below 1 with a digit more, so that 0.97x does not read as the same speed."""
+    """`times` as text: 3.2x, and below 1 with one more digit, so that 0.97x does not read as the same speed."""
     ratio = times(rate, plain)
     return f"{ratio:.2f}x" if ratio < 1 else f"{ratio:.1f}x"
 
 
 def course(record: TurnRecord) -> list[float]:
     """Tokens per second, in up to 48 equal parts of the time from the first token to the last."""
-    from dflash_core.events import StepEvent  # the row of figures needs none of them before the first turn
+    from dflash_core.events import StepEvent  # a late import: not needed before the first turn
 
     timed = [
         (before.at, piece.at, len(piece.event.tokens))

@@ -1,4 +1,4 @@
-"""Pairs that can be fetched by a name: those of the program, and the user's own."""
+"""Pairs that can be fetched by name: those of the program, and the user's own."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _KEYS = ("about", "licence", "target", "draft")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
 _REPO = re.compile(rf"{_PART}/{_PART}", re.ASCII)
-# A part of a path leaves room for what is appended to it here: file systems take 255 bytes.
+# A path component must leave space for the suffixes added here: file systems allow 255 bytes.
 _FILE = re.compile(r"[A-Za-z0-9_][\w.+-]{0,199}(?:/[A-Za-z0-9_][\w.+-]{0,199}){0,7}", re.ASCII)
 
 
 class CatalogueError(DFlashError):
-    """A pair that there is none of."""
+    """There is no such pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Files of one repository: the one to load first, and those that have to be in the same folder."""
+    """Files of one repository: the one to load, and those that must be in the same folder."""
 
     repo: str
     file: str
@@ -41,7 +41,7 @@ class Source:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """All of them; a split model's further parts too."""
+        """All files, including the further parts of a split model."""
         match = SPLIT_NAME.fullmatch(self.file)
         count = int(match[3]) if match else 1
         named = [f"{match[1]}-{part:05d}-of-{match[3]}.gguf" for part in range(1, count + 1)] if match else [self.file]
@@ -49,7 +49,7 @@ class Source:
 
     @property
     def opened(self) -> str:
-        """What is loaded, seen from its repository: the file, or its folder where a config.json is beside it."""
+        """The path to load within the repository: the file, or its folder if a config.json is next to it."""
         folder = self.file.rpartition("/")[0]
         with_config = f"{folder}/config.json" if folder else "config.json"
         return folder if with_config in self.beside else self.file
@@ -57,7 +57,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An entry. `draft` None: it brings its drafter, or has none."""
+    """An entry. `draft` None: the target contains its drafter, or has none."""
 
     name: str
     about: str
@@ -90,7 +90,7 @@ class _BadEntryError(Exception):
 
 
 def load_catalogue(user: Path | None = None) -> Catalogue:
-    """The program's entries and those of the user's file, which win over a name of the program's."""
+    """The program's entries and those of the user's file, which override entries of the same name."""
     pairs: dict[str, Pair] = {}
     problems: list[str] = []
     for path in (OWN, user or config_folder() / FILE_NAME):
@@ -122,24 +122,24 @@ def load_catalogue(user: Path | None = None) -> Catalogue:
 
 def _pair(name: str, entry: Any) -> Pair:
     if not _NAME.fullmatch(name):
-        raise _BadEntryError("a name has a to z, 0 to 9, dots and dashes")
+        raise _BadEntryError("a name consists of a to z, 0 to 9, dots and dashes")
     if not isinstance(entry, dict):
         raise _BadEntryError("expected a table with about, licence, target and draft")
     words = {key: entry.get(key, "") for key in ("about", "licence")}
     if not all(isinstance(value, str) for value in words.values()):
-        raise _BadEntryError("about and licence are texts")
+        raise _BadEntryError("about and licence must be strings")
     draft = _source(entry["draft"], "draft") if "draft" in entry else None
     target = _source(entry.get("target"), "target")
     return Pair(name, one_line(words["about"], ABOUT), one_line(words["licence"], ABOUT), target, draft)
 
 
 def _source(entry: Any, what: str) -> Source:
-    """Where files are. Names that climb, or begin elsewhere, are refused: they become paths below the user's folder."""
+    """Files of a repository. Absolute names and names with .. are refused: they must stay below the user's folder."""
     if not isinstance(entry, dict) or not isinstance(entry.get("repo"), str) or not isinstance(entry.get("file"), str):
         raise _BadEntryError(f'{what}: expected {{ repo = "owner/name", file = "model.gguf" }}')
     beside = entry.get("beside", [])
     if not isinstance(beside, list) or not all(isinstance(one, str) for one in beside):
-        raise _BadEntryError(f"{what}: beside is a list of file names")
+        raise _BadEntryError(f"{what}: beside must be a list of file names")
     if not _REPO.fullmatch(entry["repo"]) or "--" in entry["repo"] or ".." in entry["repo"]:
         raise _BadEntryError(f"{what}: {one_line(entry['repo'])!r} is no repository; expected owner/name")
     source = Source(entry["repo"], entry["file"], tuple(beside))

@@ -1,4 +1,4 @@
-"""What a target can draft with: what its file brings, what lies beside it, what a drafter must be made for."""
+"""Drafters for a target: those in its file, those next to it, and the properties that a drafter must match."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dflash_core.errors import DFlashError
 from dflash_core.formats.gguf import GGUFFile
 
 LIKELY = re.compile(r"draft|dflash|dspark|mtp|nextn", re.IGNORECASE)
-MOST = 24  # files and folders that are looked into
+MOST = 24  # files and folders that are checked
 
 
 def drafters(gguf: GGUFFile, target: ModelSpec) -> list[str]:
-    """A line for each; those beside the file are named where their headers show that they belong to it."""
+    """A line for each; drafters next to the file are listed if their headers show that they match."""
     found = [f"mtp: {NAMED['mtp'].summary}"] if has_head(gguf, target) else []
     found += [f"{path.name}, beside it: {what}" for path, what in beside(gguf, target)]
     hidden, layers, vocabulary = target.embedding_length, target.block_count, target.vocab_size
@@ -39,7 +39,7 @@ def beside(gguf: GGUFFile, target: ModelSpec) -> Iterator[tuple[Path, str]]:
                 check_pair(target, config, mask_token(gguf))
                 yield path, config.title
         except DFlashError:
-            continue  # of another model, or no drafter
+            continue  # for another model, or not a drafter
 
 
 def _likely(gguf: GGUFFile) -> Iterator[Path]:

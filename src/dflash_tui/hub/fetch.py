@@ -1,7 +1,7 @@
-"""Files from a hub: what there is by huggingface_hub, with the user's own token; the bytes by its connection.
+"""Files from a hub: file lists through huggingface_hub with the user's token; the bytes through its HTTP client.
 
-The library keeps nothing of a download that broke off, so the bytes go into a part file of ours: resumed at the
-next try, checked against the sum that the hub names, then put in place. Every refusal is one line.
+The library keeps nothing of an interrupted download, so the bytes are written to our part file: resumed at the
+next try, checked against the hub's checksum, then moved into place. Every error is one line.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from dflash_core.memory import gib
 from dflash_tui.hub.catalogue import Pair, Source
 from dflash_tui.hub.waiting import as_it_comes
 
-SPARE = 1 << 28  # bytes of the disk that are left free
-TIMEOUT_S = 20.0  # without an answer, or without a byte
-TRIES = 10  # without a new byte: a network may be away for some minutes
-PAUSE_S = 1.0  # before asking again; then twice as long each time, up to
+SPARE = 1 << 28  # bytes of the disk to leave free
+TIMEOUT_S = 20.0  # without a response, or without a byte
+TRIES = 10  # without a new byte: a network may be down for some minutes
+PAUSE_S = 1.0  # before the first retry; doubled each time, up to
 LONGEST_PAUSE_S = 60.0
-LONGEST_WAIT_S = 120.0  # that a hub is waited for where it asks to
+LONGEST_WAIT_S = 120.0  # the longest wait that a hub may request
 CHUNK = 1 << 20
-PIECE = 1 << 17  # of what is received: written down, told of and, where the user has had enough, the last one
+PIECE = 1 << 17  # bytes received between writes, progress reports and checks for cancellation
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 
 Told = Callable[[str, int, int, str], None]
-"""(file, bytes that are here, bytes in all, what else there is to say)."""
+"""(file, bytes received, bytes in total, further words)."""
 
 
 class HubError(DFlashError):
-    """A file that could not be fetched; what there is of it is kept and resumed."""
+    """A file could not be fetched; the received part is kept and resumed."""
 
 
 class CancelledError(HubError):
-    """The user has had enough."""
+    """The user has cancelled."""
 
 
 class _BrokenError(Exception):
-    """The connection failed with `error`; asking again may help."""
+    """The connection failed with `error`; a retry may help."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -65,7 +65,7 @@ def _nothing(file: str, here: int, size: int, said: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
-    """Called with the progress; says whether the user has stopped it."""
+    """Called with the progress; returns whether the user has stopped it."""
 
     told: Told = _nothing
     stop: threading.Event = field(default_factory=threading.Event)
@@ -81,7 +81,7 @@ class _Watch:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A file to fetch: its size in bytes, the commit it is of, and its sum, as the hub says."""
+    """A file to fetch: its size in bytes, its commit and its checksum, according to the hub."""
 
     source: Source
     file: str
@@ -95,7 +95,7 @@ class Wanted:
 
 
 def wanted(pair: Pair, endpoint: str | None = None, stop: threading.Event | None = None) -> list[Wanted]:
-    """The files of a pair with their sizes; nothing but headers is asked for.
+    """The files of a pair with their sizes; only metadata is requested.
 
     Raises HubError, and CancelledError soon after `stop` was set.
     """
@@ -110,25 +110,25 @@ def wanted(pair: Pair, endpoint: str | None = None, stop: threading.Event | None
                 except Exception as error:
                     raise _explained(error, where) from None
                 if not about.size or not about.etag or not about.commit_hash:
-                    raise HubError(f"{where}: the answer is no hub's (a page, a proxy's); look at HF_ENDPOINT")
+                    raise HubError(f"{where}: the answer is not from a hub (a web page or a proxy); check HF_ENDPOINT")
                 yield Wanted(source, file, about.size, about.commit_hash, about.etag)
 
     return list(as_it_comes(asked, _Watch(stop=stop or threading.Event()).look))
 
 
 def place(source: Source, folder: Path) -> Path:
-    """Where the files of a repository go."""
+    """The folder for the files of a repository."""
     return folder / source.repo.replace("/", "--")
 
 
 def fetched(pair: Pair, folder: Path) -> tuple[Path, Path | None]:
-    """The target and the drafter of a pair that is here, as they are opened."""
+    """The paths of the target and the drafter of a fetched pair, to open them."""
     target = place(pair.target, folder) / pair.target.opened
     return target, None if pair.draft is None else place(pair.draft, folder) / pair.draft.opened
 
 
 def check_room(files: Sequence[Wanted], folder: Path, others: Iterable[Wanted] = ()) -> None:
-    """Raise HubError where the disk has no room for what is missing of them, beside what is missing of `others`, which
+    """Raise HubError if the disk has no space for the missing bytes of `files` and of `others`, which
     are being fetched into the same folder."""
     needed = _missing(files, folder)
     more = _missing({*others}.difference(files), folder)
@@ -146,7 +146,7 @@ def _missing(files: Iterable[Wanted], folder: Path) -> int:
 
 
 def here(one: Wanted, folder: Path) -> int:
-    """Bytes of a file that are here already, whole or in part."""
+    """Bytes of a file that are already on the disk, complete or partial."""
     for path in (place(one.source, folder) / one.file, _part(one, folder)):
         with suppress(OSError):
             return min(path.stat().st_size, one.size)
@@ -154,12 +154,12 @@ def here(one: Wanted, folder: Path) -> int:
 
 
 def begun(pair: Pair, folder: Path) -> tuple[int, bool]:
-    """Bytes of a pair that are here, in whole files or in parts, and whether all of it is; without the hub."""
+    """Bytes of a pair on the disk, in complete or partial files, and whether it is complete; without the hub."""
     size, whole = 0, True
     for source in filter(None, (pair.target, pair.draft)):
         for file in source.files:
             path, parts = place(source, folder) / file, list[Path]()
-            with suppress(OSError):  # of a folder that may not be read
+            with suppress(OSError):  # a folder without read permission
                 parts = [path] if path.is_file() else [*path.parent.glob(f"{glob.escape(path.name)}.*.part")]
                 size += sum(part.stat().st_size for part in parts)
             whole = whole and parts == [path]
@@ -167,13 +167,13 @@ def begun(pair: Pair, folder: Path) -> tuple[int, bool]:
 
 
 def begun_words(pair: Pair, folder: Path) -> str:
-    """How much of a pair is here; "" where nothing is."""
+    """How much of a pair is on the disk; "" if nothing."""
     size, whole = begun(pair, folder)
     return "on this machine" if whole else f"{gib(size)} of it is here" if size else ""
 
 
 def kept(files: Iterable[Wanted], folder: Path) -> str:
-    """What is said when a download ends early."""
+    """The message when a download ends early."""
     found = sum(here(one, folder) for one in files)
     return f"{gib(found)} kept in {folder}; the next try goes on there" if found else "nothing had been fetched"
 
@@ -181,10 +181,10 @@ def kept(files: Iterable[Wanted], folder: Path) -> str:
 def fetch(
     one: Wanted, folder: Path, told: Told, endpoint: str | None = None, stop: threading.Event | None = None
 ) -> Path:
-    """Fetch a file into its repository's place below `folder`, checked. A partial file is resumed.
+    """Fetch and verify a file, into its repository's folder below `folder`. A partial file is resumed.
 
-    Raises HubError, and CancelledError soon after `stop` was set, also where a hub is silent; the part file stays then,
-    but for one whose sum is wrong.
+    Raises HubError, and CancelledError soon after `stop` was set, even if the hub is silent; the part file then stays,
+    unless its checksum is wrong.
     """
     watch = _Watch(told, stop or threading.Event())
     path, part = place(one.source, folder) / one.file, _part(one, folder)
@@ -197,7 +197,7 @@ def fetch(
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise HubError(f"{one.where}: is being fetched by another dflash-tui; let that one end") from None
+                raise HubError(f"{one.where}: another dflash-tui is fetching it; wait until it has ended") from None
             if file.tell() > one.size:
                 file.truncate(0)
             _complete(one, file, watch, endpoint)
@@ -212,7 +212,7 @@ def fetch(
 
 
 def _complete(one: Wanted, file: BinaryIO, watch: _Watch, endpoint: str | None) -> None:
-    """Have all bytes in the part file: asked for again from where they end, a few times where none come."""
+    """Complete the part file: request the missing bytes, and retry a few times if none arrive."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -249,11 +249,11 @@ def _complete(one: Wanted, file: BinaryIO, watch: _Watch, endpoint: str | None) 
 
 
 def _receive(url: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
-    """Write down the bytes from where the part file ends, as far as they come."""
+    """Append bytes to the part file as long as they arrive."""
     start = file.tell()
     with closing(as_it_comes(lambda: _bytes_from(start, url, one), watch.look)) as pieces:
         for at, piece in pieces:
-            if at < file.tell():  # the whole file again, whatever was asked for
+            if at < file.tell():  # the hub sends the whole file, despite the range
                 file.truncate(at)
                 file.seek(0, 2)
             if at + len(piece) > one.size:
@@ -268,21 +268,19 @@ def _receive(url: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
 
 
 def _bytes_from(start: int, url: str, one: Wanted) -> Generator[tuple[int, bytes], None, None]:
-    """Bytes of a file from `start` on, and where in it they belong; from 0 where the hub hears of no ranges."""
+    """Bytes of a file from `start` on, and their offset; from 0 if the hub does not support ranges."""
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
 
     headers: dict[str, str] = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={start}-"}
     client: Any = get_session()
-    # A hub hands on to another host: the client leaves the token out there.
+    # A hub redirects to another host: the client does not send the token there.
     asked = client.stream("GET", url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True)
     try:
         with asked as response:
             hf_raise_for_status(response)
             if not _is_answer(response.headers, response.status_code, start, one.size):
-                raise HubError(
-                    f"{one.where}: something else came than the file (a page, a proxy's); look at HF_ENDPOINT"
-                )
+                raise HubError(f"{one.where}: the answer is not the file (a web page or a proxy); check HF_ENDPOINT")
             at = start if response.status_code == 206 else 0
             for piece in response.iter_bytes(PIECE):
                 yield at, piece
@@ -294,7 +292,7 @@ def _bytes_from(start: int, url: str, one: Wanted) -> Generator[tuple[int, bytes
 
 
 def _is_answer(headers: Any, status: int, start: int, size: int) -> bool:
-    """Whether what comes is the file, or the rest of it from `start` on, as far as headers say."""
+    """Whether the response is the file, or its rest from `start` on, according to its headers."""
     if status == 206:
         said = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", str(headers.get("Content-Range", "")))
         return said is not None and int(said[1]) == start and said[2] in (str(size), "*")
@@ -302,7 +300,7 @@ def _is_answer(headers: Any, status: int, start: int, size: int) -> bool:
 
 
 def _pause(seconds: float, why: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
-    """Wait, and let the user see why and leave."""
+    """Wait; the user sees the reason and can cancel."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         watch(one.file, file.tell(), one.size, why)
@@ -310,7 +308,7 @@ def _pause(seconds: float, why: str, one: Wanted, file: BinaryIO, watch: _Watch)
 
 
 def _asked_to_wait(error: Exception) -> float | None:
-    """Seconds that the hub asks for (429, 503); None where it says something else."""
+    """Seconds that the hub asks to wait (429, 503); None for other responses."""
     response = getattr(error, "response", None)
     if getattr(response, "status_code", None) not in (429, 503):
         return None
@@ -323,20 +321,20 @@ def _asked_to_wait(error: Exception) -> float | None:
 
 
 def _check(one: Wanted, part: Path, watch: _Watch) -> None:
-    """Compare with the hub's sum. A file that differs is of no use, and goes."""
+    """Compare with the hub's checksum. A file that differs is useless and is deleted."""
     if (size := part.stat().st_size) != one.size:
         part.unlink()
         raise HubError(f"{one.where}: {size:,} bytes arrived, {one.size:,} were promised; fetch it again")
     if not _has_sum(one, part, watch):
         part.unlink()
         raise HubError(
-            f"{one.where}: its checksum is not the hub's, so it was thrown away; fetch it again, and if that helps"
-            " nothing look at HF_ENDPOINT and at proxies"
+            f"{one.where}: its checksum is not the hub's, so it was deleted; fetch it again, and if that does"
+            " not help, check HF_ENDPOINT and proxies"
         )
 
 
 def _has_sum(one: Wanted, path: Path, watch: _Watch) -> bool:
-    """Whether a file has its sum: SHA-256 of large files, git's of small ones. Other words cannot be checked."""
+    """Whether a file has its checksum: SHA-256 of large files, git's of small ones. Other values cannot be checked."""
     if _SHA256.fullmatch(one.sum):
         found = hashlib.sha256()
     elif _SHA1.fullmatch(one.sum):
@@ -351,7 +349,7 @@ def _has_sum(one: Wanted, path: Path, watch: _Watch) -> bool:
 
 
 def _is_whole(one: Wanted, path: Path, watch: _Watch) -> bool:
-    """Whether a file is in place; it is read through once, and again when it has changed."""
+    """Whether a file is in place; its checksum is computed once, and again after a change."""
     if not path.is_file() or path.stat().st_size != one.size:
         return False
     with suppress(OSError):
@@ -376,13 +374,13 @@ def _mark(path: Path) -> Path:
 
 
 def _part(one: Wanted, folder: Path) -> Path:
-    """Another sum means another file: a partial file is not resumed when the hub has a new one."""
+    """The part file's name contains the checksum: a partial file is not resumed when the hub has a new version."""
     path = place(one.source, folder) / one.file
     return path.with_name(f"{path.name}.{re.sub('[^0-9A-Za-z]', '', one.sum)[:12] or 'new'}.part")
 
 
 def _explained(error: Exception, where: str) -> HubError:
-    """What the library says, in a line: found, and what to do."""
+    """The library's error as one line: the cause, and what to do."""
     from huggingface_hub import errors
 
     status = getattr(getattr(error, "response", None), "status_code", None)
@@ -400,22 +398,22 @@ def _explained(error: Exception, where: str) -> HubError:
         when = f"in {wait:.0f} s" if wait else "in a few minutes"
         return HubError(f"{where}: the hub asks to wait (429: too many requests); try again {when}")
     if status is not None and status >= 500:
-        return HubError(f"{where}: the hub has a fault ({status}); what is here stays, try again later")
+        return HubError(f"{where}: the hub has an error ({status}); what is here stays, try again later")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HubError(f"{where}: no space left on the disk; what is here is kept, and the next try resumes it")
     if isinstance(error, errors.FileMetadataError):
-        return HubError(f"{where}: the answer is no file of a hub (a page, or a proxy's); look at HF_ENDPOINT")
+        return HubError(f"{where}: the answer is not a file of a hub (a web page or a proxy); check HF_ENDPOINT")
     why = _cause(error)
     if type(error).__name__.startswith("Connect"):
-        return HubError(f"{where}: the hub cannot be reached ({why[:100]}); look at the network, and at HF_ENDPOINT")
+        return HubError(f"{where}: the hub cannot be reached ({why[:100]}); check the network and HF_ENDPOINT")
     return HubError(f"{where}: {why[:160]}; what is here is kept, and the next try resumes it")
 
 
 def _cause(error: Exception) -> str:
-    """What happened to a connection, in words. Its own classes are none of the library's interface: their names are."""
+    """What happened to a connection, in words. By class name: the classes are not part of the library's interface."""
     name = type(error).__name__
     if name == "ReadTimeout":
-        return f"nothing came for {TIMEOUT_S:.0f} s"
+        return f"nothing received for {TIMEOUT_S:.0f} s"
     if name in ("RemoteProtocolError", "ReadError"):
         return "the connection broke off"
     return one_line(str(error)) or name

@@ -1,4 +1,4 @@
-"""Models on this machine, as they are found: first what each file is, then which drafters belong to it."""
+"""Models on this machine, as they are found: first the kind of each file, then the drafters that match it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A model that runs here. `size`: bytes of all its files; `drafters`: None until they have been looked for."""
+    """A supported model. `size`: bytes of all its files; `drafters`: None until they have been searched for."""
 
     path: Path
     name: str
@@ -37,7 +37,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """A file that is not offered. `why` is a line; `broken`: it should have been a model that runs here."""
+    """A file that is not offered. `why` is a line; `broken`: a supported model that is damaged."""
 
     path: Path
     why: str
@@ -47,8 +47,8 @@ class PassedOver:
 def look(
     where: Sequence[Place], shelf: Shelf, stopping: Callable[[], bool] = lambda: False
 ) -> Iterator[Found | PassedOver]:
-    """Every file once, under the first place that has it; then each model again with its drafters."""
-    from dflash_tui.hub.pairing import Read, drafters_of  # it loads numpy, and the app's first frame is drawn without
+    """Every file once, under the first place that contains it; then each model again with its drafters."""
+    from dflash_tui.hub.pairing import Read, drafters_of  # it imports numpy, which the app's first frame does not need
 
     seen, targets, drafts = set[Path](), list[tuple[Found, Read]](), list[Read]()
     for place in where:
@@ -79,14 +79,14 @@ def look(
 
 
 def counted_others(others: Iterable[PassedOver]) -> tuple[str, list[PassedOver]]:
-    """How many there are of each kind that is no model to chat with, in words; and those that should have been one."""
+    """The number of files of each kind that is not a chat model, in words; and the damaged models."""
     found = list(others)
     counts = Counter(one.why for one in found if not one.broken)
     return ", ".join(f"{count} {why}" for why, count in counts.most_common()), [one for one in found if one.broken]
 
 
 def of_name(name: str, where: Sequence[Place]) -> Path | None:
-    """A file or a folder of that name, without reading any header."""
+    """A file or folder with that name, found without reading headers."""
     return next(
         (
             one.path
@@ -99,10 +99,10 @@ def of_name(name: str, where: Sequence[Place]) -> Path | None:
 
 
 def _read(one: Candidate, shelf: Shelf) -> tuple[Read | PassedOver | None, int]:
-    """What it is, from the shelf where it has not changed, and its bytes."""
+    """Its header, from the shelf if the file has not changed, and its size in bytes."""
     try:
         key, size = key_of(one.path, folder=one.folder), size_of(one.path, folder=one.folder)
-    except OSError as error:  # a link to nothing, or gone since
+    except OSError as error:  # a broken link, or deleted since
         return PassedOver(one.path, one_line(f"{one.name} cannot be read: {error.strerror}"), broken=True), 0
     header = shelf.headers.get(key)
     if header is None:

@@ -1,4 +1,4 @@
-"""What the header of a file says it is: a model that runs here, a drafter, something else, or damaged."""
+"""The kind of a file by its header: a supported model, a drafter, something else, or damaged."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Kind = Literal["target", "draft", "other", "broken"]
 
 
 class Header(msgspec.Struct, frozen=True):
-    """`why`: of `other` what it is, in two words; of `broken` the refusal, a line. Sizes are 0 where not known.
+    """`why`: for `other`, its kind in two words; for `broken`, the error, one line. Sizes are 0 if not known.
 
-    `types`: the tensor type that most bytes have. `own_head`: it has an MTP head. `hidden`: size of the hidden state.
+    `types`: the tensor type of most bytes. `own_head`: it has an MTP head. `hidden`: size of the hidden state.
     """
 
     kind: Kind
@@ -36,11 +36,11 @@ class Header(msgspec.Struct, frozen=True):
 
 
 def key_of(path: Path, *, folder: bool = False) -> str:
-    """What a header is kept under: it changes with the file. Raises OSError."""
+    """The cache key of a header: it changes with the file. Raises OSError."""
     files = _weights(path) if folder else parts(path)
     stats = [one.stat() for one in files]
     sizes = ",".join(f"{about.st_size}:{about.st_mtime_ns}" for about in stats)
-    return f"{os.fsencode(path.resolve()).decode(errors='backslashreplace')}|{sizes}"  # a name may be no UTF-8
+    return f"{os.fsencode(path.resolve()).decode(errors='backslashreplace')}|{sizes}"  # a name may not be valid UTF-8
 
 
 def size_of(path: Path, *, folder: bool = False) -> int:
@@ -49,7 +49,7 @@ def size_of(path: Path, *, folder: bool = False) -> int:
 
 
 def parts(path: Path) -> list[Path]:
-    """The files of a model: several where it is split and the first part is given."""
+    """The files of a model: several if it is split and the first part is given."""
     match = SPLIT_NAME.fullmatch(path.name)
     if match is None:
         return [path]
@@ -58,7 +58,7 @@ def parts(path: Path) -> list[Path]:
 
 
 def read_header(path: Path, *, folder: bool = False) -> Header | None:
-    """Read one. None for a folder with something else than a drafter."""
+    """Read a header. None for a folder without a drafter."""
     try:
         return _of_folder(path) if folder else _of_gguf(path)
     except DFlashError as error:
@@ -99,7 +99,7 @@ def _of_gguf(path: Path) -> Header:
 
 
 def _other(gguf: GGUFFile, architecture: str) -> str:
-    """What kind of file it is that cannot be chatted with; "" where it may be a model."""
+    """The kind of a file that is not a chat model; "" if it may be one."""
     said = gguf.metadata.get("general.type", "model")
     pooling = gguf.metadata.get(f"{architecture}.pooling_type")
     if architecture == "clip" or said == "mmproj":
@@ -114,7 +114,7 @@ def _other(gguf: GGUFFile, architecture: str) -> str:
 
 
 def _is_head(gguf: GGUFFile, architecture: str) -> bool:
-    """Whether a file has the MTP blocks of a model and nothing else of it."""
+    """Whether a file contains only the MTP blocks of a model."""
     nextn = gguf.metadata.get(f"{architecture}.nextn_predict_layers")
     return isinstance(nextn, int) and nextn > 0 and "blk.0.attn_norm.weight" not in gguf.tensors
 

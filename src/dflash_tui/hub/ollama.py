@@ -1,4 +1,4 @@
-"""ollama's store: files are named by their sums, and manifests say what a model is called and which file it is."""
+"""ollama's store: files are named by checksum, and manifests map model names to files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MOST = 2_000  # manifests, and blobs
 MOST_BYTES = 1 << 20
 MODEL = "application/vnd.ollama.image.model"
 _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
-_OURS = ("registry.ollama.ai", "library")  # parts of a name that people leave out
+_OURS = ("registry.ollama.ai", "library")  # default parts of a name, usually omitted
 
 
 def stored(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Models of a store: what each is called, and its file. A file that no manifest names goes by its sum."""
+    """Models of a store: name and file. A file without a manifest is listed under its checksum."""
     named: set[str] = set()
     for manifest in islice(sorted((folder / "manifests").glob("*/*/*/*")), MOST):
         for kind, digest in _layers(manifest):
@@ -36,7 +36,7 @@ def stored(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _layers(manifest: Path) -> Iterator[tuple[str, str]]:
-    """Kind and sum of each layer; nothing of a manifest that cannot be read."""
+    """Kind and checksum of each layer; nothing for an unreadable manifest."""
     try:
         found: Any = msgspec.json.decode(read_input(manifest, MOST_BYTES))
     except (OSError, InputError, msgspec.DecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Which drafter belongs to which target: headers say which fit, names which of those is meant."""
+"""Which drafter belongs to which target: headers show which are compatible, names which of those is intended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_tui.hub.header import Header
 from dflash_tui.hub.shelf import Shelf
 
-# Words of names that say nothing of the model: kinds of files, of drafters, and of weights.
+# Words in names that do not identify the model: kinds of files, drafters and weights.
 _COMMON = re.compile(
     r"d?flash\d*|dspark|draft(er)?|mtp|nextn|head|gguf|instruct|it|ud|model|i?q\d\w*|b?f\d+|b\d+|k|m|s|xl"
 )
@@ -25,7 +25,7 @@ _COMMON = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
-    """One that fits by its header. `belongs`: by its name it was made for this target, and not for a sibling."""
+    """A drafter that is compatible by its header. `belongs`: by its name it was made for this target, not a sibling."""
 
     path: Path
     name: str
@@ -34,7 +34,7 @@ class Drafter:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A file or folder whose header was read. `key`: what it is kept under."""
+    """A file or folder whose header was read. `key`: its cache key."""
 
     path: Path
     name: str
@@ -43,7 +43,7 @@ class Read:
 
 
 def drafters_of(target: Read, drafts: Iterable[Read], shelf: Shelf) -> tuple[Drafter, ...]:
-    """Those that fit, the one that belongs to it first. The target is opened only for pairs that are new."""
+    """Compatible drafters, the one that belongs to the target first. The target is opened only for new pairs."""
     found, opened = list[tuple[tuple[bool, float, bool, str], Drafter]](), list[GGUFFile]()
     for draft in drafts:
         if draft.header.hidden and target.header.hidden and draft.header.hidden != target.header.hidden:
@@ -67,7 +67,7 @@ def drafters_of(target: Read, drafts: Iterable[Read], shelf: Shelf) -> tuple[Dra
 
 
 def likeness(draft: str, target: str) -> float:
-    """The share of a drafter's telling words that a target's name has too: of Qwen3-8B-DFlash-b16 qwen3 and 8b."""
+    """The share of a drafter's identifying words (of Qwen3-8B-DFlash-b16: qwen3 and 8b) in the target's name."""
     words, others = _words(draft), _words(target)
     return len(words & others) / len(words) if words else 0.0
 
@@ -78,7 +78,7 @@ def _words(name: str) -> set[str]:
 
 
 def _sizes(name: str) -> set[str]:
-    """What a name says of the number of parameters: 27b, 35b."""
+    """The number of parameters in a name: 27b, 35b."""
     return set(re.findall(r"(?<![a-z0-9.])\d+(?:\.\d+)?b(?![a-z0-9])", name.lower()))
 
 
@@ -87,7 +87,7 @@ def _near(draft: Path, target: Path) -> bool:
 
 
 def _check(target: GGUFFile, draft: Path) -> None:
-    """Raises DFlashError where they do not fit."""
+    """Raises DFlashError if they are not compatible."""
     spec = target_config(target)
     if draft.is_file() and holds_mtp(draft):
         find_head(draft, target, spec)

@@ -1,4 +1,4 @@
-"""Where model files may be on this machine: in the places of other programs, and in the user's own folders."""
+"""Where model files may be on this machine: folders of other programs, and the user's own folders."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Literal
 from dflash_core.user_folders import user_folder
 
 Keeps = Literal["files", "hub", "ollama"]
-DEEP = 6  # folders below a place
+DEEP = 6  # levels of folders below a place
 NEAR = 2  # below the present folder, which may be anybody's home
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder to look into and what people call it. `keeps`: how files lie in it; `deep`: folders below it."""
+    """A folder to search, and its usual name. `keeps`: the layout of its files; `deep`: levels of folders below it."""
 
     name: str
     folder: Path
@@ -28,7 +28,7 @@ class Place:
 def places(
     more: Iterable[Path] = (), environment: Mapping[str, str] = os.environ, home: Path | None = None
 ) -> list[Place]:
-    """All that are there, each folder once. `more`: the user's own, of the setting `model_folders`."""
+    """All that exist, each folder once. `more`: the user's own, from the setting `model_folders`."""
     home = home or Path.home()
     cache = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
     faces = Path(environment.get("HF_HOME") or cache / "huggingface")
@@ -43,7 +43,7 @@ def places(
         Place("LM Studio", home / ".lmstudio" / "models"),
         Place("LM Studio", cache / "lm-studio" / "models"),
         Place("ollama", Path(environment.get("OLLAMA_MODELS") or home / ".ollama" / "models"), "ollama"),
-        Place("ollama", Path("/usr/share/ollama/.ollama/models"), "ollama"),  # of its service on Linux
+        Place("ollama", Path("/usr/share/ollama/.ollama/models"), "ollama"),  # used by its service on Linux
         Place("~/models", home / "models"),
     ]
     found: dict[Path, Place] = {}
@@ -61,5 +61,5 @@ def downloads() -> Path:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # of somebody else
+    except OSError:  # owned by another user
         return False

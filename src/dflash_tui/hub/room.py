@@ -1,4 +1,4 @@
-"""Whether something fits this machine: reckoned from headers where they are here, else from the sizes of its files."""
+"""Whether a model fits this machine: computed from headers if its files are here, else from file sizes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ OVERHEAD = 1_717_986_918  # 1.6 GiB: driver, kernels, passes and a short cache, 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """`context`: positions there is room for, 0 where there are none; `wished`: those that are taken where they fit.
+    """`context`: positions that fit, 0 if none; `wished`: the positions used if they fit.
 
-    `short`: bytes that are missing for `wished`, 0 where none are. `why`: a line where nothing could be reckoned.
+    `short`: bytes missing for `wished`, or 0. `why`: a line if nothing could be computed.
     """
 
     context: int = 0
@@ -40,7 +40,7 @@ class Room:
 
 
 def room_for(request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest], Reckoner] | None = None) -> Room:
-    """What loading `request` would come to. `freed`: bytes that the present pair gives back. Brings torch."""
+    """Whether `request` fits. `freed`: bytes that the present pair releases. Imports torch."""
     from dflash_tui.reckoning import reckoner_for
 
     try:
@@ -65,7 +65,7 @@ def card() -> CardMemory | None:
 
 
 def by_size(size: int) -> str:
-    """Whether files of `size` bytes fit at all, in words: a card's memory where there is one, else the machine's."""
+    """Whether files of `size` bytes fit at all, in words: in a card's memory if there is one, else the machine's."""
     found = card()
     memory, name = (found.total, found.name) if found else (host_memory().total, "this machine, on the CPU")
     needed = size + OVERHEAD
@@ -75,9 +75,9 @@ def by_size(size: int) -> str:
 
 
 def machine() -> str:
-    """What a model could be put into: the memory of this machine, and of its NVIDIA cards."""
+    """The memory available for a model: of this machine, and of its NVIDIA cards."""
     memory = host_memory()
     parts = [f"This machine has {gib(memory.free)} of {gib(memory.total)} free."]
-    with suppress(DeviceError), Management() as management:  # no driver, or no card: then there is nothing to say
+    with suppress(DeviceError), Management() as management:  # no driver, or no card: nothing to add
         parts += [f"{card.name}: {gib(card.free)} of {gib(card.total)} free." for card in management.cards()]
     return " ".join([*parts, "dflash-tui doctor looks closer."])

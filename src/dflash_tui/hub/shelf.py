@@ -1,4 +1,4 @@
-"""Headers and pairings that were read before, kept on disk: a file that has not changed is not opened again."""
+"""A disk cache of headers and pairings: a file that has not changed is not opened again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dflash_core.files import read_input, write_whole
 from dflash_core.user_folders import user_folder
 from dflash_tui.hub.header import Header
 
-VERSION = 1  # of what is read out of headers; another one is not used
-MOST = 4_000  # entries; the oldest go first
+VERSION = 1  # version of the cached fields; a file of another version is not used
+MOST = 4_000  # entries; the oldest are dropped first
 MOST_BYTES = 1 << 24
 
 
@@ -24,8 +24,8 @@ class _Kept(msgspec.Struct):
 
 
 class Shelf:
-    """`headers` by key of the file; `pairs` by both keys: why they do not fit, "" where they do. A file that cannot be
-    read or written costs time and nothing else."""
+    """`headers` by key of the file; `pairs` by both keys: why they are not compatible, "" if they are. A cache file
+    that cannot be read or written only costs time."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path or user_folder("cache") / "models.json"
@@ -37,7 +37,7 @@ class Shelf:
         self._before = (len(self.headers), len(self.pairs))
 
     def keep(self) -> None:
-        """Write what is new, whole or not at all."""
+        """Write new entries, completely or not at all."""
         if (len(self.headers), len(self.pairs)) == self._before:
             return
         headers, pairs = dict(list(self.headers.items())[-MOST:]), dict(list(self.pairs.items())[-MOST:])

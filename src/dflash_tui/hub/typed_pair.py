@@ -1,4 +1,4 @@
-"""A pair as people write it: the path of a model, and its drafter by path or by the name of its kind."""
+"""A pair as typed: the path of a model, and its drafter by path or by the name of its kind."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dflash_core.errors import DFlashError
 
 
 def typed_pair(target: str, draft: str = "") -> tuple[Path, Path | None]:
-    """Both with ~ for somebody's home taken apart; an empty `draft` is none. Raises DFlashError where one is not
-    there."""
+    """Both paths with ~ expanded; an empty `draft` means none. Raises DFlashError if one does not
+    exist."""
     there = _path(target)
     if not there.exists():
         raise DFlashError(f"{there}: no such file or folder")
@@ -25,5 +25,5 @@ def typed_pair(target: str, draft: str = "") -> tuple[Path, Path | None]:
 def _path(text: str) -> Path:
     try:
         return Path(text).expanduser()
-    except RuntimeError as error:  # ~ of a user that there is not
+    except RuntimeError as error:  # ~ of a user that does not exist
         raise DFlashError(f"{text}: {error}") from None

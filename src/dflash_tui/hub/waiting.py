@@ -1,6 +1,6 @@
-"""A wait for the network that can be left at once, whatever it is for: a name, a connection, a hub that says nothing.
+"""A wait for the network that can be cancelled at once: for name resolution, a connection or a silent hub.
 
-Python cannot break such a wait off from another thread, so the wait has a thread of its own, which is left behind.
+Python cannot interrupt such a wait from another thread, so it runs on a separate thread, which is abandoned.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from queue import Empty, Queue
 from typing import TypeVar
 
 T = TypeVar("T")
-AHEAD = 2  # pieces that are read before they are taken
+AHEAD = 2  # pieces that are read ahead
 LOOK_S = 0.05
 
 
@@ -23,10 +23,10 @@ class _End:
 
 
 def as_it_comes(source: Callable[[], Generator[T, None, None]], look: Callable[[], None]) -> Generator[T, None, None]:
-    """What `source` yields, read on another thread; raises what `source` raises.
+    """Yields what `source` yields, read on another thread; raises what `source` raises.
 
-    `look` is called between pieces and while nothing comes, and may raise to leave. The other thread ends when its own
-    wait does. What it reads from then on goes nowhere, so `source` must not write anything down.
+    `look` is called between pieces and while waiting, and may raise to cancel. The other thread ends when its
+    wait ends. What it reads after that is discarded, so `source` must not write anything to disk.
     """
     pieces: Queue[T | _End] = Queue(AHEAD)
     left = threading.Event()
@@ -59,6 +59,6 @@ def as_it_comes(source: Callable[[], Generator[T, None, None]], look: Callable[[
             raise piece.error
     finally:
         left.set()
-        with suppress(Empty):  # a thread that waits for room has it
+        with suppress(Empty):  # frees a slot for a thread that waits for one
             while True:
                 pieces.get_nowait()

@@ -1,4 +1,4 @@
-"""Files and folders of a place that may hold a model or a drafter. No header is read here."""
+"""Files and folders of a place that may contain a model or a drafter. No header is read here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_OF_MODELS = ("datasets--", "spaces--")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A GGUF file, the first one where it is split, or a folder with a drafter. `name`: what people call it."""
+    """A GGUF file (the first one of a split model) or a folder with a drafter. `name`: its usual name."""
 
     path: Path
     name: str
@@ -28,13 +28,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class TooMany:
-    """A place that has more entries than are checked."""
+    """A place with more entries than the limit."""
 
     place: Place
 
 
 def walk(place: Place, stopping: Callable[[], bool] = lambda: False) -> Iterator[Candidate | TooMany]:
-    """What may be one, the nearest first. What cannot be read is passed over."""
+    """Possible models and drafters, the nearest first. Unreadable folders are skipped."""
     if place.keeps == "ollama":
         yield from (Candidate(path, name, place) for name, path in stored(place.folder))
         return
@@ -47,7 +47,7 @@ def walk(place: Place, stopping: Callable[[], bool] = lambda: False) -> Iterator
                 entries = sorted(listed, key=lambda one: one.name)
         except OSError:
             continue
-        if (about.st_dev, about.st_ino) in seen:  # links in a circle
+        if (about.st_dev, about.st_ino) in seen:  # circular links
             continue
         seen.add((about.st_dev, about.st_ino))
         names = {entry.name for entry in entries}
@@ -75,7 +75,7 @@ def _enters(place: Place, name: str, depth: int) -> bool:
 
 
 def _is_later_part(name: str, beside: set[str]) -> bool:
-    """Whether a file is a part, not the first, of a model whose first part is there or whose earlier part speaks."""
+    """Whether a file is a later part of a split model whose first part, or an earlier part, is listed."""
     match = SPLIT_NAME.fullmatch(name)
     if match is None or int(match[2]) <= 1:
         return False

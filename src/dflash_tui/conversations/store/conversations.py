@@ -1,4 +1,4 @@
-"""Conversations in the store: begin, add to, list, search, rename, delete, load."""
+"""Conversations in the store: create, extend, list, search, rename, delete, load."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dflash_tui.conversations.store.card import LONGEST_TITLE, Card, short_title
 from dflash_tui.conversations.store.database import Database, StoreError
 
 EXCERPT = 80
-TOLD_EVERY = 2000  # messages that are written between two calls of a progress
+TOLD_EVERY = 2000  # messages written between two calls of `progress`
 Progress = Callable[[float], None]
-ENDING = 200  # messages at the end of a conversation that are shown beside the list
+ENDING = 200  # messages at the end of a conversation that are shown next to the list
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A conversation in a list; `messages` of the branch that it stands on.
+    """A conversation in a list; `messages`: their number on its present branch.
 
-    `excerpt`: where a search found it, else how its newest message begins.
+    `excerpt`: the text around a search hit, else the beginning of the newest message.
     """
 
     card: Card
@@ -37,7 +37,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A conversation as the program holds it in memory. `records`: packed, by message."""
+    """A conversation in the program's memory. `records`: packed, by message id."""
 
     card: Card
     branches: Branches
@@ -47,7 +47,7 @@ class Held:
 class Store:
     """Every conversation of the user. Usable from any thread; a failing disk does not stop it (see Database).
 
-    `holds` says what the program has in memory, for the case that the file is lost while it is open.
+    `holds` returns the conversation in memory, which is written again if the file is lost while it is open.
     """
 
     def __init__(self, folder: Path, holds: Callable[[], Held | None] = lambda: None) -> None:
@@ -71,26 +71,26 @@ class Store:
         return self._database.on_disk
 
     def problem(self) -> str:
-        """What there is to say about the disk, once."""
+        """The problem with the disk, returned once."""
         said, self._database.problem = self._database.problem, ""
         return said
 
     def look(self) -> None:
-        """Notice that somebody has removed or replaced the file, and go on in the one at its place."""
+        """Check whether the file was removed or replaced; if so, continue with the one at its path."""
         self._database.look()
 
     def close(self) -> bool:
-        """Close; False where something could not be kept."""
+        """Close; False if something could not be saved."""
         return self._database.close()
 
     # Changes
 
     def begin(self, card: Card) -> None:
-        """A new conversation, without messages."""
+        """Add a new conversation without messages."""
         self._database.write(lambda db: _insert_card(db, card))
 
     def add(self, conversation: str, node: Node) -> bool:
-        """Add a message after its parent; the conversation goes on from there. False where it has been deleted."""
+        """Add a message after its parent; it becomes the conversation's leaf. False if the conversation was deleted."""
         there = False
 
         def change(db: sqlite3.Connection) -> None:
@@ -104,14 +104,14 @@ class Store:
         return there
 
     def put(self, held: Held, progress: Progress | None = None) -> None:
-        """A whole conversation at once; all of it or nothing. Messages that are there already stay as they are.
+        """Add a whole conversation, all of it or nothing. Messages that exist already are not changed.
 
-        `progress` gets the share of the messages that are written. Raises StoreError for a text that is too large.
+        `progress` gets the share of the messages written so far. Raises StoreError for a text that is too large.
         """
         self._database.write(lambda db: _insert(db, held, progress))
 
     def take(self, conversation: str, message: str) -> None:
-        """Take out a message that nothing follows; the conversation then ends with its parent."""
+        """Remove a message without children; the conversation then ends with its parent."""
 
         def change(db: sqlite3.Connection) -> None:
             query = "UPDATE conversation SET leaf = (SELECT parent FROM message WHERE id = ?) WHERE id = ?"
@@ -121,30 +121,30 @@ class Store:
         self._database.write(change)
 
     def keep(self, message: str, packed: bytes) -> None:
-        """Keep the packed record of the turn that `message` is the answer of."""
+        """Store the packed record of the turn whose answer is `message`."""
         self._database.write(lambda db: _insert_record(db, message, packed))
 
     def go(self, conversation: str, leaf: str | None) -> None:
-        """The branch that the conversation is resumed on."""
+        """Set the branch on which the conversation is resumed."""
         self._database.write(lambda db: _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", leaf, conversation))
 
     def rename(self, conversation: str, title: str) -> None:
-        """Raises StoreError for an empty title."""
+        """Change the title. Raises StoreError for an empty one."""
         title = short_title(title)
         if not title:
             raise StoreError("a conversation needs a title; the old one stays")
         self._database.write(lambda db: _run(db, "UPDATE conversation SET title = ? WHERE id = ?", title, conversation))
 
     def set_system(self, conversation: str, text: str) -> None:
-        """Another system message."""
+        """Change the system message."""
         self._database.write(lambda db: _run(db, "UPDATE conversation SET system = ? WHERE id = ?", text, conversation))
 
     def delete(self, conversation: str) -> None:
-        """A conversation with its messages and their records."""
+        """Delete a conversation with its messages and their records."""
         self._database.write(lambda db: _run(db, "DELETE FROM conversation WHERE id = ?", conversation))
 
     def held(self, conversation: str) -> Held:
-        """A conversation with its records as they are stored, such that `put` brings it back. Raises StoreError."""
+        """A conversation with its stored records, so that `put` can restore it. Raises StoreError."""
         card, branches = self.find(conversation), self.branches(conversation)
         query = "SELECT message, record FROM turn JOIN message ON id = message WHERE conversation = ?"
 
@@ -156,10 +156,10 @@ class Store:
     # Questions
 
     def list(self, search: str = "") -> list[Entry]:
-        """Conversations, the last changed first. With `search`: those with all its words in one message or the title.
+        """Conversations, last changed first. With `search`: those with all its words in one message or the title.
 
-        A word finds what begins with it, accents and case apart; where that finds nothing, the text is looked for
-        anywhere, inside words too.
+        A word matches as a prefix, ignoring accents and case; if nothing matches, the text is searched
+        everywhere, inside words too.
         """
         search = encodable(search)
         words = re.findall(r"\w+", search)
@@ -173,7 +173,7 @@ class Store:
         return self._database.read(lambda db: _entries(db, _ANYWHERE, (text, text), text))
 
     def find(self, name: str) -> Card:
-        """The conversation of that id, or the one whose id begins so. Raises StoreError: there is none, or several."""
+        """The conversation with that id or id prefix. Raises StoreError if there is none, or several."""
         name = encodable(name)
 
         def query(db: sqlite3.Connection) -> list[Card]:
@@ -189,7 +189,7 @@ class Store:
         return cards[0]
 
     def branches(self, conversation: str) -> Branches:
-        """The messages of a conversation, and where it stands."""
+        """The messages of a conversation, with its leaf."""
 
         def query(db: sqlite3.Connection) -> Branches:
             found = db.execute(f"{_MESSAGES} WHERE conversation = ? ORDER BY number", (conversation,)).fetchall()
@@ -199,7 +199,7 @@ class Store:
         return self._database.read(query)
 
     def ending(self, conversation: str) -> Sequence[Node]:
-        """The last messages of the branch that a conversation stands on; the time it takes is that of ENDING."""
+        """The last messages of a conversation's present branch; it reads at most ENDING of them."""
 
         def query(db: sqlite3.Connection) -> list[Node]:
             return [rows.node(row) for row in db.execute(_ENDING, (conversation, ENDING))][::-1]
@@ -207,34 +207,34 @@ class Store:
         return self._database.read(query)
 
     def has(self, *ids: str) -> bool:
-        """Whether a conversation or message of one of these ids is here."""
+        """Whether a conversation or message with one of these ids exists."""
         query = "SELECT 1 FROM message WHERE id = ?1 UNION ALL SELECT 1 FROM conversation WHERE id = ?1"
         return self._database.read(lambda db: any(db.execute(query, (id,)).fetchone() for id in ids))
 
     def recorded(self, conversation: str) -> Sequence[str]:
-        """The answers of a conversation whose turns have a record, in the order of writing."""
+        """The answers of a conversation that have a record, in the order of writing."""
         query = "SELECT id FROM turn JOIN message ON id = message WHERE conversation = ? ORDER BY number"
         return self._database.read_large(lambda db: [rows.text(id) for (id,) in db.execute(query, (conversation,))])
 
     def turn(self, message: str) -> TurnRecord:
-        """The record of the turn that `message` is the answer of. Raises StoreError where it is gone, FormatError."""
+        """The record of the turn whose answer is `message`. Raises StoreError if it is lost, FormatError."""
         record = self.record(message)
         if record is None:
             raise StoreError(f"the record of message {message} is gone")
         return record
 
     def record(self, message: str) -> TurnRecord | None:
-        """The record of the turn that `message` is the answer of, where there is one. Raises FormatError."""
+        """The record of the turn whose answer is `message`, if there is one. Raises FormatError."""
         query = "SELECT record FROM turn WHERE message = ?"
         kept = self._database.read_large(lambda db: [rows.packed(one) for (one,) in db.execute(query, (message,))])
         return unpack(kept[-1]) if kept else None
 
 
-_TITLE = f"substr(title, 1, {LONGEST_TITLE})"  # earlier versions took in titles of any length
+_TITLE = f"substr(title, 1, {LONGEST_TITLE})"  # earlier versions accepted titles of any length
 _CARDS = f"SELECT {_TITLE}, system, model, id, created, updated FROM conversation"
 _MESSAGES = "SELECT role, content, parent, thinking, outcome, report, id, created FROM message"
 
-# From the leaf upwards. A leaf that is no message of the conversation counts as its newest one.
+# From the leaf upwards. If the leaf is not a message of the conversation, its newest message is used.
 _ENDING = """
 WITH RECURSIVE up (role, content, parent, thinking, outcome, report, id, created, conversation, height) AS (
     SELECT role, content, parent, thinking, outcome, NULL, id, created, conversation, 1
@@ -253,7 +253,7 @@ SELECT {title}, c.system, c.model, c.id, c.created, c.updated,
 FROM conversation c {where} ORDER BY c.updated DESC, c.number DESC
 """
 _LAST = "(SELECT substr(content, 1, 400) FROM message WHERE conversation = c.id ORDER BY number DESC LIMIT 1)"
-# Those that opening it shows: of several versions one. Only a conversation that has branches is walked.
+# The messages shown on opening: one of several versions. Only a conversation with branches needs the recursion.
 _COUNT = """
 (SELECT CASE WHEN count(*) = count(DISTINCT coalesce(parent, '')) THEN count(*) ELSE (
     WITH RECURSIVE up (id, parent) AS (

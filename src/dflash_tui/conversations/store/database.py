@@ -1,4 +1,4 @@
-"""One SQLite file, and what happens when the disk fails: nothing is lost, the program goes on, and it is said once."""
+"""One SQLite file. When the disk fails, nothing is lost, the program continues, and the user is told once."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ MOST_QUOTED = 200  # characters of an error, which may quote the schema
 Change = Callable[[sqlite3.Connection], None]
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-# The file may be good, and the disk, its rights or another program are in the way.
+# The file may be intact; the cause is the disk, permissions or another program.
 _IN_THE_WAY = (
     *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN),
     *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_PROTOCOL),
 )
-# Constraints that a wrong change meets in a good file too; any other means that two rows of an index have one key.
+# Constraints that a wrong change can violate in an intact file. Any other means that an index has duplicate keys.
 _CHECKS = (sqlite3.SQLITE_CONSTRAINT_CHECK, sqlite3.SQLITE_CONSTRAINT_NOTNULL, sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY)
-# UnicodeDecodeError: SQLite's own message quotes a schema that is not UTF-8.
+# UnicodeDecodeError: SQLite's message quotes a schema that is not UTF-8.
 _FAILURES = (sqlite3.Error, DamagedError, UnicodeDecodeError, OverflowError)
 
 
 class StoreError(DFlashError):
-    """The store cannot do it: no such conversation, or one that is not of this program."""
+    """The store cannot do it: no such conversation, or invalid data."""
 
 
 class Database:
-    """Reads and changes, from any thread. Whatever a statement meets goes through `_heed`.
+    """Reads and changes, from any thread. Every error of a statement is handled by `_heed`.
 
-    A file that is damaged, newer or foreign is kept under another name and a new one begun with what could be read. A
-    file that cannot be written - a read-only folder, a full disk - is left alone: what is in it is copied to memory,
-    the changes go on there, and each later change first tries to bring them all to the disk. A file that somebody
-    removes or replaces while it is open is followed: the program goes on in the one that is at its place.
+    A file that is damaged, newer or foreign is kept under another name, and a new one is created with what could be
+    read. A file that cannot be written (read-only folder, full disk) is not touched: its content is copied to memory,
+    changes are made there, and each later change first tries to write them all to the disk. If the file is
+    removed or replaced while it is open, the program continues with the one at its path.
 
-    `problem` is one line to show, once; whoever shows it sets it to "". `renew`, where it is set, writes what the
-    program holds in memory into a file that may lack it, and says whether that was anything.
+    `problem` is one line to show once; the code that shows it sets it to "". `renew`, if set, writes the
+    conversation in memory to a file that may lack it, and returns whether there was one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,17 +64,17 @@ class Database:
 
     @property
     def on_disk(self) -> bool:
-        """Whether changes go to the disk."""
+        """Whether changes are written to the disk."""
         return self._memory is None
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """What `query` returns. It may raise DamagedError for values that the program cannot have written."""
+        """The result of `query`. It may raise DamagedError for values that the program cannot have written."""
         with self._lock:
             self.look()
             return self._attempt(query)
 
     def read_large(self, query: Callable[[sqlite3.Connection], list[T]]) -> list[T]:
-        """Rows of what is too large to be copied to memory when the disk fails: they are then in two places."""
+        """Rows of a table too large to copy to memory when the disk fails: they are then in two places."""
         with self._lock:
             rows = self.read(query)
             if self._memory is not None and self._disk is not None:
@@ -83,9 +83,9 @@ class Database:
             return rows
 
     def write(self, change: Change) -> None:
-        """Make a change, in one transaction: on the disk where that works, in memory where it does not.
+        """Make a change in one transaction: on the disk, or in memory if the disk fails.
 
-        Raises StoreError for a text that is larger than a database takes; nothing is then changed.
+        Raises StoreError for a text that is larger than a database accepts; nothing is changed then.
         """
         with self._lock:
             self.look()
@@ -95,13 +95,13 @@ class Database:
                 self._unsaved.append(change)
 
     def look(self) -> None:
-        """Notice that the file has been removed, or another one put in its place, and go on in the one there."""
+        """Check whether the file was removed or replaced; if so, continue with the one at its path."""
         with self._lock:
             if self._disk is not None and identity(self.path) != self._identity:
                 self._follow()
 
     def close(self) -> bool:
-        """Close; False where changes stayed in memory and are lost with it."""
+        """Close; False if changes existed in memory only and are lost."""
         with self._lock:
             self.look()
             self._catch_up()
@@ -122,7 +122,7 @@ class Database:
         try:
             reference()
         except sqlite3.OperationalError:
-            raise StoreError("this Python's SQLite has no full-text search (FTS5); use a Python whose has") from None
+            raise StoreError("this Python's SQLite has no full-text search (FTS5); use a Python that has it") from None
         try:
             self._begin()
         except WrongFileError as error:
@@ -133,15 +133,15 @@ class Database:
             self._heed(error, opening=True)
 
     def _begin(self) -> sqlite3.Connection:
-        """Open the file at the path, a new one where there is none. Raises what `connect_file` and `migrate` raise."""
+        """Open the file at the path, or create one. Raises what `connect_file` and `migrate` raise."""
         self._disk = disk = connect_file(self.path)
         migrate(disk)
         self._identity = identity(self.path)
         return disk
 
     def _attempt(self, do: Callable[[sqlite3.Connection], T]) -> T:
-        """The one way to the file: what fails is done again once there is a file, or memory, in which it can work."""
-        for _ in range(2):  # a damaged file, then a disk without room for a new one
+        """All access to the file: a failed action is retried once there is a file, or memory, in which it can work."""
+        for _ in range(2):  # for example a damaged file, then a full disk for the new one
             try:
                 return do(self._active)
             except _FAILURES as error:
@@ -149,7 +149,7 @@ class Database:
         return do(self._active)
 
     def _heed(self, error: Exception, *, opening: bool = False) -> None:
-        """Make `_active` one that works. Raises `error` again where it is a fault of the program, or in memory."""
+        """Replace `_active` by a working connection. Raises `error` again if it is a bug or occurred in memory."""
         code = getattr(error, "sqlite_errorcode", None)
         code = code & 0xFF if isinstance(code, int) else None
         if isinstance(error, sqlite3.ProgrammingError):
@@ -166,7 +166,7 @@ class Database:
             raise error
 
     def _is_damage(self, error: Exception) -> bool:
-        """Whether a statement that works on a good file has failed because this file is not one."""
+        """Whether a statement that works on an intact file has failed because this file is damaged."""
         code = getattr(error, "sqlite_errorcode", None)
         if isinstance(error, DamagedError | UnicodeDecodeError):
             return True
@@ -176,7 +176,7 @@ class Database:
         return broken_index or bool(examine(self._active))
 
     def _replace(self, what: str, why: str) -> None:
-        """Keep the file under another name, and begin a new one with what can be read of it."""
+        """Keep the file under another name, and create a new one with what can be read of it."""
         kept = _free_name(self.path.with_name(f"{self.path.stem}.{what}{self.path.suffix}"))
         old, self._disk = self._disk, None
         try:
@@ -189,9 +189,9 @@ class Database:
             read = messages(disk)
             renewed = transact(disk, self.renew)
         except (OSError, WrongFileError, *_FAILURES) as error:
-            self._disk, begun = old, self._disk  # to read what it can still say
-            self._retreat(f"the file is {what} ({why}) and no new one can be begun ({error})", renew=True)
-            self._disk, old = None, begun or old  # `_catch_up` tries again with what is at the path by then
+            self._disk, begun = old, self._disk  # to read what is still readable
+            self._retreat(f"the file is {what} ({why}) and no new one can be created ({error})", renew=True)
+            self._disk, old = None, begun or old  # `_catch_up` tries again with the file at the path at that time
             return
         finally:
             if old is not None:
@@ -201,13 +201,13 @@ class Database:
         self._tell(f"{self.path.name} is {what} ({why}); it is kept as {kept}, and a new one is begun{rest}")
 
     def _follow(self) -> None:
-        """Go over to the file that is at the path now, and write there what the program holds in memory."""
+        """Switch to the file now at the path, and write the conversation in memory to it."""
         (file, log), (was, its_log) = identity(self.path), self._identity
         with contextlib.suppress(sqlite3.Error):
             if self._disk is not None:
                 self._disk.close()
         self._disk = None
-        if file != was and log is not None and log == its_log:  # an older file's: it would be taken for the new one's
+        if file != was and log is not None and log == its_log:  # of the old file: SQLite would use it for the new one
             for ending in ("-wal", "-shm"):
                 with contextlib.suppress(OSError):
                     os.unlink(f"{self.path}{ending}")
@@ -215,15 +215,15 @@ class Database:
             self._unsaved.insert(0, self._renew)  # `_catch_up` opens the file
             return
         on_disk, renewed = self._reopen()
-        if file == was or not on_disk:  # only its log was taken away, which closing has written to the file
+        if file == was or not on_disk:  # only its log was removed; closing has merged the log into the file
             return
         how = "removed" if file is None else "replaced by another file"
-        rest = "a new one is begun" if file is None else "the program goes on in that one"
+        rest = "a new one is begun" if file is None else "the program continues with that one"
         rest += ", and the present conversation is in it" if renewed else ""
         self._tell(f"{self.path} was {how} while the program had it open; {rest}")
 
     def _reopen(self) -> tuple[bool, bool]:
-        """Whether the file at the path takes changes, and whether there was something to write."""
+        """Whether the file at the path accepts changes, and whether there was something to write."""
         self._open()
         renewed = self._attempt(lambda db: transact(db, self.renew))
         if not self.on_disk:
@@ -234,13 +234,13 @@ class Database:
         self.renew(connection)
 
     def _retreat(self, why: str, *, renew: bool = False) -> None:
-        """Go on in memory, with a copy of what the disk can still say. `renew`: and of what the program holds."""
+        """Continue in memory, with a copy of what is readable on the disk; `renew`: add the conversation in memory."""
         memory = connect(":memory:")
         migrate(memory)
         if self._disk is not None:
             copy_rows(self._disk, memory, TEXTS)
         if not messages(memory):
-            # A folder in which nothing can be created: SQLite reads a file there only if told that nobody writes it.
+            # A read-only folder: SQLite reads a file there only if told that no process writes to it.
             with contextlib.suppress(sqlite3.Error):
                 frozen = sqlite3.connect(f"file:{quote(str(self.path))}?immutable=1", uri=True)
                 with contextlib.closing(frozen):
@@ -252,7 +252,7 @@ class Database:
         self._tell(f"conversations cannot be kept in {self.path}: {why}")
 
     def _catch_up(self) -> None:
-        """Bring to the disk what is in memory only, if the disk will have it now."""
+        """Write the changes that are in memory only to the disk, if that now works."""
         if self._memory is None:
             return
 
@@ -270,11 +270,11 @@ class Database:
         self._tell(f"conversations are kept in {self.path} again; nothing is missing")
 
     def _tell(self, problem: str) -> None:
-        """Several can come of one cause; the first says what it was. SQLite quotes what it found in the file."""
+        """Several problems can have one cause; the first one names it. SQLite quotes text that it found in the file."""
         problem = one_line(problem)
         self.problem = f"{self.problem}; {problem}" if self.problem else problem
 
 
 def _free_name(path: Path) -> Path:
-    """`path`, or with the time in its name where there is such a file already."""
+    """`path`, with the time added to its name if the file exists already."""
     return path if not path.exists() else path.with_name(f"{path.stem}.{time_ns()}{path.suffix}")

@@ -1,4 +1,4 @@
-"""Values of the database as the program's own types. What the program cannot have written is damage."""
+"""Converts database values to the program's types. A value that the program cannot have written means damage."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dflash_tui.conversations.branches import Branches, Node
 from dflash_tui.conversations.parse import parse
 from dflash_tui.conversations.store.card import Card
 
-LAST_SECOND = 253_402_300_799.0  # of the year 9999: no later date can be shown
+LAST_SECOND = 253_402_300_799.0  # in the year 9999: no later date can be shown
 _REPORT = msgspec.json.Decoder(TurnReport)
 
 
 class DamagedError(Exception):
-    """The file holds what no version of this program writes."""
+    """The file contains what no version of this program writes."""
 
 
 def text(value: object) -> str:
-    """Raises DamagedError, as every function here."""
+    """Raises DamagedError, like every function here."""
     if isinstance(value, str):
         return value
     raise DamagedError(f"{type(value).__name__} where a text belongs")
@@ -40,7 +40,7 @@ def whole_number(value: object) -> int:
 
 
 def seconds(value: object) -> float:
-    """Since 1970, of a date that can be shown."""
+    """Seconds since 1970, of a date that can be shown."""
     if isinstance(value, int | float) and 0 <= value <= LAST_SECOND:
         return float(value)
     raise DamagedError(f"{value if isinstance(value, float) else type(value).__name__} where a time belongs")
@@ -60,7 +60,7 @@ def packed(value: object) -> bytes:
     raise DamagedError(f"{type(value).__name__} where the record of a turn belongs")
 
 
-# What each column holds; a name means the same in every table.
+# The type of each column; a name means the same in every table.
 COLUMNS: Mapping[str, Callable[[object], Any]] = {
     **dict.fromkeys(("id", "title", "system", "model", "conversation", "message", "content", "thinking"), text),
     **dict.fromkeys(("leaf", "parent", "report"), text_or_none),
@@ -73,21 +73,21 @@ COLUMNS: Mapping[str, Callable[[object], Any]] = {
 
 
 def card(row: Sequence[object]) -> Card:
-    """Of the columns title, system, model, id, created, updated."""
+    """A card from the columns title, system, model, id, created, updated."""
     title, system, model, id = map(text, row[:4])
     return Card(title, system, model, id, seconds(row[4]), seconds(row[5]))
 
 
 def branches(rows: Sequence[Sequence[object]], leaf: object) -> Branches:
-    """A conversation of its rows in the order of writing."""
+    """A conversation from its rows in the order of writing."""
     try:
         return Branches(map(node, rows), text_or_none(leaf))
-    except ValueError as error:  # an index that no longer keeps ids apart
+    except ValueError as error:  # an index that no longer ensures unique ids
         raise DamagedError(str(error)) from None
 
 
 def node(row: Sequence[object]) -> Node:
-    """Of the columns role, content, parent, thinking, outcome, report, id, created."""
+    """A message from the columns role, content, parent, thinking, outcome, report, id, created."""
     return Node(
         role(row[0]),
         text(row[1]),
@@ -101,7 +101,7 @@ def node(row: Sequence[object]) -> Node:
 
 
 def _report(kept: str | None) -> TurnReport | None:
-    """A report that cannot be read, or does not fit itself, costs only the figures under an answer."""
+    """A report; one that is unreadable or inconsistent only costs the figures under an answer."""
     try:
         report = parse(kept, _REPORT) if kept else None
         if report is not None:

@@ -1,4 +1,4 @@
-"""What can still be read of a damaged file, whatever is damaged: its header, its schema, pages, single values."""
+"""Recovers what is readable in a damaged file, whether header, schema, pages or single values are damaged."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dflash_tui.conversations.store.schema import new_file
 TEXTS = ("conversation", "message")
 EVERYTHING = (*TEXTS, "turn")
 PAGE = 4096
-_EMPTY_PAGE = bytes((13, 0, 0, 0, 0, PAGE >> 8, PAGE & 255, 0))  # a leaf of a table without rows
-# In the order of the tables' definition: a table's statement may be unreadable while its rows are not.
+_EMPTY_PAGE = bytes((13, 0, 0, 0, 0, PAGE >> 8, PAGE & 255, 0))  # a leaf page of an empty table
+# Columns in the order of their definition: a table's statement may be unreadable although its rows are not.
 _NAMES = {
     "conversation": ("number", "id", "title", "system", "model", "created", "updated", "leaf"),
     "message": (
@@ -29,14 +29,14 @@ _NAMES = {
     ),
     "turn": ("message", "record"),
 }
-# What takes the place of a value that cannot be read; a row without one of the others is of no use.
+# Replacements for unreadable values; a row that lacks any other value is useless.
 _SPARE: Mapping[str, Any] = {
     **dict.fromkeys(("system", "model", "thinking", "outcome"), ""),
     **dict.fromkeys(("leaf", "parent", "report")),
     **dict.fromkeys(("created", "updated"), 0.0),
     "title": "untitled",
 }
-# A message keeps the conversation that it names in being, if only under a spare title.
+# A message recreates the conversation that it names, with a replacement title.
 _ITS_CONVERSATION = """
 INSERT OR IGNORE INTO conversation (id, title, system, model, created, updated)
 VALUES (:conversation, 'untitled', '', '', :created, :created)
@@ -44,7 +44,7 @@ VALUES (:conversation, 'untitled', '', '', :created, :created)
 
 
 def salvage(damaged: Path, target: sqlite3.Connection) -> None:
-    """Bring what can be read of a file, which is left as it is, into new tables. Raises errors of `target` only."""
+    """Copy what is readable in a file to new tables; the file is not changed. Raises errors of `target` only."""
     with tempfile.TemporaryDirectory(dir=damaged.parent, ignore_cleanup_errors=True) as folder:
         copy = Path(folder) / "copy.db"
         try:
@@ -68,7 +68,7 @@ def copy_rows(source: sqlite3.Connection, target: sqlite3.Connection, tables: Se
             marks = ", ".join("?" * len(names))
             insert = f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({marks})"
             for row in _rows(source, f"SELECT {', '.join(names)} FROM {table} ORDER BY rowid"):
-                with contextlib.suppress(sqlite3.IntegrityError, DamagedError):  # of a message that is lost
+                with contextlib.suppress(sqlite3.IntegrityError, DamagedError):  # its message is lost
                     values = dict(zip(names, _repaired(names, row), strict=True))
                     if table == "message":
                         target.execute(_ITS_CONVERSATION, values)
@@ -78,7 +78,7 @@ def copy_rows(source: sqlite3.Connection, target: sqlite3.Connection, tables: Se
 
 
 def _rows(source: sqlite3.Connection, query: str) -> Iterator[Sequence[object]]:
-    """From both ends, where a damaged page is between: a row may come twice then."""
+    """Rows from both ends, if a damaged page is between; a row may then occur twice."""
     for order in (" ASC", " DESC"):
         try:
             yield from source.execute(query + order)
@@ -125,7 +125,7 @@ def _mend_header(copy: Path) -> None:
 
 
 def _mend_schema(copy: Path) -> None:
-    """Leave only the tables that are read, under their names and without indexes, each where it most likely is."""
+    """Keep only the tables that are read, under their names, without indexes, each at its most likely root page."""
     query = "SELECT name, rootpage, sql FROM sqlite_master WHERE rootpage > 0"
     try:
         with _lenient(copy) as connection:
@@ -134,7 +134,7 @@ def _mend_schema(copy: Path) -> None:
     except (
         sqlite3.Error,
         UnicodeDecodeError,
-    ):  # its page: tables are then where a new file has them
+    ):  # the page of the schema is damaged: assume the root pages of a new file
         with contextlib.closing(new_file()) as connection:
             found = connection.execute(query).fetchall()
         with copy.open("r+b") as file:
@@ -146,7 +146,7 @@ def _mend_schema(copy: Path) -> None:
 
 @contextlib.contextmanager
 def _lenient(copy: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that lets its schema be read and written whatever it says."""
+    """A connection that can read and write its schema, even an invalid one."""
     with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as connection:
         connection.text_factory = lambda data: data.decode(errors="replace")
         connection.execute("PRAGMA writable_schema = ON")
@@ -168,6 +168,6 @@ def _rewrite(connection: sqlite3.Connection, found: Sequence[tuple[object, int, 
 
 
 def _likeness(table: str, names: Sequence[str], name: object, sql: object) -> float:
-    """How much a row of the schema looks like that of a table: its name above all, then its columns."""
+    """How well a row of the schema matches a table: first by name, then by columns."""
     named = 3 * SequenceMatcher(None, table, str(name)).ratio()
     return named + sum(column in str(sql) for column in names) / len(names) + str(sql).startswith("CREATE TABLE")

@@ -1,4 +1,4 @@
-"""The tables, and how an older file becomes a present one: numbered migrations, each in one transaction."""
+"""The tables, and the upgrade of older files: numbered migrations, each in one transaction."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import time
 from dflash_tui import __version__
 from dflash_tui.conversations.store.rows import DamagedError
 
-# Once released a statement here stays as it is, or every older file would be taken for a damaged one: a new migration
-# changes the tables. `number` is the order of writing and what the search refers to; `id` is what the program calls a
-# row by, made by the program, so that a change that met a full disk can be made again later. A message without a parent
-# opens its conversation; messages with one parent are siblings: answers to one message, or wordings of one.
+# A released statement must not change, or every older file would be taken for a damaged one: a new migration
+# changes the tables. `number` is the order of writing and the key of the search index; `id` is chosen by the program,
+# so that a change that failed on a full disk can be made again later. A message without a parent
+# starts its conversation; messages with the same parent are siblings: answers to one message, or versions of one.
 _TABLES = (
     """CREATE TABLE migration (version INTEGER PRIMARY KEY, program TEXT NOT NULL, applied REAL NOT NULL)""",
     """CREATE TABLE conversation (
@@ -68,12 +68,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 VERSION = len(MIGRATIONS)
 OURS = {"migration", "conversation", "message", "turn"}
-# Tables that the search keeps for itself: what is in them, and how they are written, is a matter of SQLite's version.
+# Internal tables of the search index: their content and their statements depend on SQLite's version.
 _SEARCH_OWN = re.compile(r"(message_content|conversation_title)_(data|idx|docsize|config)")
 
 
 class WrongFileError(Exception):
-    """A good database, but not one for this program: `kind` is newer or foreign, the text says why."""
+    """An intact database, but not one for this program: `kind` is newer or foreign, the text says why."""
 
     def __init__(self, kind: str, why: str) -> None:
         super().__init__(why)
@@ -81,11 +81,11 @@ class WrongFileError(Exception):
 
 
 def migrate(connection: sqlite3.Connection, until: int = VERSION) -> None:
-    """Bring the tables up to date, and see that they are those of this program.
+    """Bring the tables up to date, and check that they are those of this program.
 
-    Raises WrongFileError, DamagedError or sqlite3.Error; the file is then as it was.
+    Raises WrongFileError, DamagedError or sqlite3.Error; the file is unchanged then.
     """
-    connection.execute("BEGIN")  # one moment for both: another app may be making the tables just now
+    connection.execute("BEGIN")  # both in one transaction: another app may be creating the tables at the same time
     try:
         version = _version(connection)
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -103,7 +103,7 @@ def migrate(connection: sqlite3.Connection, until: int = VERSION) -> None:
 
 
 def _agree(connection: sqlite3.Connection, version: int) -> None:
-    """The version in the file's header is that of the last migration. Raises WrongFileError for a newer one."""
+    """Check that the version in the header is that of the last migration. Raises WrongFileError for a newer one."""
     [(applied,)] = connection.execute("SELECT max(version) FROM migration").fetchall()
     if version != applied:
         raise DamagedError(f"its version is {version}, and its last migration {applied}")
@@ -112,14 +112,14 @@ def _agree(connection: sqlite3.Connection, version: int) -> None:
 
 
 def compare(connection: sqlite3.Connection) -> None:
-    """Raises DamagedError where a table, index or trigger is not as this program makes it."""
+    """Raises DamagedError if a table, index or trigger differs from what this program creates."""
     if changed := sorted(reference() - _objects(connection)):
         raise DamagedError(f"the {changed[0][0]} {changed[0][1]} is missing or not as this program makes it")
 
 
 @functools.cache
 def reference() -> frozenset[tuple[str, ...]]:
-    """What a new file holds. Raises sqlite3.OperationalError where this Python's SQLite has no full-text search."""
+    """The content of a new file. Raises sqlite3.OperationalError if this Python's SQLite has no full-text search."""
     with contextlib.closing(new_file()) as connection:
         return _objects(connection)
 
@@ -161,7 +161,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _writer(connection: sqlite3.Connection, version: int) -> str:
-    """Who wrote a file of a later version; its table of migrations may have changed too."""
+    """The program that wrote a newer file; its table of migrations may have changed too."""
     try:
         row = connection.execute("SELECT program FROM migration ORDER BY version DESC").fetchone()
     except sqlite3.Error:
