@@ -116,7 +116,7 @@ async def test_a_file_goes_with_a_message_and_is_shown_as_a_line(
         await shows(pilot, "❯ read @notes.md", "▫ notes.md · 15B")
         assert "the fox is red" not in screen_text(app)
         await send(pilot, "and @x.bin")
-        await shows(pilot, "@x.bin is no text")
+        await shows(pilot, "@x.bin is not text")
         await send(pilot, "and @gone.md")
         await shows(pilot, "@gone.md: no such file")
         assert app.chat.prompt.text == "and @gone.md"

@@ -54,7 +54,7 @@ def test_what_is_no_mention(folder: Path, text: str) -> None:
         ("@gone.md", "@gone.md: no such file; @@ writes a plain @"),
         ("@src/", "@src/ is a folder; name files in it: @src/*.py"),
         ("@src/*.rs", "@src/*.rs: no file has such a name"),
-        ("@picture.txt", "@picture.txt is no text; only text in UTF-8 can be sent"),
+        ("@picture.txt", "@picture.txt is not text; only text in UTF-8 can be sent"),
         ("@large.log", f"holds more than {MOST_BYTES:,} bytes"),
         ("@locked.txt", "@locked.txt cannot be read: Permission denied; the message is not sent"),
         ("@pipe.txt", "a FIFO"),

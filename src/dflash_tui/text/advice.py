@@ -1,6 +1,6 @@
-"""What a user can do about a refusal of the decoder, in the words of the front end: options here, keys there.
+"""What a user can do after a refusal of the decoder: options on the command line, keys in the app.
 
-The decoder names neither; its errors carry a code, and a load that does not fit its figures.
+The decoder names neither. Its errors carry a code, and the error for a load that does not fit carries the figures.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _said(error: DFlashError, table: Mapping[Code, str]) -> list[str]:
 
 
 def _options(error: DFlashError) -> list[str]:
-    """For a load that does not fit."""
+    """Options for a load that does not fit."""
     if isinstance(error, RanOutError):
         return [fits.options(one, error.plan.setup) for one in error.plan.remedies]
     if not isinstance(error, OutOfMemoryError) or (short := error.shortage) is None:

@@ -1,4 +1,4 @@
-"""Times in the past, as people say them."""
+"""Times in the past, in everyday form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 
 
 def ago(seconds: float, now: float) -> str:
-    """A time in the past as people say it: 5 min ago, 3 h ago, yesterday 14:05, Tue 09:30, 2026-01-31."""
+    """A time in the past in everyday form: 5 min ago, 3 h ago, yesterday 14:05, Tue 09:30, 2026-01-31."""
     past = now - seconds
     if past < 0 or past >= 7 * 86_400:
         return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d")

@@ -20,7 +20,7 @@ def bar(fraction: float, width: int) -> str:
 
 
 def columns(shares: Sequence[float], rows: int) -> list[str]:
-    """A column of one cell for each share of 1, `rows` high, from the top line down; anything above zero shows."""
+    """Columns for shares from 0 to 1, each one cell wide and `rows` high, top line first; anything above zero shows."""
     levels = [max(round(min(share, 1.0) * rows * 8), 1) if share > 0 else 0 for share in shares]
     return ["".join(_EIGHTHS[min(max(level - row * 8, 0), 8)] for level in levels) for row in reversed(range(rows))]
 
@@ -51,7 +51,7 @@ def meter(fraction: float, width: int = 8) -> str:
 
 
 def short(count: float) -> str:
-    """A count for a narrow place: 842, 1.9k, 32k, 1.1M."""
+    """A short form of a count: 842, 1.9k, 32k, 1.1M."""
     for limit, unit in ((1_000_000, "M"), (1_000, "k")):
         if count >= limit:
             value = count / limit
@@ -65,12 +65,12 @@ def counted(count: int, what: str) -> str:
 
 
 def speed(rate: float) -> str:
-    """Tokens per second: two digits that matter."""
+    """Tokens per second; one decimal below 10."""
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
 def change(shown: str, beside: str) -> float:
-    """The share by which a figure differs from the one beside it, of both as they are shown; 0 beside nothing."""
+    """The relative difference between two figures as displayed, after rounding; 0 if `beside` is 0."""
     before = float(beside)
     return float(shown) / before - 1 if before else 0.0
 
@@ -92,7 +92,7 @@ def chance(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A time that people wait: 84 ms, 1.4 s, 2 m 05 s."""
+    """A duration: 84 ms, 1.4 s, 2 m 05 s."""
     if value < 0.995:
         return f"{value * 1000:.0f} ms"
     if value < 60:

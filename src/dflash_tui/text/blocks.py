@@ -1,4 +1,4 @@
-"""Blocks of styled lines, arranged above or next to each other. What the panels are drawn from."""
+"""Blocks of styled lines, arranged above or next to each other. The panels are built from them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def line(*spans: str | Span) -> Line:
 
 
 def wrapped(text: str, width: int, style: str = "") -> Block:
-    """A text over as many lines as it needs, broken between words; nothing for an empty one."""
+    """A text wrapped between words; no lines for an empty one."""
     return [[(part, style)] for part in textwrap.wrap(text, max(width, 8), drop_whitespace=True)]
 
 
 def dotted(parts: Iterable[str], width: int) -> list[str]:
-    """Parts with a dot between them, over as many lines as they need; no line begins or ends with a dot."""
+    """Parts separated by dots, wrapped; no line begins or ends with a dot."""
     lines: list[str] = []
     for part in filter(None, parts):
         longer = f"{lines[-1]}{DOT}{part}" if lines else part
@@ -39,7 +39,7 @@ def dotted(parts: Iterable[str], width: int) -> list[str]:
 
 
 def flowed(spans: Iterable[Span], width: int) -> Block:
-    """As `wrapped`, of parts in styles of their own; each begins and ends between words."""
+    """As `wrapped`, for parts with their own styles; each begins and ends between words."""
     lines: list[list[Span]] = [[]]
     used = 0
     for text, style in spans:
@@ -55,7 +55,7 @@ def flowed(spans: Iterable[Span], width: int) -> Block:
 
 
 def beside(left: Block, right: Block, width: int) -> Block:
-    """Two blocks side by side; the left one is padded to `width` cells, and two more."""
+    """Two blocks side by side; the left one is padded to `width` plus two cells."""
     joined: Block = []
     for a, b in zip_longest(left, right, fillvalue=()):
         used = sum(cell_len(text) for text, _ in a)
@@ -64,7 +64,7 @@ def beside(left: Block, right: Block, width: int) -> Block:
 
 
 def content(lines: Iterable[Line]) -> Content:
-    """The lines as what a Static shows."""
+    """The lines as content for a Static."""
     spans: list[Span] = []
     for one in lines:
         spans += one

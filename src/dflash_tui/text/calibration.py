@@ -1,4 +1,4 @@
-"""Calibration as text: what the drafter said and how it turned out."""
+"""Calibration as text: the drafter's probabilities against what the target accepted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIGURES = 26  # cells before a bar
 
 
 def drawn(steps: Iterable[StepEvent], width: int, of: str) -> Content:
-    """Two tables: by draft position, and by the probability that the drafter gave. `of` says of which steps."""
+    """Two tables: by draft position, and by the drafter's probability. `of` says which steps they cover."""
     kept = list(steps)
     positions, bins = by_position(kept), by_probability(kept)
     head: Block = [[("Calibration", "bold"), *told(f"  {of}", _DIM)]]
@@ -53,7 +53,7 @@ def drawn(steps: Iterable[StepEvent], width: int, of: str) -> Content:
 
 
 def _beside(hit: float, said: float, width: int) -> str:
-    """A bar for one share with a mark where the other is."""
+    """A bar for one share with a mark at the other."""
     at = min(int(said * width), width - 1)
     drawn = bar(hit, width)
     return drawn[:at] + "│" + drawn[at + 1 :]

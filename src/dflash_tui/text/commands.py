@@ -1,4 +1,4 @@
-"""Which text is a slash command and which a message."""
+"""Tells slash commands from messages."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def is_command(text: str) -> bool:
 
 
 def as_message(text: str) -> str:
-    """What is sent for text that is no command: a doubled slash loses one."""
+    """The message to send for text that is no command: a doubled slash becomes a single one."""
     return text[1:] if text.startswith("//") else text

@@ -12,7 +12,7 @@ NAME, SIZE, BAR = 14, 10, 30
 
 
 def changes(setup: Setup, before: Setup) -> Iterator[tuple[str, str]]:
-    """What differs from `before`: in words, and as an option of the command line."""
+    """The differences from `before`: in words, and as options of the command line."""
     if setup.kv != before.kv:
         yield f"keys and values as {setup.kv}", f"--kv {setup.kv}"
     if not setup.drafted and before.drafted:
@@ -28,12 +28,12 @@ def changes(setup: Setup, before: Setup) -> Iterator[tuple[str, str]]:
 
 
 def remedy_words(remedy: Remedy, before: Setup) -> str:
-    """A remedy in a line, without its figures."""
+    """A remedy in one line, without its figures."""
     return " and ".join(words for words, _ in changes(remedy.setup, before))
 
 
 def options(remedy: Remedy, before: Setup) -> str:
-    """What it is on the command line."""
+    """The remedy as options of the command line."""
     return " ".join(option for _, option in changes(remedy.setup, before))
 
 
@@ -45,14 +45,14 @@ def verdict(plan: MemoryPlan) -> str:
 
 
 def fewer_rows(setup: Setup) -> str:
-    """What is said where there is no room to read prompts at full speed; nothing where there is."""
+    """A note if there is not enough memory to read prompts at full speed, else empty."""
     if setup.rows == PREFILL_ROWS:
         return ""
     return f"prompts are read {setup.rows:,} tokens at once, not {PREFILL_ROWS:,}, to make it fit"
 
 
 def lines(plan: MemoryPlan) -> Iterator[str]:
-    """The whole plan for people."""
+    """The whole plan as text."""
     setup = plan.setup
     yield f"{setup.context:,} positions, keys and values as {setup.kv}; reckoned for {plan.machine}"
     yield ""

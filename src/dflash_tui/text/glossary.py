@@ -1,7 +1,7 @@
-"""One glossary for every figure and parameter: what `?`, the tour, the parameters' help and the README say.
+"""One glossary for every figure and parameter, used by `?`, the tour, the parameters' help and the README.
 
-A figure is drawn with `figure(key, style)` as its style, or by `told` where it stands in a sentence. The key goes with
-the drawn cells: a click finds it there, `?` finds all keys of a panel, and a test finds every number without one.
+A figure is drawn with `figure(key, style)` as its style, or by `told` within a sentence. The drawn cells carry the
+key: a click looks it up, `?` collects all keys of a panel, and a test finds every number without one.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dflash_core.knobs import CONTEXT, SPECS, Spec
 from dflash_tui.text.knob_terms import MORE
 from dflash_tui.text.terms import TERMS, Term
 
-META = "figure"  # the name under which a cell's style has its key
+META = "figure"  # the name of the key in a cell's style
 SHORT = {
     "budget": ("B=", "tree ", "chain "), "p_min": ("p=",), "temperature": ("T ", "T="),
     "tree_temperature": ("tree T ",), "draft_window": ("window ",),
 }  # fmt: skip
-"""How parameters are called where there is little room."""
+"""Short names of parameters, for narrow places."""
 QUOTED = "quoted"
-"""The key of text that is not the program's: names, paths, prompts, answers. Its numbers are no figures."""
+"""The key of text from elsewhere: names, paths, prompts, answers. Its numbers are not figures."""
 
 
 def _of_knob(spec: Spec) -> Term:
-    more, source = MORE.get(spec.name, ("", "dflash_core.knobs:Knobs"))  # a test misses what is not there
+    more, source = MORE.get(spec.name, ("", "dflash_core.knobs:Knobs"))  # a test checks that none is missing
     allowed = f"{more} Allowed: {spec.allowed}; default {spec.show(spec.default)}."
     names = "|".join(dict.fromkeys(re.escape(one) for one in (spec.name, spec.label)))
     units = (f"(?:{names})[ =]{{n}}", *(f"{short}{{n}}" for short in SHORT.get(spec.name, ())))
@@ -38,17 +38,17 @@ GLOSSARY: Mapping[str, Term] = {term.key: term for term in (*TERMS, *map(_of_kno
 
 
 def figure(key: str, style: str = "") -> str:
-    """A style with the key of a figure in it; it stands last in the style."""
+    """A style that carries the key of a figure, at its end."""
     return f"{style} {META}='{key}'".lstrip()
 
 
 def told(text: str, style: str = "", otherwise: str = "") -> list[tuple[str, str]]:
-    """A sentence in parts, each number that stands before a unit, or after a parameter's name, with its key.
+    """A sentence in parts. Each number before a unit, or after a parameter's name, carries the key of its figure.
 
-    `otherwise` is the key of the other numbers, where all of them are one figure.
+    `otherwise` is the key of the remaining numbers, if all of them are the same figure.
     """
     if not any(map(str.isdigit, text)):
-        return [(text, style)] if text else []  # most are such, and the pattern takes long to make
+        return [(text, style)] if text else []  # most texts have no digit, and the pattern is slow to build
     parts: list[tuple[str, str]] = []
     at = 0
     for match in _pattern(otherwise).finditer(text):
@@ -63,7 +63,7 @@ def told(text: str, style: str = "", otherwise: str = "") -> list[tuple[str, str
 
 
 def sentence(text: str, style: str = "", otherwise: str = "") -> Content:
-    """`told`, as a widget shows it."""
+    """`told`, as content for a widget."""
     return Content.assemble(*told(text, style, otherwise))
 
 
@@ -74,7 +74,7 @@ _KEYS = [key for _, key in _UNITS]
 
 @cache
 def _pattern(otherwise: str) -> re.Pattern[str]:
-    """Longer units first: `130 tok/s` is no `130 tok`."""
+    """Longer units come first: `130 tok/s` is not `130 tok`."""
     found = [f"(?P<u{place}>{unit.replace('{n}', _NUMBER)})" for place, (unit, _) in enumerate(_UNITS)]
     found += [_NUMBER] if otherwise else []
     return re.compile(rf"(?<![\w.])(?:{'|'.join(found)})(?!\w)")

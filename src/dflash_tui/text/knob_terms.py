@@ -1,4 +1,4 @@
-"""The glossary's parameters: what is said beyond the one line of `dflash_core.knobs`, and where each is used."""
+"""The glossary's parameters: text beyond the one line in `dflash_core.knobs`, and where each one is used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MORE: dict[str, tuple[str, str]] = {
         "dflash_core.tree:build",
     ),
     "p_min": (
-        "Unlikely drafts cost time and are seldom right. 0 takes all that the budget has room for; .05 to .15 makes "
+        "Unlikely drafts cost time and are seldom right. 0 takes all that fit into the budget; .05 to .15 makes "
         "trees small where the drafter is unsure.",
         "dflash_core.tree:build",
     ),
@@ -31,11 +31,11 @@ MORE: dict[str, tuple[str, str]] = {
         "dflash_core.tree:candidates",
     ),
     "by_parent": (
-        "DFlash 2 and DSpark drafters know how likely a token is after another. Off takes each position for itself.",
+        "DFlash 2 and DSpark drafters know how likely a token is after another. Off treats each position separately.",
         "dflash_core.pair_scores:PairScores.log_probs",
     ),
     "chain_seed": (
-        "The likeliest chain is in the tree whatever else is; the rest of the budget goes to branches.",
+        "The likeliest chain is always in the tree; the rest of the budget goes to branches.",
         "dflash_core.tree:build",
     ),
     "from_text": (
@@ -80,11 +80,11 @@ MORE: dict[str, tuple[str, str]] = {
         "dflash_core.text.reasoning:Reasoning.variables",
     ),
     "thinking_budget": (
-        "Behind the last token of it the model's own closing tag is said in its place.",
+        "After its last token the program inserts the model's own closing tag.",
         "dflash_core.guards.turn:TurnGuard.limit",
     ),
     "loop_guard": (
-        "Looked for after every 32 tokens: a period that repeats, or the same runs of words again and again.",
+        "Checked after every 32 tokens: a repeating period, or the same runs of words again and again.",
         "dflash_core.guards.loops:find_loop",
     ),
     "answer_loop_guard": (
@@ -106,7 +106,7 @@ MORE: dict[str, tuple[str, str]] = {
         "dflash_core.sampling:gumbel",
     ),
     "max_tokens": (
-        "Reasoning counts. An answer that ends by it says so.",
+        "Reasoning counts. An answer that reaches the limit says so.",
         "dflash_core.backends.decoder:stop_at",
     ),
     "ignore_eos": ("What comes after the end is seldom worth reading.", "dflash_core.backends.decoder:stop_at"),

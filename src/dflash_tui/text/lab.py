@@ -1,4 +1,4 @@
-"""What the lab has measured, in words and columns: for the screens and for the command line."""
+"""The lab's results in words and columns, for the screens and for the command line."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dflash_tui.text.plot import Mark
 SURE = {"measured": "", "interpolated": "~", "extrapolated": "≈"}
 HEADINGS = ("tok/s", "quartiles", "tok/step", "ms/step", "against the best")
 FIGURES = ("median", "quartiles", "acceptance", "step_ms", "difference")
-"""What the columns of the table are after the first, by the glossary."""
+"""Glossary keys of the table's columns after the first."""
 
 
 def headings(result: SweepResult) -> tuple[str, ...]:
-    """The columns of the table, the first of them by what was swept."""
+    """The columns of the table; the first is named after the swept parameters."""
     return (f"  {', '.join(SPEC[name].label for name in result.axes) or 'setting'}", *HEADINGS)
 
 
 def cells(row: Row, top: Row | None, axes: Sequence[str]) -> tuple[str, ...]:
-    """One line of the table, a text per column of `headings`."""
+    """One row of the table: a text per column of `headings`."""
     values = ", ".join(show(SPEC[name], getattr(row.setting.knobs, name)) for name in axes)
     return (
         f"{'★' if row is top else ' '} {values or row.setting.label}",
@@ -40,12 +40,12 @@ def cells(row: Row, top: Row | None, axes: Sequence[str]) -> tuple[str, ...]:
 
 
 def spread(it: Summary) -> str:
-    """The quartiles; one run has none."""
+    """The quartiles; empty for a single run."""
     return f"{speed(it.low)}–{speed(it.high)}" if it.n > 1 else "one run"
 
 
 def against(row: Row, top: Row) -> str:
-    """A row beside the best: the share is of the two medians shown, the verdict that of the paired test."""
+    """A row compared with the best: the share is of the two medians shown, the verdict of the paired test."""
     share = percent(change(speed(row.tok_s.median), speed(top.tok_s.median)))
     it = row.versus_best
     if it is None:
@@ -58,7 +58,7 @@ def against(row: Row, top: Row) -> str:
 
 
 def table(result: SweepResult) -> list[str]:
-    """The table as aligned lines; a field of speeds below it where two parameters were swept."""
+    """The table as aligned lines; if two parameters were swept, a grid of speeds follows."""
     its = rows(result)
     top = best(its)
     body = [headings(result), *(cells(row, top, result.axes) for row in its)]
@@ -72,7 +72,7 @@ def table(result: SweepResult) -> list[str]:
 
 
 def field(result: SweepResult) -> list[str]:
-    """Median tok/s over two parameters, the first one downwards; nothing where one was swept."""
+    """Median tok/s over two parameters, the first one downwards; empty if only one was swept."""
     if len(result.axes) != 2:
         return []
     down, across = result.axes
@@ -81,7 +81,7 @@ def field(result: SweepResult) -> list[str]:
     speeds = {(getattr(r.setting.knobs, down), getattr(r.setting.knobs, across)): r for r in its}
     ys = dict.fromkeys(getattr(one.knobs, down) for one in result.settings)
     xs = dict.fromkeys(getattr(one.knobs, across) for one in result.settings)
-    head = f"tok/s: {SPEC[down].label} ↓, {SPEC[across].label} →"  # short: it stands beside a wide table
+    head = f"tok/s: {SPEC[down].label} ↓, {SPEC[across].label} →"  # short: it is next to a wide table
     names = [show(SPEC[down], y) for y in ys]
     gutter = max(map(len, names))
     lines = [head, " " * gutter + "".join(f"{show(SPEC[across], x):>8}" for x in xs)]
@@ -96,20 +96,20 @@ def field(result: SweepResult) -> list[str]:
 
 
 def curve(result: SweepResult) -> tuple[list[Mark], str]:
-    """Median tok/s over the one parameter that was swept, and a title; no marks where it has no order."""
+    """Median tok/s over the only swept parameter, and a title; no marks if its values have no order."""
     if len(result.axes) != 1 or SPEC[result.axes[0]].kind not in ("int", "float"):
         return [], ""
     its = rows(result)
     top = best(its)
     marks = [
         Mark(float(getattr(row.setting.knobs, result.axes[0])), row.tok_s.median, "★" if row is top else "●")
-        for row in sorted(its, key=lambda row: row is top)  # the best last, so that it shows
+        for row in sorted(its, key=lambda row: row is top)  # the best last, so that it is on top
     ]
     return marks, f"tok/s by {SPEC[result.axes[0]].label}   ★ best"
 
 
 def notes(result: SweepResult, *, running: bool = False) -> list[str]:
-    """What the table alone would not say: how much was measured, what was left out, whether texts agree."""
+    """What the table does not tell: how much was measured, what was left out, whether texts agree."""
     left_out, its = result.excluded, rows(result)
     prompts = len(result.prompts) - len(left_out)
     lines = [
@@ -137,7 +137,7 @@ def notes(result: SweepResult, *, running: bool = False) -> list[str]:
 
 
 def fixed(result: SweepResult) -> str:
-    """What all settings of a sweep have in common: what drafts, and what differs from the defaults."""
+    """What all settings of a sweep share: the drafter, and what differs from the defaults."""
     knobs = [setting.knobs for setting in result.settings]
     same = [name for name in SPEC if len({getattr(one, name) for one in knobs}) == 1 and name not in result.axes]
     always = ("mode", "policy", "budget", "p_min", "temperature", "max_tokens")
@@ -153,7 +153,7 @@ def progress(it: ExperimentProgress) -> str:
 
 
 def best_line(it: Curve) -> str:
-    """The finding of a what-if curve in one line."""
+    """The result of a what-if curve in one line."""
     top, now = it.best, it.at(it.current)
     if top is None:
         timed = "only steps of one budget" if it.measured else "too few steps"
@@ -166,7 +166,7 @@ def best_line(it: Curve) -> str:
 
 
 def auto_line(auto: AutoTurn, it: Curve) -> str:
-    """What auto made of the turn, and what the fixed budget would have made of it."""
+    """The turn's figures under auto, and those that the fixed budget would have had."""
     text = f"auto: {auto.length:.2f} tok/step with {auto.nodes:.1f} draft tokens"
     fixed = it.at(it.current)
     saved = auto.saved(fixed) if fixed is not None else None
@@ -182,7 +182,7 @@ def auto_cells(auto: AutoTurn) -> tuple[str, str, str]:
 
 
 def sources(it: Curve) -> str:
-    """Where the step times of a curve come from."""
+    """The source of a curve's step times."""
     if not it.measured:
         return "ms per step: not timed yet"
     shown = it.measured if len(it.measured) <= 8 else (*it.measured[:7], "…")
@@ -210,7 +210,7 @@ def finding(it: Versus, labels: Sequence[str]) -> str:
 
 
 def versus_table(it: Versus) -> list[str]:
-    """Median and quartiles of both sides, and the share of the two medians, a line per figure."""
+    """Median and quartiles of both sides, and the relative difference of the medians, a line per figure."""
     lines = [f"{'':<20}{'A':>21}{'B':>21}   B against A"]
     for one in it.figures:
         digits = 2 if one.unit == "tok/step" else 1
@@ -226,7 +226,7 @@ def versus_table(it: Versus) -> list[str]:
 
 
 def same_text(it: Versus) -> str:
-    """Whether the newest answers are the same."""
+    """Whether the newest answers of both sides are the same."""
     if it.same_tokens:
         return f"both answers are the same, {len(it.a.tokens)} tokens"
     return f"the answers differ ({len(it.a.tokens)} and {len(it.b.tokens)} tokens): underlined below"

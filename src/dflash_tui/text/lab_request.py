@@ -1,4 +1,4 @@
-"""What is typed into the lab's screens: `budget=4..63 p_min=0,0.1 repeats=3 prompts=FILE`."""
+"""Parses the input of the lab's screens: `budget=4..63 p_min=0,0.1 repeats=3 prompts=FILE`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ AB = TREE_OR_CHAIN
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to measure on. Without `prompts` it is the last prompt of the conversation."""
+    """What to measure on: `prompts`, or else the last prompt of the conversation."""
 
     repeats: int | None = None
     prompts: Path | None = None
     samples: int = SAMPLES
 
     def cases(self, last: Case | None) -> tuple[Case, ...]:
-        """The prompts. Raises FormatError, or DFlashError where there is none."""
+        """The prompts. Raises FormatError, or DFlashError if there is none."""
         if self.prompts is not None:
             return tuple(map(Case.of, sample(read_prompts(self.prompts), self.samples)))
         if last is None:
@@ -37,7 +37,7 @@ class Options:
         return (last,)
 
     def rounds(self, cases: int) -> int:
-        """The repeats asked for, or as many as let a difference show."""
+        """The requested repeats, or enough of them to show a difference."""
         return self.repeats or default_repeats(cases)
 
 
@@ -48,14 +48,14 @@ def parse_sweep(text: str) -> tuple[tuple[Axis, ...], Options]:
 
 
 def parse_ab(text: str, base: Knobs, limits: Limits) -> tuple[tuple[Setting, Setting], Options]:
-    """Two settings and options, which may stand on either side of the bar. Raises KnobError."""
+    """Two settings and the options, which may be on either side of the bar. Raises KnobError."""
     sides = [_words(side) for side in text.split("|", 1)]
     pair = " | ".join(" ".join(_settings(side)) for side in sides)
     return parse_pair(pair, base, limits), _options([word for side in sides for word in side])
 
 
 def _words(text: str) -> list[str]:
-    """`name=value` each, no name twice."""
+    """Parse `name=value` pairs; no name may occur twice."""
     try:
         words = joined(shlex.split(text))
     except ValueError:

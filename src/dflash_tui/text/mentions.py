@@ -1,6 +1,6 @@
 """Files that a message names with an @: `@notes.md`, `@src/*.py`, `@"a name with spaces.txt"`.
 
-What is sent is the message and, below it, each file in a fence of its own. The app shows a line per file instead.
+The model gets the message and, below it, each file in its own fence. The app shows one line per file instead.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dflash_core.errors import DFlashError, InputError
 from dflash_core.files import open_input, read_input
 from dflash_tui.text.bars import short
 
-MOST_BYTES = 1 << 20  # of one file
-MOST_FILES = 20  # of one pattern, and of one message
+MOST_BYTES = 1 << 20  # bytes of one file
+MOST_FILES = 20  # files of one pattern, and of one message
 MOST_LISTED = 400  # entries of a folder that are checked while a name is typed
 OFFERED = 40
-LOOKED_AT = 4_096  # bytes of a file, to tell whether it is text
-BYTES_PER_TOKEN = 4  # of most text; the number of tokens is counted when the model is there
+LOOKED_AT = 4_096  # bytes of a file that are checked for being text
+BYTES_PER_TOKEN = 4  # typical for text; the tokens are counted once the model is loaded
 _MENTION = re.compile(r'(?<![\w@/.])@(?:"([^"\n]+)"|([^\s@"\'`,;:()<>{}|]+))')
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _ENDINGS = frozenset(
@@ -35,12 +35,12 @@ _ATTACHED = re.compile(r"\n\nFile ([^\n]+), ([\d,]+) bytes:\n(`{3,})[^\n]*\n(.*?
 
 
 class MentionError(DFlashError):
-    """A file that a message names and that cannot be sent."""
+    """A message names a file that cannot be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """How a file was named: what stands before the name, and what to do about a name that is none."""
+    """How a file was named: the mark before the name, and the advice for a name that matches no file."""
 
     mark: str
     remedy: str
@@ -59,7 +59,7 @@ class Attached:
     size: int
 
     def as_text(self) -> str:
-        """Under the message: a fence that nothing in the file closes."""
+        """The file as added below the message, in a fence long enough that nothing in the file closes it."""
         longest = max((len(run) for run in re.findall(r"`{3,}", self.text)), default=2)
         fence = "`" * (longest + 1)
         language = self.name.rpartition(".")[2] if "." in self.name else ""
@@ -68,13 +68,13 @@ class Attached:
 
 
 def files(text: str, folder: Path) -> str:
-    """The files that a message names, as they stand below it. Raises MentionError: one of them cannot be sent."""
+    """The files that a message names, as added below it. Raises MentionError if one of them cannot be sent."""
     return attached(list(mentioned(text)), folder)
 
 
 def attached(names: Sequence[str], folder: Path, how: Named = TYPED) -> str:
-    """Files by name or pattern, each once, as they stand below a message. Of a message that is typed, a word may only
-    look like the name of a file.
+    """Files by name or pattern, each once, as added below a message. In a typed message a word may look like the name
+    of a file without being one.
 
     Raises MentionError.
     """
@@ -89,13 +89,13 @@ def attached(names: Sequence[str], folder: Path, how: Named = TYPED) -> str:
 
 
 def mentioned(text: str) -> Iterator[str]:
-    """The names after an @, those in code left out."""
+    """The names after an @, except in code."""
     for found in _MENTION.finditer(_FENCE.sub(lambda code: " " * len(code[0]), text)):
         yield found[1] or found[2].rstrip(".!?") or found[2]
 
 
 def attach(path: Path, name: str, how: Named = TYPED) -> Attached:
-    """A text file. Raises MentionError for any other."""
+    """Read a text file. Raises MentionError for any other file."""
     try:
         data = read_input(path, MOST_BYTES)
     except InputError as error:
@@ -107,12 +107,12 @@ def attach(path: Path, name: str, how: Named = TYPED) -> Attached:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise MentionError(f"{how.mark}{name} is no text; only text in UTF-8 can be sent")
+        raise MentionError(f"{how.mark}{name} is not text; only text in UTF-8 can be sent")
     return Attached(name, text.replace("\r\n", "\n").rstrip("\n"), len(data))
 
 
 def _paths(name: str, folder: Path, how: Named) -> Sequence[Path]:
-    """The files that a name stands for; nothing for a typed word that only looks like one."""
+    """The files that a name refers to; none for a typed word that only looks like a name."""
     shown = f"{how.mark}{name}"
     try:
         path = folder / Path(name).expanduser()
@@ -148,7 +148,7 @@ def _glob(name: str, folder: Path, how: Named) -> list[Path]:
 
 
 def collapse(content: str) -> tuple[str, tuple[str, ...]]:
-    """A message as it was typed, and a line for each file that went with it."""
+    """A message as it was typed, and a line for each file sent with it."""
     first = _ATTACHED.search(content)
     if first is None:
         return content, ()
@@ -158,7 +158,7 @@ def collapse(content: str) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A file or folder that a name that is being typed may stand for."""
+    """A file or folder that completes a name being typed."""
 
     text: str
     label: str
@@ -166,7 +166,7 @@ class Offer:
 
 
 def offers(text: str, folder: Path) -> list[Offer]:
-    """What the name at the end of `text` may go on with; nothing where none is being typed."""
+    """Completions of the name at the end of `text`; none if no name is being typed."""
     found = re.search(r'(?<![\w@/.])@("?)([^\s@"]*)$', text)
     if found is None:
         return []
@@ -179,7 +179,7 @@ def offers(text: str, folder: Path) -> list[Offer]:
         return []
     rows: list[Offer] = []
     for one in entries:
-        if len(rows) == OFFERED:  # each that is offered was opened
+        if len(rows) == OFFERED:  # each offered file has been opened
             break
         if not one.name.casefold().startswith(start.casefold()) or (one.name.startswith(".") and not start):
             continue
@@ -204,7 +204,8 @@ def _offer(before: str, full: str, path: Path, quote: str) -> Offer | None:
 
 
 def _is_text(path: Path) -> bool:
-    """By how a file begins. Raises InputError for what is no regular file, without opening it; OSError as `open`."""
+    """Whether a file is text, by its beginning. Raises InputError for anything but a regular file, without opening it;
+    OSError as `open` does."""
     with open_input(path) as file:
         head = file.read(LOOKED_AT)
     try:

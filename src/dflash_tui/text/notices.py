@@ -1,4 +1,4 @@
-"""Small facts that were shown and have faded: kept, to be read again."""
+"""Short notices that have faded, kept so that they can be read again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEPT = 200
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What was said, and when."""
+    """A notice and its time."""
 
     text: str
     at: datetime
@@ -22,13 +22,13 @@ class Notice:
 
 
 class Notices:
-    """What was said since the app began, the newest `KEPT`."""
+    """The newest `KEPT` notices since the start of the app."""
 
     def __init__(self) -> None:
         self._kept: deque[Notice] = deque(maxlen=KEPT)
 
     def keep(self, text: str, *, error: bool = False) -> None:
-        """Add one; of the same fact said again at once, the newest is enough."""
+        """Add a notice; if it repeats the last one, replace that."""
         if self._kept and self._kept[-1].text == text:
             self._kept.pop()
         self._kept.append(Notice(text, datetime.now(), error))

@@ -1,6 +1,6 @@
-"""Long texts as a few words: `[pasted 1: 10MB]` stands in the prompt for a text that is kept whole.
+"""Placeholders for long texts: `[pasted 1: 10MB]` in the prompt represents a text that is kept whole.
 
-An editor lays out all of its text, some of it at every key: 10 MB in one line took seconds each.
+An editor lays out all of its text, some of it at every key: with 10 MB in one line each key took seconds.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from dflash_tui.text.bars import short
 
-LIMIT = 64_000  # characters that are laid out as they are
-SMALL = 2_000  # a shorter text never becomes words
-ENDS = 200  # characters of the first and the last line that stay to be read, at most
-KEPT = 8  # texts that have left the prompt and may come back to it
+LIMIT = 64_000  # most characters that are laid out unchanged
+SMALL = 2_000  # a shorter text never gets a placeholder
+ENDS = 200  # most characters of the first and the last line that stay readable
+KEPT = 8  # texts that have left the prompt and may return to it
 
 
 class Pasted:
     """The long texts of one prompt."""
 
     def __init__(self) -> None:
-        self.texts: Mapping[str, str] = {}  # by the words that stand for them; another one with every change
+        self.texts: Mapping[str, str] = {}  # by placeholder; replaced by a new mapping at every change
         self._count = 0
         self._words = _any_of(())
 
     def taken(self, text: str, beside: int) -> str:
-        """What the prompt gets for text that is pasted into it; `beside`: characters that it has already."""
+        """What to insert for a pasted text: itself or a placeholder. `beside`: characters already in the prompt."""
         return text if len(text) + beside <= LIMIT or len(text) <= SMALL else self.put(text)
 
     def shown(self, text: str) -> str:
-        """What the prompt has when this is all of its text: what was pasted by its words, or the ends of it.
+        """The form of a whole text in the prompt: with placeholders for pasted parts, or only its ends readable.
 
-        `whole` gives the text again.
+        `whole` restores the text.
         """
         if len(text) <= LIMIT:
             return text
@@ -44,7 +44,7 @@ class Pasted:
         return f"{head}{self.put(middle)}{tail}"
 
     def put(self, text: str) -> str:
-        """Words for a text. Its tokens stand beside the context, once they are counted."""
+        """Add a text and return its placeholder. Its tokens appear in the context gauge once they are counted."""
         self._count += 1
         words = f"[pasted {self._count}: {short(len(text.encode(errors='replace')))}B]"
         self._set({**self.texts, words: text})
@@ -55,11 +55,11 @@ class Pasted:
         return whole(shown, self.texts)
 
     def places(self, line: str) -> Iterator[tuple[int, int]]:
-        """Where in a line such words stand: their first column, and the one after their last."""
+        """The placeholders in a line: the first column of each, and the one after its last."""
         return (words.span() for words in self._words.finditer(line))
 
     def keep(self, shown: str) -> None:
-        """Nothing else can bring words back now but this text, or a message that was sent lately."""
+        """Forget texts whose placeholders are neither in this text nor in recently sent messages."""
         old = [words for words in self.texts if words not in shown][:-KEPT]
         if old:
             self._set({words: text for words, text in self.texts.items() if words not in old})
@@ -70,7 +70,7 @@ class Pasted:
 
 
 def whole(shown: str, texts: Mapping[str, str]) -> str:
-    """The text itself in the place of all words that stand for one."""
+    """Replace all placeholders by their texts."""
     return _any_of(texts).sub(lambda words: texts[words[0]], shown)
 
 
@@ -79,7 +79,7 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def ends(text: str) -> tuple[str, str, str]:
-    """A long text as its first words, the rest, and its last words: a line of each at most."""
+    """Split a long text into its first words, the rest, and its last words; the ends are at most a line each."""
     head = re.match(rf"[^\n]{{0,{ENDS}}}\s|", text)
     tail = re.search(rf"\s[^\n]{{0,{ENDS}}}\Z|\Z", text[-ENDS:])
     assert head is not None
@@ -89,7 +89,7 @@ def ends(text: str) -> tuple[str, str, str]:
 
 
 def clipped(text: str) -> tuple[str, str, str]:
-    """A text to look at: where it is long, its first words, how much is left out, and its last words."""
+    """A text for display: if long, its first words, the size of what is left out, and its last words."""
     if len(text) <= LIMIT:
         return text, "", ""
     head, middle, tail = ends(text)

@@ -1,4 +1,4 @@
-"""A curve in characters: points with a mark each, joined by dots. Pure functions, for panels and pipes alike."""
+"""A curve in characters: marked points joined by dots. Pure functions, for panels and for pipes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def plot(
 ) -> list[str]:
     """Lines of at most `width` cells, `height` of them: a title, the field, an axis and its labels.
 
-    The field spans the least and the greatest value, which are written beside it; it does not begin at 0. Where two
-    points fall into one cell, the later one of `marks` shows. Points that are not finite are left out. Nothing but
-    the title where there is no point or no room. `span`: the ends of the axis, which the points lie within.
+    The field spans the least to the greatest value, which label it; it does not begin at 0. If two points share a
+    cell, the later one of `marks` shows. Points that are not finite are left out. Without a point, or without enough
+    space, there is only the title. `span`: the ends of the axis, which enclose all points.
     """
     given = [mark for mark in marks if _finite(mark.x) and _finite(mark.y)]
     marks = sorted(given, key=lambda mark: mark.x)
@@ -60,7 +60,7 @@ def plot(
 
 
 def _ticks(xs: Sequence[float], columns: int) -> str:
-    """The values of x under their points, first and last always, others where there is room."""
+    """The values of x under their points: always the first and last, others where they fit."""
     line = [" "] * columns
     taken: list[range] = []
     ends = (xs[0], xs[-1])
@@ -79,7 +79,7 @@ def _place(value: float, low: float, high: float, cells: int) -> int:
 
 
 def _number(value: float, span: float) -> str:
-    """As many digits as tell the ends of the axis apart."""
+    """Enough digits to distinguish the ends of the axis."""
     digits = 0 if span >= 10 or (span == 0 and value >= 100) else 1 if span >= 1 else 2
     return f"{value:.{digits}f}"
 

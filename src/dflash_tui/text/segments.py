@@ -1,9 +1,9 @@
-"""Where streamed Markdown may be cut, so that what is parsed and laid out again with more text stays small.
+"""Where streamed Markdown may be cut, so that each append parses and lays out only a little text again.
 
 Textual parses the last top-level block again on every append and lays out what its Markdown holds, so a list of 150
 items or a message of 100 paragraphs costs more with every word. A segment ends where a block surely does. A long list
-is cut in front of a top-level item, and what is before the cut stands still; a long fence, table or paragraph goes on
-as plain lines. Where such a block is over it is rendered from its text, and nothing before it is. The scan is by line.
+is cut before a top-level item, and the part before the cut does not change. A long fence, table or paragraph continues
+as plain lines. When such a block ends, it alone is rendered from its text. The scan is by line.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-# Characters. The first three are of an open block, which is rendered again with every append.
+# Characters. The first three limit an open block, which is rendered again with every append.
 LIST_LIMIT = 200
 TABLE_LIMIT = 500
 BLOCK_LIMIT = 2_000
-SEGMENT_LIMIT = 1_500  # of a segment, whose next block begins another one
+SEGMENT_LIMIT = 1_500  # of a segment; beyond it the next block begins another one
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _ITEM = re.compile(r"([-*+]|\d{1,9}[.)])(?=[ \t]|$)")
@@ -24,16 +24,16 @@ _ITEM_START = re.compile(r"[-*+]$|\d{1,9}[.)]?$")
 _DELIMITER = re.compile(r" {0,3}\|?[ \t]*:?-+:?[ \t]*(\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$")
 _RULE = re.compile(r" {0,3}([-*_])[ \t]*(\1[ \t]*){2,}$")
 _BREAK = re.compile(r" {0,3}(#{1,6}([ \t]|$)|>)")
-_SPACES = " \t\r"  # a line of other white space is no blank line
+_SPACES = " \t\r"  # a line of other white space is not blank
 _DEFINITION = re.compile(r" {0,3}\[[^\]]+\]:")
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
     """append: to the open segment; next: to a new one; cut: its list goes on in a new one; plain: to the plain tail;
-    join: the block is over that was cut or has a tail, and what comes next begins a segment.
+    join: a block that was cut or has a tail has ended, and the next text begins a segment.
 
-    `text` is the message's own, `shown` what is rendered in its place, None for the same.
+    `text` is from the message, `shown` is rendered in its place; None means the same text.
     """
 
     kind: Literal["append", "next", "cut", "plain", "join"]
@@ -42,7 +42,7 @@ class Op:
 
 
 class Segmenter:
-    """Reads a message as it streams, says what to do with each part. `dirty`: render it all once more at the end."""
+    """Reads a streamed message and returns the operations for each part. `dirty`: render all of it again at the end."""
 
     def __init__(self) -> None:
         self.dirty = False
@@ -55,13 +55,13 @@ class Segmenter:
         self._family = ""
         self._number = 0
         self._blank = False
-        self._closed = False  # the line before ended a fence
+        self._closed = False  # the previous line ended a fence
         self._previous = ""
         self._plain = False
         self._cut = False
 
     def feed(self, text: str) -> list[Op]:
-        """What to do with the next part of the message."""
+        """The operations for the next part of the message."""
         ops: list[Op] = []
         for part in text.splitlines(keepends=True):
             self._line += part
@@ -91,7 +91,7 @@ class Segmenter:
         return _merged(ops)
 
     def finish(self) -> list[Op]:
-        """What is left at the end of the message."""
+        """The remaining operations at the end of the message."""
         ops: list[Op] = []
         if self._held:
             ops.append(Op("plain" if self._plain else "append", self._held))
@@ -103,7 +103,7 @@ class Segmenter:
         return _merged(ops)
 
     def _join(self, ops: list[Op]) -> bool:
-        """Put together what was shown in pieces, if it was."""
+        """Join a block that was shown in pieces; False if there was none."""
         pieces = self._plain or self._cut
         if pieces:
             ops.append(Op("join"))
@@ -111,7 +111,7 @@ class Segmenter:
         return pieces
 
     def _over(self, begin: str) -> bool:
-        """Whatever block was open has surely ended before a line that begins so, which begins another."""
+        """Whether a line with this start certainly ends the open block and begins another."""
         if begin[0] in " \t\r\n":
             return False
         if self._kind == "list":
@@ -119,7 +119,7 @@ class Segmenter:
         return not self._kind and (self._blank or self._closed)
 
     def _hold(self, ended: bool) -> bool:
-        """The start of a line that may yet turn out to be a list item where a cut is due."""
+        """Whether the start of a line may still become a list item where a cut is due."""
         due = self._kind == "list" and self._size > LIST_LIMIT
         return due and not ended and _ITEM_START.match(self._line) is not None
 
@@ -130,7 +130,7 @@ class Segmenter:
         return item is not None and _family(item[1]) == self._family and _RULE.match(self._line) is None
 
     def _renumbered(self, part: str) -> str:
-        """An ordered list counts on from its first number, whatever its later numbers say."""
+        """Renumber an item: an ordered list counts up from its first number and ignores its later numbers."""
         item = _ITEM.match(part)
         if item is None or not item[1][0].isdigit():
             return part
@@ -189,7 +189,7 @@ def _family(marker: str) -> str:
 
 
 def _merged(ops: list[Op]) -> list[Op]:
-    """Neighbours of one kind as one, so that a burst of lines costs one append."""
+    """Merge neighbouring operations of one kind, so that a burst of lines costs one append."""
     merged: list[Op] = []
     for op in ops:
         last = merged[-1] if merged else None

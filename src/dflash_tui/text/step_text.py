@@ -1,4 +1,4 @@
-"""The text of a turn, marked by what its tokens owe to the drafter. Underlines say it where there is no color."""
+"""The text of a turn, marked by which tokens the drafter proposed. Underlines tell it without color."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def spans(record: TurnRecord) -> list[Span]:
 
 
 def _aligned(text: str, labels: list[str]) -> list[str]:
-    """A piece's text cut at its tokens. What a token did not show (tags, half characters) goes to a neighbour."""
+    """A piece's text cut at its tokens. Text that no single token has (tags, half characters) goes to a neighbour."""
     parts, at = [], 0
     for label in labels:
         plain = label.replace("␣", " ")
@@ -62,11 +62,11 @@ def _aligned(text: str, labels: list[str]) -> list[str]:
 
 
 class StepText:
-    """A turn's text, broken into lines of one width, so that a step can be found in it."""
+    """A turn's text, wrapped to one width, in which the line of a step can be found."""
 
     def __init__(self, record: TurnRecord, width: int) -> None:
         self._spans = spans(record)
-        self._starts: list[int] = []  # of each span
+        self._starts: list[int] = []  # the start of each span
         self._text = ""
         for span in self._spans:
             self._starts.append(len(self._text))
@@ -74,13 +74,13 @@ class StepText:
         self._breaks = broken(self._text, max(width, 8))
 
     def line_of(self, step: int) -> int:
-        """The line on which a step's text begins, leading spaces left out."""
+        """The line on which a step's text begins, ignoring leading spaces."""
         start = next((at for span, at in zip(self._spans, self._starts) if span.step >= step), len(self._text))
         rest = self._text[start:]
         return bisect_right(self._breaks, start + len(rest) - len(rest.lstrip(" ")))
 
     def drawn(self, step: int, by: By) -> Content:
-        """The text; the present step stands out in reverse."""
+        """The text, with the current step in reverse."""
         parts: list[tuple[str, str]] = []
         breaks = iter([*self._breaks, len(self._text) + 1])
         following = next(breaks)
@@ -104,7 +104,7 @@ class StepText:
 
 
 def broken(text: str, width: int) -> list[int]:
-    """Where the lines after the first begin: after each line end, and between words where a line is full."""
+    """Where the lines after the first begin: after each line end, and between words if a line is full."""
     breaks, start, used, space = [], 0, 0, None
     for at, character in enumerate(text):
         if character == "\n":

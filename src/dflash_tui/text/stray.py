@@ -1,4 +1,4 @@
-"""Reasoning that a model began without saying so: what stands before a closing tag that nothing opened."""
+"""Reasoning that a model began without an opening tag: the text before an unmatched closing tag."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _FENCE = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
 
 
 def stray_close(text: str) -> tuple[str, str] | None:
-    """The reasoning and the answer, where a tag on a line of its own closes what no tag opened; None where none does.
+    """The reasoning and the answer, split at an unmatched closing tag on its own line; None if there is none.
 
-    An answer that talks about tags quotes them in a line or in a fence, and opens what it closes.
+    An answer about tags quotes them within a line or a fence, and has an opening tag for each closing one.
     """
     found = _CLOSE.search(text)
     if found is None:

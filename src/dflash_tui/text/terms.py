@@ -1,4 +1,4 @@
-"""The glossary's figures: plain data. Parameters have theirs in `knob_terms.py`.
+"""The glossary's figures: plain data. The parameters are in `knob_terms.py`.
 
 `units` are how a figure looks in a sentence, with {n} for the number: `told` of `glossary.py` finds it by them.
 """
@@ -124,8 +124,8 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "committed", "tokens committed", "how many steps brought so many tokens",
-        "The average of it is tok/step. Many steps of one token and a few long ones come of text that is foreseeable "
-        "in places only, such as code that repeats itself.",
+        "The average of it is tok/step. Many steps of one token and a few long ones come from text that is predictable "
+        "only in places, such as code that repeats itself.",
         f"{_EVENTS}:StepTotals.add", "drafts",
     ),
     Term(
@@ -140,7 +140,7 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "verified", "verified", "nodes of all trees that the target ran, in all and per step",
-        "What the target's work on drafts was spent on.",
+        "The target spent its work on drafts on these.",
         f"{_EVENTS}:StepTotals.add", "drafts",
     ),
     Term(
@@ -184,12 +184,12 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "said", "said", "the probability that the drafter gave its best token, on average",
-        "A drafter is calibrated where said and hit are the same: then its probabilities can be believed.",
+        "A drafter is calibrated where said and hit are the same: then its probabilities can be trusted.",
         "dflash_core.calibration:by_position", "drafts",
     ),
     Term(
         "hit", "hit", "how often the target agreed with the drafter's best token",
-        "Counted where the walk came to the position, because only there is the target's own token known.",
+        "Counted only where the walk reached the position: elsewhere the target's own token is not known.",
         "dflash_core.calibration:by_position", "drafts",
     ),
     Term(
@@ -226,7 +226,7 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "measured", "measured", "what the device says is used",
-        "Other programs count where the device cannot tell them apart.",
+        "Includes other programs if the device cannot report them separately.",
         "dflash_core.engine:Engine.memory", "memory",
     ),
     Term(
@@ -263,7 +263,7 @@ TERMS: tuple[Term, ...] = (
     Term(
         "delta", "against", "what another setting brought on the same prompt, over the tokens that both answers share",
         "Both answers are cut into parts; each part is a pair. A difference that the parts do not agree on is called "
-        "noise, by the test that A/B uses. Nothing is said where too little text is the same.",
+        "noise, by the test that A/B uses. Nothing is shown if too little text is the same.",
         "dflash_tui.figures.deltas:against_earlier", "conversation", ("same {n} tokens", "{n} of {n} parts"),
     ),
     Term(
@@ -282,7 +282,7 @@ TERMS: tuple[Term, ...] = (
         "dflash_tui.chat.loading:Loading", "time",
     ),
     Term(
-        "found", "found", "places with the words that were looked for",
+        "found", "found", "places that contain the searched words",
         "n and N go along them.", "dflash_tui.widgets.find_bar:FindBar.found", "conversation", ("{n} found",),
     ),
     Term(
@@ -321,7 +321,7 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "pairs", "pairs", "prompts that were run with both settings, and how many of them agree",
-        "With fewer than six nothing can be called real.",
+        "With fewer than six no difference can be called real.",
         "dflash_core.bench.statistics:compare", "experiments", ("{n} of {n} pairs", "{n} of the {n} pairs", "{n} pairs",
         "{n} pair", "{n} of {n}"),
     ),

@@ -1,4 +1,4 @@
-"""The steps of the tour: what each points at, and what it says. Plain data; figures are explained by the glossary."""
+"""The steps of the tour: the part that each points at, and its text. Plain data; the glossary explains figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dflash_tui.text.glossary import GLOSSARY
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`part` is the id of the widget that it points at; `panel` the panel of the inspector that is opened for it."""
+    """`part` is the id of the widget that it points at; `panel` is the inspector's panel that is opened for it."""
 
     title: str
     text: str

@@ -1,4 +1,4 @@
-"""A step's candidate tree as text: what was verified, what was taken, and on demand what found no place and why."""
+"""A step's candidate tree as text: what was verified and accepted, and optionally what was left out and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dflash_tui.text.glossary import QUOTED, figure
 if TYPE_CHECKING:
     from dflash_core.events import StepEvent
 
-COLUMNS = 13  # mark, own and path probability, or the learned value, at the right of the token
+COLUMNS = 13  # mark, own and path probability, or the learned value, to the right of the token
 MARKS = {"p_min": "p", "budget": "b", "chain": "c"}
 OUT = {"p_min": "under p_min", "budget": "over budget", "chain": "no place in a chain"}
 
@@ -46,8 +46,8 @@ def drawn(
 ) -> Content:
     """The whole tree as text, likelier children first.
 
-    `left_out` adds what the builder looked at and did not take, and the token that the target wanted instead;
-    `taken_only` leaves everything out that is not on the accepted path.
+    `left_out` adds candidates that the builder considered and did not take, and the token that the target wanted
+    instead. `taken_only` shows only the accepted path.
     """
     below = _rows(step, left_out=left_out, taken_only=taken_only)
     chances = "auto" if step.tree.values else "path"
@@ -61,8 +61,8 @@ def drawn(
         rows = below.get(row.node, []) if row.node is not None else []
         nodes = [one for one in rows if one.node is not None]
         if row.node and len(nodes) == 1:
-            # A chain stays in one column, after what was left out beside it; only a branch of the tree itself moves
-            # to the right, so that depth 15 fits in 40 cells.
+            # A chain stays in one column, below the candidates that were left out; only a branch of the tree is
+            # indented, so that depth 15 fits in 40 cells.
             stack.append((nodes[0], under, under))
             stack += [(one, under + "├ ", under) for one in reversed(rows) if one.node is None]
             continue
@@ -73,7 +73,7 @@ def drawn(
 
 
 def legend(step: StepEvent, *, left_out: bool, taken_only: bool) -> str:
-    """What the marks next to the tokens mean: those of this tree."""
+    """What the marks next to this tree's tokens mean."""
     seen = ["✓ taken"]
     if len(step.tree.tokens) - 1 > step.accepted_depth and not taken_only:
         seen.append("✗ not taken")
@@ -86,7 +86,7 @@ def legend(step: StepEvent, *, left_out: bool, taken_only: bool) -> str:
 
 
 def rejection_line(step: StepEvent, token_text: Callable[[int], str]) -> str:
-    """In a sentence: what the target drew where the walk left the tree, and what the drafter had thought of it."""
+    """A sentence: the token that the target drew where the walk left the tree, and the drafter's rank for it."""
     left = first_rejection(step)
     if left is None:
         return ""
@@ -99,7 +99,7 @@ def rejection_line(step: StepEvent, token_text: Callable[[int], str]) -> str:
 
 
 def _rows(step: StepEvent, *, left_out: bool, taken_only: bool) -> dict[int, list[_Row]]:
-    """The rows under each node, likelier ones first."""
+    """The rows under each node, likelier first."""
     tree, accepted, copied = step.tree, set(step.tree.accepted), set(step.tree.copied)
     chances = tree.values or tree.path_probs
     below: dict[int, list[_Row]] = {}

@@ -1,4 +1,4 @@
-"""A tuning in words and rows. Every percentage is of the two figures beside it, as they are shown."""
+"""A tuning in words and rows. Every percentage is computed from the two figures next to it, as displayed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dflash_tui.text.bars import change as change_shown
 
 HEADINGS = ("", "setting", "", "tok/s", "now", "difference", "tok/step", "ms/step", "runs")
 FIGURES = ("", "", "", "median", "median", "difference", "acceptance", "step_ms", "runs")
-NARROW = (0, 1, 2, 3, 4, 5, 8)  # the columns where there is little room
+NARROW = (0, 1, 2, 3, 4, 5, 8)  # the columns on a narrow screen
 WIDE_FROM = 100
 BAR = 16
 WIDE_BAR = 48
@@ -30,7 +30,7 @@ class Line:
 
 
 def lines(standings: Sequence[Standing], verdict: Verdict | None, *, width: int) -> list[Line]:
-    """The best first, with a star; those that went with a dot. Bars are as long as a setting is fast beside `now`."""
+    """The best first, with a star; eliminated ones with a dot. Bar lengths show the speed relative to `now`."""
     gains = {one.arm: 1 + one.gain for one in standings if one.gain is not None}
     top = max(gains.values(), default=1.0)
     best = verdict.best if verdict is not None else -1
@@ -59,19 +59,19 @@ def lines(standings: Sequence[Standing], verdict: Verdict | None, *, width: int)
 
 
 def _bar_room(rows: Sequence[tuple[str, ...]], width: int) -> int:
-    """Cells for a bar: what the other columns leave of the width, but no more than is calm to look at."""
+    """Cells for a bar: the width that the other columns leave, up to a limit for looks."""
     wished = WIDE_BAR if width >= 140 else BAR if width >= WIDE_FROM else BAR // 2
     others = sum(max(map(cell_len, column)) for column in zip(headings(width=width), *rows))
     return max(min(wished, width - others - 2 * len(headings(width=width)) - 2), 0)
 
 
 def headings(*, width: int) -> tuple[str, ...]:
-    """Those of `lines`, at the same width."""
+    """The headings of `lines`, at the same width."""
     return _columns(HEADINGS, width)
 
 
 def figures(*, width: int) -> tuple[str, ...]:
-    """What the columns are, by the glossary."""
+    """Glossary keys of the columns."""
     return _columns(FIGURES, width)
 
 
@@ -80,24 +80,24 @@ def _columns(cells: tuple[str, ...], width: int) -> tuple[str, ...]:
 
 
 def rate(tok_s: float) -> str:
-    """A speed as all places of a tuning show it."""
+    """A speed in the format that is used throughout a tuning."""
     return f"{tok_s:.1f}"
 
 
 def change(tok_s: float, now_tok_s: float) -> float:
-    """The share by which a speed differs from the present setting's, of both as they are shown."""
+    """The relative difference of a speed from the current setting's, both as displayed."""
     return change_shown(rate(tok_s), rate(now_tok_s))
 
 
 def beside(tok_s: float, now_tok_s: float | None) -> tuple[str, str]:
-    """The present setting's speed and the difference from it, for a row that was kept."""
+    """The current setting's speed and the difference from it, for a stored row."""
     if now_tok_s is None:
         return "", ""
     return rate(now_tok_s), percent(change(tok_s, now_tok_s))
 
 
 def against(one: Standing) -> str:
-    """A setting against the present one: of the two figures in its row, and how many pairs are on that side."""
+    """A setting against the current one: the difference of the two figures in its row, and how many pairs agree."""
     it = one.versus_now
     if one.role == "now":
         return "now"
@@ -111,7 +111,7 @@ def against(one: Standing) -> str:
 
 
 def words(arms: Sequence[Arm], verdict: Verdict | None, *, running: bool, complete: bool) -> str:
-    """The finding in a sentence."""
+    """The result in a sentence."""
     if verdict is None:
         return "measuring the first settings…" if running else "nothing was measured"
     best = arms[verdict.best]
