@@ -91,7 +91,7 @@ def contrast(a: Color, b: Color) -> float:
         ('primary = "#fff"\n[variables]\nborder = "#zz"', "line 3: border is '#zz'; expected a color"),
         ('primary = "#fff"\n[variables]\nborder = "#fff most"', "expected a color, or a color and its opacity"),
         ('primary = "#fff"\nname = ""', "name is ''; expected text"),
-        ('primary = "#fff"\nbackground = "transparent"', "line 2: background is 'transparent'; expected an opaque color"),
+        ('primary = "#fff"\nbackground = "transparent"', "line 2: background is 'transparent'; expected an opaque"),
         (
             'primary = "#fff"\n[variables]\nbackground = "red 90%"',
             "line 3: background is 'red 90%'; expected an opaque color",

@@ -1,4 +1,4 @@
-"""One answer: its thinking, its text, how it ended, and a line that says what it cost."""
+"""One answer: its thinking, its text, how it ended, and a line with its figures."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _STOPS = {
 
 
 class Inside(Stack, Vertical):
-    """All of an answer but the line that opens it."""
+    """All of an answer except the line that opens it."""
 
 
 class Answer(Stack, Foldable):
-    """Filled while its turn runs. A retry folds it into one line instead of replacing it."""
+    """Filled while its turn runs. A retry folds it into one line and does not replace it."""
 
     def __init__(self, knobs: Knobs) -> None:
         super().__init__(classes="answer")
         self.knobs = knobs
-        self.node = ""  # its id in the conversation, once it is kept
+        self.node = ""  # its id in the conversation, once it is stored
         self.report: TurnReport | None = None
         self.line = FoldLine()
         self.thinking = Thinking()
@@ -54,7 +54,7 @@ class Answer(Stack, Foldable):
         self.inside = Inside(self.thinking, self.body, self.footer, classes="answer-inside")
         self._summary = ""
         self._sibling = ""
-        self._moved = False  # the thinking was taken for the answer at first, and counted as that
+        self._moved = False  # the thinking was at first taken for the answer, and counted as such
         self.compared: tuple[str, ...] = ()
 
     def compose(self) -> ComposeResult:
@@ -80,7 +80,7 @@ class Answer(Stack, Foldable):
         if self.thinking.text and not self._moved:
             self.thinking.count(meter.thinking_tokens, meter.thinking_s, running=not self.body.text and not text)
         if text:
-            # The blank lines between thinking and answer are no part of what is shown.
+            # The blank lines between thinking and answer are not shown.
             shown = clean(text) if self.body.text else clean(text).lstrip("\n")
             if shown:
                 try:
@@ -90,7 +90,7 @@ class Answer(Stack, Foldable):
                 await self._move_reasoning()
 
     async def _move_reasoning(self) -> None:
-        """What was shown as the answer turns out to be reasoning: a closing tag says so, late."""
+        """Text shown as the answer turns out to be reasoning, because a closing tag follows it."""
         if "</think>" not in self.body.text or self.thinking.text:
             return
         if (parts := stray_close(self.body.text)) is not None:
@@ -99,8 +99,8 @@ class Answer(Stack, Foldable):
             await self.body.start_again(parts[1])
 
     async def _give_up(self, error: Exception) -> None:
-        """The message does not render: show its source, and the conversation goes on."""
-        if isinstance(error, MountError) or not self.is_attached:  # it is being removed, or the app ends: no fault
+        """The message cannot be rendered: show its source, so that the conversation can continue."""
+        if isinstance(error, MountError) or not self.is_attached:  # it is being removed, or the app ends: not an error
             return
         LOG.error("an answer could not be rendered", exc_info=error)
         await self.body.give_up()
@@ -108,15 +108,15 @@ class Answer(Stack, Foldable):
         await self.inside.mount(Note(message, kind="info"), before=self.body)
 
     def waiting(self, what: str) -> None:
-        """Say what the turn is doing before its first token, and until it ends."""
+        """Show what the turn is doing, from before its first token until it ends."""
         self.footer.update(Content.styled(what, "$foreground 80%"), layout=False)
 
     async def end(self, meter: Meter, report: TurnReport | None, outcome: str) -> None:
-        """The turn is over. `outcome` says how where there is no report."""
+        """The turn has ended. `outcome` says how if there is no report."""
         self.report = report
         self.thinking.effort = report.effort if report is not None else ""
         if self.thinking.text and not self._moved:
-            part = report.stats.thinking if report is not None else None  # as the panels have it, and later starts
+            part = report.stats.thinking if report is not None else None  # as in the panels, and after later starts
             tokens, spent = (part.tokens, part.seconds) if part else (meter.thinking_tokens, meter.thinking_s)
             self.thinking.count(tokens, spent, running=False)
         try:
@@ -129,7 +129,7 @@ class Answer(Stack, Foldable):
         self._show_footer()
 
     async def fail(self, message: str, advice: str) -> None:
-        """The turn ended with an error; what it had produced stays."""
+        """The turn ended with an error; the text so far stays."""
         if self.is_attached:
             await self.inside.mount(Note(message, advice), before=self.footer)
 
@@ -142,19 +142,19 @@ class Answer(Stack, Foldable):
             self.thinking.line.title = "thinking"
 
     def place(self, number: int, count: int) -> None:
-        """Which of its siblings it is: shown as ‹2/3› once there are several."""
+        """Its number among the answers to the message: shown as ‹2/3› if there are several."""
         self._sibling = f"‹{number}/{count}›" if count > 1 else ""
         self._show_footer()
         self.line.title = f"answer {number}/{count} · {self._summary or 'not finished'}"
 
     def fold(self) -> None:
-        """Become one line, because a newer answer to the same message follows."""
+        """Fold into one line, because a newer answer to the same message follows."""
         self.line.display = True
         self.line.open = False
         self.inside.display = False
 
     def unfold(self) -> None:
-        """Be the answer that the conversation goes on from."""
+        """Unfold: the conversation continues from this answer."""
         self.line.display = False
         self.inside.display = True
 
@@ -162,7 +162,7 @@ class Answer(Stack, Foldable):
         self.inside.display = is_open
 
     def compare(self, lines: Sequence[str]) -> None:
-        """Say under the answer what its parameters brought, beside others."""
+        """Show under the answer how its parameters compare with others."""
         self.compared = tuple(lines)
         self._show_footer()
 

@@ -1,7 +1,8 @@
-"""Containers that are covered by what is in them.
+"""Containers that are covered by their contents.
 
-Textual draws each visible line of each container, whatever covers it: six of them lie under a paragraph, and a frame of
-a running answer drew four lines for each that is seen. All lines of such a container are the same, so one is drawn.
+Textual draws each visible line of each container, even if it is covered: a paragraph has six containers below it, and a
+frame of a running answer drew four lines for each visible one. All lines of such a container are equal, so only one is
+drawn.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from textual.layout import DockArrangeResult
 from textual.strip import Strip
 from textual.widget import Widget
 
-# Textual follows one base class only when it looks for a widget's CSS, so what is mixed in must not be a widget.
+# Textual follows only one base class to find a widget's CSS, so a mixin must not be a widget.
 if TYPE_CHECKING:
     _Mixed = Widget
 else:
@@ -21,17 +22,17 @@ else:
 
 
 class Blank(_Mixed):
-    """Mixed into a container without borders or padding above and below; those at its sides are in every line."""
+    """A mixin for a container without borders or padding above and below; those at its sides are in every line."""
 
     def render_lines(self, crop: Region) -> list[Strip]:
         return super().render_lines(Region(crop.x, crop.y, crop.width, 1)) * crop.height if crop.height else []
 
 
 class Stack(Blank):
-    """Mixed into such a container that is as high as what is in it, none of which asks how high it is.
+    """A mixin for such a container that is as high as its contents, if none of these depends on its height.
 
-    Textual keeps an arrangement by the size of the container, so text that grows had everything around and before it
-    measured again at every new height, twice in each of six containers. The width alone decides.
+    Textual caches an arrangement by the size of the container. So growing text caused everything around and before it
+    to be measured again at every new height, twice in each of six containers. Only the width matters.
     """
 
     def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:

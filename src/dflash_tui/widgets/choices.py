@@ -1,4 +1,4 @@
-"""Words side by side of which one is chosen, on as many lines as they need."""
+"""Words side by side, one of them chosen, on as many lines as they need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a word stands: `index` among the words, its line, the cell it begins at, and how it is written."""
+    """The place of a word: its `index`, its line, its first cell, and its text as drawn."""
 
     index: int
     line: int
@@ -26,8 +26,8 @@ class Place:
 
 
 def places(words: Sequence[str], chosen: int | None, left: int, width: int) -> list[Place]:
-    """Each word with a cell on both sides for its brackets, from cell `left` on; in lines of `width` cells where a
-    word fits at all. Where that takes more lines than one, and a blank between words does not, it is a blank."""
+    """Place the words from cell `left` on in lines of `width` cells, if a word fits at all. Each has a cell on both
+    sides for its brackets; if only one blank between words makes them fit on one line, that is used instead."""
     roomy = left + sum(cell_len(word) + 2 for word in words)
     close = roomy > width >= roomy - (len(words) - 1)
     found: list[Place] = []
@@ -42,7 +42,7 @@ def places(words: Sequence[str], chosen: int | None, left: int, width: int) -> l
 
 
 def height(words: Sequence[str], left: int, width: int) -> int:
-    """Lines that the words take, whichever is chosen; one where there are none."""
+    """Lines that the words take, whichever is chosen; one if there are none."""
     return max((place.line for place in places(words, 0, left, width)), default=0) + 1
 
 
@@ -57,7 +57,7 @@ def clicked(words: Sequence[str], chosen: int | None, left: int, widget: Widget,
 
 
 def drawn(words: Sequence[str], chosen: int | None, left: int, width: int) -> list[tuple[str, str]]:
-    """What stands from cell `left` of the first line on; the chosen word is in brackets."""
+    """The drawn parts from cell `left` of the first line on; the chosen word is in brackets."""
     parts: list[tuple[str, str]] = []
     line, at = 0, left
     for place in places(words, chosen, left, width):

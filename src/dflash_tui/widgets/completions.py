@@ -1,4 +1,4 @@
-"""What a slash command may go on with, above the prompt while it is typed."""
+"""Completions of a slash command, shown above the prompt while it is typed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """`text` is the whole prompt once it is taken."""
+    """`text` is the whole prompt after the completion is taken."""
 
     text: str
     label: str
@@ -22,19 +22,19 @@ class Completion:
 
 
 class Completions(Static):
-    """Tab takes the marked one, Up and Down mark another; Enter takes one that was marked so."""
+    """Tab takes the marked completion, Up and Down mark another. Enter takes only one marked with Up or Down."""
 
     def __init__(self) -> None:
         super().__init__("", id="completions")
         self.rows: Sequence[Completion] = ()
         self.marked = 0
-        self.moved = False  # the mark, by the user
+        self.moved = False  # the user has moved the mark
 
     def on_mount(self) -> None:
         self.display = False
 
     def show(self, rows: Sequence[Completion]) -> None:
-        """Offer these; none hides the list."""
+        """Offer these completions; an empty list is hidden."""
         if rows != self.rows:
             self.rows, self.marked, self.moved = rows, 0, False
             self.display = bool(rows)

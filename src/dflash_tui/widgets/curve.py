@@ -16,7 +16,7 @@ STYLES = {"★": "bold $success", "◆": "bold $foreground", "●": "$primary", 
 
 
 class CurveView(Widget):
-    """Draws marks at its own size, signs and colours saying the same."""
+    """Draws marks at its own size; signs and colours have the same meaning."""
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id, classes="curve")
@@ -29,8 +29,8 @@ class CurveView(Widget):
     def show(
         self, marks: Sequence[Mark], title: str, of: tuple[str, str], span: tuple[float, float] | None = None
     ) -> None:
-        """Draw `marks` under `title`; none leave the title alone. `of`: the keys of the glossary for what goes up and
-        what goes across. `span` are the ends of the axis, for several curves to have one."""
+        """Draw `marks` under `title`; without marks, only the title. `of`: glossary keys of the vertical and the
+        horizontal axis. `span`: the ends of the horizontal axis, which several curves may share."""
         self._marks, self._title, self._of, self._span = marks, title, of, span
         self.refresh()
 
@@ -43,7 +43,7 @@ class CurveView(Widget):
 
 
 def _styled(text: str, key: str) -> list[Span]:
-    """Runs of characters with one style each; the figures beside and below the field have the key of their axis."""
+    """Runs of characters with one style each; the axis labels carry the key of their axis."""
     spans: list[Span] = []
     for character in text:
         style = STYLES.get(character) or figure(key)

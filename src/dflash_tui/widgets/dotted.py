@@ -18,7 +18,7 @@ from dflash_tui.widgets.literal import Static
 
 
 class Flowed(Visual):
-    """The lines, of a width that is known when they are drawn."""
+    """The lines; their width is known only when they are drawn."""
 
     def __init__(self, lines: Sequence[str], style: str) -> None:
         self._lines, self._style = lines, style

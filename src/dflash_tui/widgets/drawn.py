@@ -1,4 +1,4 @@
-"""What widgets have drawn, with the keys of the glossary that the cells carry."""
+"""What widgets have drawn, with the glossary keys of the cells."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textual.widget import Widget
 from dflash_tui.text.glossary import GLOSSARY, META
 
 Run = tuple[str, str]
-"""A piece of a line, and the key of its figure; "" where it is none."""
+"""A piece of a line, and the key of its figure, or ""."""
 
 
 def leaves(root: Widget) -> Iterator[Widget]:
@@ -21,7 +21,7 @@ def leaves(root: Widget) -> Iterator[Widget]:
 
 
 def lines(widget: Widget) -> Iterator[list[Run]]:
-    """The lines of a widget as it is drawn now, also those that are scrolled out of sight."""
+    """The lines of a widget as drawn now, including those scrolled out of sight."""
     for strip in widget.render_lines(Region(0, 0, *widget.size)):
         yield [(one.text, str(one.style.meta.get(META, "")) if one.style is not None else "") for one in strip]
 

@@ -1,4 +1,4 @@
-"""Find in the conversation: a line for the words, and the places where they are, to go along."""
+"""Find in the conversation: a line for the search words, and moves between the matches."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from dflash_tui.widgets.marks import Mark, Stretch, stretches
 from dflash_tui.widgets.painting import Frugal
 from dflash_tui.widgets.transcript import Transcript
 
-LAYOUTS = 5  # that may pass until what was folded away has been laid out
+LAYOUTS = 5  # layouts that may pass until unfolded text has a size
 Place = tuple[Widget, tuple[Stretch, ...]]  # of one line each, from top to bottom
 
 
 @runtime_checkable
 class Celled(Protocol):
-    """A widget whose lines have pieces of several texts side by side."""
+    """A widget whose lines contain pieces of several texts side by side."""
 
     def places(self, wanted: str) -> list[tuple[Stretch, ...]]:
-        """Where words are in these texts, a stretch for each line, in the order of their beginnings."""
+        """The matches in these texts, with a stretch for each line, ordered by their beginnings."""
         ...
 
 
 class _Words(Input):
-    """What to find. n and N are letters here; after Enter they go along the places."""
+    """The search words. Here n and N are letters; after Enter they move between the matches."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "submit", "To the places")]
 
 
 class FindBar(Horizontal):
-    """Hidden until `begin`. Every place is marked; the present one stands out and is scrolled to."""
+    """Hidden until `begin`. Every match is marked; the current one is highlighted and scrolled to."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"find--place", "find--here"}
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -65,11 +65,11 @@ class FindBar(Horizontal):
 
     @property
     def found(self) -> int:
-        """Places with the words."""
+        """The number of matches."""
         return len(self._places)
 
     def begin(self, words: str = "") -> None:
-        """Open the line; with `words`, go to the last place that has them."""
+        """Open the line; with `words`, go to their last match."""
         self.display = True
         self._field.value = words or self._field.value
         if words:
@@ -89,11 +89,11 @@ class FindBar(Horizontal):
 
     @on(Input.Submitted)
     def _entered(self) -> None:
-        """n and N are letters while the line has the focus."""
+        """Move the focus away: while the line has it, n and N are letters."""
         self._transcript.focus()
 
     def on_resize(self) -> None:
-        """The lines of a table are others in another width."""
+        """Search again: a table has other lines at another width."""
         if self._places:
             self.call_after_refresh(self._look_again)
 
@@ -103,7 +103,7 @@ class FindBar(Horizontal):
         self._show()
 
     def _look_again(self) -> None:
-        """The conversation may have grown; the present place is the same, or the next one that there is."""
+        """Search again, because the conversation may have grown; keep the current match, or take the next one."""
         before = self._places[self._at] if self._places else None
         earlier = self._places[: max(self._at, 0)]
         self._places = self._all()
@@ -124,7 +124,7 @@ class FindBar(Horizontal):
         return found
 
     def action_go(self, count: int) -> None:
-        """The next place, or the one before; at the end it begins again."""
+        """Go to the next or previous match; it wraps around at the ends."""
         self._look_again()
         if self._places:
             self._at = (self._at + count) % len(self._places)
@@ -136,8 +136,8 @@ class FindBar(Horizontal):
             return
         widget, place = self._places[self._at]
         folded = [one for one in widget.ancestors if isinstance(one, Foldable) and not one.shows(widget)]
-        # In a frame of its own, after the marks': opened here, before or after they are drawn, what was folded away
-        # keeps the height 0 that it has in this layout.
+        # In its own frame, after that of the marks: if opened here, folded text would keep the height 0 that it has
+        # in this layout.
         if folded:
             self.call_after_refresh(self._open, folded)
         self._look_at(widget, place[0])
@@ -148,15 +148,15 @@ class FindBar(Horizontal):
             one.toggled(True)
 
     def _look_at(self, widget: Widget, place: Stretch, layouts: int = LAYOUTS) -> None:
-        """Scroll to a place. What was folded away has a size after the next layout; to ask for its region before that
-        would have a map made of which the layout knows nothing."""
+        """Scroll to a match. Unfolded text gets its size in the next layout. A query of its region before that would
+        make Textual build a map that the layout does not know about."""
         if widget.size.area:
             self._transcript.look_at_line(widget, place.line, place.start)
         elif layouts:
             self.call_after_refresh(self._look_at, widget, place, layouts - 1)
 
     def _mark(self) -> None:
-        """Draw every place as one, and count them."""
+        """Mark every match, and show their count."""
         style, here = (self.get_component_rich_style(name) for name in ("find--place", "find--here"))
         marks: dict[Widget, dict[int, list[Mark]]] = {}
         for number, (widget, parts) in enumerate(self._places):
@@ -165,7 +165,7 @@ class FindBar(Horizontal):
                 marks.setdefault(widget, {}).setdefault(one.line, []).append(mark)
         for lines in marks.values():
             for line in lines.values():
-                line.sort(key=lambda mark: mark.start)  # of several cells, where words go on in the line below
+                line.sort(key=lambda mark: mark.start)  # several stretches, if the words are wrapped
         before, self._painting.marks = self._painting.marks, marks
         for widget in {*before, *marks}:
             if before.get(widget) != marks.get(widget):
@@ -175,7 +175,7 @@ class FindBar(Horizontal):
         self.query_one("#find-count", Static).update(sentence(count, otherwise="found"))
 
     def action_leave(self) -> None:
-        """Close; what was found is no longer marked."""
+        """Close, and remove the marks."""
         self.display = False
         self._places, self._at = [], -1
         self._mark()
@@ -184,8 +184,8 @@ class FindBar(Horizontal):
 
 
 def _texts(parent: Widget) -> Iterator[tuple[Widget, str]]:
-    """Every text of the conversation from top to bottom, with its widget; what is folded away is opened when it is
-    gone to."""
+    """Every text of the conversation from top to bottom, with its widget, including folded ones, which open when the
+    search goes to them."""
     for child in parent.children:
         folded = isinstance(parent, Foldable) and not isinstance(child, FoldLine) and not child.display
         if not child.display and not folded:

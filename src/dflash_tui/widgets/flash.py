@@ -1,4 +1,4 @@
-"""Small facts over a screen's last lines. They fade by themselves, move no text, and can be read again: /notices."""
+"""Short notices over a screen's last lines. They fade, move no text, and can be read again with /notices."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ FADE_S = 0.4
 
 @runtime_checkable
 class Saying(Protocol):
-    """A screen that has a place for small facts."""
+    """A screen that can show short notices."""
 
     def say(self, what: str | Exception) -> None:
-        """Show one, or an error."""
+        """Show a notice or an error."""
         ...
 
 
 def stays_s(text: str) -> float:
-    """How long a fact is shown, in seconds."""
+    """How long a notice is shown, in seconds."""
     return max(LEAST_S, PER_CHARACTER_S * len(text))
 
 
 class Flash(Static):
-    """One fact at a time, above everything else on its screen. What must stay where it happened is a `Note`."""
+    """One notice at a time, above everything else on its screen. Notices that must stay in place are a `Note`."""
 
     def __init__(self) -> None:
         super().__init__("", id="flash")
@@ -40,7 +40,7 @@ class Flash(Static):
         self._timer: Timer | None = None
 
     def say(self, what: str | Exception) -> None:
-        """Show a fact, or an error in the color of errors; the next one replaces it."""
+        """Show a notice, or an error in the error color; the next one replaces it."""
         error = isinstance(what, Exception)
         self.text = text = retold(one_line(str(what)), self.app)
         self._end()
@@ -55,7 +55,7 @@ class Flash(Static):
         self._timer = self.set_timer(stays_s(text), self._fade)
 
     def outdated(self, words: str) -> None:
-        """Hide a fact that says `words`, because they are no longer true."""
+        """Hide a notice that contains `words`, because it is no longer true."""
         if words in self.text:
             self.hide()
 

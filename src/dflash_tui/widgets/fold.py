@@ -1,4 +1,4 @@
-"""A line that opens and closes what is under it, by Enter, Space or a click."""
+"""A line that opens and closes the part below it, by Enter, Space or a click."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FoldLine(Widget, can_focus=True):
     HELP = "Enter, Space or a click opens and closes it; Alt+T does so for the newest thinking."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,space", "fold", "Open")]
 
-    title: reactive[str] = reactive("")  # one line, whatever it says: no layout
+    title: reactive[str] = reactive("")  # always one line: needs no layout
     open: reactive[bool] = reactive(False)
 
     def validate_title(self, title: str) -> str:
@@ -57,11 +57,11 @@ class Foldable(Vertical):
 
     @property
     def folded_text(self) -> str:
-        """What it shows while it is open, where that is drawn only then."""
+        """The contents that are drawn only while it is open."""
         return ""
 
     def shows(self, widget: Widget) -> bool:
-        """Whether a widget in it is not folded away."""
+        """Whether a widget in it is visible, and not folded."""
         return all(one.display for one in self.children if one is widget or one in widget.ancestors)
 
     def toggled(self, is_open: bool) -> None:
@@ -76,7 +76,7 @@ class Thinking(Foldable):
         self.line = FoldLine()
         self.body = Static("", classes="thinking-body")
         self.text = ""
-        self.effort = ""  # the level that was asked for, where the model's template knows levels
+        self.effort = ""  # the requested level, if the model's template knows levels
         self._drawn = -1
 
     def compose(self) -> ComposeResult:
@@ -99,7 +99,7 @@ class Thinking(Foldable):
         return self.text.strip("\n")
 
     def count(self, tokens: int, spent: float, *, running: bool) -> None:
-        """Say how long it took, or is taking."""
+        """Show how long the thinking took, or has taken so far."""
         level = f" · {self.effort}" if self.effort else ""
         if running:
             self.line.title = f"thinking… {seconds(spent)} · {tokens} tok"

@@ -64,7 +64,7 @@ class TabRow(Widget, can_focus=True):
 
 
 class Inspector(Container):
-    """Which panels are seen is decided by classes: one in a column or drawer, all four when wide."""
+    """Classes decide which panels are visible: one in a column or drawer, all four on a wide terminal."""
 
     active: reactive[str] = reactive("stats")
 
@@ -112,12 +112,12 @@ class Inspector(Container):
         """Show a panel and focus it."""
         self.active = name
         self._apply(name)
-        # Now, and not with the next frame: a key of the same burst is the panel's already.
+        # At once, not with the next frame: the next key of the same burst belongs to the panel.
         self.app.stylesheet.update_nodes(list(self.walk_children(with_self=True)))
         self._panels[name].enter()
 
     def sees(self, name: str) -> bool:
-        """Whether a panel is on the screen, so that drawing it is worth it."""
+        """Whether a panel is visible, so that it needs drawing."""
         if not self.display or not self.region.area:
             return False
         return self.active == name or self.screen.has_class("-wide")

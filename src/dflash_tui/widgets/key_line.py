@@ -1,4 +1,4 @@
-"""The footer: what the keys do now, spelled as everywhere else, as many as fit whole."""
+"""The footer: what the keys do now, as many entries as fit completely."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from textual.widget import Widget
 
 GAP = "  "
 LOOK_S = 0.5
-_KEPT = ("escape", "f1")  # the way back, and the page with all the others: what is left out is never these
+_KEPT = ("escape", "f1")  # the way back, and the page with all keys: these are never left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,15 @@ class Hint:
 
 @runtime_checkable
 class Hinting(Protocol):
-    """A screen or a widget where not every key has something to do at all times. The keys stay bound: they say why."""
+    """A screen or widget where some keys have no effect at times. They stay bound, and say why."""
 
     def hint(self, action: str, label: str) -> str:
-        """What the footer calls an action now; "" where there is nothing for it to do."""
+        """The footer's label of an action now; "" if it would have no effect."""
         ...
 
 
 def fitting(hints: list[Hint], width: int) -> list[Hint]:
-    """Those that have room side by side, in their order. The first ones and those of `_KEPT` come before the others."""
+    """The entries that fit on the line, in order. The first ones and those in `_KEPT` have priority."""
     room = width - sum(one.width + len(GAP) for one in hints if one.key in _KEPT)
     kept = []
     for one in hints:
@@ -66,7 +66,7 @@ class KeyLine(Widget):
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
-        self.set_interval(LOOK_S, self._look)  # what is possible changes with much that tells nobody
+        self.set_interval(LOOK_S, self._look)  # polled: much that decides what is possible sends no event
 
     def _changed(self, screen: Screen[object]) -> None:
         if self.is_attached and screen is self.screen:
@@ -78,10 +78,10 @@ class KeyLine(Widget):
 
     @property
     def hints(self) -> list[Hint]:
-        """What is possible now: one entry for each action, by its first key."""
+        """The actions that are possible now, each with its first key."""
         try:
             return fitting([one for one in self._all() if one.label], self.size.width - 2)
-        except NoMatches:  # a screen that comes or goes: this widget is there, what it is asked about is not
+        except NoMatches:  # the screen is being mounted or removed: other widgets are missing
             return self._drawn
 
     def _all(self) -> list[Hint]:
@@ -97,7 +97,7 @@ class KeyLine(Widget):
         return list(found.values())
 
     def _is_ours(self, action: str) -> bool:
-        """Whether an action of "the screen" is possible on this one: Textual asks the one that lies over it."""
+        """Whether a "screen" action is possible on this screen: Textual would ask the screen above it."""
         namespace, name, parameters = parse(action)
         return namespace != "screen" or self.screen.check_action(name, parameters) is not False
 

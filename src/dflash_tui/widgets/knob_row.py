@@ -1,4 +1,4 @@
-"""One parameter on one row: the part that sliders, switches and choices share. Many choices take more lines."""
+"""One parameter on one row: what sliders, switches and choices share. Many choices take more lines."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class KnobRow(Row, Widget, can_focus=True):
             self.value = value
 
     class Refused(Message):
-        """The user typed something that is not legal; `reason` says what is."""
+        """The user typed an illegal value; `reason` says what is allowed."""
 
         def __init__(self, reason: str) -> None:
             super().__init__()
@@ -63,7 +63,7 @@ class KnobRow(Row, Widget, can_focus=True):
         self.set_reactive(KnobRow.value, spec.default if value is None else value)
 
     def change(self, value: Value) -> None:
-        """Take a legal value from the user and tell the app."""
+        """Set a legal value from the user and tell the app."""
         if value != self.value:
             self.value = value
             self.post_message(self.Changed(self.spec.name, value))
@@ -80,7 +80,7 @@ class KnobRow(Row, Widget, can_focus=True):
         return self.value == self.spec.default
 
     def hint(self, action: str, label: str) -> str:
-        """What the footer calls an action now."""
+        """The footer's label of an action."""
         return "" if action == "reset" and self.at_default else label
 
     def label(self) -> Content:
@@ -138,8 +138,8 @@ class ChoiceRow(KnobRow):
 
 
 class ThinkingRow(ChoiceRow):
-    """Thinking on or off; where the model's template knows levels of it, off or one of these. Posts a `Changed` for
-    each of the two parameters after it."""
+    """Thinking on or off; if the model's template knows levels, off or one of them. Posts a `Changed` for each of the
+    two parameters that it sets."""
 
     reasoning: reactive[Reasoning] = reactive(Reasoning(), layout=True)
 

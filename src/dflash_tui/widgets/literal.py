@@ -1,4 +1,4 @@
-"""Widgets that show text as it is: nothing in it is markup, nothing in it reaches the terminal as a control code.
+"""Widgets that show text literally: none of it is markup, and no control code in it reaches the terminal.
 
 File names, titles, models' words and errors all pass through these, so every screen takes its widgets from here;
 Textual's own read markup in whatever text they are given.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def literal(content: VisualType) -> VisualType:
-    """A text as Content without markup; a mark for each character of it that a terminal would obey."""
+    """A text as Content without markup; each control character is replaced by a mark."""
     if isinstance(content, str):
         return Content(clean(content))
     if isinstance(content, Content):
@@ -58,8 +58,8 @@ class Static(widgets.Static):
             self._forget_sizes()
 
     def _forget_sizes(self) -> None:
-        """What was measured of an earlier text. Textual does this when a widget is idle; one that is given its text
-        while it is mounted may have its place by then, and painting.py takes that for the place of the new text."""
+        """Clear the sizes cached for an earlier text. Textual does this when a widget is idle. A widget that gets its
+        text while it is being mounted may be placed before that, and painting.py would keep the old size."""
         self._layout_cache.clear()
         self.clear_cached_dimensions()
         for ancestor in self.ancestors:
@@ -75,7 +75,7 @@ PAGING = ("page_up", "page_down")
 
 
 def can_page(options: widgets.OptionList) -> bool:
-    """Whether there is a line to page to. Textual looks for one where a terminal is too small to show any."""
+    """Whether there is a line to page to. Textual looks for one even if the terminal is too small to show any."""
     return bool(options.scrollable_content_region)
 
 
@@ -114,7 +114,7 @@ class DataTable(widgets.DataTable[Text]):
         return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value if self.row_count else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Without a row there is nothing that Enter could choose, and no footer offers it."""
+        """Without a row Enter has nothing to choose, so the footer does not offer it."""
         return super().check_action(action, parameters) and (action != "select_cursor" or self.row_count > 0)
 
     def add_texts(self, cells: Iterable[str], *, key: str, colors: Mapping[int, str] = MappingProxyType({})) -> None:
@@ -149,9 +149,9 @@ def row_key(event: widgets.DataTable.RowSelected | widgets.DataTable.RowHighligh
 
 
 class ControlCodeFilter(LineFilter):
-    """The last look at every line that any widget has rendered: what a terminal would obey does not go out.
+    """A last filter over every rendered line: it keeps control characters from the terminal.
 
-    Everything is laid out by then, so it is left out and not marked; `literal` marks it where it comes in.
+    The layout is done by then, so they are removed and not marked; `literal` marks them on input.
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
