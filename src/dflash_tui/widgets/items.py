@@ -1,7 +1,7 @@
-"""Lists of Markdown drawn as lines of one widget.
+"""Markdown lists drawn as lines of one widget.
 
-Textual mounts four widgets for each item of a list, 7 ms each: 1,200 items stop the app for 10 s. A list whose items
-hold text and further lists only needs none of them. It is taken from the parser's tokens, before any widget is made.
+Textual mounts four widgets for each item of a list, 7 ms each: 1,200 items block the app for 10 s. A list whose items
+hold only text and further lists needs none of them. It is built from the parser's tokens, before any widget is created.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from textual.widgets.markdown import MarkdownBlock
 
 from dflash_tui.widgets.roomy import Drawn
 
-ITEMS = "items"  # the kind of token that stands for a list, or for a slice of one
+ITEMS = "items"  # the kind of token that represents a list, or a slice of one
 SLICE = 32  # rows of one slice: what a repaint draws again
 _OPEN = frozenset(("bullet_list_open", "ordered_list_open"))
 _CLOSE = frozenset(("bullet_list_close", "ordered_list_close"))
@@ -36,14 +36,14 @@ _Block: Any = MarkdownBlock
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A paragraph of a list, right of its bullets. `inline` is None for an item without text."""
+    """A paragraph of a list, to the right of its bullets. `inline` is None for an item without text."""
 
     prefix: str
     inline: Token | None
 
 
 def fold_lists(state: StateCore, rows: int | None) -> None:
-    """A rule of the parser: a token for each simple list, or for each `rows` rows of it."""
+    """A parser rule: one token for each simple list, or for each `rows` rows of it."""
     tokens, unordered, at = state.tokens, 0, 0
     folded: list[Token] = []
     while at < len(tokens):
@@ -61,7 +61,7 @@ def fold_lists(state: StateCore, rows: int | None) -> None:
 
 
 def _end_of_list(tokens: Sequence[Token], at: int) -> int:
-    """After the list that begins at `at`; 0 where it holds anything but text and such lists."""
+    """The index after the list that begins at `at`; 0 if it holds anything but text and such lists."""
     for place in range(at, len(tokens)):
         token = tokens[place]
         if token.type not in _SIMPLE:

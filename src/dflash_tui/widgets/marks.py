@@ -1,7 +1,7 @@
-"""Places in the texts of widgets, and lines of a screen on which they are marked.
+"""Places in the texts of widgets, and their marks on the lines of a screen.
 
-A widget's own selection is one stretch of its text. Marks are any number, and they are put on what it has drawn: a
-drawn segment says which column and line of the text it begins with.
+A widget's own selection is one stretch of its text. There may be any number of marks, and they are applied to the
+drawn lines: a drawn segment says at which column and line of the text it begins.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Marks = Mapping[int, Sequence[Mark]]  # by line, from left to right
 
 
 def stretches(text: str, wanted: str) -> list[Stretch]:
-    """Where `wanted` is in a text, whatever the case of either."""
+    """Where `wanted` occurs in a text, ignoring case."""
     wanted = wanted.casefold()
     found: list[Stretch] = []
     for number, line in enumerate(text.split("\n") if wanted else ()):

@@ -1,4 +1,4 @@
-"""The memory breakdown: what was predicted for each component and what the process really uses."""
+"""The memory breakdown: the prediction for each component and what the process really uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel
 
 NAME, SIZE = 14, 10
-FLAGGED = 0.02  # a measurement further off its prediction than this is marked
+FLAGGED = 0.02  # a measurement that differs more than this from its prediction is marked
 
 
 class MemoryPanel(Panel):

@@ -1,4 +1,4 @@
-"""The list of models, and the field above it: words that narrow the list, or a path."""
+"""The list of models, and the field above it: words that filter the list, or a path."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ModelList(OptionList):
         return (chosen.id or "") if chosen is not None else ""
 
     def show_rows(self, rows: Sequence[Option]) -> None:
-        """These, in place of what is there; the cursor stays on its row where that is still there."""
+        """Replace the rows; the cursor stays on its row if that still exists."""
         kept, place = self.row, self.scroll_offset
         self.clear_options()
         self.add_options(rows)
@@ -78,13 +78,13 @@ class ModelField(Input):
 
     @property
     def path(self) -> str:
-        """What is typed, where that is a path; else ""."""
+        """The typed path; "" if the text is not a path."""
         text = self.value.strip()
         return text if is_path(text) else ""
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What is typed, where that is not a path."""
+        """The typed words; "" if the text is a path."""
         return () if self.path else tuple(self.value.lower().split())
 
 
@@ -96,5 +96,5 @@ class DraftField(Input):
 
 
 def is_path(text: str) -> bool:
-    """Whether what is typed is meant as a path, and not as words to look for."""
+    """Whether a typed text is a path and not search words."""
     return text.startswith(("/", "~", "./", "../")) or text.lower().endswith(".gguf")

@@ -1,4 +1,4 @@
-"""Models as rows and as a page: what each is, whether it fits, which drafter it gets. No widget here."""
+"""Models as text for rows and details: what each is, whether it fits, its drafter. No widget here."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def option(
     present: bool = False,
     fetched: str = "",
 ) -> Option:
-    """A row: the name, and what matters of it below. `fetched`: how far it is, of what can be fetched."""
+    """A row: the name, and a summary below. `fetched`: the download's progress, for a pair that can be fetched."""
     first = ["● " if present else "  ", (one_line(name), figure(QUOTED, "bold"))]
     parts: list[tuple[str, str]] = []
     if found is None:
@@ -90,7 +90,7 @@ def colour(room: Room) -> str:
 
 
 def beside(one: Found, drafters: Sequence[Choice], chosen: Choice | None, room: Room | None) -> Content:
-    """All that is known of a model; `chosen` of its drafters is the one that Enter takes."""
+    """The details of a model; Enter takes the drafter `chosen`."""
     header = one.header
     parts: list[tuple[str, str] | str] = [
         (f"{one_line(header.title)}\n", figure(QUOTED, "bold")),

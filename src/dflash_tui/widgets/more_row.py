@@ -1,4 +1,4 @@
-"""The line in the panel of parameters that unfolds the less used ones."""
+"""The line in the parameters panel that unfolds the less used ones."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dflash_tui.widgets.panel import Row
 
 
 class MoreRow(Row, Widget, can_focus=True):
-    """Posts `Toggled` at Enter, Space, Right or a click; who shows the rows sets `open`. While they are hidden it names
-    those that are not at their default, `set_ones`."""
+    """Posts `Toggled` on Enter, Space, Right or a click; the owner of the rows sets `open`. While the rows are hidden,
+    it names those that are not at their default, `set_ones`."""
 
     ALLOW_SELECT = False
     HELP = "Enter, Space, m or a click shows the other parameters, or hides them again."

@@ -26,7 +26,7 @@ class Note(Static):
         self._draw()
 
     def advise(self, advice: str) -> None:
-        """Another second line: what came of it."""
+        """Replace the second line, for example by the outcome."""
         self.advice = lines(advice)
         if self.is_mounted:
             self._draw()

@@ -1,4 +1,4 @@
-"""Lays out once what Textual lays out twice, and draws the lines that are seen where Textual draws all."""
+"""A compositor that lays out once where Textual does twice, and draws only visible lines."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dflash_tui.widgets.marks import Marks, marked
 
 
 class Frugal(Compositor):
-    """Puts widgets into their places and their lines together, as its base does; the cells that come out are the same.
+    """Places widgets and composes their lines as its base does, with the same resulting cells, but with less work.
 
-    A widget that has grown asks for a layout of the whole screen, in case its scrollbars need room. By then the screen
-    is laid out, and a scrollbar that comes or goes asks for a layout itself.
+    In Textual, a widget that has grown requests a layout of the whole screen, in case its scrollbars need space. By
+    then the screen is laid out, and a scrollbar that appears or disappears requests a layout itself.
 
-    A change has all lines drawn of every widget under it: of containers too that are covered by what is in them, and
-    of half the screen when a cursor blinks. Here a line is drawn where something of it is seen.
+    In Textual, a change draws all lines of every widget below it, also of covered containers, and of half the screen
+    when a cursor blinks. Here a line is drawn only if part of it is visible.
 
-    `marks`: what is marked in the texts of widgets.
+    `marks`: the marked stretches in the texts of widgets.
     """
 
     marks: Mapping[Widget, Marks] = MappingProxyType({})
@@ -32,13 +32,13 @@ class Frugal(Compositor):
     def reflow(self, parent: Widget, size: Size) -> ReflowResult:
         """Lay out everything, and give each widget its new size."""
         result = super().reflow(parent, size)
-        self._full_map_invalidated = False  # it has just been made
+        self._full_map_invalidated = False  # the full map has just been built
         for widget, place in self.layers:
-            # What is scrolled to its end was put there by its size of before, so it does need another layout.
+            # A widget scrolled to its end was placed by its previous size, so it does need another layout.
             again = widget._anchored and widget.container_size != place.container_size
             widget._size_updated(place.region.size, place.virtual_size, place.container_size, layout=again)
         for widget in result.shown:
-            widget._layout_required = False  # asked for before it had a place
+            widget._layout_required = False  # requested before it had a place
         waiting = {widget for widget in self.visible_widgets if widget._repaint_required}
         self.update_widgets(waiting)
         for widget in waiting:
@@ -46,7 +46,7 @@ class Frugal(Compositor):
         return result
 
     def _render_chops(self, crop: Region, is_rendered_line: Callable[[int], bool]) -> Sequence[Mapping[int, Strip]]:
-        """The parts of each line by where they begin, front to back; None where nothing was asked for."""
+        """The parts of each line by their start, front to back; None where no drawing was requested."""
         cuts = self.cuts
         chops: list[dict[int, Strip | None]] = [dict.fromkeys(line[:-1]) for line in cuts]
         left, right = crop.column_span

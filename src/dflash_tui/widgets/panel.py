@@ -14,7 +14,7 @@ from dflash_tui.widgets.literal import Static
 
 
 class Row:
-    """Mixed into the rows of a panel that Up and Down go along."""
+    """A mixin for the rows of a panel, between which Up and Down move."""
 
     def action_go(self, count: int) -> None:
         assert isinstance(self, Widget)
@@ -32,11 +32,11 @@ class Panel(Vertical):
 
     @property
     def text_width(self) -> int:
-        """Cells of a line, without the margin before the scrollbar."""
+        """Width of a line in cells, without the margin before the scrollbar."""
         return self.query_one(VerticalScroll).scrollable_content_region.width - 1
 
     def draw(self) -> None:
-        """Draw what was shown last, at the present width."""
+        """Draw the last contents again, at the current width."""
 
     def on_resize(self, event: Resize) -> None:
         self.draw()
@@ -55,7 +55,7 @@ class Panel(Vertical):
 
 
 def redraw(body: Static, content: Content) -> None:
-    """Show other figures in a panel; a layout only where they have another number of lines."""
+    """Show new figures in a panel; lay out again only if the number of lines has changed."""
     before = body.visual
     same = isinstance(before, Content) and before.plain.count("\n") == content.plain.count("\n")
     body.update(content, layout=not same)

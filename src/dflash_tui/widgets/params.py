@@ -26,13 +26,13 @@ from dflash_tui.widgets.slider import Slider
 
 BEHIND = {"reasoning_effort"}  # parameters without a row of their own: the row of thinking has the levels
 GROUPS: tuple[Group, ...] = ("speculation", "sampling", "answer")
-FIRST = ("budget", "p_min", "temperature", "thinking")  # what people turn first; the others unfold from a line
+FIRST = ("budget", "p_min", "temperature", "thinking")  # the most used ones; the others unfold from a line
 WHEN: dict[Applies, str] = {
     "next step": "from the next turn; a: now",
     "next turn": "from the next turn",
     "reload": "with /reload",
 }
-"""When a change counts. All parameters of a group say the same, so its heading says it once."""
+"""When a change takes effect. It is the same for all parameters of a group, so the heading says it once."""
 
 
 class ParamsPanel(Panel):
@@ -69,7 +69,7 @@ class ParamsPanel(Panel):
         yield Static("", id="params-help")
 
     def complete(self) -> None:
-        """Put in the rows of the other parameters. They are many, and the first frame does without."""
+        """Add the rows of the other parameters. They are many, and the first frame does not need them."""
         if not self._others.is_attached:
             return  # the app ends
         rows: list[Widget] = []
@@ -94,7 +94,7 @@ class ParamsPanel(Panel):
         self.query_one("#params-heading", Static).update(self._heading())
 
     def show_reasoning(self, reasoning: Reasoning) -> None:
-        """What the loaded model's template can be asked for."""
+        """Set the thinking options that the loaded model's template supports."""
         thinking = self.row("thinking")
         assert isinstance(thinking, ThinkingRow)
         thinking.reasoning = reasoning
@@ -105,7 +105,7 @@ class ParamsPanel(Panel):
         self.row("preserve_thinking").display = False
 
     def show_context(self, wanted: int, loaded: int) -> None:
-        """The context that the next load asks for, marked where it is not the present one's."""
+        """Show the context of the next load, marked if it differs from the current one."""
         row = self.row(CONTEXT.name)
         row.value, row.staged = wanted, wanted != loaded
 
@@ -130,7 +130,7 @@ class ParamsPanel(Panel):
     def action_more(self) -> None:
         """Show or hide the other parameters."""
         if self._more.open and self._others in (self.screen.focused.ancestors if self.screen.focused else ()):
-            self._more.focus()  # the row in use goes out of sight
+            self._more.focus()  # the focused row is being hidden
         self.unfold(not self._more.open)
         self.post_message(self.Folded(self._more.open))
 
@@ -141,7 +141,7 @@ class ParamsPanel(Panel):
             self.query_one("#params-help", Static).update(Content.styled(text, figure(spec.name)))
 
     def on_descendant_blur(self) -> None:
-        """The help is that of the row in use."""
+        """Show the help of the focused row."""
         if not self.is_attached:  # the app ends, and with it the focus
             return
         focused = self.screen.focused

@@ -21,25 +21,25 @@ from dflash_tui.text.commands import is_command
 from dflash_tui.text.pasted import Pasted
 from dflash_tui.widgets.completions import Completions
 
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but tabs and ends of lines
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # except tabs and line ends
 
 
 class Notebook(Protocol):
-    """Writes down what the user types, so that it survives the program."""
+    """Stores what the user types, so that it survives the program."""
 
     def typed(self, draft: str, pasted: Mapping[str, str]) -> None:
-        """The prompt has this text now, in which keys of `pasted` stand for long texts."""
+        """The prompt has this text now; keys of `pasted` in it represent long texts."""
         ...
 
     def wait(self, prompt: str) -> None:
-        """This text has left the prompt, and is nowhere else yet."""
+        """This text has left the prompt, and is not stored elsewhere yet."""
         ...
 
 
 class Prompt(TextArea):
-    """A multi-line editor that posts `Submitted` and is then empty; who refuses the text gives it back by `restore`.
+    """A multi-line editor that posts `Submitted` and is then empty. A receiver that refuses the text calls `restore`.
 
-    A long paste is a few words in it (`text/pasted.py`): `text` has the words, `whole` what they stand for.
+    A long paste appears as a placeholder (`text/pasted.py`): `text` has the placeholder, `whole` the full text.
     """
 
     HELP = "Enter sends, Ctrl+J or Shift+Enter begins a new line, ↑ and ↓ at the edges bring earlier prompts."
@@ -51,7 +51,7 @@ class Prompt(TextArea):
     COMPONENT_CLASSES: ClassVar[set[str]] = {"text-area--pasted"}
 
     class Submitted(Message):
-        """Enter was pressed over `text`, which has left the prompt. `typed`: without what was pasted in length."""
+        """Enter was pressed; `text` has left the prompt. `typed`: the text with placeholders for long pastes."""
 
         def __init__(self, text: str, typed: str) -> None:
             super().__init__()
@@ -62,7 +62,7 @@ class Prompt(TextArea):
         """Enter was pressed in the empty prompt."""
 
     class Scrolled(Message):
-        """PageUp, PageDown or End that means the conversation, not the prompt."""
+        """PageUp, PageDown or End, meant for the conversation and not for the prompt."""
 
         def __init__(self, where: str) -> None:
             super().__init__()
@@ -82,24 +82,24 @@ class Prompt(TextArea):
         self.past = history
         self.completions: Completions | None = None  # those that the screen shows, where it shows some
         self.notebook: Callable[[], Notebook] | None = None
-        self.only_commands = False  # Enter sends no messages: there is nobody to send them to
+        self.only_commands = False  # Enter sends no messages: there is no model
         self._returned = ""  # what was given back since the last Enter
         self.examples: Callable[[], Sequence[str]] = tuple  # those that Tab puts into an empty prompt
         self.offers: Callable[[], str] = str  # what Enter does in an empty prompt, in a word
 
     def post_message(self, message: Message) -> bool:
-        """Write every change down before anything can draw it: a handler's turn may come after many frames."""
+        """Store every change before it is drawn: a message handler might run many frames later."""
         if isinstance(message, TextArea.Changed) and self.notebook is not None:
             self.notebook().typed(self.text, self._pasted.texts)
         return super().post_message(message)
 
     @property
     def whole(self) -> str:
-        """All of the text, as it is sent."""
+        """The full text, as it is sent."""
         return self._pasted.whole(self.text)
 
     def fill(self, text: str) -> None:
-        """Have this text, of whatever length, and no other."""
+        """Replace the text by this one, of any length."""
         self.text = self._pasted.shown(text)
 
     def load_text(self, text: str) -> None:
@@ -107,13 +107,13 @@ class Prompt(TextArea):
         super().load_text(text)
 
     def edit(self, edit: Edit) -> EditResult:
-        """Words that stand for a text go as one, and nothing comes between them."""
+        """A placeholder is deleted as a whole, and nothing is inserted inside it."""
         top, bottom = self._whole_words(edit.top, before=edit.top != edit.bottom), self._whole_words(edit.bottom)
         edit.from_location, edit.to_location = top, bottom
         return super().edit(edit)
 
     def _whole_words(self, location: Location, *, before: bool = False) -> Location:
-        """A place that is not between such words: the one after them, or `before` them."""
+        """A place outside a placeholder: the one after it, or with `before` the one before it."""
         row, column = location
         if not column:  # also of the row below the last, which an edit of whole lines ends at
             return location
@@ -189,13 +189,13 @@ class Prompt(TextArea):
             event.prevent_default()
             return
         if event.key.startswith("alt+"):
-            # Its character is no text: terminals send Alt+T as Esc and t. It goes on to the bindings.
+            # Its character is not text: terminals send Alt+T as Esc and t. The bindings handle it.
             event.prevent_default()
             return
         await super()._on_key(event)
 
     async def _on_paste(self, event: Paste) -> None:
-        """Control characters of a paste are no text, and a terminal would obey them."""
+        """Remove the control characters of a paste: they are not text, and a terminal would execute them."""
         event.prevent_default()
         lines = event.text.replace("\r\n", "\n").replace("\r", "\n")
         text = self._pasted.taken(_CONTROLS.sub("", lines), len(self.text))
@@ -211,7 +211,7 @@ class Prompt(TextArea):
         return offered[(offered.index(self.text) + 1) % len(offered)] if self.text else offered[0]
 
     def _asks(self, key: str) -> bool:
-        """In an empty prompt a question mark is a question about the screen."""
+        """In an empty prompt a question mark opens the explanation of the screen's figures."""
         return not self.text and key in self._asking
 
     @cached_property
@@ -223,19 +223,19 @@ class Prompt(TextArea):
         return not self._asks(key) and super().check_consume_key(key, character)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The footer names Enter where it does something."""
+        """The footer names Enter only if it has an effect."""
         if action == "send" and self.only_commands:
             return is_command(self.text)
         return super().check_action(action, parameters)
 
     def hint(self, action: str, label: str) -> str:
-        """What the footer calls Enter now."""
+        """The footer's label of Enter."""
         if action == "send" and self.completions is not None and self.completions.taken_by_enter:
             return "Take"
         return self.offers() or label if action == "send" and not self.text else label
 
     def action_send(self) -> None:
-        """Hand over the text now: the next key of the same burst belongs to the next message."""
+        """Submit the text at once: the next key of the same burst belongs to the next message."""
         if self.text.strip():
             whole = self.whole
             if self.notebook is not None:

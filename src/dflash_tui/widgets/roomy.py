@@ -1,7 +1,7 @@
-"""Blocks of Markdown that are still being written: they grow by several rows at once.
+"""Markdown blocks that are still being written: they grow by several rows at once.
 
-A new height costs a layout of the whole screen, ten times what the text in it costs. So the open block keeps a few
-empty rows in hand, and most appends only repaint it. A block that is complete has its exact height.
+A new height costs a layout of the whole screen, ten times the cost of the text in it. So the open block keeps a few
+spare empty rows, and most appends only repaint it. A complete block has its exact height.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dflash_core.clean import one_line
 from dflash_tui.widgets.literal import Static
 
 ROOM = 4  # rows
-# Textual follows one base class only when it looks for a widget's CSS, so what is mixed in must not be a widget.
+# Textual follows only one base class to find a widget's CSS, so a mixin must not be a widget.
 if TYPE_CHECKING:
     _Mixed = Static
 else:
@@ -31,7 +31,7 @@ _Paragraph: Any = Markdown.BLOCKS["paragraph_open"]
 
 
 class Roomy(_Mixed):
-    """Mixed into a Static: while `growing`, it is as high as the next multiple of `ROOM`."""
+    """A mixin for a Static: while `growing`, its height is rounded up to a multiple of `ROOM`."""
 
     growing = False
 
@@ -47,14 +47,14 @@ class Roomy(_Mixed):
             self.refresh(layout=True)
 
     def grow(self, growing: bool) -> None:
-        """Begin or end to keep room."""
+        """Start or stop keeping spare rows."""
         if growing != self.growing:
             self.growing = growing
             self.refresh(layout=True)
 
 
 class Drawn(Roomy):
-    """Mixed into a block of Markdown that draws `shown` in place of its text."""
+    """A mixin for a Markdown block that draws `shown` in place of its text."""
 
     shown: Visual
 
@@ -115,6 +115,6 @@ class Fence(MarkdownFence):
             self.query_one(".fence-head", Static).update(self._head)
 
     def grow(self, growing: bool) -> None:
-        """Begin or end to keep room."""
+        """Start or stop keeping spare rows."""
         for code in self.query(Code):
             code.grow(growing)

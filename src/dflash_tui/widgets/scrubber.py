@@ -1,4 +1,4 @@
-"""The steps of a turn on one row, to move along: each a column as high as the tokens that it committed."""
+"""The steps of a turn on one row: each is a column whose height shows the tokens that it committed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Scrubber(Widget, can_focus=True):
         self.go(self.step + count)
 
     def go(self, step: int) -> None:
-        """Go to a step, or to the nearest there is."""
+        """Go to a step, or to the nearest existing one."""
         step = min(max(step, 1), len(self.lengths))
         if step and step != self.step:
             self.post_message(self.Moved(step))

@@ -1,4 +1,4 @@
-"""What an empty conversation shows: what this is, three prompts to try, the model, and where to go on."""
+"""The page of an empty conversation: what the app is, three prompts to try, the model, and hints."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Example(Static):
 
 
 class StartPage(Vertical):
-    """Goes with the first message, and comes back with an empty conversation."""
+    """Hidden after the first message, and shown again with an empty conversation."""
 
     class Chosen(Message):
-        """An example was clicked: it belongs into the prompt."""
+        """An example was clicked: put it into the prompt."""
 
         def __init__(self, text: str) -> None:
             super().__init__()

@@ -121,7 +121,7 @@ def _numbers(it: Figures, stats: TurnStats, width: int) -> Block:
 
 
 def _about(it: Figures, stats: TurnStats, width: int) -> Block:
-    """What the speed is beside plain decoding's, how the prompt was read, and what ran."""
+    """The speed relative to plain decoding, how the prompt was read, and what ran."""
     read = stats.prompt_tokens - stats.reused_tokens
     more = bool(stats.reused_tokens), bool(stats.kv)
     prompt = [
@@ -147,7 +147,7 @@ def steps_per_second(stats: TurnStats) -> float:
 
 
 def _against(it: Figures, stats: TurnStats) -> Line:
-    """How much faster than plain decoding, and what that rests on."""
+    """How much faster than plain decoding, and the measurement behind it."""
     plain = it.plain
     if it.mode == "ar":
         return []
@@ -178,7 +178,7 @@ def _spark(title: str, values: list[float], width: int, color: str, key: str) ->
 
 
 def _depths(stats: TurnStats, width: int) -> Block:
-    """How often a draft was accepted, a column for each depth; depths that were never accepted are left out."""
+    """How often a draft was accepted, with a column for each depth; depths never accepted are left out."""
     rates = list(stats.accept_rate_by_depth)
     while rates and rates[-1] <= 0:
         rates.pop()
@@ -207,7 +207,7 @@ def _depths(stats: TurnStats, width: int) -> Block:
 
 
 def _stages(stats: TurnStats, width: int, least: float = 0.0) -> Block:
-    """The time of a step by stage. Stages without any are left out; those with less than `least` of it are one line."""
+    """The time of a step by stage. Stages without time are left out; those below a share of `least` take one line."""
     total = stats.stage_ms.total
     if total <= 0:
         return []
@@ -237,7 +237,7 @@ def _lengths(stats: TurnStats, width: int) -> Block:
 
 
 def _totals(stats: TurnStats) -> Block:
-    """Drafts in all. The nodes of a tree are alternatives, so most cannot be accepted even from a perfect drafter."""
+    """Totals of drafts. A tree's nodes are alternatives, so most cannot be accepted even with a perfect drafter."""
     if not stats.verified:
         return []
     steps = max(stats.steps, 1)
@@ -260,7 +260,7 @@ def _totals(stats: TurnStats) -> Block:
 
 
 def _drafters(stats: TurnStats) -> Block:
-    """Acceptance by drafter, where several took turns."""
+    """Acceptance by drafter, if several were used."""
     if len(stats.drafters) < 2:
         return []
     block: Block = [line("drafters", ("    steps tok/step  nodes taken  tok/s", _DIM))]
@@ -273,7 +273,7 @@ def _drafters(stats: TurnStats) -> Block:
 
 
 def _sizes(stats: TurnStats, width: int) -> Block:
-    """The histogram of tree sizes, where the steps' differ."""
+    """The histogram of tree sizes, if they differ between steps."""
     counts = [(low, high, sum(stats.nodes[low : high + 1])) for low, high in _SIZES]
     rows = [(low, high, count) for low, high, count in counts if count]
     if len(rows) < 2:
@@ -288,7 +288,7 @@ def _sizes(stats: TurnStats, width: int) -> Block:
 
 
 def _learned(it: Figures) -> Block:
-    """What the drafter states of its candidates, what was learned, and what was found."""
+    """Probabilities of candidates: stated by the drafter, learned by the program, and observed."""
     if not it.learned:
         return []
     block: Block = [line("candidates", ("      tried stated learned found", _DIM))]
@@ -299,7 +299,7 @@ def _learned(it: Figures) -> Block:
 
 
 def _parts(stats: TurnStats) -> Block:
-    """Thinking and answer apart, where there was any thinking."""
+    """Figures of thinking and answer separately, if there was any thinking."""
     if not stats.thinking.tokens:
         return []
     block: Block = [line(("             tok  tok/s accept", _DIM))]

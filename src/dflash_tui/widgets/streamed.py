@@ -1,4 +1,4 @@
-"""A Markdown message that grows: appends to the open block, and plain lines for what of a long block is not open."""
+"""A growing Markdown message: appends to the open block, and plain lines for the settled part of a long block."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dflash_tui.widgets.table import TABLE, Table, fold_tables
 PART = 4_000  # characters of one plain part; a new one begins after it
 WHOLE_LIMIT = 48_000  # longer messages are rendered part by part: rendering them whole would stop the app for too long
 
-# HTML is shown as the text that it is. Textual drops an HTML block, and with the next append the block before it too.
+# HTML is shown as source. Textual drops an HTML block, and with the next append the block before it too.
 _BULLETS, _NUMBERS = Markdown.BLOCKS["bullet_list_open"], Markdown.BLOCKS["ordered_list_open"]
 _PLAIN: Any = tuple(Markdown.BLOCKS[name] for name in ("h1", "h2", "h3", "h4", "h5", "h6", "hr"))
 _EXACT = (Paragraph, Fence, Items, Table, *_PLAIN)
@@ -30,7 +30,7 @@ _BULLET = re.compile(r"^[-*+] ", re.MULTILINE)
 
 
 def make_parser(rows: int | None) -> MarkdownIt:
-    """A parser whose tables and simple lists are one token each, or one for each `rows` rows."""
+    """A parser that returns tables and simple lists as one token each, or one for each `rows` rows."""
     made = MarkdownIt("gfm-like", {"html": False})
     made.core.ruler.push("fold_tables", partial(fold_tables, rows=rows))
     made.core.ruler.push("fold_lists", partial(fold_lists, rows=rows))
@@ -86,7 +86,7 @@ class Segment(Stack, Markdown):
         return made(self, token) if made is not None else None
 
     def grow(self, growing: bool) -> None:
-        """Let the last block, and no other, keep room for what comes."""
+        """Let only the last block keep spare rows."""
         last = self.children[-1] if growing and self.children else None
         block = last if isinstance(last, (Paragraph, Fence, Items, Table)) else None
         if block is not self._open:
@@ -144,7 +144,7 @@ class Streamed(Stack, Vertical):
             await self._apply(op)
 
     async def start_again(self, text: str) -> None:
-        """Show another text from its beginning, which may grow on."""
+        """Replace the text by another one, which may grow further."""
         await self.remove_children()
         self.text = ""
         self._begin()
@@ -169,7 +169,7 @@ class Streamed(Stack, Vertical):
             await self._render_from(0)
 
     async def _close(self) -> None:
-        """What comes next begins a segment."""
+        """The next text begins a new segment."""
         for segment in self._segments[-1:]:
             segment.grow(False)
             if not segment.exact:

@@ -19,9 +19,9 @@ from dflash_tui.text.glossary import QUOTED, figure
 
 _GIB = 1 << 30
 ROOMY = 100  # cells from which on the gauge is drawn, too
-LEAST_TITLE = 24  # cells of a conversation's title for which the pair's name gives way
+LEAST_TITLE = 24  # cells of a conversation's title for which the pair's name is shortened
 NEARLY_FULL = 0.8
-"""The share of the context from which on it is said that it fills up."""
+"""The share of the context from which on a warning says that it fills up."""
 MANY = 10  # times the context, from which on a share says less than words
 
 
@@ -46,7 +46,7 @@ class TitleRow(Widget):
         return one_line(title)
 
     def watch_memory(self, before: MemoryBreakdown | None, memory: MemoryBreakdown | None) -> None:
-        """Measured once a second, and seldom another figure."""
+        """Measured once a second; it seldom changes."""
         if (before and _of(before)) != (memory and _of(memory)):
             self.refresh()
 
@@ -99,7 +99,7 @@ def _length(count: int) -> str:
 
 
 def _of(memory: MemoryBreakdown) -> str:
-    """What is used of what the device has, as 19.6/24G."""
+    """Used and total memory of the device, as 19.6/24G."""
     used = memory.measured or memory.predicted
     return f"{used / _GIB:.1f}/{memory.total / _GIB:.0f}G"
 
@@ -128,8 +128,8 @@ _TOLD = {"mode", *(name for _, _, names in _SHOWN for name in names)}
 
 
 class StatusStrip(Widget):
-    """The speed, first of all beside plain decoding's; then the knobs of the next turn (`•` where they change), and
-    what really ran and why."""
+    """The speed, first relative to plain decoding; then the knobs of the next turn (`•` marks changes), and what
+    really ran and why."""
 
     status: reactive[Status] = reactive(Status())
 
@@ -183,7 +183,7 @@ def _value(name: str, value: Value) -> str:
 
 
 def _clipped(parts: list[tuple[str, str]], width: int) -> Content:
-    """As many parts as fit whole; the first is cut where there is no room for it."""
+    """As many parts as fit completely; the first is cut if it does not fit."""
     taken: list[tuple[str, str] | str] = [" "]
     room = width
     for place, (text, style) in enumerate(parts):

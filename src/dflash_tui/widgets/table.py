@@ -1,8 +1,8 @@
-"""Tables of Markdown drawn as lines of one widget.
+"""Markdown tables drawn as lines of one widget.
 
-Textual mounts a widget for each cell: 300 rows of two columns stop the app for half a second. A table is taken from the
-parser's tokens, before any widget is made, as lists are. Rows stand close; where a cell takes several lines, rules part
-the rows.
+Textual mounts a widget for each cell: 300 rows of two columns block the app for half a second. Like a list, a table is
+built from the parser's tokens, before any widget is created. There is no space between rows; if a cell takes several
+lines, rules separate the rows.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from textual.widgets.markdown import MarkdownBlock
 from dflash_tui.widgets.marks import Stretch, stretches
 from dflash_tui.widgets.roomy import Drawn
 
-TABLE = "table_lines"  # the kind of token that stands for a table, or for a slice of one
+TABLE = "table_lines"  # the kind of token that represents a table, or a slice of one
 _BAR = " │ "
 _LEAST = 4  # cells of a column that has to give way to others
 _Block: Any = MarkdownBlock
 
 
 def fold_tables(state: StateCore, rows: int | None) -> None:
-    """A rule of the parser: a token for each table, or for each `rows` rows of it."""
+    """A parser rule: one token for each table, or for each `rows` rows of it."""
     tokens, at = state.tokens, 0
     folded: list[Token] = []
     while at < len(tokens):
@@ -89,7 +89,7 @@ class Columns:
         return sum(self.widths) + len(_BAR) * (len(self.widths) - 1)
 
     def within(self, width: int) -> tuple[int, ...]:
-        """The widths in a table of `width` cells: the widest columns give way first."""
+        """The column widths in a table of `width` cells: the widest columns shrink first."""
         room = max(width - len(_BAR) * (len(self.widths) - 1), len(self.widths))
         most = max(self.widths)
         while most > 1 and sum(min(one, most) for one in self.widths) > room:

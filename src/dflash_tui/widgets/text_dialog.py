@@ -20,7 +20,7 @@ class TextScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [("escape,enter,q", "dismiss", "Close")]
 
     def __init__(self, title: str, text: str, figures: str = QUOTED) -> None:
-        """`figures`: what the numbers of the text are, by the glossary."""
+        """`figures`: the glossary key of the numbers in the text."""
         super().__init__()
         self._title, self._text, self._figures = title, text, figures
 

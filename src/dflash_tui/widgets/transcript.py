@@ -27,7 +27,7 @@ from dflash_tui.widgets.start import StartPage
 if TYPE_CHECKING:
     from dflash_tui.widgets.answer import Answer
 
-SHOWN = 20  # turns that keep their form
+SHOWN = 20  # the newest turns, which keep their widgets
 
 
 class TurnBlock(Stack, Vertical):
@@ -55,7 +55,7 @@ class TurnBlock(Stack, Vertical):
 
     @property
     def over(self) -> bool:
-        """Answered, and nothing is being written under it."""
+        """The message has been answered, and no answer is being written."""
         return bool(self.answers) and all(answer.over for answer in self.answers)
 
     def as_text(self) -> str:
@@ -98,7 +98,7 @@ class TurnBlock(Stack, Vertical):
 
 
 class Earlier(Foldable):
-    """Turns that are long past, as plain text under one line. Every key and resize pays for what is laid out."""
+    """Old turns, as plain text under one line, because every key and resize costs time for what is laid out."""
 
     def __init__(self) -> None:
         super().__init__(id="earlier")
@@ -168,7 +168,7 @@ class Transcript(Blank, VerticalScroll):
         return True
 
     def page(self, where: str) -> None:
-        """A page "up" or "down", or to the end, to follow it again."""
+        """Scroll a page "up" or "down", or to the end and follow it again."""
         if where == "up":
             self.scroll_page_up()
         elif where == "down":
@@ -177,7 +177,7 @@ class Transcript(Blank, VerticalScroll):
             self.anchor()
 
     def look_at(self, widget: Widget, *, top: bool = True) -> None:
-        """Bring `widget` into view. What is seen whole stays where it is: without its anchor it would move up."""
+        """Bring `widget` into view. If it is fully visible, do not scroll: without its anchor it would move up."""
         if self.max_scroll_y > 0:
             self.release_anchor()
             widget.scroll_visible(animate=False, top=top)
@@ -197,7 +197,7 @@ class Transcript(Blank, VerticalScroll):
         self.start.display = False
         turn = TurnBlock(prompt)
         await self.mount(turn)
-        self.turns.append(turn)  # not sooner: a retry would find it before it can take an answer
+        self.turns.append(turn)  # not earlier: a retry would find it before it can take an answer
         await self._prune()
         self.anchor()
         return turn
@@ -209,7 +209,7 @@ class Transcript(Blank, VerticalScroll):
         self.earlier.show()
 
     async def take_away(self, turn: TurnBlock) -> None:
-        """Remove a turn that was no part of the conversation."""
+        """Remove a turn that is not part of the conversation."""
         self.turns.remove(turn)
         await turn.remove()
 
@@ -225,12 +225,12 @@ class Transcript(Blank, VerticalScroll):
         await self.mount(note, after=after)
 
     def as_text(self) -> str:
-        """The whole conversation, as a file can keep it."""
+        """The whole conversation as text for a file."""
         texts = [*self.earlier.texts, *(turn.as_text() for turn in self.turns)]
         return "\n\n".join(texts) + "\n" if texts else ""
 
     async def clear(self) -> None:
-        """Take every turn and note away."""
+        """Remove every turn and note."""
         self.turns.clear()
         self.earlier.line.open = False
         self.earlier.texts.clear()

@@ -11,7 +11,7 @@ BACK: Way = ("Esc", "back")
 
 
 class Ways(Static):
-    """Each key as it is written, and what it does; changed with `tell`."""
+    """Each key as written, and what it does; changed with `tell`."""
 
     def __init__(self, *ways: Way, id: str | None = None) -> None:
         super().__init__(_line(ways), id=id)
