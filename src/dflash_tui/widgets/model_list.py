@@ -84,7 +84,7 @@ class ModelField(Input):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The typed words; "" if the text is a path."""
+        """The typed words; none if the text is a path."""
         return () if self.path else tuple(self.value.lower().split())
 
 
