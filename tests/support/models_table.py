@@ -90,7 +90,7 @@ PUBLISHED = (
 
 def models_table() -> str:
     """Sizes, and the longest context of an f16 cache that fits beside Q4_K_M weights, without a drafter."""
-    titles = ["model", "architecture", "parameters", "a token meets", "Q4_K_M", "Q8_0", "cache per position"]
+    titles = ["model", "architecture", "parameters", "active per token", "Q4_K_M", "Q8_0", "cache per position"]
     titles += [*(f"on {card} GB" for card in CARDS), "drafters"]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for model in PUBLISHED:
