@@ -35,7 +35,7 @@ async def test_a_full_disk_is_said_once_and_the_conversation_goes_on(make_app: M
         await pilot.press("ctrl+o")
         await shows(pilot, "● one", "6 messages")
         await pilot.press("escape", "ctrl+q")
-        await shows(pilot, "it ends with the program", "/export")
+        await shows(pilot, "quitting loses it", "/export")
         await pilot.press("escape")
         disk.execute("PRAGMA max_page_count = 1073741823")
         await says(pilot, session, "four", "answer four")
