@@ -1,4 +1,4 @@
-"""Whole steps behind contexts of several lengths, by cache type, on the card at hand: milliseconds of the made-up 27B.
+"""Whole steps at several context lengths, by cache type, on this card: milliseconds of the synthetic 27B.
 
     python -m dflash_core.bench.depths --folder FOLDER [--kv f16,q8_0] [--contexts 200,32768,131072]
 
@@ -57,7 +57,7 @@ def _times(engine: Engine, wanted: Sequence[Case]) -> list[float]:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line of this module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="folder of made-up files, written if missing")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of synthetic files, written if missing")
     parser.add_argument("--model", choices=MODELS, default="27b")
     parser.add_argument("--kv", default=",".join(TYPES))
     parser.add_argument("--contexts", default=",".join(map(str, CONTEXTS)))

@@ -79,9 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line of this module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--folder", type=Path, metavar="FOLDER", help="folder of made-up files, written if missing")
-    add("--model", choices=MODELS, default="27b", help="which made-up files")
-    add("--layers", type=int, default=0, help="of the made-up target, where it is to be cut short")
+    add("--folder", type=Path, metavar="FOLDER", help="folder of synthetic files, written if missing")
+    add("--model", choices=MODELS, default="27b", help="which synthetic files")
+    add("--layers", type=int, default=0, help="of the synthetic target, where it is to be cut short")
     add("--target", type=Path)
     add("--drafter", type=Path)
     add("--positions", type=int, required=True)

@@ -63,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line of this module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--folder", type=Path, required=True, help="folder of made-up files, written if missing")
-    add("--model", choices=MODELS, default="27b", help="which made-up files")
+    add("--folder", type=Path, required=True, help="folder of synthetic files, written if missing")
+    add("--model", choices=MODELS, default="27b", help="which synthetic files")
     add("--kv", default="auto")
     add("--reused", type=int, default=16_384)
     add("--new", type=int, nargs="+", default=[64, 512])

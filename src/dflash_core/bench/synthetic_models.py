@@ -1,4 +1,4 @@
-"""The models that made-up files stand in for: sizes as their files state them, and the types that publishers ship.
+"""The models that synthetic files stand in for: sizes as their files state them, and the types that publishers ship.
 
 Settings are GGUF keys without the architecture's prefix. The type mixes are llama.cpp's Q4_K_M rule, as for the 27B
 files of Qwen3.6 and for Qwen3; for experts a mix tensor by tensor as in the UD-Q4_K_XL files.
