@@ -271,11 +271,11 @@ def test_long_walks_leave_the_answer_as_it_is(tmp_path: Path, kind: str, deepest
 
 def test_what_a_card_does_not_run(tmp_path: Path) -> None:
     with pytest.raises(
-        UnsupportedError, match="a selector among 20 tokens of a position, expected 16 at most on a card"
+        UnsupportedError, match="a selector among 20 tokens per position, expected at most 16 on a card"
     ):
         block_pair(device_named("emulated"), tmp_path, "dflash2", selector=Selector(8, 20))
     for kind, size, most in (("dflash2", 65, 64), ("dspark", 64, 63)):
-        with pytest.raises(UnsupportedError, match=f"block has {size} positions, expected {most} at most on a card"):
+        with pytest.raises(UnsupportedError, match=f"block has {size} positions, expected at most {most} on a card"):
             block_pair(device_named("emulated"), tmp_path / kind, kind, block_size=size)
 
 

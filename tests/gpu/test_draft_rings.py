@@ -149,6 +149,6 @@ def test_what_is_gone_is_refused(make: Make, rng: np.random.Generator) -> None:
     ours = make(40)
     ours.prefill(ids(rng, 200))
     before = ours.draft(5, 0)
-    with pytest.raises(ContextError, match="no longer holds what it saw after 100 positions; answer this turn again"):
+    with pytest.raises(ContextError, match="no longer has its cache of the context before position 100, which"):
         ours.draft(5, 0, 100)
     assert np.array_equal(ours.draft(5, 0), before)

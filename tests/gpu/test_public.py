@@ -220,7 +220,7 @@ def test_a_drafter_with_longer_blocks_than_one_pass(engine: Engine) -> None:
     footprint = Footprint(engine.target.file, engine.target.config, EmulatedCard().card)
     config = replace(engine.draft.config, block_size=65)
     with pytest.raises(
-        UnsupportedError, match=r"^a drafter whose block has 65 positions, expected 64 at most on a card"
+        UnsupportedError, match=r"^a drafter whose block has 65 positions, expected at most 64 on a card"
     ):
         footprint.add_draft(engine.draft.file, config)
 

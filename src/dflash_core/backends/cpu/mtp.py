@@ -134,7 +134,7 @@ class CpuMtp:
         return CpuMtpDrafter(self.model)
 
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
-        raise MismatchError("an MTP head reads tokens beside features; expected a drafter that reads features alone")
+        raise MismatchError("an MTP head reads tokens and features; expected a drafter that reads features alone")
 
     @torch.inference_mode()
     def teacher_forced(self, tokens: Sequence[int], outputs: Logits) -> Logits:

@@ -1,1 +1,1 @@
-"""One file for each drafter that proposes on the card."""
+"""The drafters that propose on the card."""

@@ -1,8 +1,8 @@
-"""The seam between a sequence on a card and a drafter that proposes inside its steps.
+"""The interface between a sequence on a card and a drafter that proposes inside its steps.
 
-An `OnDevice` is what was loaded, a `DeviceDrafter` its part of one sequence: the launches that it adds to the step's
-graph, the memory that it owns, the target layers that it wants captured. A drafter on the host has none of these; see
-drafters/base.py of the core.
+An `OnDevice` is a loaded drafter. A `DeviceDrafter` is its part of one sequence: the launches that it adds to the
+step's graph, the memory that it owns, and the target layers that it captures. A drafter on the host has none of these;
+see drafters/base.py of the core.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs
 from dflash_core.tree import Candidates
 
-# Binds launches under a key and runs them.
+# Binds the launches once per key and runs them.
 Launcher = Callable[[tuple[object, ...], Callable[[], list[Launch]]], None]
 
 
 class DraftMemory(Protocol):
-    """What a drafter takes for a sequence, in addition to its weights."""
+    """The memory that a drafter needs for a sequence, in addition to its weights."""
 
     @property
     def nbytes(self) -> Mapping[str, int]:
-        """Bytes of what it keeps of the sequence, by component of the memory breakdown."""
+        """Bytes of the sequence's state, by component of the memory breakdown."""
 
 
 class ChunkDrafter(Protocol):
-    """A drafter's part of a prompt's chunk."""
+    """A drafter's part of a chunk of a prompt."""
 
     def capture(self, layer: int, n: int) -> None:
         """Called after the target's embedding and each layer, with `n` rows of the residual in the chunk."""
 
     def update_cache(self, n: int) -> None:
-        """The rows are committed: bring the drafter's cache up to date."""
+        """Called when the chunk's rows are committed: add them to the drafter's cache."""
 
 
 class DeviceDrafter(Protocol):
-    """A drafter over one sequence. What it observes is pending until it is in its cache."""
+    """A drafter over one sequence. Committed positions are pending until they are in its cache."""
 
     @property
     def block(self) -> int:
-        """Positions of a draft, the anchor included: what a step commits at most."""
+        """Positions of a draft, including the anchor: the most that a step commits."""
 
     @property
     def pending(self) -> int:
@@ -62,74 +62,78 @@ class DeviceDrafter(Protocol):
 
     @property
     def most_pending(self) -> int:
-        """How many may be pending."""
+        """The most positions that may be pending."""
 
     def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
-        """Pending rows row0..row0 + rows enter the cache."""
+        """Add the pending rows row0..row0 + rows to the cache."""
 
     def passes(self, knobs: Knobs) -> int:
-        """Passes of its model that a draft takes with these knobs, one after the other."""
+        """How many passes of its model a draft needs with these settings, one after the other."""
 
     def propose_launches(self, head: Head, passes: int) -> list[Launch]:
-        """In a step: what the last one committed enters the cache, and ranked candidates come out, where tree_build
-        reads them."""
+        """The drafter's part of a step: add what the last step committed to the cache, and write ranked candidates
+        where tree_build reads them."""
 
     @property
     def tree_inputs(self) -> Inputs:
-        """What tree_build is compiled for and given besides, after `propose_launches`."""
+        """More defines and arguments of tree_build after `propose_launches`."""
 
     def pairs(self, root: int, knobs: Knobs, at: int | None, head: Head, launch: Launcher) -> Candidates | None:
-        """What a step proposes after the first `at` positions, each candidate scored by the one above it; None where
-        the drafter has no such scores. Nothing of the state changes."""
+        """What a step proposes after the first `at` positions, each candidate scored given its parent; None if the
+        drafter has no such scores. The state does not change."""
 
     def commit_launches(self, width: int) -> list[Launch]:
-        """An accepted path of up to `width` nodes becomes pending."""
+        """Make an accepted path of up to `width` nodes pending."""
 
     def drain_launches(self) -> list[Launch]:
-        """Everything that may be pending enters the cache, after what is queued."""
+        """Add everything that may be pending to the cache, after the steps that are queued."""
 
     def update_cache(self, launch: Launcher) -> None:
-        """Bring the cache up to date with what is committed."""
+        """Add all committed positions to the cache."""
 
     def observe(self, features: Tensor, launch: Launcher) -> None:
-        """Make rows (n, captured layers * hidden) the features of the next n positions, and these committed."""
+        """Commit n positions with the features (n, captured layers * hidden)."""
 
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
-        """Logits (block - 1, vocab) after the first `at` positions, or all of them. Nothing of the state changes."""
+        """Logits (block - 1, vocab) after the first `at` positions, or all of them. The state does not change."""
 
     def checkpoint(self, empty: Empty) -> object:
-        """What cutting its cache would not bring back, in host memory that `empty` makes; nothing is pending."""
+        """State that truncating the cache cannot restore, in host memory that `empty` allocates; nothing may be
+        pending."""
 
     def checkpoint_sizes(self) -> Sequence[int]:
-        """Bytes of the tensors of what `checkpoint` would make."""
+        """Bytes of the tensors that `checkpoint` would allocate."""
 
     def reaches(self, length: int) -> bool:
-        """Whether its cache can be cut back to `length` positions without a checkpoint."""
+        """Whether its cache can be truncated to `length` positions without a checkpoint."""
 
     def restore(self, kept: object, length: int) -> None:
-        """Before the committed length becomes `length`, where `kept` was made; 0: another sequence begins."""
+        """Called before the committed length becomes `length`; `kept` is the checkpoint made there. 0: a new sequence
+        begins."""
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        """What is kept of every position, of begin..end, as it is held; nothing is pending."""
+        """The per-position state of begin..end in its stored form; nothing may be pending."""
 
     def kept_of(self, length: int, tensors: Sequence[Tensor]) -> object:
-        """What `checkpoint` gave after `length` positions, of its tensors. Raises SnapshotError."""
+        """The result of `checkpoint` after `length` positions, built from its tensors. Raises SnapshotError."""
 
     def tensors_of(self, kept: object) -> tuple[Tensor, ...]:
-        """Those of what `checkpoint` gave."""
+        """The tensors of a result of `checkpoint`."""
 
     def resume(self, kept: object, length: int) -> Sequence[Copy]:
-        """An empty sequence's cache becomes that of one of `length` positions; `kept`: what `checkpoint` gave there.
-        What is left to be copied for that, beside its `positions`."""
+        """Turn an empty cache into that of a sequence of `length` positions; `kept`: the checkpoint made there.
+
+        Returns the copies that are still to be made for that, in addition to those of `positions`.
+        """
 
     def begin_turn(self) -> None:
-        """An answer begins; later it may be drafted again from any of its positions."""
+        """Called when an answer begins; later, drafts may be repeated from any of its positions."""
 
     def before_step(self, queued: int) -> None:
-        """A step is about to be queued after `queued` others that the host has not seen the end of."""
+        """Called before a step is queued behind `queued` others whose results the host has not read yet."""
 
     def chunk(self, chunk: Chunk) -> ChunkDrafter:
-        """Its part of prompts read in `chunk`."""
+        """The drafter's part of prompts that are processed in `chunk`."""
 
 
 class OnDevice(Protocol):
@@ -139,29 +143,31 @@ class OnDevice(Protocol):
     def capabilities(self) -> Capabilities: ...
 
     def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
-        """What its passes work in."""
+        """Scratch memory of its passes."""
 
     def own_room(self) -> Sequence[Wanted]:
-        """What nobody else may have meanwhile: what waits to enter its cache, say."""
+        """Memory that others must not use between passes, such as rows that are pending."""
 
     def memory(self, context: int, room: Arena, own: Arena, kv: CachePair = F16) -> DraftMemory:
-        """What a sequence of `context` positions takes: allocated, or on a device without memory only counted.
-        `pass_room` lies in `room`, which the target's passes have too, `own_room` in `own`. `kv`: how layers that see
-        the whole context keep it."""
+        """Memory of a sequence of `context` positions: allocated, or only counted on a device without memory.
+
+        `room`: holds `pass_room`; the target's passes use it too. `own`: holds `own_room`. `kv`: the types of keys and
+        values in layers that see the whole context.
+        """
 
     def drafter(
         self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState
     ) -> DeviceDrafter:
-        """Its part of a new sequence on the target that has this embedding."""
+        """The drafter's part of a new sequence, with the target's embedding."""
 
     def projections(self) -> Sequence[AnyProjection]:
-        """Every product of its part of a step; its logits are the target's head's."""
+        """Every matrix product of its part of a step, without the head, which is the target's."""
 
     def chunk_projections(self) -> Sequence[Projection]:
-        """The matrices that a prompt's chunk multiplies by."""
+        """The matrices that a chunk of a prompt is multiplied by."""
 
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
-        """What a chunk of `rows` rows needs of the arena."""
+        """Memory that a chunk of `rows` rows needs in the arena."""
 
     def chunk_lasting(self, rows: int) -> Sequence[Wanted]:
-        """What it needs in addition to the arena, from layer to layer: `Chunk.lasting`."""
+        """Memory that a chunk needs outside the arena, because it lasts from layer to layer: `Chunk.lasting`."""

@@ -1,9 +1,9 @@
-"""What a drafter on a card keeps by position: a ring for each layer with a window, else all positions.
+"""What a drafter on a card stores per position: a ring buffer for each layer with a window, else all positions.
 
-Position p of a layer is in slot p % slots, so a ring holds the newest positions. It has SPARE more than a row sees:
-that far a sequence can be cut with nothing lost. Further back, rows that were overwritten come from the host's memory:
-a checkpoint has the windows before it, and while an answer runs rows are copied before they are overwritten, so that it
-can be drafted again from any of its positions.
+Position p of a layer is in slot p % slots, so a ring holds the newest positions. It has SPARE more slots than a row
+sees, so a sequence can be truncated by that many positions without loss. Older rows have been overwritten and come from
+host memory. A checkpoint holds the windows before it. During an answer, rows are copied before they are overwritten,
+so that drafts can be repeated from any of its positions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dflash_core.backends.cuda.launch import Copy, ceil_div
 from dflash_core.errors import Code, ContextError
 from dflash_core.snapshots.base import check_tensors
 
-TILE = 64  # slots of a ring come in whole tiles of the attention, of which this is the largest
-# Positions of a ring beyond its window: a block, what steps in flight may commit, and what may be pending.
+TILE = 64  # a ring's slots are a multiple of this, the largest tile of attention
+# Slots of a ring beyond its window: for a block, for what steps in flight may commit, and for what may be pending.
 SPARE = 512
 
-# Makes a tensor of a shape and a type in host memory.
+# Allocates a tensor of a shape and a dtype in host memory.
 Empty = Callable[[Sequence[int], torch.dtype], Tensor]
 
 
@@ -33,21 +33,21 @@ def _plain(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def ring_slots(window: int, positions: int) -> int:
-    """Slots of a layer whose rows see `window` positions (0: all of them), in a sequence of `positions`."""
+    """Slots of a layer whose rows see `window` positions (0: all), in a sequence of `positions` positions."""
     return min(TILE * ceil_div(window + SPARE, TILE), positions) if window else positions
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Rows by position, in `tensors` of (heads, slots, row) each, such as keys and values. `window`: positions that a
-    row sees, its own included; 0 for all of them."""
+    """Rows by position, in `tensors` of shape (heads, slots, row), such as keys and values. `window`: positions that a
+    row sees, including its own; 0 for all."""
 
     tensors: tuple[Tensor, ...]
     window: int
 
     @staticmethod
     def of(kv: KVCache, window: int) -> Layer:
-        """A cache of one layer."""
+        """From a KV cache of one layer."""
         return Layer((kv.k[0], kv.v[0]), window)
 
     @property
@@ -57,7 +57,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class HostRows:
-    """Of some layers the rows of positions begin..end in the host's memory: tensors of (heads, positions, row)."""
+    """Rows of positions begin..end of some layers, in host memory: tensors of shape (heads, positions, row)."""
 
     begin: int
     end: int
@@ -65,24 +65,27 @@ class HostRows:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Of all layers."""
+        """The tensors of all layers."""
         return tuple(tensor for layer in self.layers for tensor in layer)
 
     def part(self, begin: int, end: int) -> HostRows:
-        """Of these the positions begin..end."""
+        """The rows of positions begin..end alone."""
         rows = slice(begin - self.begin, end - self.begin)
         return HostRows(begin, end, tuple(tuple(one[:, rows] for one in layer) for layer in self.layers))
 
 
 def cache_table(caches: Sequence[KVCache]) -> Tensor:
-    """Of every cache of one layer what kernels/kv.cuh has as KeyValues: two addresses and a count."""
+    """For each one-layer cache, the struct KeyValues of kernels/kv.cuh: two addresses and a count."""
     addresses = [(kv.k.data_ptr(), kv.v.data_ptr(), kv.slots) for kv in caches]
     return torch.tensor(addresses, dtype=torch.int64, device=caches[0].k.device)
 
 
 class DraftCaches:
-    """`block`: positions that a draft takes after the committed ones. `positions`: of the longest sequence with them.
-    `slots`: of a ring, 0 where every layer holds all positions."""
+    """The caches of a drafter's layers, as rings or whole.
+
+    `block`: positions of a draft after the committed ones. `positions`: length of the longest sequence, `block`
+    included. `slots`: slots of the smallest ring, 0 if every layer holds all positions.
+    """
 
     def __init__(self, layers: Sequence[Layer], block: int, positions: int) -> None:
         self.block, self._layers = block, tuple(layers)
@@ -90,14 +93,14 @@ class DraftCaches:
         self._whole = [layer for layer in layers if layer.slots >= positions]
         self.slots = min((layer.slots for layer in self._rings), default=0)
         self._window = max(layer.window for layer in layers)
-        self._first = 0  # positions before it are in no ring
-        self._copies: list[HostRows] = []  # of the answer under way: what its steps have overwritten
-        self._copied = 0  # where they end
+        self._first = 0  # rings hold no positions before this one
+        self._copies: list[HostRows] = []  # rows that steps of the current answer have overwritten
+        self._copied = 0  # the position where those copies end
 
-    # ---- Where rings have come round ---------------------------------------------------------------------------------
+    # ---- Rings that have wrapped around ------------------------------------------------------------------------------
 
     def _oldest(self, length: int) -> int:
-        """The first position that rings hold after which `length` are committed; a block may have been drafted."""
+        """The first position that rings still hold if `length` positions are committed and a block was drafted."""
         return max(self._first, length + self.block - self.slots)
 
     def _seen(self, length: int) -> int:
@@ -105,26 +108,26 @@ class DraftCaches:
         return max(0, length - self._window + 1)
 
     def forget(self) -> None:
-        """Another sequence begins."""
+        """Begin an empty sequence."""
         self._first = self._copied = 0
         self._copies.clear()
 
     def checkpoint(self, length: int, empty: Empty) -> HostRows | None:
-        """What rings hold of what a block after `length` positions sees. `empty` makes what it is copied to."""
+        """A copy of the rows in rings that a block after `length` positions sees, in memory that `empty` allocates."""
         return self._copy(self._rings, self._seen(length), length, empty) if self._rings else None
 
     def checkpoint_sizes(self, length: int) -> list[int]:
-        """Bytes of the tensors that `checkpoint` makes."""
+        """Bytes of the tensors that `checkpoint` allocates."""
         count = length - self._seen(length)
         return [tensor[:, :1].nbytes * count for layer in self._rings for tensor in layer.tensors]
 
     def reaches(self, length: int, before: int) -> bool:
-        """Whether rings of a sequence of `before` positions still hold what a block after `length` sees."""
+        """Whether rings of a sequence of `before` positions still hold what a block after `length` positions sees."""
         return not self._rings or self._oldest(before) <= self._seen(length)
 
     def restore(self, kept: HostRows | None, length: int, before: int) -> None:
-        """Cut a sequence of `before` positions to `length`, where `kept` was made; None: rings still hold what is
-        needed, see `reaches`."""
+        """Truncate a sequence of `before` positions to `length`. `kept`: the checkpoint made there; None: rings still
+        hold what is needed, see `reaches`."""
         self._copies.clear()
         if kept is None:
             self._first = self._oldest(before) if self._rings else 0
@@ -136,11 +139,11 @@ class DraftCaches:
         self._copied = length
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        """The positions begin..end of the layers that hold all of them, as they are held."""
+        """The positions begin..end of the layers that hold all positions, in their stored form."""
         return tuple(tensor[:, begin:end] for layer in self._whole for tensor in layer.tensors)
 
     def kept_of(self, length: int, tensors: Sequence[Tensor]) -> HostRows | None:
-        """What `checkpoint` gave after `length` positions, of its tensors. Raises SnapshotError."""
+        """The result of `checkpoint` after `length` positions, built from its tensors. Raises SnapshotError."""
         rings, begin = [layer.tensors for layer in self._rings], self._seen(length)
         check_tensors(tensors, [tensor[:, :0] for layer in rings for tensor in layer], length - begin)
         rest = iter(tensors)
@@ -148,8 +151,10 @@ class DraftCaches:
         return HostRows(begin, length, layers) if layers else None
 
     def resume(self, kept: HostRows | None, length: int) -> list[Copy]:
-        """Another sequence of `length` positions begins, where `kept` was made. What is left to be copied for it,
-        beside its `positions`."""
+        """Begin another sequence with `length` positions; `kept`: the checkpoint made there.
+
+        Returns the copies that are still to be made for it, in addition to those of `positions`.
+        """
         self.forget()
         if kept is None:
             return []
@@ -162,13 +167,13 @@ class DraftCaches:
         ]
 
     def begin_turn(self, length: int) -> None:
-        """An answer begins after `length` positions."""
+        """Called when an answer begins after `length` positions."""
         self._copies.clear()
         self._copied = self._seen(length)
 
     def before_steps(self, length: int, committed: int, pending: int) -> None:
-        """Steps are about to commit up to `committed` positions after `length`, `pending` of which at most are not in
-        the caches yet: copy what they may overwrite."""
+        """Copy the rows that coming steps may overwrite. They commit up to `committed` positions after `length`; at
+        most `pending` of the `length` positions are not in the caches yet."""
         if self._rings and length + committed + self.block > self._copied + self.slots:
             end = length - pending
             self._copies.append(self._copy(self._rings, self._copied, end))
@@ -176,15 +181,16 @@ class DraftCaches:
 
     @contextmanager
     def cut_to(self, at: int, length: int) -> Iterator[None]:
-        """Inside, a block can be drafted after the first `at` of `length` positions; afterwards all is as before.
+        """Inside the context, a block can be drafted after the first `at` of `length` positions; on exit, the caches
+        are as before.
 
-        Raises ContextError where rings have lost what it sees.
+        Raises ContextError if the rows that the block sees are lost.
         """
         if at >= length:
             yield
             return
         missing = self._missing(at, length) if self._rings else []
-        # The block's own rows go after its context, where later positions are stored.
+        # The block's own rows overwrite positions after `at`, so these are saved first.
         held = [(self._layers, self._copy(self._layers, at, at + self.block))]
         held += [(tuple(self._rings), self._copy(self._rings, rows.begin, rows.end)) for rows in missing]
         try:
@@ -196,13 +202,14 @@ class DraftCaches:
                 self._put(layers, rows)
 
     def _missing(self, at: int, length: int) -> list[HostRows]:
-        """What a block after `at` positions sees and rings have lost."""
+        """Copies of rows that a block after `at` positions sees and that rings no longer hold."""
         begin, end = self._seen(at), min(self._oldest(length), at)
         found = [rows.part(max(begin, rows.begin), min(end, rows.end)) for rows in self._copies
                  if max(begin, rows.begin) < min(end, rows.end)]  # fmt: skip
         if sum(rows.end - rows.begin for rows in found) < end - begin:
             raise ContextError(
-                f"the drafter no longer holds what it saw after {at:,} positions; answer this turn again first",
+                f"the drafter no longer has its cache of the context before position {at:,}, which a draft from there "
+                "needs; answer this turn again first",
                 code=Code.TURN_NOT_HELD,
             )
         return found
@@ -215,7 +222,7 @@ class DraftCaches:
             kept = tuple(empty((one.shape[0], end - begin, one.shape[2]), one.dtype) for one in layer.tensors)
             for place, slots in _runs(begin, end, layer.slots):
                 for to, tensor in zip(kept, layer.tensors, strict=True):
-                    for head in range(len(to)):  # one piece of memory each: no copy of it is made on the card
+                    for head in range(len(to)):  # each is contiguous, so torch makes no copy on the card
                         to[head, place : place + len(slots)] = tensor[head, slots.start : slots.stop]
             copies.append(kept)
         return HostRows(begin, end, tuple(copies))
@@ -229,7 +236,7 @@ class DraftCaches:
 
 
 def _runs(begin: int, end: int, slots: int) -> Iterator[tuple[int, range]]:
-    """Positions begin..end as runs of neighbouring slots: where each begins among them, and its slots."""
+    """Positions begin..end as runs of adjacent slots: each run's offset from `begin`, and its slots."""
     at = begin
     while at < end:
         first = at % slots

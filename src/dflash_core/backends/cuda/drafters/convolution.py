@@ -1,4 +1,4 @@
-"""The convolutions around a sub-layer of a drafted block on a card: weights and launches, see kernels/conv.cu."""
+"""The convolutions before and after a sub-layer of a DFlash block: weights and launches, see kernels/conv.cu."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dflash_core.backends.cuda.repack import GROUP
 
 
 class ConvolutionRows:
-    """What a block of `rows` rows keeps from one side of a sub-layer to the other: its normed input (rows, hidden), and
-    what that gives to the coefficients of the other side (rows, taps, groups)."""
+    """What the convolution before a sub-layer leaves for the one after it, for a block of `rows` rows: the normed input
+    (rows, hidden), and its part of the second convolution's coefficients (rows, taps, groups)."""
 
     def __init__(self, spec: draft_heads.Convolution, rows: int, hidden: int, own: Arena) -> None:
         self.normed, self.later = own.carve(*self.pieces(spec, rows, hidden))
@@ -30,7 +30,7 @@ class ConvolutionRows:
 
 
 class DeviceConvolution:
-    """The pair around one sub-layer. `name`: its prefix, as blk.0.attn."""
+    """The two convolutions around one sub-layer. `name`: the tensor prefix, such as blk.0.attn."""
 
     def __init__(
         self, device: Device, upload: Upload, name: str, spec: draft_heads.Convolution, rounding: Rounding
@@ -47,7 +47,7 @@ class DeviceConvolution:
         return {"WIDTH": self.hidden, "TAPS": self.spec.kernel, "CHANNELS": self.spec.group, "SPLIT_K": split_k}
 
     def before(self, buffers: PassBuffers, kept: ConvolutionRows, wanted: Projection, rows: int) -> Iterator[Launch]:
-        """From the normed rows, and their activations as `proj` reads them, to those of `wanted`."""
+        """Launches from the normed rows, and their activations for `proj`, to the activations of `wanted`."""
         yield from self.proj.launches(buffers.acts, buffers.wide, rows)
         yield Launch(
             "conv.cu", "conv_before", {**self._defines(self.proj.split_k), **wanted.forms},
@@ -57,7 +57,7 @@ class DeviceConvolution:
         )  # fmt: skip
 
     def after(self, buffers: PassBuffers, kept: ConvolutionRows, output: Projection, rows: int) -> Launch:
-        """The residual stream gets the sub-layer's output, the partials of `output`."""
+        """Add the sub-layer's output, convolved from the partials of `output`, to the residual stream."""
         other: Tensor | At = At(self.base, self.base[0].numel())
         return Launch(
             "conv.cu", "conv_after", self._defines(output.split_k), (ceil_div(self.hidden, GROUP), rows), WARP,

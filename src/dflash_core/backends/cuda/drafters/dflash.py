@@ -1,7 +1,7 @@
-"""DFlash on a card: the drafter's cache, what waits to enter it, and its launches, over one sequence.
+"""DFlash on a card: the drafter's cache, its pending features and its launches, over one sequence.
 
-Committed positions' captured layers are *pending* until they are keys and values of the drafter's own cache; a block
-[root, mask, ...] after that context then becomes drafts in one pass.
+Captured layers of committed positions are *pending* until they are keys and values in the drafter's own cache. Then one
+pass over a block [root, mask, ...] after that context makes the drafts.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ COPY_THREADS = 256
 
 
 class DFlashMemory:
-    """What the drafter takes for `context` positions, without its weights. `kv`: how layers that see all of it keep it;
-    those with a window keep halves."""
+    """The drafter's memory for `context` positions, without weights. `kv`: the types of keys and values in layers that
+    see the whole context; layers with a window store f16."""
 
     def __init__(self, draft: DeviceDraft, context: int, room: Arena, own: Arena, kv: CachePair) -> None:
         device, config = draft.device.torch_device, draft.config
         self.rows = config.block_size
-        self.block = 1 + config.depths  # not fewer
+        self.block = 1 + config.depths  # at least `rows`
         positions = context + self.block  # the block's own rows come after the context
         slots, heads = [ring_slots(layer.window, positions) for layer in draft.layers], draft.heads
         kinds = [kv.windowed if layer.window else kv for layer in draft.layers]
@@ -80,29 +80,29 @@ class DFlashMemory:
         return {"drafter KV": sum(kv.nbytes for kv in self.kv)}
 
     def table(self, first: int) -> At:
-        """The caches from layer `first` on, as draft_update takes them."""
+        """The caches from layer `first` on, as an argument of draft_update."""
         return At(self._table, first * self._table.shape[1])
 
 
 def pending_rows(draft: DeviceDraft) -> Sequence[Wanted]:
-    """Features that wait, times HEADROOM."""
+    """Pending features, times HEADROOM."""
     return [((PENDING_ROWS, draft.fc.columns), torch.float16)]
 
 
 def convolution_rows(draft: DeviceDraft) -> Sequence[Wanted]:
-    """What convolutions keep of a block, where there are any."""
+    """Memory that convolutions need for a block, if the drafter has convolutions."""
     config, conv = draft.config, draft.config.heads.conv
     return ConvolutionRows.pieces(conv, config.block_size, config.embedding_length) if conv else ()
 
 
 def split_order(draft: DeviceDraft, context: int, kv: CachePair) -> SplitOrder:
-    """Of the block's attention in a layer that keeps keys and values so."""
+    """The order of sums in the block's attention, in a layer with keys and values of the types `kv`."""
     card, slots = draft.device.card, context + draft.config.block_size
     return SplitOrder.of(draft.heads, slots, card.multiprocessors, card.shared_bytes, trees=False, kv=kv)
 
 
 class DFlash(InCaches):
-    """Implements `drafters.base.DeviceDrafter`. `captured` are the target's layers that it reads."""
+    """Implements `drafters.base.DeviceDrafter`. `captured`: the target's layers that it reads."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class DFlash(InCaches):
     # ---- Launches ------------------------------------------------------------------------------------------------
 
     def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
-        """Rows row0..row0 + rows of the pending features as keys and values of every layer."""
+        """Write rows row0..row0 + rows of the pending features as keys and values of every layer."""
         return list(self._update(rows, row0))
 
     def _update(self, rows: int, row0: int) -> Iterator[Launch]:
@@ -144,8 +144,8 @@ class DFlash(InCaches):
             yield from self._store(part, buffers.wide, rows, row0, split_k=part.projection.split_k)
 
     def _store(self, part: Context, projected: Tensor, rows: int, row0: int, split_k: int) -> Iterator[Launch]:
-        """Rows of a context's projection, f32 (split_k, rows, width), as keys and values after those in the cache: a
-        launch for layers that keep them alike."""
+        """Append rows of a context's projection, f32 (split_k, rows, width), to the cache as keys and values. Layers
+        with equal cache types share a launch."""
         draft, heads, memory = self.draft, self.draft.heads, self.memory
         layers = range(part.first, part.first + part.count)
         for _, group in itertools.groupby(layers, key=lambda index: memory.kv[index].kv):
@@ -162,7 +162,7 @@ class DFlash(InCaches):
             )  # fmt: skip
 
     def block_launches(self, head: Projection) -> list[Launch]:
-        """The block [root, mask, ...] to the activations of `head`, a row per position of the block."""
+        """From the block [root, mask, ...] to the activations of `head`, one row per position of the block."""
         return list(self._block(head))
 
     def _block(self, head: Projection) -> Iterator[Launch]:
@@ -210,7 +210,7 @@ class DFlash(InCaches):
         yield from conv.before(self.memory.buffers, kept, wanted, self.rows)
 
     def _output(self, out: Projection, conv: DeviceConvolution | None) -> Generator[Launch, None, Added | None]:
-        """A sub-layer's output: what the next norm adds to the residual stream, None where that has it already."""
+        """A sub-layer's output: what the next norm adds to the residual stream, or None if it has been added."""
         kept = self.memory.convolution
         if conv is None or kept is None:
             return out, self.memory.buffers.narrow
@@ -244,8 +244,8 @@ class DFlash(InCaches):
         yield from mixer.out.launches(buffers.acts, buffers.narrow, self.rows)
 
     def _split(self, index: int) -> SplitLaunch:
-        """The block's attention in a layer. What takes context in is compiled for the same, though it does not look at
-        it."""
+        """The launch of the block's attention in a layer. The kernels that add context to the cache get the same
+        defines, although they do not use them all."""
         order = self.memory.splits[self.memory.kv[index].kv].order
         return SplitLaunch.of(self.draft.heads, order, self.rows, self.draft.device.card.shared_bytes)
 
@@ -253,12 +253,12 @@ class DFlash(InCaches):
         return {**self._split(index).defines, "SPLIT_K": projection.split_k, **self.memory.kv[index].defines}
 
     def logits_launches(self, head: Head) -> list[Launch]:
-        """The block's forward and its logits."""
+        """The block's forward pass and its logits."""
         own = self._head(head)
         return [*self.block_launches(own.full), *own.draft_launches(self.memory.buffers.acts, self.rows)]
 
     def _head(self, head: Head) -> Head:
-        """What its rows go into: the target's, or one of its own."""
+        """The head of the block's rows: the target's, or one with the drafter's matrix, scale or soft cap."""
         heads, own = self.draft.config.heads, self.draft.head
         return head.of(own or head.matrix, heads.logit_scale, heads.softcap) if own or heads.shaped else head
 
@@ -266,14 +266,15 @@ class DFlash(InCaches):
         return 1
 
     def propose_launches(self, head: Head, passes: int) -> list[Launch]:
-        """In a step: what the last one committed enters the cache, and the block becomes ranked candidates."""
+        """Add what the last step committed to the cache, then turn the block into ranked candidates."""
         return [
             *self.update_launches(self.block),
             *self._candidate_launches(head),
         ]
 
     def _candidate_launches(self, head: Head) -> list[Launch]:
-        """The block's forward and its ranked candidates, below each other too where it has a head for that."""
+        """The block's forward pass and its ranked candidates, also scored by parent if the drafter has a head for
+        that."""
         own, acts, pairs = self._head(head), self.memory.buffers.acts, self.memory.pairs
         targets = self.draft.vocabulary.inputs
         forward = self.block_launches(own.full)
@@ -287,7 +288,7 @@ class DFlash(InCaches):
         return self.memory.pairs.tree_inputs if self.memory.pairs else NO_INPUTS
 
     def commit_launches(self, width: int) -> list[Launch]:
-        """The captured layers of an accepted path of up to `width` nodes become pending."""
+        """Make the captured layers of an accepted path of up to `width` nodes pending."""
         features, pending = self.captured, self.memory.pending
         quads = ceil_div(features.width, 4)
         return [
@@ -298,7 +299,7 @@ class DFlash(InCaches):
     # ---- Driven from the host ------------------------------------------------------------------------------------
 
     def observe(self, features: Tensor, launch: Launcher) -> None:
-        """Make rows (n, captured layers * hidden) the features of the next n positions, and these committed."""
+        """Commit n positions with the features (n, captured layers * hidden)."""
         for begin in range(0, len(features), PENDING_ROWS):
             part = features[begin : begin + PENDING_ROWS]
             self.memory.pending[: len(part)] = (part * HEADROOM).to(self.memory.pending.device)
@@ -306,8 +307,8 @@ class DFlash(InCaches):
             self.update_cache(launch)
 
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
-        """Logits (depths, vocab) after the first `at` positions, or all of them; -inf for tokens that its vocabulary
-        does not have. Nothing of the state changes."""
+        """Logits (depths, vocab) after the first `at` positions, or all of them; -inf for tokens outside the drafter's
+        vocabulary. The state does not change."""
         with self._drafting(root, window, at, 1.0, launch):
             launch(("draft", head.vocab), partial(self.logits_launches, head))
             found = self._head(head).logits(self.rows)[self.rows - self.depths :].to("cpu", copy=True)
@@ -315,7 +316,8 @@ class DFlash(InCaches):
         return logits
 
     def pairs(self, root: int, knobs: Knobs, at: int | None, head: Head, launch: Launcher) -> Candidates | None:
-        """What a step would propose there, each candidate scored by the one above it; None where it cannot."""
+        """What a step would propose after the first `at` positions, each candidate scored given its parent; None if
+        the drafter has no such scores."""
         if self.memory.pairs is None:
             return None
         with self._drafting(root, knobs.draft_window, at, knobs.tree_temperature, launch):
@@ -338,7 +340,7 @@ class DFlash(InCaches):
 
 
 class DFlashOnDevice:
-    """Implements `drafters.base.OnDevice`: weights, and the token that marks what is to be drafted."""
+    """Implements `drafters.base.OnDevice`: weights, and the mask token for positions that are to be drafted."""
 
     def __init__(self, weights: DeviceDraft, mask_token: int = 0) -> None:
         self.weights, self.mask_token = weights, mask_token
@@ -363,7 +365,7 @@ class DFlashOnDevice:
     def drafter(
         self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState
     ) -> DFlash:
-        assert isinstance(memory, DFlashMemory), "the memory of another drafter"
+        assert isinstance(memory, DFlashMemory), "this memory belongs to a different kind of drafter"
         return DFlash(self.weights, memory, embedding, captured, state, self.mask_token)
 
     def projections(self) -> Sequence[Projection]:
@@ -377,18 +379,18 @@ class DFlashOnDevice:
         return chunk_rooms(self.weights, rows)
 
     def chunk_lasting(self, rows: int) -> Sequence[Wanted]:
-        """Sums over captured layers times HEADROOM, (rows, hidden): they grow from layer to layer."""
+        """Sums over captured layers times HEADROOM, (rows, hidden): each captured layer adds to them."""
         return [((rows, self.weights.config.embedding_length), torch.float16)]
 
 
 def chunk_rooms(draft: DeviceDraft, rows: int) -> Sequence[Sequence[Wanted]]:
-    """What a chunk of `rows` rows needs of the arena."""
+    """Memory that a chunk of `rows` rows needs in the arena."""
     context = draft.contexts[0].count * 2 * draft.heads.kv_heads * draft.heads.head_dim
     return ((((rows, context), torch.float32),),)
 
 
 class DFlashChunk:
-    """A prompt's chunk as context: fc is applied part by part, as the layers that it reads are computed."""
+    """A chunk of a prompt as context: fc is applied in parts, one after each captured layer."""
 
     def __init__(self, drafter: DFlash, chunk: Chunk) -> None:
         draft, products = drafter.draft, chunk.products
@@ -399,7 +401,7 @@ class DFlashChunk:
         (fc,) = draft.fc.matrices
         width = chunk.h.shape[1]
         self._fc = [products.parts(fc, range(width * i, width * (i + 1))) for i in range(len(self.layers))]
-        # Of rows times HEADROOM, which is a power of two: only the epsilon added to their mean square depends on it.
+        # The rows are scaled by HEADROOM, a power of two: only the epsilon added to their mean square must change.
         norm, eps = draft.enc_output_norm, draft.config.rms_eps * HEADROOM**2
         self._norm = chunk_norm(chunk.ops, chunk.count, encoder, norm, eps, chunk.x)
         self._parts = [
@@ -411,16 +413,16 @@ class DFlashChunk:
         ]
 
     def capture(self, layer: int, n: int) -> None:
-        """Called after the embedding and each layer, with `n` rows in chunk.h."""
+        """Called after the embedding and after each layer, with `n` rows in chunk.h."""
         if layer not in self.layers:
             return
-        rows = self._chunk.x[:n]  # which the next layer's norm writes again
+        rows = self._chunk.x[:n]  # scratch here: the next layer's norm overwrites it
         torch.mul(self._chunk.h[:n], HEADROOM, out=rows)
         first, parts = layer == min(self.layers), self._fc[self.layers.index(layer)]
         self._chunk.products.multiply(rows, parts, self._encoder[:n], add=not first)
 
     def update_cache(self, n: int) -> None:
-        """The rows' features as context of every draft layer; they are committed by now."""
+        """Write the rows' features as context of every draft layer; the rows are already committed."""
         self.state.push()
         self._norm()
         for matrices, stores in self._parts:

@@ -30,7 +30,7 @@ Pairs = list[tuple[Matrix, Matrix]]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The projection that makes context keys and values of `count` draft layers from `first` on."""
+    """The projection that computes the context's keys and values for `count` draft layers from `first` on."""
 
     first: int
     count: int
@@ -38,7 +38,7 @@ class Context:
 
 
 class DraftLayer:
-    """One layer. `window`: positions that a row sees, 0 for all of them; `causal`: none after its own."""
+    """One layer. `window`: positions that a row sees, 0 for all; `causal`: a row sees none after its own."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class DraftLayer:
         pair: tuple[Matrix, Matrix],
     ) -> None:
         prefix, spec = f"blk.{index}.", config.layers[index]
-        assert isinstance(spec.mixer, kinds.Attention), "a DFlash layer is attention"
-        assert isinstance(spec.ffn, kinds.SwiGLU), "a DFlash layer has a SwiGLU"
+        assert isinstance(spec.mixer, kinds.Attention), "a DFlash layer must have an attention mixer"
+        assert isinstance(spec.ffn, kinds.SwiGLU), "a DFlash layer must have a SwiGLU"
         self.window, self.causal = spec.mixer.window, config.causal[index]
         self.mixer = AttentionWeights(device, upload, prefix, activations, spec.mixer, pair)
         self.ffn = SwiGLU(device, upload, prefix, spec.ffn, activations)
@@ -63,13 +63,13 @@ class DraftLayer:
 
 
 class DeviceDraft:
-    """The drafter's weights. Raises UnsupportedError for a block that is longer than one pass."""
+    """The drafter's weights. Raises UnsupportedError for a block that does not fit one pass."""
 
     def __init__(self, device: Device, upload: Upload, config: DraftConfig, activations: Activations = DEFAULT) -> None:
-        if config.depths >= MAX_DEPTH:  # a path enters the caches in one pass, its root included
+        if config.depths >= MAX_DEPTH:  # one pass adds a path with its root to the caches
             most = MAX_DEPTH - config.depths + config.block_size - 1
             raise UnsupportedError(
-                f"a drafter whose block has {config.block_size} positions, expected {most} at most on a card; "
+                f"a drafter whose block has {config.block_size} positions, expected at most {most} on a card; "
                 "run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
@@ -87,7 +87,7 @@ class DeviceDraft:
         self.k_norms = _joined([layer.mixer.k_norm[None] for layer in self.layers])
         self.contexts = _contexts(device, pairs, whole, activations)
         (mixer, *_) = (layer.mixer for layer in config.layers)
-        assert isinstance(mixer, kinds.Attention), "a DFlash layer is attention"
+        assert isinstance(mixer, kinds.Attention), "a DFlash layer must have an attention mixer"
         self.frequencies = frequencies(mixer, device)
         width = config.embedding_length
         self.embedding = Embedding(upload, width) if config.heads.own_embedding else None
@@ -100,7 +100,7 @@ class DeviceDraft:
         self.vocabulary = DraftVocabulary(upload, config)
 
     def projections(self) -> tuple[list[Projection], list[Projection]]:
-        """What reads rows as wide as the residual stream, and what writes such rows."""
+        """The projections that read rows as wide as the residual stream, and those that write such rows."""
         inputs = [p for layer in self.layers for p in (layer.mixer.inputs, layer.ffn.inputs)]
         inputs += [context.projection for context in self.contexts]
         inputs += [self.pairs.hidden] if isinstance(self.pairs, DeviceSelector) else []
@@ -109,7 +109,7 @@ class DeviceDraft:
 
 
 def _side_by_side(pairs: Pairs) -> tuple[Pairs, Matrix | None]:
-    """Keys and values of all layers in one piece of memory, where they have one type: one launch makes them all."""
+    """Moves key and value matrices of all layers into one tensor if they have one type: then they need one launch."""
     flat = [matrix for pair in pairs for matrix in pair]
     first, rows = flat[0], sum(matrix.rows for matrix in flat)
     if any(matrix.type != first.type or matrix.rows % ROWS for matrix in flat):
@@ -121,9 +121,9 @@ def _side_by_side(pairs: Pairs) -> tuple[Pairs, Matrix | None]:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Parts one after another: as a view where they were loaded contiguously."""
+    """The parts concatenated: a view if they are already contiguous."""
     first = parts[0]
-    if first.is_meta:  # of which torch's own cat would bring its compiler
+    if first.is_meta:  # torch.cat of meta tensors would load torch's compiler
         return first.new_empty((sum(map(len, parts)), *first.shape[1:]))
     storage, end = first.untyped_storage().data_ptr(), first.data_ptr()
     for part in parts:

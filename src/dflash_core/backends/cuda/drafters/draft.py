@@ -1,4 +1,4 @@
-"""Loaded drafters on a card: they propose inside the step, and borrow the target's embedding and head."""
+"""Loaded drafters on a card: they propose inside the step and can share the target's embedding and head."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ class CudaDFlash:
         return self._behind(features, anchor).draft(int(anchor), 0)
 
     def path(self, features: Logits, anchor: int) -> npt.NDArray[np.int64]:
-        """The best token of each depth, (depths,), each scored by the one before it where the drafter can. Arguments
-        and errors are those of `logits`."""
+        """The best token of each depth, (depths,), scored given the previous token if the drafter supports that.
+        Arguments and errors are those of `logits`."""
         drafts, found = self._behind(features, anchor).propose(int(anchor), Knobs()), [int(anchor)]
         for depth in range(len(drafts.tokens)):
             found.append(drafts.below(depth, found[-1])[0][0])
         return np.array(found[1:], np.int64)
 
     def _behind(self, features: Logits, anchor: int) -> CudaSession:
-        """A sequence that has seen a context."""
+        """A sequence with `features` as its context."""
         array = checked_features(features, self.config)
         check_ids([anchor], self.target.config.vocab_size)
         session = self.target.session(self, context=len(array))
@@ -68,7 +68,7 @@ class CudaMtp:
     """A loaded MTP head: implements `drafters.base.Draft`."""
 
     def __init__(self, opened: OpenedMtp, model: OnDevice, target: CudaTarget, weight_bytes: int) -> None:
-        """`weight_bytes`: what the weights take on the card."""
+        """`weight_bytes`: bytes of the weights on the card."""
         self.file, self.notes, self.model, self.target = opened.file, opened.notes, model, target
         self.weight_bytes, self.config = weight_bytes, opened.config
 
@@ -77,13 +77,13 @@ class CudaMtp:
         return self.model.capabilities
 
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
-        raise MismatchError("an MTP head reads tokens beside features; expected a drafter that reads features alone")
+        raise MismatchError("an MTP head reads tokens and features; expected a drafter that reads features alone")
 
     def teacher_forced(self, tokens: Sequence[int], outputs: Logits) -> Logits:
-        """Logits (n - 1, vocab) of n tokens with the outputs (n, hidden) of the target's last layer."""
+        """Logits (n - 1, vocab) for n tokens and the outputs (n, hidden) of the target's last layer."""
         session = self.target.session(self, context=len(tokens))
         drafter = session.drafter
-        assert isinstance(drafter, Mtp), "the drafter of another head"
+        assert isinstance(drafter, Mtp), "the session's drafter is not an MTP head"
         rows = []
         with session.device.stream():
             for at, (token, root) in enumerate(itertools.pairwise(tokens)):

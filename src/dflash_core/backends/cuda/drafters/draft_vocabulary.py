@@ -1,4 +1,4 @@
-"""A drafter's reduced vocabulary on a card: which of the target's tokens its head's rows are."""
+"""A drafter's reduced vocabulary on a card: the target token of each row of the drafter's head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TYPES = {"I32": ("i32", torch.int32), "I64": ("i64", torch.int64)}
 
 
 class DraftVocabulary:
-    """Of a drafter; where it has none, its rows are the target's tokens."""
+    """The mapping from a drafter's tokens to the target's; without a reduced vocabulary they are the same."""
 
     def __init__(self, upload: Upload, config: DraftConfig) -> None:
         self.vocab_size, self.offsets, self._ids = config.vocab_size or 0, config.has_offsets, None
@@ -24,13 +24,13 @@ class DraftVocabulary:
 
     @property
     def inputs(self) -> Inputs:
-        """What the kernel of candidates is compiled for and given besides."""
+        """More defines and arguments of the kernel `candidates`."""
         if self._ids is None:
             return NO_INPUTS
         return {"TARGETS": _TYPES[self._type][0], **({"OFFSETS": 1} if self.offsets else {})}, [self._ids]
 
     def spread(self, logits: Tensor) -> Tensor:
-        """Scores of its first rows (n, rows) as those of the target's tokens (n, vocab): -inf for all others."""
+        """Logits of the first draft tokens (n, rows) as logits of the target's tokens (n, vocab): -inf for the rest."""
         if self._ids is None:
             return logits
         ids = self._ids.flatten().view(_TYPES[self._type][1]).cpu().long()

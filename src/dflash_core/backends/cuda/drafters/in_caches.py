@@ -1,4 +1,4 @@
-"""What every drafter on a card does alike with its caches of a sequence: update, cut, hand out, take back."""
+"""What all drafters on a card do alike with a sequence's caches: update, truncate, save and restore them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dflash_core.backends.cuda.drafters.caches import DraftCaches, Empty, HostRo
 from dflash_core.backends.cuda.launch import Copy, Launch
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, StopCode, width_for
 
-PENDING_ROWS = MAX_NODES  # committed positions that may wait for the caches: those of the longest path at the least
-UPDATE_WIDTHS = (16, 64)  # rows of the passes that host-driven calls update the caches by
+PENDING_ROWS = MAX_NODES  # the most committed positions that may be pending: at least the longest path
+UPDATE_WIDTHS = (16, 64)  # rows of the passes with which host-driven calls update the caches
 
 
 class InCaches(ABC):
-    """That part of `drafters.base.DeviceDrafter`, for one whose sequence is all in `caches`."""
+    """The part of `drafters.base.DeviceDrafter` about caches, for drafters with all per-sequence state in `caches`."""
 
     block: int
     caches: DraftCaches
@@ -29,7 +29,7 @@ class InCaches(ABC):
 
     @abstractmethod
     def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
-        """Pending rows row0..row0 + rows enter the caches."""
+        """Add the pending rows row0..row0 + rows to the caches."""
 
     @property
     def length(self) -> int:
@@ -37,7 +37,7 @@ class InCaches(ABC):
         return int(self.state.host["length"])
 
     def checkpoint(self, empty: Empty) -> HostRows | None:
-        """What its caches cannot be cut back to, after the committed positions; nothing may be pending."""
+        """State that truncating the caches to the committed positions cannot restore; nothing may be pending."""
         return self.caches.checkpoint(self.length, empty)
 
     def checkpoint_sizes(self) -> list[int]:
@@ -47,7 +47,7 @@ class InCaches(ABC):
         return self.caches.reaches(length, self.length)
 
     def restore(self, kept: object, length: int) -> None:
-        """Go back to `length` committed positions, where `kept` was made; 0: to the beginning of a sequence."""
+        """Go back to `length` committed positions; `kept` is the checkpoint made there. 0: to an empty sequence."""
         if not length:
             self.caches.forget()
             return
@@ -68,27 +68,27 @@ class InCaches(ABC):
         return self.caches.resume(kept, length)
 
     def begin_turn(self) -> None:
-        """An answer begins after what is committed."""
+        """Called when an answer begins after the committed positions."""
         self.caches.begin_turn(self.length)
 
     def before_step(self, queued: int) -> None:
-        """A step is about to be queued after `queued` others that the host has not seen the end of."""
+        """Called before a step is queued behind `queued` others whose results the host has not read yet."""
         most = self.block * (queued + 1)
         self.caches.before_steps(self.length, most, self.most_pending)
 
     def drain_launches(self) -> list[Launch]:
-        """Everything that may be pending enters the cache, after what is queued."""
+        """Add everything that may be pending to the caches, after the steps that are queued."""
         rows0 = range(0, PENDING_ROWS, PASS_ROWS)
         updates = [launch for row0 in rows0 for launch in self.update_launches(PASS_ROWS, row0)]
         return [*updates, Launch("features.cu", "features_taken", {}, 1, 1, [self.state.pointer])]
 
     @property
     def pending(self) -> int:
-        """Committed positions that are not in the cache."""
+        """How many committed positions are not in the caches."""
         return int(self.state.host["length"] - self.state.host["draft_length"])
 
     def update_cache(self, launch: Launcher) -> None:
-        """Bring the cache up to date with what is committed."""
+        """Add all committed positions to the caches."""
         self.state.push()
         pending = self.pending
         for row0 in range(0, pending, PASS_ROWS):
@@ -98,7 +98,7 @@ class InCaches(ABC):
 
     @contextmanager
     def standing(self, at: int | None, launch: Launcher, **fields: float) -> Iterator[None]:
-        """Inside, the state is that of a draft after the first `at` positions, or all of them, with these `fields`."""
+        """Inside the context, the state is that of a draft after the first `at` positions (None: all) with `fields`."""
         self.update_cache(launch)
         state, length = self.state.host, self.length
         begin = length if at is None else at

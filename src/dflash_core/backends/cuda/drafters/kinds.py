@@ -1,4 +1,4 @@
-"""Which drafter a card makes of a file: a line for each kind of config."""
+"""Chooses the drafter on a card by the kind of its config."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.config import DraftConfig, MtpConfig
 
 DeviceConfig = DraftConfig | MtpConfig
-"""Of the drafters that propose on a card."""
+"""Configs of the drafters that propose on a card."""
 
 
 def on_device(

@@ -17,11 +17,11 @@ from dflash_core.backends.cuda.projection import Acts
 from dflash_core.backends.cuda.repack import ROWS, blocks_of
 from dflash_core.backends.cuda.state import PAIR_CANDIDATES
 
-BIAS_WARPS = 8  # of markov_bias, each of which takes a block of ROWS tokens
+BIAS_WARPS = 8  # warps of markov_bias; each processes a block of ROWS tokens
 
 
 class DeviceMarkov:
-    """w1 and w2 as stored in the file, and what belongs to them."""
+    """w1 and w2 as stored in the file, the scale of w2, and the confidence head."""
 
     def __init__(self, upload: Upload, spec: draft_heads.Markov) -> None:
         self.spec = spec
@@ -32,18 +32,18 @@ class DeviceMarkov:
         self.offset = upload.vector("conf_proj.bias") if spec.confidence_bias else NULL
 
     def table(self, rows: int, hidden: int, vocab: int, device: torch.device) -> PairTable:
-        """For blocks of `rows` rows of `hidden` numbers, with logits of `vocab` tokens at most."""
+        """The table for blocks of `rows` rows of width `hidden`, with logits of at most `vocab` tokens."""
         return MarkovTable(self, rows, hidden, vocab, device)
 
 
 class MarkovTable(PairTable):
-    """Filled by a Markov head. Candidates of a position are the best after the best token of the one before, so
-    positions come one after the other."""
+    """Filled by a Markov head. A position's candidates are the best ones after the previous position's best token, so
+    positions are processed one after the other."""
 
     def __init__(self, markov: DeviceMarkov, rows: int, hidden: int, vocab: int, device: torch.device) -> None:
         super().__init__(min(PAIR_CANDIDATES, vocab), rows, device)
         self.markov, self.hidden = markov, hidden
-        self.biased = torch.zeros(ROWS * blocks_of(vocab), device=device)  # of the position at hand
+        self.biased = torch.zeros(ROWS * blocks_of(vocab), device=device)  # logits of the current position
         self.maxima = torch.zeros(blocks_of(vocab), device=device)
         self.slots = torch.zeros(rows, PAIR_CANDIDATES, dtype=torch.int32, device=device)
         self.path = torch.zeros(rows, dtype=torch.int32, device=device)
@@ -69,7 +69,7 @@ class MarkovTable(PairTable):
         )  # fmt: skip
 
     def _position(self, state: Argument, head: Head, position: int, row: int, targets: Inputs) -> Iterator[Launch]:
-        """Candidates of one position, whose logits are row `row` of the head's."""
+        """Candidates of one position; its logits are row `row` of the head's logits."""
         markov, (defines, more) = self.markov, targets
         yield Launch(
             "markov.cu", "markov_bias", self._defines,

@@ -1,8 +1,8 @@
-"""An MTP head on a card: its cache of pairs, what waits to enter it, and its launches, over one sequence.
+"""An MTP head on a card: its cache of pairs, its pending pairs and its launches, over one sequence.
 
-Pair s is (token s, hidden after token s - 1), in slot s of the head's own cache. Committed pairs are *pending* until
-they are there; the newest token makes the pair that drafts, and every drafted token the next one. What those leave in
-the cache is written over: pairs that count have the target's own hiddens.
+Pair s is (token s, hidden state after token s - 1), in slot s of the head's own cache. Committed pairs are *pending*
+until they are in the cache. The newest token forms the pair that drafts, and every drafted token forms the next pair.
+Cache entries of drafted pairs are overwritten later: committed pairs have the target's own hidden states.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.mtp import capabilities
 from dflash_core.knobs import MOST_MTP_DEPTH, Knobs
 
-BLOCK = 1 + MOST_MTP_DEPTH  # the pairs of a draft, the root's and those of its tokens but the last, and what they bring
-STEP_ROWS = 1 + BLOCK  # of a step's first pass: the pair that drafts, and those of the longest path of the step before
-HIDDEN_WINDOW = 2  # a draft after `length` positions sees the hidden of the last of them
+BLOCK = 1 + MOST_MTP_DEPTH  # the root and the tokens of the longest draft
+STEP_ROWS = 1 + BLOCK  # of a step's first pass: the pair that drafts, and those of the previous step's longest path
+HIDDEN_WINDOW = 2  # a draft after `length` positions reads the hidden state of the last one
 COPY_THREADS = 256
-JOIN_WARPS = 20  # of mtp_join at most
+JOIN_WARPS = 20  # the most warps of mtp_join
 
 
 class MtpMemory:
-    """What the head takes for `context` positions, without its weights. `hidden`: the target's residual stream after
-    the newest positions, `tokens` the tokens there, position p in slot p % slots."""
+    """The head's memory for `context` positions, without weights. `hidden`: the target's residual stream after the
+    newest positions; `tokens`: the tokens there; position p is in slot p % slots."""
 
     def __init__(self, draft: DeviceMtp, context: int, room: Arena, own: Arena, kv: CachePair) -> None:
         device, width, positions = draft.device.torch_device, draft.config.embedding_length, context + BLOCK
@@ -71,19 +71,19 @@ class MtpMemory:
 
 
 def split_order(draft: DeviceMtp, context: int, kv: CachePair) -> SplitOrder:
-    """Of the attention of the pair that drafts."""
+    """The order of sums in the attention of the pair that drafts."""
     card = draft.device.card
     return SplitOrder.of(draft.heads, context + BLOCK, card.multiprocessors, card.shared_bytes, trees=False, kv=kv)
 
 
 def join_warps(width: int) -> int:
-    """Warps of mtp_join: as many as have registers enough, each with as many groups as the others."""
+    """Warps of mtp_join: as many as the registers allow, with equal numbers of groups."""
     groups = groups_of(2 * width)
     return ceil_div(groups, ceil_div(groups, JOIN_WARPS))
 
 
 class Mtp(InCaches):
-    """Implements `drafters.base.DeviceDrafter`. `captured` is the target's last layer."""
+    """Implements `drafters.base.DeviceDrafter`. `captured`: the target's last layer."""
 
     block = BLOCK
 
@@ -100,14 +100,14 @@ class Mtp(InCaches):
     # ---- Launches ------------------------------------------------------------------------------------------------
 
     def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
-        """Pending pairs row0..row0 + rows enter the cache."""
+        """Add the pending pairs row0..row0 + rows to the cache."""
         return list(self._enter(rows, row0, 0))
 
     def _enter(self, rows: int, first: int, depth: int) -> Iterator[Launch]:
-        """Keys and values of the pairs of a pass, and queries of the one that drafts."""
+        """Keys and values of a pass's pairs, and the queries of the pair that drafts."""
         draft, memory, buffers, eps = self.draft, self.memory, self.memory.buffers, self.draft.config.rms_eps
         eh_proj, mixer, heads, place = draft.eh_proj, draft.mixer, draft.heads, [np.int32(first), np.int32(depth)]
-        # After depth 0 the hidden is the head's own, which its norm left in the first row.
+        # After depth 0 the hidden state is the head's own, in the first row of the residual stream.
         hidden, norm = (buffers.h, self.norm) if depth else (memory.hidden, self.output_norm)
         slots = 1 if depth else len(memory.hidden)
         width = draft.config.embedding_length
@@ -132,7 +132,7 @@ class Mtp(InCaches):
         )  # fmt: skip
 
     def _draft(self, head: Projection, rows: int, depth: int) -> Iterator[Launch]:
-        """From the pairs of a pass to the activations of `head`, of the one that drafts."""
+        """From a pass's pairs to the activations of `head` for the pair that drafts."""
         draft, memory, buffers = self.draft, self.memory, self.memory.buffers
         mixer, heads, splits, count = draft.mixer, draft.heads, memory.splits, np.int32(rows)
         yield from self._enter(rows, -1, depth)
@@ -176,7 +176,7 @@ class Mtp(InCaches):
         return knobs.mtp_depth
 
     def propose_launches(self, head: Head, passes: int) -> list[Launch]:
-        """In a step: what the last one committed enters the cache, then one token after the other is drafted."""
+        """Add what the last step committed to the cache, then draft one token after the other."""
         return [launch for depth in range(passes) for launch in self._token_launches(head, depth)]
 
     def _token_launches(self, head: Head, depth: int) -> list[Launch]:
@@ -189,10 +189,10 @@ class Mtp(InCaches):
         return NO_INPUTS
 
     def pairs(self, root: int, knobs: Knobs, at: int | None, head: Head, launch: Launcher) -> None:
-        """None: its tokens are scored by the ones above them as they are, along one chain."""
+        """None: drafts are one chain, so each token is already scored given its parent."""
 
     def commit_launches(self, width: int) -> list[Launch]:
-        """The residual after an accepted path of up to `width` nodes, and its tokens, become pending pairs."""
+        """Make the residual stream and the tokens of an accepted path of up to `width` nodes pending pairs."""
         features, memory = self.captured, self.memory
         grid = (ceil_div(ceil_div(features.width, 4), COPY_THREADS), width)
         return [
@@ -204,11 +204,11 @@ class Mtp(InCaches):
     # ---- Driven from the host ------------------------------------------------------------------------------------
 
     def observe(self, features: Tensor, launch: Launcher) -> None:
-        """It reads tokens as well as features: `commit` passes both."""
-        raise AssertionError("features alone say nothing to an MTP head")
+        """Not supported: the head needs tokens as well as features, see `follow`."""
+        raise AssertionError("an MTP head needs tokens as well as features")
 
     def keep(self, rows: Tensor) -> None:
-        """The target's residual stream (n, hidden) after the last committed positions."""
+        """Store the target's residual stream (n, hidden) after the last n committed positions."""
         slots = len(self.memory.hidden)
         rows = rows[-slots:]
         first = (int(self.state.host["length"]) - len(rows)) % slots
@@ -223,15 +223,15 @@ class Mtp(InCaches):
         self.keep(row[None].to(self.memory.hidden.device))
 
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
-        """Logits (MOST_MTP_DEPTH, vocab) after the first `at` positions, or all of them. Nothing of the state
-        changes."""
+        """Logits (MOST_MTP_DEPTH, vocab) after the first `at` positions, or all of them. The state does not
+        change."""
         return self.chain(root, MOST_MTP_DEPTH, at, head, launch)
 
     def chain(self, root: int, depths: int, at: int | None, head: Head, launch: Launcher) -> Logits:
-        """The same of `depths` tokens, one after the other."""
+        """The same as `logits` for a chain of `depths` tokens."""
         rows = list[Tensor]()
         with self.standing(at, launch, root=root, draft_depth=depths, inv_tree_temperature=1):
-            for depth in range(depths):  # the next pass works where these logits are
+            for depth in range(depths):  # the next pass overwrites these logits
                 launch(("draft", depth, head.vocab), partial(self._token_launches, head, depth))
                 rows.append(head.logits(1).to("cpu", copy=True))
         return torch.cat(rows).numpy()
@@ -243,7 +243,7 @@ class Mtp(InCaches):
 
 
 class MtpOnDevice:
-    """Implements `drafters.base.OnDevice`: a head's weights, and the target that it borrows from."""
+    """Implements `drafters.base.OnDevice`: a head's weights, and the target whose embedding and norm it shares."""
 
     def __init__(self, weights: DeviceMtp, target: DeviceTarget) -> None:
         self.weights, self.target = weights, target
@@ -265,7 +265,7 @@ class MtpOnDevice:
         return MtpMemory(self.weights, context, room, own, kv)
 
     def drafter(self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState) -> Mtp:
-        assert isinstance(memory, MtpMemory), "the memory of another drafter"
+        assert isinstance(memory, MtpMemory), "this memory belongs to a different kind of drafter"
         return Mtp(self.weights, self.target, memory, captured, state)
 
     def projections(self) -> Sequence[AnyProjection]:
@@ -283,15 +283,15 @@ class MtpOnDevice:
 
 
 def chunk_rooms(draft: DeviceMtp, rows: int) -> Sequence[Sequence[Wanted]]:
-    """Of a chunk of `rows` rows the joined pairs, the hiddens before them, one of which an earlier chunk has, and keys
-    and values."""
+    """Memory of a chunk of `rows` rows: the joined pairs, the hidden states before them (the first one comes from
+    an earlier chunk), and keys and values."""
     width, heads = draft.config.embedding_length, draft.heads
     pairs = ((rows, width), torch.float32)
     return ((pairs, ((rows + 1, width), torch.float16), ((rows, 2 * heads.kv_heads * heads.head_dim), torch.float32)),)
 
 
 class MtpChunk:
-    """A prompt's chunk as pairs: each token with the hidden of the row before it."""
+    """A chunk of a prompt as pairs: each token with the hidden state of the previous row."""
 
     def __init__(self, drafter: Mtp, chunk: Chunk) -> None:
         draft, memory, ops, products = drafter.draft, drafter.memory, chunk.ops, chunk.products
@@ -322,10 +322,10 @@ class MtpChunk:
         )  # fmt: skip
 
     def capture(self, layer: int, n: int) -> None:
-        """The last layer's output stays where it is."""
+        """Does nothing: `update_cache` reads the last layer's output in chunk.h."""
 
     def update_cache(self, n: int) -> None:
-        """The rows' pairs enter the cache; the rows are committed by now."""
+        """Add the rows' pairs to the cache; the rows are already committed."""
         drafter, chunk, state = self._drafter, self._chunk, self._drafter.state
         begin = int(state.host["length"]) - n
         state.push()

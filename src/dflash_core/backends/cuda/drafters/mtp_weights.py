@@ -1,4 +1,4 @@
-"""An MTP head's weights on the device: one layer of attention, and what joins a token with the hidden before it."""
+"""An MTP head's weights on the device: one layer, and the projection of a token with the previous hidden state."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dflash_core.config import MtpConfig
 
 
 class DeviceMtp:
-    """`norm`, `embedding`, `head`: None where the target's own are used."""
+    """`norm`, `embedding`, `head`: None if the target's are used."""
 
     def __init__(self, device: Device, upload: Upload, config: MtpConfig, activations: Activations = DEFAULT) -> None:
         prefix, layer, nextn = config.prefix, config.layer, config.nextn
-        assert isinstance(layer.mixer, kinds.Attention), "an MTP block is attention"
+        assert isinstance(layer.mixer, kinds.Attention), "an MTP block must have an attention mixer"
         self.device, self.config, self.spec = device, config, layer.mixer
         activations = activations.drafter
         self.heads = HeadShape(self.spec.head_dim, self.spec.heads, self.spec.kv_heads, self.spec.rotary)
@@ -40,5 +40,5 @@ class DeviceMtp:
         self.head: Matrix | None = upload.matrix(prefix + kinds.HEAD) if nextn.own_head else None
 
     def projections(self) -> tuple[list[AnyProjection], list[AnyProjection]]:
-        """What reads rows as wide as the residual stream, and what writes such rows."""
+        """The projections that read rows as wide as the residual stream, and those that write such rows."""
         return [self.mixer.inputs, self.ffn.inputs], [self.eh_proj, self.mixer.out, self.ffn.out]

@@ -1,5 +1,5 @@
-"""Scores of a block's candidates by the token above them on a card: the table of kernels/pairs.cuh, which the tree is
-built from, and a selector that fills it."""
+"""Scores of a block's candidates given their parent token: the table of kernels/pairs.cuh, from which the tree is
+built, and a selector that fills it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PAIR_THREADS = WARP * PAIR_CANDIDATES
 
 
 class PairTable(ABC):
-    """Of the draft positions of a block of `rows` rows: the `top_k` best candidates of each, how likely they are by
-    themselves, and below each candidate of the position before."""
+    """For each draft position of a block of `rows` rows: the `top_k` best candidates, their probabilities alone, and
+    their probabilities after each candidate of the previous position."""
 
     projection: Projection | None = None
-    """What it multiplies the block's final normed rows by, besides the head."""
+    """A projection of the block's final normed rows, in addition to the head."""
     normed: Tensor | None = None
-    """Where it wants these rows, f32 (rows, hidden)."""
+    """Where the norm must also write these rows, f32 (rows, hidden)."""
 
     def __init__(self, top_k: int, rows: int, device: torch.device) -> None:
         self.top_k, self.rows = top_k, rows
@@ -47,16 +47,16 @@ class PairTable(ABC):
 
     @abstractmethod
     def launches(self, state: Argument, head: Head, acts: Acts, depths: int, targets: Inputs) -> Iterator[Launch]:
-        """From the activations of the block's rows, of which the last `depths` are draft positions, to the table.
-        `targets`: what candidates are translated by where `head` has a vocabulary of its own."""
+        """From the activations of the block's rows to the table; the last `depths` rows are draft positions.
+        `targets`: the mapping of candidates to target tokens, if `head` has its own vocabulary."""
 
     @property
     def tree_inputs(self) -> Inputs:
-        """Of tree_build."""
+        """More defines and arguments of tree_build."""
         return {"PAIRS": 1}, [self.ids, self.pairings]
 
     def candidates(self, depths: int, ranks: int) -> Candidates:
-        """What the last launches found of `depths` positions, `ranks` candidates below each node at most."""
+        """Results of the last launches for `depths` positions, with at most `ranks` candidates below each node."""
         ids = self.ids[:depths, : self.top_k].cpu().numpy().astype(np.int64)
         log_probs = self.log_probs[:depths, : self.top_k].double().cpu().numpy()
         table = self.pairings.cpu().numpy().view(PAIRING).reshape(self.rows, PAIR_CANDIDATES, MAX_WIDTH)
@@ -65,7 +65,7 @@ class PairTable(ABC):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Implements `tree.Given` from a table: the best of each parent alone are possible."""
+    """Implements `tree.Given` from a table: only the best candidates of each parent are possible."""
 
     ids: npt.NDArray[np.int64]
     table: npt.NDArray[np.void]
@@ -80,12 +80,12 @@ class _Found:
 
 
 class DeviceSelector:
-    """The three parts of its product. Raises UnsupportedError for more candidates than a card reads."""
+    """A selector's three matrices. Raises UnsupportedError for more candidates than the kernels support."""
 
     def __init__(self, device: Device, upload: Upload, spec: draft_heads.Selector, rounding: Rounding) -> None:
         if spec.top_k > PAIR_CANDIDATES:
             raise UnsupportedError(
-                f"a selector among {spec.top_k} tokens of a position, expected {PAIR_CANDIDATES} at most on a card; "
+                f"a selector among {spec.top_k} tokens per position, expected at most {PAIR_CANDIDATES} on a card; "
                 "run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
@@ -95,12 +95,12 @@ class DeviceSelector:
         self.below = upload.raw("selector_successor.weight")
 
     def table(self, rows: int, hidden: int, vocab: int, device: torch.device) -> PairTable:
-        """For blocks of `rows` rows."""
+        """The table for blocks of `rows` rows."""
         return SelectorTable(self, rows, device)
 
 
 class SelectorTable(PairTable):
-    """Filled by a selector, from the best candidates by the head's logits alone."""
+    """Filled by a selector, which scores the best candidates by the head's logits."""
 
     projection: Projection
 

@@ -1,1 +1,1 @@
-"""One file for each kind of layer: its weights, its memory, its launches for a pass and for a chunk of a prompt."""
+"""One file per kind of layer: its weights, its memory, and its launches for a pass and for a chunk of a prompt."""

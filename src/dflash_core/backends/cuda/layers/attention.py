@@ -1,4 +1,4 @@
-"""Attention on a card: weights, the cache of keys and values, launches for a pass and for a chunk of a prompt."""
+"""Attention on a card: weights, the KV cache, and launches for a pass and for a chunk of a prompt."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from dflash_core.errors import Code, UnsupportedError
 from dflash_core.models.norm import Rotary
 
 PREPARE_WARPS = 4  # heads that a block of attn_prepare and draft_prepare writes
-UNPACK_BLOCKS = 1024  # of attn_unpack_keys, which go over the rows that there are
-COMBINE_THREADS = 4 * WARP  # of attn_combine and draft_combine: MERGE_WARPS of kernels/attention.cuh
-# Not cuDNN's attention: it plans a prompt's length from the start, for some 50 ms, whenever it is another one.
+UNPACK_BLOCKS = 1024  # thread blocks of attn_unpack_keys; they loop over the rows
+COMBINE_THREADS = 4 * WARP  # threads of attn_combine and draft_combine: MERGE_WARPS of kernels/attention.cuh
+# cuDNN's attention is left out: it plans again for every new prompt length, which takes about 50 ms.
 LIBRARY = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class AttentionWeights:
     """A layer of the target or of the drafter: query, key and value in one projection.
 
-    `pair`: matrices of keys and values, where they have been read before.
+    `pair`: the key and value matrices, if they have been read already.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class AttentionWeights:
         self.q_norm = upload.vector(prefix + "attn_q_norm.weight")
         self.k_norm = upload.vector(prefix + "attn_k_norm.weight")
         if spec.scaling and spec.scaling.attention != 1:
-            # What cosines and sines are multiplied by, the norms before them may be as well: kernels need not know.
+            # The factor of cosines and sines is applied to the norms before them: kernels need not know about it.
             for norm in (self.q_norm, self.k_norm):
                 norm[: spec.rotary] *= spec.scaling.attention
 
 
 class Splits:
-    """Partial results of split attention for the widest pass, in `room`, where `pieces` have been counted."""
+    """Partial results of split attention for the widest pass, carved from `room`, whose size includes `pieces`."""
 
     def __init__(self, order: SplitOrder, heads: HeadShape, room: Arena) -> None:
         self.order = order
@@ -72,26 +72,26 @@ class Splits:
 
     @staticmethod
     def pieces(order: SplitOrder, heads: HeadShape) -> Sequence[Wanted]:
-        """Sums, statistics and queries."""
+        """Partial sums, softmax statistics and queries."""
         rows = heads.kv_heads * heads.packed_rows(PASS_ROWS)
         sizes = order.parts * rows * heads.head_dim, order.parts * rows * 2, rows * heads.head_dim
         return [((size,), dtype) for size, dtype in zip(sizes, (torch.float32, torch.float32, torch.float16))]
 
 
 def frequencies(spec: kinds.Attention, device: Device) -> Tensor:
-    """Of the rotary embedding, as the reference rounds them."""
+    """Frequencies of the rotary embedding, rounded as in the reference."""
     return Rotary(spec.rotary, spec.rope_base, torch.float32, spec.scaling).frequencies.to(device.torch_device)
 
 
 class AttentionLayers:
-    """Implements `base.MixerLayers`. Raises UnsupportedError for heads that the kernels are not written for."""
+    """Implements `base.MixerLayers`. Raises UnsupportedError for head shapes that the kernels do not support."""
 
     chunked = True
 
     def __init__(self, device: Device, spec: kinds.Attention, activations: Activations) -> None:
         if spec.window:
             raise UnsupportedError(
-                f"a target whose layers see only the last {spec.window:,} positions, expected layers that see all; "
+                f"a target whose layers see only the last {spec.window:,} positions, expected full attention; "
                 "run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
@@ -120,7 +120,7 @@ class AttentionLayers:
         return AttentionMemory(self, context, room, kv)
 
     def turns(self, kv: CachePair) -> Sequence[range]:
-        """The kv heads that a chunk's rows are at together: one where their context has to be unpacked."""
+        """The groups of kv heads that a chunk processes at once: one head each if the cache must be unpacked."""
         count = self.heads.kv_heads
         half = 1 if kv != F16 else count // 2 if count % 2 == 0 else count
         return [range(first, first + half) for first in range(0, count, half)]
@@ -138,21 +138,21 @@ class AttentionLayers:
     ) -> Sequence[int]:
         q = len(self.turns(kv)[0]), self.heads.group, rows, self.heads.head_dim
         if window.hides(end):
-            copies = sum(kind == F16.k for kind in (kv.k, kv.v))  # others are unpacked one after the other
+            copies = sum(kind == F16.k for kind in (kv.k, kv.v))  # the other types are unpacked into the arena
             return windowed_pieces(q, seen_by(window, rows, end), copies)
         return (math.prod(q) * torch.float16.itemsize,)
 
     def check(self) -> None:
-        """Smaller tiles are taken where shared memory is short."""
+        """Never raises: smaller tiles are used if shared memory is short."""
 
 
 def slots_of(context: int) -> int:
-    """A tree's nodes come after the committed positions."""
+    """Cache slots for `context` positions: a tree's nodes are stored after the committed ones."""
     return context + MAX_NODES
 
 
 class AttentionMemory:
-    """Implements `base.MixerMemory`: keys and values are only cut, so a checkpoint keeps nothing."""
+    """Implements `base.MixerMemory`: rewinding only truncates keys and values, so a checkpoint keeps nothing."""
 
     component, detail = "target KV", ""
 
@@ -196,7 +196,7 @@ class AttentionMemory:
         """See `keep`."""
 
     def grown(self, capacity: int) -> AttentionMemory:
-        return self  # the largest tree fits
+        return self  # the slots already include the largest tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +260,8 @@ class AttentionBranch:
         return run
 
     def _turn(self, chunk: Chunk, together: range) -> ChunkRun:
-        """A chunk's attention of some kv heads, from chunk.x into chunk.h."""
-        # It brings torch's compiler, a second that a plan from headers should not take.
+        """A chunk's attention for some kv heads, from chunk.x into chunk.h."""
+        # Imported here: it loads torch's compiler, which takes a second that a plan from headers does not need.
         from torch.nn.attention.bias import causal_lower_right
 
         spec, heads, kv, place, products = self.layers.spec, self.layers.heads, self.kv, self.place, chunk.products
@@ -308,7 +308,7 @@ class AttentionBranch:
                 k, v = (one.halves[:, : length + n][:, None].expand(-1, heads.group, -1, -1) for one in seen)
                 with sdpa_kernel(LIBRARY):
                     mixed = scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(n, length + n))
-            # The queries are done with; rows of all heads side by side take their place.
+            # The queries are no longer needed: rows with all heads side by side overwrite them.
             rows = queries.view(-1)[: mixed.numel()].view(n, count, heads.group, dim)
             if spec.gated:
                 gate = projected[:n, : count * per_head].view(n, count * heads.group, 2, dim)[:, :, 1]
@@ -323,7 +323,7 @@ class AttentionBranch:
     def _held(
         self, chunk: Chunk, together: range, name: str, rows: Tensor, defines: Mapping[str, object], room: Tensor | None
     ) -> _Held:
-        """Keys, or values, of some kv heads: the cache's `rows`, or in `room` what the kernel `name` makes of them."""
+        """Keys, or values, of some kv heads: the cache's `rows`, or their copy in `room` unpacked by kernel `name`."""
         if room is None:
             return _Held(rows, rows[together.start : together.stop], None)
         count, slots = np.int32(len(together)), np.int32(self.kv.slots)
@@ -332,7 +332,7 @@ class AttentionBranch:
         return _Held(rows, room, chunk.ops.add(launch))
 
     def _of_runs(self, chunk: Chunk, together: range, held: _Held) -> Tensor:
-        """Those of the chunk's runs, one after the other, as halves."""
+        """The keys, or values, of the chunk's runs, concatenated, as f16."""
         halves = held.halves
         if held.unpack is None:
             return torch.cat([halves[:, run] for run in chunk.runs], dim=1)
@@ -350,8 +350,8 @@ class AttentionBranch:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """Keys, or values, that a chunk's rows see: `rows` of the whole cache, `halves` of the kv heads at work, and what
-    unpacks them where the cache is packed."""
+    """Keys, or values, that a chunk's rows see: `rows` of the whole cache, `halves` (f16) of the kv heads in use,
+    and the operation that unpacks them if the cache is packed."""
 
     rows: Tensor
     halves: Tensor

@@ -1,4 +1,4 @@
-"""The gated delta net on a card: weights, recurrent states, launches for a pass and for a chunk of a prompt."""
+"""The gated delta net on a card: weights, recurrent states, and launches for a pass and for a chunk of a prompt."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DeltaWeights:
 
 
 class DeltaNetLayers:
-    """Implements `base.MixerLayers`. Raises UnsupportedError for heads that the kernels are not written for."""
+    """Implements `base.MixerLayers`. Raises UnsupportedError for head shapes that the kernels do not support."""
 
     def __init__(self, device: Device, spec: kinds.DeltaNet, activations: Activations) -> None:
         self.device, self.spec, self.activations = device, spec, activations
@@ -62,7 +62,7 @@ class DeltaNetLayers:
     def rows_room(self, capacity: int) -> Sequence[Wanted]:
         sizes, count = self.shape.layer_shapes(capacity), len(self.weights)
         shapes = [(count, *sizes[name]) for name in ("inputs", "k", "u", "decay")]
-        # States saved for their node's second child that do not fit into shared memory.
+        # States that are saved for their node's second child and do not fit in shared memory.
         levels = (self.far_levels(capacity), *sizes["s"])
         return [(shape, torch.float32) for shape in (*shapes, levels)]
 
@@ -80,11 +80,11 @@ class DeltaNetLayers:
         self.launch(PASS_ROWS)
 
     def launch(self, rows: int) -> DeltaLaunch:
-        """How a pass of `rows` rows is laid over the card."""
+        """How a pass of `rows` rows is distributed over the card."""
         return DeltaLaunch.of(self.shape, rows, self.device.card)
 
     def far_levels(self, capacity: int) -> int:
-        """Levels of kept states in global memory that passes of trees of up to `capacity` nodes need."""
+        """Levels of saved states in global memory that passes over trees of up to `capacity` nodes need."""
         return max(
             launch.far_levels(later)
             for rows in WIDTHS
@@ -93,12 +93,12 @@ class DeltaNetLayers:
         )
 
     def chunk_rooms(self, rows: int, context: int = 0, kv: CachePair = F16) -> Sequence[Sequence[Wanted]]:
-        """First what the products write, then what the recurrence leaves where the first of them lay."""
+        """First what the projections write, then what the recurrence writes over the first of these tensors."""
         shape, half, full = self.shape, torch.float16, torch.float32
         padded = -(-rows // PASS_ROWS) * PASS_ROWS
         values = shape.value_heads * DIM
         heads = max(2 * shape.key_heads, shape.value_heads)
-        first = max(4 * heads * DIM, 2 * (2 * values + shape.value_heads * PASS_ROWS))  # bytes of a row
+        first = max(4 * heads * DIM, 2 * (2 * values + shape.value_heads * PASS_ROWS))  # bytes per row
         return (
             (
                 ((padded, first), torch.uint8),
@@ -118,7 +118,7 @@ class DeltaNetLayers:
 
 
 class DeltaMemory:
-    """Implements `base.MixerMemory`: states of all layers, and the rows of a pass that their commit needs."""
+    """Implements `base.MixerMemory`: states of all layers, and the rows of a pass that its commit needs."""
 
     component = "states"
 
@@ -131,7 +131,7 @@ class DeltaMemory:
         self.inputs, self.k, self.u, self.decay, self.levels = rows.carve(*layers.rows_room(capacity))
         self.order = torch.zeros(ORDER_INTS, dtype=torch.int32, device=layers.device.torch_device)
         self.q, self.v, self.beta, self.out = room.carve(*layers.pass_room(0))
-        self._kept: PinnedMemory | None = None  # made when it is first needed
+        self._kept: PinnedMemory | None = None  # allocated when it is first needed
 
     @property
     def nbytes(self) -> int:
@@ -145,7 +145,7 @@ class DeltaMemory:
         return (self.order,)
 
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
-        return []  # with the next pass
+        return []  # the next pass commits
 
     def flush(self, state: DeviceState) -> list[Launch]:
         launch = self.layers.launch(1)
@@ -171,7 +171,7 @@ class DeltaMemory:
                 state.copy_(kept[at])
 
     def keep(self) -> None:
-        """Copy all states to the host, in the order of what is launched."""
+        """Copy all states to the host, in stream order."""
         for state, kept in self._pairs():
             kept.copy_(state, non_blocking=True)
 
@@ -215,7 +215,7 @@ class DeltaBranch:
         _, gate_at, alpha_at, beta_at = (np.int32(offset) for offset in self.inputs.offsets)
         defines = {**launch.pass_defines, "SPLIT_K": self.inputs.split_k}
         k, decay, conv = memory.k[place], memory.decay[place], memory.conv[place]
-        if place == 0 and (scope.rows > 1 or scope.node0 > 0):  # one order for all layers; a root alone has none
+        if place == 0 and (scope.rows > 1 or scope.node0 > 0):  # one order for all layers; a lone root needs none
             yield Launch(
                 "gdn_order.cu", "gdn_order", memory.layers.shape.defines, 1, MAX_NODES,
                 [scope.state.pointer, node0, rows, memory.order],
@@ -245,8 +245,8 @@ class DeltaBranch:
         first, then = layers.chunk_rooms(chunk.rows)
         mixed, gate_rows, q, k, v, decay, beta = chunk.arena.carve(*first)
         w, p, out = chunk.arena.carve(*then)
-        z = w.view(-1)[: chunk.rows * layers.spec.inner].view(chunk.rows, -1)  # when the recurrence is done with W
-        conv = self.memory.conv[self.place]  # not the memory: it is replaced when trees grow
+        z = w.view(-1)[: chunk.rows * layers.spec.inner].view(chunk.rows, -1)  # overwrites W after the recurrence
+        conv = self.memory.conv[self.place]  # a reference to self.memory would go stale: it is replaced when trees grow
         qkv, gate, alpha, beta_matrix = self.inputs.matrices
         (output,) = self.out.matrices
         gate_parts = products.parts(gate)
@@ -267,7 +267,7 @@ class DeltaBranch:
                 past = conv[:, channels.start : channels.stop]
                 past[: len(conv) - kept] = past[kept:].clone()
                 past[len(conv) - kept :] = made[n - kept : n]
-            solve()  # from here on `mixed` is overwritten by W, P and O
+            solve()  # from here on W, P and O overwrite `mixed`
             scan()
             products.multiply(x, gate_parts, z[:n])
             norm()
@@ -276,10 +276,11 @@ class DeltaBranch:
         return run
 
     def _kernels(self, chunk: Chunk, rooms: tuple[Tensor, ...]) -> tuple[list[tuple[range, Tensor, Op]], Op, Op]:
-        """What brings some channels of q, k and v in: these, where their product goes, the kernel. Then the others."""
+        """For each group of q, k and v channels: the channels, the output of their product, and the kernel that
+        prepares them. Then the kernels `solve` and `scan`."""
         layers, weights = self.memory.layers, self.weights
         launch = layers.scan
-        assert launch is not None, "chunks on a card without room for them"
+        assert launch is not None, "chunks need more shared memory than this card has"
         mixed, gate_rows, q, k, v, decay, beta, w, p, out = rooms
         chunks = -(-chunk.rows // PASS_ROWS)
         count, rows = chunk.count, np.int32(chunks * PASS_ROWS)

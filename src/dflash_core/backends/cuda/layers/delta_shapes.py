@@ -1,4 +1,4 @@
-"""How the gated delta net is laid over a card: defines, grids, shared memory and buffers of kernels/gdn.cuh."""
+"""How the gated delta net is distributed over a card: defines, grids, shared memory and buffers of kernels/gdn.cuh."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.errors import Code, UnsupportedError
 
-DIM = 128  # of a key and of a value head
-PAST = 3  # earlier inputs that the convolution reads
+DIM = 128  # dimensions of a key head and of a value head
+PAST = 3  # previous inputs that the convolution reads
 SCAN_SLICE = 64  # columns of a head's state in one block of gdn_scan
 BATCH = 16  # rows of the pending path that gdn_recurrence stages at a time
-MOST_WIDTH = 128  # columns of a block
-# A block that takes more leaves the multiprocessor so little L1 that the matmuls after it are slower.
+MOST_WIDTH = 128  # the most state columns of a block
+# A block that uses more shared memory leaves the multiprocessor so little L1 that the matmuls after it are slower.
 MOST_SHARED = 160 << 10
-ORDER_INTS = 1 + MAX_NODES  # of gdn_order: how many visits, then these
-SCHEDULERS = 4  # of a multiprocessor: each issues one warp's instruction at a time
-VISIT_SLOTS, COLUMN_SLOTS = 35, 100  # instructions that a node costs a warp, and each column of its lanes
-# Clocks from one node to the next however few warps there are, and for each column; measured on an H200.
+ORDER_INTS = 1 + MAX_NODES  # output of gdn_order: the number of visits, then the visits
+SCHEDULERS = 4  # warp schedulers per multiprocessor: each issues one warp's instruction at a time
+VISIT_SLOTS, COLUMN_SLOTS = 35, 100  # instructions of a warp per node, and per node and column of its lanes
+# The least clocks from one node to the next, with any number of warps, and more per column; measured on an H200.
 VISIT_CLOCKS, COLUMN_CLOCKS = 540, 30
 
 
@@ -34,7 +34,7 @@ class DeltaShape:
 
     @staticmethod
     def of(key_heads: int, value_heads: int, key_dim: int, value_dim: int, conv_kernel: int) -> DeltaShape:
-        """Raises UnsupportedError for heads or a convolution that the kernels are not written for."""
+        """Raises UnsupportedError for head shapes or a convolution that the kernels do not support."""
         if (key_dim, value_dim, conv_kernel) != (DIM, DIM, PAST + 1):
             raise UnsupportedError(
                 f"delta net heads of {key_dim} and {value_dim} with a convolution over {conv_kernel}, expected "
@@ -54,7 +54,7 @@ class DeltaShape:
 
     @property
     def chunks(self) -> int:
-        """Heads of q, k and v: what gdn_prepare gives a block to."""
+        """Heads of q, k and v: gdn_prepare has one block for each."""
         return 2 * self.key_heads + self.value_heads
 
     @property
@@ -74,7 +74,7 @@ class DeltaShape:
         }
 
     def pass_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Scratch of one pass, f32, shared by all layers."""
+        """Scratch memory of one pass, f32, shared by all layers."""
         return {
             "q": (self.key_heads, PASS_ROWS, DIM),
             "v": (self.value_heads, PASS_ROWS, DIM),
@@ -85,8 +85,11 @@ class DeltaShape:
 
 @dataclass(frozen=True, slots=True)
 class DeltaLaunch:
-    """One width's launches: passes of `nodes` rows, blocks of `warps` warps whose lanes hold `columns` columns each of
-    the states of one key head's value heads, and how many levels of kept states are in shared memory."""
+    """The launches of passes of `nodes` rows.
+
+    A block has `warps` warps. Each lane holds `columns` columns of the states of one key head's value heads.
+    `shared_levels`: levels of saved states in shared memory.
+    """
 
     shape: DeltaShape
     nodes: int
@@ -96,7 +99,7 @@ class DeltaLaunch:
 
     @staticmethod
     def of(shape: DeltaShape, nodes: int, card: Card) -> DeltaLaunch:
-        """Raises UnsupportedError where shared memory cannot hold a pass of `nodes` rows."""
+        """Raises UnsupportedError if shared memory cannot hold a pass of `nodes` rows."""
         launch = DeltaLaunch.fitting(shape, nodes, card)
         if launch is None:
             least = min(one.shared for one in _blocks(shape, nodes))
@@ -110,8 +113,8 @@ class DeltaLaunch:
     @staticmethod
     @functools.cache
     def fitting(shape: DeltaShape, nodes: int, card: Card) -> DeltaLaunch | None:
-        """Of what fits, the blocks whose busiest multiprocessor is done first, of equals about one for each. The cut
-        does not change a bit."""
+        """Of the block sizes that fit, the one whose busiest multiprocessor finishes first. Ties go to the grid
+        closest to one block per multiprocessor. The choice does not change any result bit."""
         fitting = [one for one in _blocks(shape, nodes) if one.shared <= card.shared_bytes]
         if not fitting:
             return None
@@ -120,12 +123,13 @@ class DeltaLaunch:
         ).with_levels(card)
 
     def with_levels(self, card: Card) -> DeltaLaunch:
-        """The same with as many levels in shared memory as fit."""
+        """The same launch with as many levels in shared memory as fit."""
         room = (min(card.shared_bytes, MOST_SHARED) - self.rows_bytes) // (DIM * self.width * 4)
         return replace(self, shared_levels=max(0, min(room, first_pass_levels(self.nodes))))
 
     def cost(self, multiprocessors: int) -> int:
-        """Of a pass, for comparing: one row waits for the state, more for the node before or for slots to issue in."""
+        """A relative cost of a pass. One row waits for the state's bytes; more rows wait for the previous node or for
+        issue slots."""
         rounds = ceil_div(self.grid, multiprocessors)
         if self.nodes == 1:
             return rounds * self.width
@@ -138,12 +142,12 @@ class DeltaLaunch:
 
     @property
     def state_defines(self) -> dict[str, int]:
-        """Those of gdn_state.cuh."""
+        """Defines of gdn_state.cuh."""
         return {**self.shape.defines, "COLUMNS": self.columns, "WARPS": self.warps}
 
     @property
     def pass_defines(self) -> dict[str, int]:
-        """Those of gdn.cu, whose kernels know nothing of how the state is cut."""
+        """Defines of gdn.cu, whose kernels do not depend on how the state is divided."""
         return {**self.shape.defines, "NODES": self.nodes}
 
     @property
@@ -161,7 +165,7 @@ class DeltaLaunch:
 
     @property
     def grid(self) -> int:
-        """Of gdn_recurrence."""
+        """Grid of gdn_recurrence."""
         return self.shape.value_heads * DIM // self.width
 
     @property
@@ -170,7 +174,7 @@ class DeltaLaunch:
 
     @property
     def rows_bytes(self) -> int:
-        """Of shared memory, but for staged rows and kept states: term by term as gdn_recurrence.cu lays it out."""
+        """Bytes of shared memory without staged rows and saved states: term by term as in gdn_recurrence.cu."""
         rows = self.nodes * (2 * DIM + self.width + 2 * self.shape.heads_per_key + 1) * 4
         return ceil_div(rows + (MAX_NODES + BATCH) * 4, 16) * 16
 
@@ -181,17 +185,17 @@ class DeltaLaunch:
         return self.rows_bytes + max(staged, self.shared_levels * DIM * self.width * 4)
 
     def far_levels(self, later_pass: bool) -> int:
-        """Levels that do not fit in shared memory: what a pass needs in global memory."""
+        """Levels that do not fit in shared memory and are kept in global memory."""
         needed = later_pass_levels(self.nodes) if later_pass else first_pass_levels(self.nodes)
         return max(0, needed - self.shared_levels)
 
     def flush_grid(self, layers: int) -> tuple[int, int]:
-        """Of gdn_flush, which commits all layers at once; its first blocks are gdn_recurrence's."""
+        """Grid of gdn_flush, which commits all layers at once; its first blocks divide the state as gdn_recurrence."""
         return self.grid + self.shape.chunks, layers
 
 
 def _blocks(shape: DeltaShape, nodes: int) -> Iterator[DeltaLaunch]:
-    # One row is bound by the state's bytes, which pairs of columns read in whole sectors.
+    # One row is bound by reading the state; pairs of columns read whole sectors.
     for columns in (2,) if nodes == 1 else (2, 3, 4):
         for warps in range(4, 17):
             width = 4 * columns * warps
@@ -200,9 +204,10 @@ def _blocks(shape: DeltaShape, nodes: int) -> Iterator[DeltaLaunch]:
 
 
 def first_pass_levels(nodes: int) -> int:
-    """Kept states at a time, at most, of a tree of `nodes` nodes. kernels/gdn_order.cuh says in which order it is run.
+    """The most states saved at the same time in a tree of `nodes` nodes. kernels/gdn_order.cuh explains the order.
 
-    A node keeps its state for a second child with children; all but the largest hold less than half of its nodes.
+    A node saves its state for a second child that has children. All child subtrees but the largest hold less than
+    half of its nodes.
     """
     levels = 0
     while nodes >= 5:
@@ -211,20 +216,20 @@ def first_pass_levels(nodes: int) -> int:
 
 
 def later_pass_levels(nodes: int) -> int:
-    """The same for a pass of `nodes` rows below the nodes of passes before it, which are run again but do not count."""
+    """The same for a pass of `nodes` rows below the nodes of previous passes, which run again but do not count."""
     return nodes.bit_length() - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ScanLaunch:
-    """The launches of kernels/gdn_chunks.cu, which read prompts a chunk of PASS_ROWS rows at a time."""
+    """The launches of kernels/gdn_chunks.cu, which process prompts in chunks of PASS_ROWS rows."""
 
     shape: DeltaShape
     stages: int
 
     @staticmethod
     def of(shape: DeltaShape, shared_limit: int) -> ScanLaunch | None:
-        """With two chunks in flight where shared memory can hold them; None where not even one fits."""
+        """With two chunks in flight if shared memory can hold them; None if not even one fits."""
         launches = [ScanLaunch(shape, stages) for stages in (2, 1)]
         return next((one for one in launches if max(one.scan_shared, one.solve_shared) <= shared_limit), None)
 
@@ -234,7 +239,7 @@ class ScanLaunch:
 
     @property
     def turns(self) -> tuple[range, range]:
-        """Heads that gdn_rows takes together, counted over q, k and v: queries and keys, then values."""
+        """Heads that one launch of gdn_rows processes, counted over q, k and v: queries and keys, then values."""
         keys = 2 * self.shape.key_heads
         return range(keys), range(keys, self.shape.chunks)
 
@@ -243,7 +248,7 @@ class ScanLaunch:
 
     @property
     def solve_shared(self) -> int:
-        """Bytes: two tiles of halves, the system and its inverse, decay and beta."""
+        """Bytes of shared memory: two f16 tiles, the system and its inverse, decay and beta."""
         return 2 * PASS_ROWS * DIM * 2 + 2 * PASS_ROWS * (PASS_ROWS + 4) * 4 + 2 * PASS_ROWS * 4
 
     @property
@@ -252,6 +257,6 @@ class ScanLaunch:
 
     @property
     def scan_shared(self) -> int:
-        """Bytes: the ring of chunks, the state as halves, U twice."""
+        """Bytes of shared memory: the ring of chunks, the state as f16, U twice."""
         stage = 3 * PASS_ROWS * DIM + PASS_ROWS * PASS_ROWS + PASS_ROWS * SCAN_SLICE + 2 * PASS_ROWS
         return 2 * (self.stages * stage + DIM * SCAN_SLICE + 2 * PASS_ROWS * SCAN_SLICE)

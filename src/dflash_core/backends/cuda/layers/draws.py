@@ -11,9 +11,9 @@ from dflash_core.backends.cuda.repack import ROWS
 from dflash_core.backends.cuda.state import PART_BEFORE, ROW_FRONT, ROW_TOKENS
 
 SAMPLE_THREADS = 512
-ROW_THREADS, PART_THREADS = 512, 256  # of kernels/draw.cu
-DRAW_PART = 4096  # tokens that a thread block reads
-MOST_LISTED = 512  # top_k up to which the tokens that can be drawn are listed first
+ROW_THREADS, PART_THREADS = 512, 256  # threads per block in kernels/draw.cu
+DRAW_PART = 4096  # tokens per thread block
+MOST_LISTED = 512  # up to this top_k, a first kernel lists the tokens that can be drawn
 
 
 class Draws:
@@ -30,11 +30,11 @@ class Draws:
         self.before = room(self.parts * PART_BEFORE.itemsize)
 
     def launches(self, state: Argument, logits: Tensor, maxima: Tensor, rows: int, node0: int) -> list[Launch]:
-        """`rows` rows, by the turn's sampling knobs and every node's own path.
+        """Draws for `rows` rows, by the turn's sampling settings and each node's own path.
 
-        `logits` f32 (rows, stride), `maxima` f32 (rows, blocks of 16 tokens) as head_logits leaves them.
+        `logits` f32 (rows, stride), `maxima` f32 (rows, blocks of 16 tokens), both as head_logits writes them.
         """
-        assert maxima.shape[1] == ceil_div(self.vocab, ROWS), "a maximum per block of 16 tokens"
+        assert maxima.shape[1] == ceil_div(self.vocab, ROWS), "expected one maximum per block of 16 tokens"
         vocab, first, grid = np.int32(self.vocab), np.int32(node0), (self.parts, rows)
         shape = [vocab, np.int32(logits.shape[1]), first]
         return [

@@ -1,4 +1,4 @@
-"""The embedding on a card: rows of the matrix in the file's own blocks become rows of the residual stream."""
+"""The embedding on a card: rows of the matrix, in the file's own block format, become rows of the residual stream."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NO_MASK = -1
 
 
 class Embedding:
-    """token_embd as in the file, or another matrix of its kind. `on_host`: in main memory, where the kernel
-    reads the few rows that a pass needs over the bus; a step stays one graph."""
+    """token_embd as in the file, or a similar matrix. `on_host`: in host memory; the kernel reads the few rows that
+    a pass needs over the bus, so that a step stays one CUDA graph."""
 
     def __init__(self, upload: Upload, width: int, name: str = TOKENS, *, on_host: bool = False) -> None:
         self.blocks: Tensor | HasAddress
@@ -36,7 +36,7 @@ class Embedding:
         mask_token: int = NO_MASK,
         scale: float = 1.0,
     ) -> Launch:
-        """Rows of `h` from `tokens`, times `scale`; with a mask token, all rows but the first are its."""
+        """Embeddings of `tokens` times `scale` into rows of `h`; with a mask token, all rows but the first embed it."""
         scaled = {"SCALE": scale} if scale != 1 else {}
         return Launch(
             "embed.cu", "embed", {"FORMAT": self.type, "WIDTH": self.width, **scaled},

@@ -1,4 +1,4 @@
-"""Experts on a card: the router's choice, the work list that comes of it, and products by the experts' own matrices."""
+"""Experts on a card: the router's choice, the work list made from it, and products with the experts' matrices."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from dflash_core.backends.cuda.repack import GROUP, ROWS, TILE_TYPES, tile_type
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.errors import Code, UnsupportedError
 
-ROUTER_WARPS, CHUNK_ROUTER_WARPS = 2, 4  # scores that a block of `router` makes: of a pass, of a chunk
-ROUTER_TURN = 4  # rows that it processes together
+ROUTER_WARPS, CHUNK_ROUTER_WARPS = 2, 4  # scores per block of `router`: for a pass, for a chunk
+ROUTER_TURN = 4  # rows that a block of `router` processes together
 ROUTE_THREADS = 1024
-MOST_USED, MOST_EXPERTS = 32, 1024  # that `route` has lanes and threads for
+MOST_USED, MOST_EXPERTS = 32, 1024  # `route` has a lane per used expert, a thread per expert
 
-# Of kernels/experts_rows.cu and experts_sort.cu.
+# Constants of kernels/experts_rows.cu and experts_sort.cu.
 CHUNK_COLUMNS, CHUNK_ENTRY_BYTES, CHUNK_THREADS = 64, 12, 256
 CHUNK_SHARED = 2 * CHUNK_COLUMNS * (2 * GROUP + 32)
 SORT_THREADS, COMBINE_THREADS, CHOOSE_WARPS = 1024, 256, 8
-OUT_PART = 512  # of the residual stream, held for a chunk's pairs at a time
+OUT_PART = 512  # columns of the residual stream that are stored at a time for a chunk's pairs
 
 
 class ExpertProjection(AnyProjection):
-    """Matrices of routed experts, and of the shared one where there is one.
+    """Matrices of routed experts, and of the shared expert if there is one.
 
-    Its result has a part for each expert that a row takes, in the order of ranks.
+    Its result has one part for each expert that a row uses, in the order of ranks.
     """
 
     plan: ExpertPlan
@@ -74,15 +74,17 @@ class ExpertProjection(AnyProjection):
         return self.product.ranks
 
     def launch(self, rows: int, args: Sequence[Argument], more: Mapping[str, object] | None = None) -> Launch:
-        """Over a pass of `rows` rows; `args`: what follows the launch's struct; `more` defines."""
+        """The launch for a pass of `rows` rows. `args`: arguments after the launch's struct; `more`: more defines."""
         plan, name = self.plan, self.kernel
         defines = {**plan.defines(rows), **(more or {})}
         threads = plan.warps * WARP
         return Launch(f"{name}.cu", name, defines, plan.grid, threads, [self._table, *args], plan.shared_bytes)
 
     def alone_launch(self, work: Tensor, weights: Tensor, inner: Tensor, acts: Acts, out: Tensor, rows: int) -> Launch:
-        """With nothing else of the pass, over `rows` rows whose experts `work` lists (expert_plan.pack_work). weights:
-        f32 by pair; inner: memory for what experts_in writes, as wide as this reads it."""
+        """The launch without the rest of the pass, over `rows` rows whose experts `work` lists (expert_plan.pack_work).
+
+        weights: f32 per pair; inner: what experts_in writes, in the width that this launch reads.
+        """
         if self.kernel == "experts_in":
             return self.launch(rows, [work, *self.wanted(acts), out, np.int32(rows)])
         return self.launch(rows, [work, weights, inner, np.int32(2 * self.columns), out, np.int32(rows)])
@@ -90,10 +92,10 @@ class ExpertProjection(AnyProjection):
     def chunk_launch(
         self, work: Tensor, x: Tensor, order: Tensor | None, out: Tensor, blocks: range, scale: float
     ) -> Launch:
-        """Rows of a prompt's chunk, sorted by expert, times `blocks` (of 16 rows) of each expert's matrices.
+        """Rows of a chunk of a prompt, sorted by expert, times `blocks` (of 16 rows) of each expert's matrices.
 
-        x: f16 rows; order: the row of x at each place, or None; out: f16 (places, rows of an expert), of which the
-        upper half is multiplied by `scale`.
+        x: f16 rows; order: the row of x at each place, or None; out: f16 (places, rows of an expert). The upper half
+        of `out` is multiplied by `scale`.
         """
         names = {tile_type(shape.type).name for shape in self.product.shapes}
         return Launch(
@@ -110,8 +112,8 @@ class ExpertProjection(AnyProjection):
 
 
 class Experts:
-    """Implements `base.FeedForwardLayer`. Raises UnsupportedError for numbers of experts, and for widths, that the
-    kernels are not written for."""
+    """Implements `base.FeedForwardLayer`. Raises UnsupportedError for expert counts and widths that the kernels do
+    not support."""
 
     def __init__(
         self, device: Device, upload: Upload, prefix: str, spec: kinds.Experts, activations: Activations
@@ -139,7 +141,7 @@ class Experts:
 
     @property
     def scores(self) -> int:
-        """Scores of a row, the shared expert's gate among them."""
+        """Scores per row, including the shared expert's gate."""
         return self.spec.count + bool(self.spec.shared)
 
     def idle_bytes(self, rows: int) -> float:
@@ -147,7 +149,7 @@ class Experts:
 
     @property
     def pass_room(self) -> Sequence[Wanted]:
-        """Normed rows, scores, the work list, and weights by pair."""
+        """Normed rows, scores, the work list, and weights per pair."""
         entries = PASS_ROWS * self.spec.used + ceil_div(PASS_ROWS, COLUMNS)
         return [
             ((PASS_ROWS, self.hidden), torch.float32),
@@ -166,7 +168,7 @@ class Experts:
         count: list[Argument] = [np.int32(rows), scope.count, np.int32(scope.node0)]
         yield self._score(x, scores, rows, count, ROUTER_WARPS)
         scale, into = np.float32(spec.scale), [work, *self.inputs.wanted(buffers.acts), buffers.wide, np.int32(rows)]
-        if rows == 1:  # a single row is routed where its experts begin
+        if rows == 1:  # the kernel experts_in itself routes a single row
             own = [scores, scale, weights, *count[1:]]
             yield self.inputs.launch(rows, [*into, *own], {"CHOOSES": 1, **self._choice})
         else:
@@ -199,8 +201,8 @@ class Experts:
         return self.device.card.shared_bytes >= CHUNK_SHARED
 
     def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
-        """Scores, choices, weights, the work list, the row of each place, the place of each pair; gate and up; what
-        down leaves of a part of the output, and before it the normed rows."""
+        """Scores, choices, weights, the work list, the row of each place, the place of each pair; then gate and up;
+        then the normed rows, which the output of `down` overwrites, one part of its columns at a time."""
         pairs, part = rows * self.ranks, min(OUT_PART, self.hidden)
         entries = self.spec.count + ceil_div(rows * self.spec.used, CHUNK_COLUMNS) + ceil_div(rows, CHUNK_COLUMNS)
         small: list[Wanted] = [
@@ -261,16 +263,16 @@ class Experts:
 
 
 def _check(spec: kinds.Experts) -> None:
-    """Refuse what does not fit the kernels."""
+    """Raise UnsupportedError for counts and widths that the kernels do not support."""
     for what, value, most in (("experts", spec.count, MOST_EXPERTS), ("experts per row", spec.used, MOST_USED)):
         if value > most:
             raise UnsupportedError(
-                f"{value:,} {what}, expected {most:,} at most on a card; run it on the CPU",
+                f"{value:,} {what}, expected at most {most:,} on a card; run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
     for width in (spec.width, spec.shared):
         if width % ROWS:
             raise UnsupportedError(
-                f"experts that are {width:,} wide, expected a multiple of {ROWS} on a card; run it on the CPU",
+                f"experts of width {width:,}, expected a multiple of {ROWS} on a card; run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )

@@ -1,4 +1,4 @@
-"""SwiGLU on a card: weights and launches; nothing of a sequence is kept."""
+"""SwiGLU on a card: weights and launches; it has no memory of a sequence."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from dflash_core.backends.cuda.repack import GROUP, groups_of
 
 
 def swiglu_blocks(rows: int) -> tuple[int, int]:
-    """Warps of a thread block, and blocks that a multiprocessor may take, 0 for any number.
+    """Warps of a thread block, and the most blocks per multiprocessor, 0 for no limit.
 
-    Blocks that are set up early crowd into the few that are free first; nine in one read 220 KB while others read none.
-    Past 40 rows there is enough for all of them.
+    Blocks that start early crowd into the few multiprocessors that are free first: nine in one read 220 KB while
+    others read nothing. Above 40 rows there are enough blocks for all multiprocessors.
     """
     if rows <= 4 or rows > 40:
         return 4, 0
@@ -31,7 +31,7 @@ def swiglu_blocks(rows: int) -> tuple[int, int]:
 
 
 class SwiGLU:
-    """Rows of gate come before rows of up."""
+    """Implements `base.FeedForwardLayer`. In the joined projection, rows of gate come before rows of up."""
 
     chunked = True
     pass_room: Sequence[Wanted] = ()
@@ -52,7 +52,7 @@ class SwiGLU:
 
     @property
     def chunk_width(self) -> int:
-        """Columns whose three weights fit a chunk's workspace: whole groups, as even as can be."""
+        """Columns whose weights in gate, up and down fit a chunk's workspace: whole groups, parts of similar size."""
         groups = groups_of(self.width)
         most = WEIGHT_BYTES // (2 * max(self.inputs.columns, GROUP) * GROUP)
         return min(-(-groups // -(-groups // most)) * GROUP, self.width)

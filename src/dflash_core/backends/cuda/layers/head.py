@@ -1,4 +1,4 @@
-"""The target's head: logits of verify rows and of draft rows, or only the best of each row."""
+"""The target's head: logits of verify rows and of draft rows, or only the best token of each row."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ CANDIDATE_THREADS = 512
 
 
 class Head:
-    """One matrix, one k slice: a logit is whole when it leaves its thread block.
+    """One matrix without split-K: a thread block writes complete logits.
 
-    `room`: where `pieces` have been counted, which others use when no logits are read.
+    `room`: an arena whose size includes `pieces`; others use it while no logits are read.
     """
 
     def __init__(self, target: DeviceTarget, state: DeviceState | None, room: Arena) -> None:
@@ -37,18 +37,18 @@ class Head:
         self.stride = self.full.width
         self._room = tuple(room.carve(*self.pieces(target)))
         self.rows, self.maxima, self.sums = self._room
-        self._first = 0  # rows of any matrix that count, 0 for all
+        self._first = 0  # how many of the first rows of a matrix are used, 0 for all
         self.best = torch.zeros(PASS_ROWS * self.full.plan.grid * BEST_PART.itemsize, dtype=torch.uint8, device=device)
         self.draws = Draws(self.vocab, PASS_ROWS, device)
 
     @property
     def state(self) -> DeviceState:
-        assert self._state is not None, "launches of a head that has no sequence"
+        assert self._state is not None, "this head has no sequence, so it has no launches that need one"
         return self._state
 
     @staticmethod
     def pieces(target: DeviceTarget) -> Sequence[Wanted]:
-        """Logits, and what head_logits leaves of each block of 16 rows of the matrix."""
+        """Logits, and the maximum and the sum that head_logits writes for each block of 16 rows of the matrix."""
         blocks = blocks_of(target.output.rows)
         return [((PASS_ROWS, width), torch.float32) for width in (ROWS * blocks, blocks, blocks)]
 
@@ -57,7 +57,7 @@ class Head:
         return self.full.launches(acts, self.rows, rows)
 
     def argmax_launches(self, acts: Acts, rows: int, node0: int) -> list[Launch]:
-        """Greedy: the best token after each node becomes its draw."""
+        """Greedy sampling: the best token after each node becomes its draw."""
         plan = self.full.plan
         argmax = [
             Launch(
@@ -73,7 +73,7 @@ class Head:
         return [*argmax, merge]
 
     def sample_launches(self, acts: Acts, rows: int, node0: int) -> list[Launch]:
-        """A draw after each node by the turn's sampling knobs and the node's own path."""
+        """A draw after each node, by the turn's sampling settings and the node's own path."""
         draws = self.draws.launches(self.state.pointer, self.rows, self.maxima, rows, node0)
         return [*self._logits_launches(acts, rows, sums=False), *draws]
 
@@ -86,17 +86,18 @@ class Head:
         position: int = 0,
         inputs: Inputs = NO_INPUTS,
     ) -> list[Launch]:
-        """Candidates of draft positions from `position` on, from rows `skip`.. of `rows` rows of activations. `inputs`:
-        what the kernel is compiled for and given besides."""
+        """Candidates of draft positions from `position` on, from `rows` rows of activations without the first `skip`.
+        `inputs`: more defines and arguments of the kernel."""
         ranked = self.ranked_launch(rows - skip, row=skip, position=position, inputs=inputs)
         return [*self.scored_launches(acts, rows), ranked]
 
     def scored_launches(self, acts: Acts, rows: int) -> list[Launch]:
-        """Logits of `rows` rows with what candidates are found by."""
+        """Logits of `rows` rows, with the maxima and sums that the search for candidates needs."""
         return self._logits_launches(acts, rows, sums=True)
 
     def ranked_launch(self, count: int, *, row: int, position: int, inputs: Inputs = NO_INPUTS) -> Launch:
-        """Candidates of `count` draft positions from `position` on, of logits from `row` on; `inputs` as above."""
+        """Candidates of `count` draft positions from `position` on, from logits from row `row` on; `inputs` as in
+        `candidate_launches`."""
         defines, more = inputs
         live = [At(x, row * x.shape[1]) for x in (self.rows, self.maxima, self.sums)]
         return Launch(
@@ -105,7 +106,7 @@ class Head:
         )  # fmt: skip
 
     def _logits_launches(self, acts: Acts, rows: int, *, sums: bool) -> list[Launch]:
-        """Logits with the maxima of their blocks; `sums`: with their share of the softmax's denominator."""
+        """Logits with the maxima of their blocks; `sums`: also each block's part of the softmax denominator."""
         plan = self.full.plan
         extra = {**({"SUMS": 1} if sums else {}), **self._shape}
         return [
@@ -123,11 +124,11 @@ class Head:
         return self.full.matrices[0]
 
     def draft_launches(self, acts: Acts, rows: int) -> list[Launch]:
-        """Logits of `rows` rows as a drafter's head shapes them, into `rows`."""
+        """Logits of `rows` rows with a drafter's scale and soft cap, into `rows`."""
         return self.scored_launches(acts, rows) if self._shape else self.launches(acts, rows)
 
     def first(self, rows: int) -> Head:
-        """The same over the first `rows` tokens of the vocabulary, whole blocks of 16; 0 for all."""
+        """The same head over the first `rows` tokens of the vocabulary, in whole blocks of 16; 0 for all."""
         if not rows or rows >= self.vocab:
             return self
         other = copy.copy(self)
@@ -135,9 +136,10 @@ class Head:
         return other.of(self.matrix)
 
     def of(self, matrix: Matrix, scale: float = 1.0, softcap: float = 0.0) -> Head:
-        """The same of another matrix, with logits in the same memory, times `scale` and under a soft limit; 0 for none.
+        """The same head with another matrix and with its logits in the same memory.
 
-        It has no more rows than the target's.
+        Logits are multiplied by `scale` and limited by `softcap`; 0 for no limit. The matrix must not have more rows
+        than the target's.
         """
         other = copy.copy(self)
         if 0 < self._first < matrix.rows:
@@ -156,5 +158,5 @@ class Head:
         return self.full.plan.pack([matrix.tiles.data_ptr() for matrix in self.full.matrices])
 
     def logits(self, rows: int) -> Tensor:
-        """(rows, vocab) of the last `launches`."""
+        """Logits (rows, vocab) of the last `launches`."""
         return self.rows[:rows, : self.vocab]

@@ -1,4 +1,4 @@
-"""RMS norm on a card: the residual stream brought up to date, and activations of what reads it."""
+"""RMS norm on a card: updates the residual stream and writes the activations of the projection that reads it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dflash_core.backends.cuda.repack import groups_of
 if TYPE_CHECKING:
     from dflash_core.backends.cuda.products import Op, Ops
 
-ROW_BLOCKS = 5  # that share a row of a norm, where blocks can form clusters
-ROW_THREADS = 256  # of the kernels that work on a chunk's rows
+ROW_BLOCKS = 5  # blocks that share a row of a norm, on cards with thread block clusters
+ROW_THREADS = 256  # threads per block of the kernels that process a chunk's rows
 
 # The projection whose split-K partials are added to the residual stream, and their memory.
 Added = tuple[AnyProjection, Tensor]
@@ -40,16 +40,16 @@ def norm_launch(
     captured_width: int = 0,
     normed: Tensor | None = None,
 ) -> Launch:
-    """h += the partials of the projection before, then RMSNorm as the activations that `wanted` reads.
+    """h += the partials of the previous projection, then RMSNorm of h as the activations that `wanted` reads.
 
-    `fresh`: h is the partials alone. `both`: other projections read the activations too. `captured`: where the sum
-    goes as well, in rows of `captured_width`. `normed`: where the normed rows go as well, f32.
+    `fresh`: h = the partials alone. `both`: write both forms of activations, for other projections too. `captured`:
+    a second destination of the sum, in rows of `captured_width`. `normed`: a second destination of normed rows, f32.
     """
     width = h.shape[1]
     defines: dict[str, object] = {"WIDTH": width, "SPLIT_K": added[0].split_k if added else 0, **wanted.forms}
     if fresh:
         defines["FRESH"] = 1
-    assert not both or not wanted.forms, "one form for all who read the activations"
+    assert not both or not wanted.forms, "with `both`, `wanted` must not choose a form of activations"
     forms = (At(acts.q8, 0), At(acts.f16, 0)) if both else wanted.wanted(acts)
     args = [
         h, added[1] if added else NULL, np.int32(rows), weight, np.float32(eps), *forms,
@@ -70,8 +70,8 @@ def norm_launch(
 def chunk_norm(
     ops: Ops, count: At, h: Tensor, weight: Tensor, eps: float, out: Tensor, floats: Tensor | None = None
 ) -> Op:
-    """RMSNorm of a chunk's rows `h` (rows, width), f32 or f16, as f16 rows `out`; as f32 rows `floats` as well where
-    `h` is f32 and they are wanted."""
+    """RMSNorm of a chunk's rows `h` (rows, width), f32 or f16, into f16 rows `out`. For f32 rows `h`, `floats` is an
+    optional second output in f32."""
     args: list[Argument] = [count, h, weight, np.float32(eps), out]
     defines: dict[str, object] = {"WIDTH": h.shape[1]}
     if floats is not None:
@@ -82,6 +82,6 @@ def chunk_norm(
 
 
 def chunk_rows(ops: Ops, count: At, rows: int, name: str, width: int, args: Sequence[Argument]) -> Op:
-    """A kernel of rows.cu that works on `width` elements of every row."""
+    """A kernel of rows.cu that processes `width` elements of every row."""
     grid = (ceil_div(width, 8 * ROW_THREADS), rows)
     return ops.add(Launch("rows.cu", name, {"WIDTH": width}, grid, ROW_THREADS, [count, *args]))

@@ -1,4 +1,4 @@
-"""How split attention is laid over a card: defines, grid, shared memory and scratch of kernels/attention.cuh."""
+"""How split attention is distributed over a card: defines, grid, shared memory and scratch of kernels/attention.cuh."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dflash_core.cache_types import F16, GROUP, CachePair, CacheType
 from dflash_core.errors import Code, UnsupportedError
 
 MAX_STAGES = 3
-# Of shared memory a block takes no more than this, although a card may have it: what is left of the SM is L1, through
-# which the matmuls around it stream. With 203 KB per block an attention layer of an H200 cost 36 us more.
+# A block uses no more shared memory than this, even if a card has more: the rest of the SM's memory is L1, which the
+# matmuls before and after it need. With 203 KB per block an attention layer on an H200 took 36 us more.
 MOST_SHARED = 163 << 10
 MAX_PARTS = 64
-ROW_WARPS = 3  # of a block that has rows for them: with 4 column warps all registers of an SM
-COLUMN_WARPS = 4  # beside which they stand
-PACKED_WARPS = 8  # that share a tile of packed keys and values, which they turn into halves
-PATH_BYTES = MAX_NODES + 128  # of attn_split, for one node's ancestors
-ACCUMULATORS = 96  # registers of a thread that hold output sums: so that the rest fits without spilling
+ROW_WARPS = 3  # row warps of a block with enough rows: with 4 column warps they use all registers of an SM
+COLUMN_WARPS = 4  # column warps of such a block
+PACKED_WARPS = 8  # warps that share a tile of packed keys and values and convert it to f16
+PATH_BYTES = MAX_NODES + 128  # shared memory of attn_split for one node's ancestors
+ACCUMULATORS = 96  # the most registers of a thread for output sums: with more, the others spill
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,13 @@ class HeadShape:
     def __post_init__(self) -> None:
         if self.head_dim not in (64, 128, 256):
             raise UnsupportedError(
-                f"heads of {self.head_dim}, expected 64, 128 or 256; run it on the CPU", code=Code.NOT_ON_THIS_DEVICE
+                f"attention heads of {self.head_dim} dimensions, expected 64, 128 or 256; run it on the CPU",
+                code=Code.NOT_ON_THIS_DEVICE,
             )
         if self.rotary % 64 or self.rotary > self.head_dim:
             raise UnsupportedError(
-                f"{self.rotary} rotated dimensions of {self.head_dim}, expected a multiple of 64; run it on the CPU",
+                f"rotary embedding of {self.rotary} of a head's {self.head_dim} dimensions, expected a multiple of 64; "
+                "run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
 
@@ -50,7 +52,7 @@ class HeadShape:
 
     @property
     def query_scale(self) -> float:
-        """What attn_prepare multiplies queries by: scores come out as exponents of two."""
+        """The factor that attn_prepare multiplies queries by: scores become exponents of two."""
         return math.log2(math.e) / math.sqrt(self.head_dim)
 
     def packed_rows(self, rows: int) -> int:
@@ -60,11 +62,12 @@ class HeadShape:
 
 @dataclass(frozen=True, slots=True)
 class SplitOrder:
-    """The order of a row's sums: keys per tile, adjacent tiles per split, warps that share a tile, splits,
-    and how many of a row's last tiles are parts of their own (kernels/attention.cu), none where rows are no tree's.
+    """The order in which a row's sums are added.
 
-    One for all widths of a session: results are equal bit for bit only under the same order. `blocks` per kv head share
-    the work of a tree's pass; no bit depends on them. `kv`: how keys and values are kept.
+    `tile`: keys per tile; `chunk`: adjacent tiles per split; `column_warps`: warps that share a tile. `near`: how many
+    of a row's last tiles are separate parts (kernels/attention.cu); 0 if rows are not nodes of trees.
+    A session uses one order for all widths: only then are results equal bit for bit. `blocks` per kv head share the
+    work of a tree's pass; results do not depend on their number. `kv`: the types of cached keys and values.
     """
 
     tile: int
@@ -79,14 +82,14 @@ class SplitOrder:
     def of(
         heads: HeadShape, slots: int, processors: int, shared_limit: int, *, trees: bool, kv: CachePair = F16
     ) -> SplitOrder:
-        """For a cache of `slots` positions on a card of `processors` SMs with `shared_limit` bytes for a block.
+        """For a cache of `slots` positions on a card with `processors` SMs and `shared_limit` bytes per block.
 
-        With a long context every SM gets one split of one kv head; with a short cache there are no more splits than
-        tiles to give them. `trees`: rows are nodes of trees. Raises UnsupportedError where not even the smallest tile
+        With a long context every SM gets one split of one kv head; with a short one there are at most as many splits
+        as groups of tiles. `trees`: rows are nodes of trees. Raises UnsupportedError if not even the smallest tile
         fits.
         """
         blocks = ceil_div(processors, heads.kv_heads)
-        # A warp turns whole groups of values into halves.
+        # A warp converts whole groups of values to f16.
         most = 4 if kv == F16 else min(PACKED_WARPS, heads.head_dim // GROUP)
         for tile, column_warps in ((64, most), (32, min(most, 4)), (16, 2)):
             near = ceil_div(MAX_NODES - 1, tile) + 1 if trees else 0
@@ -95,7 +98,8 @@ class SplitOrder:
                 break
         else:
             raise UnsupportedError(
-                f"heads of {heads.head_dim} do not fit {shared_limit:,} bytes of shared memory; run it on the CPU",
+                f"found {shared_limit:,} bytes of shared memory, expected enough for attention heads of "
+                f"{heads.head_dim} dimensions; run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
         wanted = min(MAX_PARTS - order.near, blocks)
@@ -103,22 +107,22 @@ class SplitOrder:
 
     @property
     def parts(self) -> int:
-        """Partial results of a row."""
+        """Partial results per row."""
         return self.splits + self.near
 
 
 def tile_stride(kind: CacheType, head_dim: int) -> int:
-    """Bytes from a row to the next in shared memory: STRIDE of kernels/kv.cuh."""
+    """Bytes from one row to the next in shared memory: STRIDE of kernels/kv.cuh."""
     return kind.row_bytes(head_dim) + (32 if kind.name == "bf16" else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class WarpLayout:
-    """How a block's warps are arranged over rows and columns; no bit depends on it.
+    """How a block's warps are arranged over rows and columns; results do not depend on it.
 
-    More `row_warps` read a key fewer times, from fewer and larger blocks. A warp of fewer `column_warps` than the order
-    has does several of its columns. With `once` all warps turn a tile of packed keys or values into halves before any
-    of them multiplies, instead of each for itself.
+    With more `row_warps` there are fewer and larger blocks, so each key is read fewer times. With fewer `column_warps`
+    than the order has, a warp processes several of the order's columns. `once`: all warps convert a tile of packed
+    keys or values to f16 together before they multiply; otherwise each warp converts what it needs.
     """
 
     row_warps: int
@@ -127,9 +131,9 @@ class WarpLayout:
 
     @staticmethod
     def of(order: SplitOrder, tiles: int) -> list[WarpLayout]:
-        """For so many tiles of 16 rows, the best first where blocks are equally large.
+        """The layouts for `tiles` tiles of 16 rows; of layouts with equally large blocks, the first is the best.
 
-        To unpack a tile once gains from two tiles of rows per row warp on (docs/RESULTS.md).
+        Unpacking a tile once is faster from two tiles of rows per row warp on (docs/RESULTS.md).
         """
         narrow = WarpLayout(1, order.column_warps)
         if not order.near or tiles == 1 or (order.kv != F16 and tiles <= ROW_WARPS):
@@ -141,7 +145,7 @@ class WarpLayout:
 
 @dataclass(frozen=True, slots=True)
 class SplitLaunch:
-    """One width's launch of attn_split or draft_split."""
+    """The launch of attn_split or draft_split for passes of `rows` rows."""
 
     heads: HeadShape
     order: SplitOrder
@@ -149,7 +153,7 @@ class SplitLaunch:
     layout: WarpLayout
     row_tiles: int
     stages: int
-    half_tiles: int = 0  # of unpacked keys and values
+    half_tiles: int = 0  # tiles of unpacked keys and values in shared memory
 
     @staticmethod
     def of(
@@ -159,9 +163,9 @@ class SplitLaunch:
         shared_limit: int,
         layout: WarpLayout | None = None,
     ) -> SplitLaunch:
-        """For passes of `rows`: the largest blocks that fit, then as many tiles on their way as fit.
+        """For passes of `rows` rows: the largest blocks that fit, then as many tiles in flight as fit.
 
-        `layout` replaces the choice of WarpLayout.of.
+        `layout`: used instead of those of WarpLayout.of.
         """
         tiles = ceil_div(heads.packed_rows(rows), 16)
         layouts = [layout] if layout else WarpLayout.of(order, tiles)
@@ -171,16 +175,16 @@ class SplitLaunch:
 
     @staticmethod
     def _laid(heads: HeadShape, order: SplitOrder, rows: int, layout: WarpLayout, shared_limit: int) -> SplitLaunch:
-        """The largest blocks of a layout that fit; the smallest where none does."""
+        """The largest blocks of a layout that fit; the smallest if none fits."""
         limit = min(shared_limit, MOST_SHARED)
         tiles, row_warps = ceil_div(heads.packed_rows(rows), 16), layout.row_warps
         dim_tiles = heads.head_dim // layout.column_warps // 8
-        # With many warps a tile may travel while they are at the other half of the one before.
+        # With many warps, one tile can load while they process the other half of the previous tile.
         fewest, most_stages = (1 if row_warps > 1 else 2), (1 if layout.once else MAX_STAGES)
         for most in range(max(1, ACCUMULATORS // (4 * dim_tiles)), 0, -1):
             blocks = ceil_div(tiles, most * row_warps)
             row_tiles = ceil_div(tiles, blocks * row_warps)
-            # With separate buffers K and V are unpacked at the same time, two barriers a step instead of four.
+            # With separate buffers K and V are unpacked together, with two barriers per step instead of four.
             half_tiles = (2, 1) if layout.once else (0,)
             for stages, halves in product(range(most_stages, fewest - 1, -1), half_tiles):
                 launch = SplitLaunch(heads, order, rows, layout, row_tiles, stages, halves)
@@ -221,9 +225,9 @@ class SplitLaunch:
 
     @property
     def shared(self) -> int:
-        """Bytes of dynamic shared memory: Q, P, what is unpacked, the ring of K and V tiles, the columns' exchange."""
+        """Bytes of dynamic shared memory: Q, P, unpacked tiles, the ring of K and V tiles, the exchange of columns."""
         dim, tile = self.heads.head_dim, self.order.tile
-        # One node of many heads may need more rows than a block of a narrow pass.
+        # One node with many heads may need more rows than a block of a narrow pass.
         rows = max(self.block_rows, 16 * self.layout.row_warps * ceil_div(self.heads.group, 16 * self.layout.row_warps))
         stage = tile * (tile_stride(self.order.kv.k, dim) + tile_stride(self.order.kv.v, dim))
         queries = 2 * rows * dim + 2 * rows * tile + 4 * self.order.column_warps * rows

@@ -1,4 +1,4 @@
-"""Attention of a prompt's rows under a window: of keys and values only what some row sees is touched."""
+"""Attention of a prompt's rows with a window: it reads only keys and values that at least one row sees."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch.nn.functional import scaled_dot_product_attention
 from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.cuda.launch import ceil_div
 
-MOST_PAIRS = 4 << 20  # of rows and keys that one mask is made for: 8 MiB, and twice 4 MiB while it is made
-ALIGNED = 8  # numbers of a mask's row: the library copies one of another length
+MOST_PAIRS = 4 << 20  # pairs of rows and keys per mask: 8 MiB, and twice 4 MiB while it is built
+ALIGNED = 8  # a mask's rows have a multiple of this many numbers: otherwise the library copies the mask
 HALF, COUNT = torch.float16.itemsize, torch.int32.itemsize
 
 
 def seen_by(window: AttentionWindow, rows: int, end: int) -> int:
-    """Positions that some of the last `rows` of `end` positions sees."""
+    """How many positions are seen by at least one of the last `rows` of `end` positions."""
     return sum(run.stop - run.start for run in window.runs(max(end - rows, 0), end))
 
 
 def windowed_pieces(q: tuple[int, int, int, int], seen: int, copies: int) -> Sequence[int]:
-    """Bytes of what `windowed_attention` has at once for queries of shape `q`, at most, and of `copies` copies of the
-    `seen` positions' keys or values before it."""
+    """The most bytes that `windowed_attention` allocates at a time for queries of shape `q`, piece by piece, with
+    `copies` copies of the `seen` positions' keys or values."""
     heads, group, rows, dim = q
     row, step = heads * group * dim * HALF, min(_step(seen), rows)
     mask = step * ceil_div(seen, ALIGNED) * ALIGNED * HALF
-    # What is hidden is done with where the result is made.
+    # `hidden` of `_mask` is freed before the result is allocated.
     return *[heads * seen * dim * HALF] * copies, seen * COUNT, rows * row, mask, max(step * seen, step * row)
 
 
@@ -40,8 +40,8 @@ def _step(seen: int) -> int:
 def windowed_attention(
     q: Tensor, k: Tensor, v: Tensor, window: AttentionWindow, length: int, library: Sequence[SDPBackend]
 ) -> Tensor:
-    """Queries (kv heads, group, n, head_dim) of positions length.., keys and values (kv heads, keys, head_dim) of
-    `window.runs(length, length + n)` -> (kv heads, group, n, head_dim)."""
+    """Queries (kv heads, group, n, head_dim) of positions from `length` on, keys and values (kv heads, keys, head_dim)
+    of `window.runs(length, length + n)` -> (kv heads, group, n, head_dim)."""
     (group, n), seen = q.shape[1:3], k.shape[1]
     first, *others = window.runs(length, length + n)
     keys = torch.arange(seen, dtype=torch.int32, device=q.device)
@@ -59,8 +59,10 @@ def windowed_attention(
 
 
 def _mask(keys: Tensor, first: int, rows: int, window: AttentionWindow, dtype: torch.dtype) -> Tensor:
-    """What is added to scores (rows, keys) of the positions first..: 0, and minus infinity where a key is hidden. Made
-    here as the library wants it, which would make two more of a mask of bools."""
+    """What is added to scores (rows, keys) of positions from `first` on: 0, or minus infinity for a hidden key.
+
+    It is built in the form that the library uses: from a mask of bools the library would make two more masks.
+    """
     at = torch.arange(first, first + rows, dtype=torch.int32, device=keys.device)[:, None]
     hidden = keys <= at - window.size
     hidden &= keys >= window.sinks
