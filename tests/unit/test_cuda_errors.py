@@ -190,7 +190,7 @@ def test_a_card_in_exclusive_use() -> None:
 
     api = FakeDriver()
     api.fails["cuDevicePrimaryCtxRetain"] = R.CUDA_ERROR_DEVICE_UNAVAILABLE
-    with pytest.raises(DeviceError, match=r"^A card belongs to another program \(compute mode exclusive\); end it"):
+    with pytest.raises(DeviceError, match=r"^A card is used by another program \(compute mode exclusive\); end it"):
         open_card(api, fake_torch(), {})
 
 

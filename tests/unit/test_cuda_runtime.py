@@ -79,11 +79,11 @@ def test_a_card_too_old() -> None:
 
 
 def test_a_cpu_build_of_torch_beside_a_driver() -> None:
-    assert "torch 2.13.0+cpu is a CPU build beside an NVIDIA driver" in str(refusal(FakeDriver(), fake_torch(None)))
+    assert "torch 2.13.0+cpu is a CPU build, expected the CUDA 13.0 build" in str(refusal(FakeDriver(), fake_torch(None)))
 
 
 def test_a_vgpu_limit_of_zero() -> None:
-    assert "A card shows no memory at all: a vGPU limit of 0" in str(refusal(FakeDriver(total=0)))
+    assert "A card reports no memory (a vGPU limit of 0)" in str(refusal(FakeDriver(total=0)))
 
 
 def test_torch_that_does_not_start() -> None:
@@ -157,7 +157,7 @@ def test_shared_memory_above_48_kb_is_asked_for_once() -> None:
     for shared in (48 << 10, 100_000, 60_000, 100_000, 200_000):
         kernel.bind(1, 32, [Somewhere(), np.int32(1)], shared=shared)()
     assert [call[2] for call in api.called("cuFuncSetAttribute")] == [100_000, 200_000]
-    with pytest.raises(UnsupportedError, match="needs 300,000 bytes of shared memory, A card has 232,448"):
+    with pytest.raises(UnsupportedError, match="needs 300,000 bytes of shared memory, but A card has 232,448"):
         kernel.bind(1, 32, [Somewhere(), np.int32(1)], shared=300_000)
 
 

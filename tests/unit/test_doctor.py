@@ -372,7 +372,7 @@ def test_a_full_card_is_not_measured() -> None:
 
 def test_no_card_to_time(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(index: int) -> None:
-        raise DeviceError("no NVIDIA driver (libcuda.so.1 is not there); install one, or run it on the CPU")
+        raise DeviceError("no NVIDIA driver (libcuda.so.1 was not found); install one, or run it on the CPU")
 
     from dflash_core.backends.cuda import target
 

@@ -110,7 +110,7 @@ def test_a_card_whose_times_scatter_keeps_its_plans() -> None:
     assert choice.unsteady
     found = Tuning(HERE, {"a product": choice})
     assert found.ways == ()
-    assert "scattered by 40% (expected 10% at most: the card is throttled or shared)" in found.note
+    assert "varied by 40% (expected at most 10%: the card is throttled or shared)" in found.note
     assert "doctor --tune" in found.note
 
 
@@ -164,7 +164,7 @@ def test_nothing_is_kept_yet(tmp_path: Path) -> None:
     ("changed", "why"),
     [
         ({"driver": "590.2"}, "kernels were timed under driver 580.1, this is 590.2; they are timed again"),
-        ({"kernels": "def"}, "kernels were timed with other kernels; they are timed again"),
+        ({"kernels": "def"}, "kernels were timed before their sources or the compiler changed; they are timed again"),
         ({"multiprocessors": 66}, "kernels were timed on A card with 132 multiprocessors; they are timed again"),
     ],
     ids=["driver", "kernels", "card"],
@@ -219,4 +219,4 @@ def test_a_choice_that_is_no_candidate_is_measured_again() -> None:
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "timings of kernels cannot be kept in " in tuning.store(tmp_path / "file", some())
+    assert "kernel timings cannot be saved in " in tuning.store(tmp_path / "file", some())

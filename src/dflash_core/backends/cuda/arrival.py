@@ -1,5 +1,5 @@
-"""A resumed sequence being copied to the card: the layers that a prompt needs first are copied first, and it is read
-while the others arrive."""
+"""A resumed sequence that is being copied to the card: the first layers are copied first, so that the prompt can be
+processed while the others arrive."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dflash_core.backends.cuda.layers.base import Kept, MixerMemory
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.snapshots.base import Rows, Snapshot
 
-# Shares of the layers that have arrived with each part: few, so that copies are large, and even, as three passes of 24
-# rows take about as long as the copies and should wait for none for long. Nothing hides the last: it is small.
+# The share of layers that has arrived after each part. There are few parts, so that copies are large. They are even,
+# because three passes of 24 rows take about as long as the copies. The last part is small: no pass overlaps with it.
 SHARES = (0.17, 0.36, 0.54, 0.71, 0.86, 1.0)
 
 
 def parts_of(layers: int) -> list[range]:
-    """The layers of a target in the parts that they arrive in."""
+    """The layers of a target, in the parts in which they arrive."""
     ends = [0, *(int(layers * share) for share in SHARES)]
     return [range(begin, end) for begin, end in itertools.pairwise(ends) if begin < end]
 
@@ -32,9 +32,10 @@ def loads(
     drafted: Sequence[Copy],
     pages: Sequence[Rows],
 ) -> list[list[Load]]:
-    """What is to be copied: for each part of the target's layers, `drafted`, and what a drafter keeps of positions.
+    """The copies to make, in order: one list per part of the target's layers, then `drafted`, then the drafter's
+    per-position state.
 
-    `kept`: the mixers' tensors, `pages`: what they and the drafter keep of positions.
+    `kept`: the mixers' tensors; `pages`: per-position state of the mixers and of the drafter.
     """
     groups: list[list[Copy]] = [list(zip(memory.tensors, held)) for memory, held in zip(mixers, kept, strict=True)]
     positions = list[Copy]()
@@ -54,8 +55,8 @@ def loads(
 
 @dataclass(slots=True)
 class Arrival:
-    """`waits`: for each of the `loads`, what makes the card wait for it. `kept`: copies of the
-    mixers' tensors, as long as these are still what they were made of. `snapshot` is kept alive, as the card reads it.
+    """`waits`: for each of the `loads`, a function that makes the card wait for it. `kept`: copies of the mixers'
+    tensors, valid while `fresh` is true. `snapshot` is kept alive because the card reads from it.
     """
 
     waits: Sequence[Run]
@@ -64,13 +65,13 @@ class Arrival:
     fresh: bool = True
 
     def part(self, part: int) -> None:
-        """What is launched after this finds a part of the layers there."""
+        """Make later launches wait until this part of the layers has arrived."""
         self.waits[part]()
 
     def states(self) -> None:
-        """What is launched after this finds all there but what a drafter keeps of positions."""
+        """Make later launches wait until everything but the drafter's per-position state has arrived."""
         self.waits[-2]()
 
     def whole(self) -> None:
-        """What is launched after this finds everything there."""
+        """Make later launches wait until everything has arrived."""
         self.waits[-1]()

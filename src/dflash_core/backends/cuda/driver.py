@@ -1,7 +1,7 @@
-"""The CUDA driver, and the first card: found, judged fit, opened. Every failure of a call becomes one line.
+"""Finds the CUDA driver, checks a card and opens it. Every failure of a call becomes an error of one line.
 
-Nothing here is imported before a GPU is used, and the driver's own bindings not before its library was found:
-without it their second call waits for ever.
+This module is imported only when a GPU is used. The driver's bindings are imported only after its library was found:
+without the library, their second call never returns.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dflash_core import nvrtc
 from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemoryError, UnsupportedError
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-BUS_BYTES = 32  # of a PCI address, with room to spare
+BUS_BYTES = 32  # size of the buffer for a PCI address, more than enough
 ON_CPU = "or run it on the CPU"
 
-# After one of these every later call in the process fails too, whatever code makes it.
+# After one of these errors, every later CUDA call in the process fails too.
 _LOST = frozenset(
     f"CUDA_ERROR_{name}"
     for name in (
@@ -49,38 +49,38 @@ _WRONG_BINARY = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """What the program needs to know of a GPU. Bytes, and a compute capability such as (9, 0)."""
+    """What the program needs to know about a GPU. Sizes are in bytes; a compute capability is such as (9, 0)."""
 
     name: str
     capability: tuple[int, int]
     arch: str
     processors: int
-    shared_bytes: int  # most dynamic shared memory of a block
+    shared_bytes: int  # the most dynamic shared memory of a block
     total: int
     free: int
-    bus: str = ""  # PCI address, such as 0000:1a:00.0; empty where the driver does not tell
+    bus: str = ""  # PCI address, such as 0000:1a:00.0; empty if the driver does not report it
 
     @property
     def overlaps(self) -> bool:
-        """Hopper and later: a kernel can be set up while the one before it runs, and blocks can form clusters."""
+        """Hopper and later: a kernel can start while the previous one still runs, and blocks can form clusters."""
         return self.capability >= (9, 0)
 
 
 class Driver:
-    """Calls of the driver API, from any thread. `where` names what failed: a kernel, a graph, a file."""
+    """Calls of the driver API, from any thread. `where` names the subject of a call for errors: a kernel, a graph."""
 
     def __init__(self, api: Any) -> None:
         self.api = api
-        self.context: Any = None  # the card's, made current in every thread that calls
+        self.context: Any = None  # the card's context, made current in every calling thread
         self._thread = threading.local()
-        self.lost: str | None = None  # why nothing works any more
-        self.launched = ""  # the newest kernel or graph: what an error that turns up later belongs to, or one before
-        self._ending = sys.is_finalizing  # kept here: a module's own names are gone by the time it says yes
+        self.lost: str | None = None  # why the context is lost, if it is
+        self.launched = ""  # the newest kernel or graph: a later error belongs to it, or to an earlier one
+        self._ending = sys.is_finalizing  # stored: while Python finalizes, names of this module are already deleted
 
     def call(self, where: str, function: Callable[..., tuple[Any, ...]], *args: Any) -> Any:
-        """The value of `function(*args)`, whose first item is its status.
+        """The result of `function(*args)` without its first item, the status.
 
-        Raises OutOfMemoryError, UnsupportedError for a program the card cannot run, else KernelError.
+        Raises OutOfMemoryError, UnsupportedError for a program that the card cannot run, otherwise KernelError.
         """
         if self.lost is not None:
             raise KernelError(f"{self.lost}; reload the engine", reload=True)
@@ -93,7 +93,7 @@ class Driver:
         raise self._error(where, str(status.name))
 
     def release(self, function: Callable[..., object], handle: Any) -> None:
-        """Give a handle back; a lost context, or a process that ends, takes them all with it."""
+        """Free a handle. Does nothing if the context is lost or the process ends: then all handles are freed anyway."""
         if self.lost is None and not self._ending():
             function(handle)
 
@@ -106,25 +106,25 @@ class Driver:
         if code in _WRONG_BINARY:
             major, minor = nvrtc.version()
             return UnsupportedError(
-                f"the driver cannot run {where} ({words}): it was made by CUDA {major}.{minor}; update the driver"
+                f"the driver cannot run {where} ({words}): it was compiled with CUDA {major}.{minor}; update the driver"
             )
         if code in _LOST:
             return self.lose(where, words)
         return KernelError(f"{where} failed ({words})")
 
     def lose(self, where: str, words: str) -> KernelError:
-        """Note that the context is lost, for the reason `words`: no later call can work. The error to raise."""
+        """Note that the context is lost, with the reason `words`: all later calls fail. Returns the error to raise."""
         before = f", after {self.launched}" if self.launched and self.launched != where else ""
         self.lost = self.lost or f"the GPU gave up in {where}{before} ({words})"
         return KernelError(f"{self.lost}; reload the engine", reload=True)
 
 
 def find_driver() -> Any:
-    """The driver's bindings. Raises DeviceError where there is no driver, or no bindings."""
+    """The driver's bindings. Raises DeviceError if the driver or the bindings are missing."""
     try:
         ctypes.CDLL(LIBRARY)
     except OSError:
-        raise DeviceError(f"no NVIDIA driver ({LIBRARY} is not there); install one, {ON_CPU}") from None
+        raise DeviceError(f"no NVIDIA driver ({LIBRARY} was not found); install one, {ON_CPU}") from None
     try:
         from cuda.bindings import driver
     except ImportError:
@@ -137,14 +137,14 @@ def open_card(
 ) -> tuple[Driver, CardFacts]:
     """Open a visible card, in the context that torch uses too.
 
-    Raises DeviceError or UnsupportedError, with what to do, for a card that cannot be used.
+    Raises DeviceError or UnsupportedError for a card that cannot be used; the message says what to do.
     """
     driver = Driver(api)
-    # Torch opens the same context; if it came first, it would report an unsuitable card in its own words.
+    # Torch opens the same context. It must come second, or its own messages would report an unsuitable card.
     card = describe_card(driver, environment, index)
     if torch.version.cuda is None:
         raise DeviceError(
-            f"torch {torch.__version__} is a CPU build beside an NVIDIA driver; install its CUDA 13.0 build, {ON_CPU}"
+            f"torch {torch.__version__} is a CPU build, expected the CUDA 13.0 build; install that one, {ON_CPU}"
         )
     try:
         torch.cuda.init()
@@ -155,7 +155,7 @@ def open_card(
 
 
 def describe_card(driver: Driver, environment: Mapping[str, str] = os.environ, index: int = 0) -> CardFacts:
-    """A visible card, in a context of its own. Raises DeviceError or UnsupportedError for one that cannot be used."""
+    """The facts of a visible card. Raises DeviceError or UnsupportedError for a card that cannot be used."""
     _start(driver.api, environment)
     _check_version(driver)
     return _describe(driver, driver.call(f"card {index}", driver.api.cuDeviceGet, index))
@@ -200,7 +200,7 @@ def _describe(driver: Driver, device: Any) -> CardFacts:
     status, context = api.cuDevicePrimaryCtxRetain(device)
     if status.name == "CUDA_ERROR_DEVICE_UNAVAILABLE":
         raise DeviceError(
-            f"{name} belongs to another program (compute mode exclusive); end it, see nvidia-smi, {ON_CPU}"
+            f"{name} is used by another program (compute mode exclusive); end it, see nvidia-smi, {ON_CPU}"
         )
     driver.context = driver.call(f"opening {name}", lambda: (status, context))
     free, total = driver.call("the card's memory", api.cuMemGetInfo)
@@ -208,7 +208,7 @@ def _describe(driver: Driver, device: Any) -> CardFacts:
     bus = found[0].split(b"\0")[0].decode(errors="replace") if int(status) == 0 else ""
     if not total:
         raise DeviceError(
-            f"{name} shows no memory at all: a vGPU limit of 0; give CUDA_DEVICE_MEMORY_LIMIT the card's size, {ON_CPU}"
+            f"{name} reports no memory (a vGPU limit of 0); set CUDA_DEVICE_MEMORY_LIMIT to the card's size, {ON_CPU}"
         )
     return CardFacts(
         name,

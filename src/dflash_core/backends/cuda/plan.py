@@ -1,10 +1,10 @@
-"""Distribution of a matmul launch: parts of the split K, and the rows of each thread block.
+"""Distribution of a matmul launch over a card: the parts of split-K, and the rows of each thread block.
 
-A plan depends on shapes and on the card, never on the number of columns: the order of every sum, and with it
-every bit of a column, is the same at all widths. Mirrors kernels/matmul_launch.cuh.
+A plan depends on shapes and on the card, never on the number of columns. So the order of every sum, and every bit of a
+column, is the same at all widths. Mirrors kernels/matmul_launch.cuh.
 
-Weights should be read once at any width. A thread block needs the activations of its part of K in shared memory:
-a card with much of that holds them all, and splits K where it must. Elsewhere they are staged in chunks.
+Weights should be read once at any width. A thread block needs the activations of its part of K in shared memory. A card
+with enough shared memory holds them all, and splits K if necessary; other cards stage them in chunks.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from dflash_core.backends.cuda.shares import NOMINAL_COLUMNS, Layout, tile_bytes
 from dflash_core.errors import UnsupportedError
 
 MAX_SEGMENTS, MAX_GRID = 6, 256
-SEGMENT_BYTES = 32  # of one matrix in the launch's struct, the address first
+SEGMENT_BYTES = 32  # size of one matrix's entry in the launch's struct; the address comes first
 MAX_COLUMNS = 64
 
-_PREFETCHED_COLUMNS = 8  # up to which one more prefetched tile pays; it slows wider passes
+_PREFETCHED_COLUMNS = 8  # the widest pass that one more prefetched tile makes faster; wider ones get slower
 
-# Of kernels/matmul_chunks.cuh.
-_WHOLE_PARTS = 160 << 10  # shared memory from which on activations of a whole part of K are staged
-_MOST_CHUNK = 8  # tiles; more do not make barriers rarer by much
+# For kernels/matmul_chunks.cuh.
+_WHOLE_PARTS = 160 << 10  # with this much shared memory, activations of a whole part of K are staged at once
+_MOST_CHUNK = 8  # the most tiles of a chunk; more hardly reduce the number of barriers
 
-# Of kernels/matmul_claims.cuh.
-_MOST_SUMS = 64 << 10  # shared memory for sums of tiles; those of a head would leave little to the L1
+# For kernels/matmul_claims.cuh.
+_MOST_SUMS = 64 << 10  # the most shared memory for sums of tiles; those of a head would leave little L1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The matrices of one launch, which share K and their input. `rounding`: of the input; `split_k`: the number of
-    parts of K, where it is fixed."""
+    """The matrices of one launch, which share K and their input. `rounding`: how the input is rounded; `split_k`: the
+    number of parts of K, if it is fixed."""
 
     shapes: tuple[Shape, ...]
     columns: int
@@ -56,7 +56,7 @@ class Product:
 
     @property
     def nbytes(self) -> int:
-        """Of all weights."""
+        """Bytes of all weights."""
         return sum(packed_bytes(shape.type, shape.rows, self.columns) for shape in self.shapes)
 
     def __str__(self) -> str:
@@ -67,13 +67,13 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a launch is computed, where shapes leave a choice. It applies at every width.
+    """How a launch is computed, where the shapes leave a choice. It applies at every width.
 
-    `chunked`: activations are staged in chunks of K, None to let the card decide; `split_k`: parts of K. These two
-    decide the order of sums. The others change no bit. `prefetch`: tiles that a warp prefetches into the L2 before the
-    previous kernel has ended; None for one tile in narrow passes on a card that launches kernels early, where it gains.
-    `warps` of a thread block: of products by experts (expert_plan.py), whose parts of K are the same for any number.
-    `claimed`: whether the warps of a row alone take tiles as they become free, None for where sums of all tiles fit.
+    `chunked`: stage activations in chunks of K, None to let the card decide. `split_k`: the number of parts of K. These
+    two decide the order of sums; the other fields do not change results. `prefetch`: tiles that a warp prefetches into
+    the L2 before the previous kernel has ended; None for the default: one in narrow passes on cards that launch kernels
+    early. `warps`: warps of a thread block in products with experts (expert_plan.py), whose parts of K do not depend on
+    it. `claimed`: with a single row, warps claim tiles as they become free; None: if sums of all tiles fit.
     """
 
     prefetch: int | None = None
@@ -89,7 +89,7 @@ class Way:
         for word in [] if text == "plain" else text.split(","):
             name, _, value = word.partition("=")
             if name not in cls.__dataclass_fields__ or not value.isdecimal():
-                raise ValueError(f"{word!r}, expected one of {', '.join(cls.__dataclass_fields__)} = a number")
+                raise ValueError(f"{word!r}, expected NAME=NUMBER with one of {', '.join(cls.__dataclass_fields__)}")
             found[name] = int(value)
         chunked, claimed = (bool(found[name]) if name in found else None for name in ("chunked", "claimed"))
         return cls(found.get("prefetch"), chunked, found.get("split_k"), found.get("warps"), claimed)
@@ -101,27 +101,27 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a plan depends on of a card."""
+    """The properties of a card that a plan depends on."""
 
     multiprocessors: int
     shared_bytes: int  # dynamic shared memory that a thread block may have
-    way: Way = Way()  # of every launch but those of `ways`
-    ways: tuple[tuple[str, Way], ...] = ()  # by the name of a product: what was measured to be faster (tuning.py)
-    overlaps: bool = False  # whether it sets a kernel up while the one before runs
+    way: Way = Way()  # for every product that `ways` does not name
+    ways: tuple[tuple[str, Way], ...] = ()  # by product name: ways that were measured to be faster (tuning.py)
+    overlaps: bool = False  # whether it can start a kernel while the previous one still runs
 
     def way_of(self, product: object) -> Way:
-        """Of a product, by its name."""
+        """The way of a product, by its name."""
         return dict(self.ways).get(str(product), self.way)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Shares of one launch.
+    """How the work of one launch is distributed.
 
-    K is split into `split_k` parts, each with partial sums of `stride` rows; matrix i begins at row `offsets[i]`, all
-    padded to 16. `part_begin[s]`: first thread block of part s, and at the end the grid. `row_begin[b]`: first block of
-    16 rows of thread block b, counted over all matrices. `rounding`: of the activations; matrices of halves take f16
-    ones in any case.
+    K is split into `split_k` parts, each with partial sums of `stride` rows. Matrix i begins at row `offsets[i]`; rows
+    are padded to 16. `part_begin[s]`: first thread block of part s; the last item is the grid. `row_begin[b]`: first
+    block of 16 rows of thread block b, counted over all matrices. `rounding`: how activations are rounded; f16 and f32
+    matrices always read f16 activations.
     """
 
     shapes: tuple[Shape, ...]
@@ -148,12 +148,12 @@ class Plan:
 
     @property
     def needs_q8(self) -> bool:
-        """Whether int8 activations are read."""
+        """Whether the launch reads int8 activations."""
         return reads_q8(self.shapes, self.rounding)
 
     @property
     def needs_f16(self) -> bool:
-        """Whether f16 activations are read."""
+        """Whether the launch reads f16 activations."""
         return reads_f16(self.shapes, self.rounding)
 
     @property
@@ -163,39 +163,39 @@ class Plan:
 
     @property
     def partial_bytes(self) -> int:
-        """Of the output at a usual width, which the consumer reads again."""
+        """Bytes of partial sums at a typical width, which the next kernel reads again."""
         return self.split_k * self.stride * NOMINAL_COLUMNS * 4
 
     def shared_bytes(self, columns: int) -> int:
-        """Dynamic shared memory of a pass over so many columns."""
+        """Bytes of dynamic shared memory of a pass over `columns` columns."""
         if self.chunked:
             return 2 * self._chunk(columns) * tile_bytes(self._staged, columns)
         whole = whole_bytes(self.longest_part, self._staged, columns)
         return max(whole, self._claimed_bytes) if self._claimed(columns) else whole
 
     def _claimed(self, columns: int) -> bool:
-        """Whether warps take tiles as they become free, which is for one row."""
+        """Whether warps claim tiles as they become free; only with one column."""
         wanted = columns == 1 and not self.chunked and self.way.claimed is not False
         return wanted and self._sums_bytes <= _MOST_SUMS and self._claimed_bytes <= self.shared_limit
 
     @property
     def _sums_bytes(self) -> int:
-        """Of the sums of each tile of one column."""
+        """Bytes of shared memory for the sums of each tile, for one column."""
         return self.most_tiles * ROWS * 4 * (1 if self.rounding.half else self.rounding.spans)
 
     @property
     def _claimed_bytes(self) -> int:
-        """Shared memory of one row whose tiles are claimed."""
+        """Bytes of shared memory of a launch over one column with claimed tiles."""
         return self.longest_part * tile_bytes(self._staged, 1) + self._sums_bytes
 
     @property
     def most_tiles(self) -> int:
-        """Of any thread block."""
+        """The most tiles of any thread block."""
         begins = [self.tiles_k * part // self.split_k for part in range(self.split_k + 1)]
         return max((begins[part + 1] - begins[part]) * (end - first) for part, first, end in self.shares())
 
     def defines(self, columns: int) -> dict[str, object]:
-        """What the kernels of a pass over so many columns are compiled for."""
+        """Defines of the kernels of a pass over `columns` columns."""
         names = {tile_type(shape.type).name for shape in self.shapes}
         found: dict[str, object] = {"COLUMNS": columns, **{f"WITH_{name}": 1 for name in TILE_TYPES if name in names}}
         found |= self.forms
@@ -219,12 +219,12 @@ class Plan:
         return staged_block(self.shapes, self.rounding)
 
     def _chunk(self, columns: int) -> int:
-        """Tiles of a chunk: what two buffers hold, in even shares of the longest part."""
+        """Tiles of a chunk: two chunks fit in shared memory, and the longest part is split evenly."""
         most = min(_MOST_CHUNK, self.shared_limit // (2 * tile_bytes(self._staged, columns)))
         return -(-self.longest_part // -(-self.longest_part // max(1, most)))
 
     def passes(self, columns: int) -> tuple[tuple[int, int], ...]:
-        """Launches that together cover `columns`: (first column, columns), as even as multiples of 8 allow."""
+        """Launches that together cover `columns`: (first column, columns), as even as multiples of 8 permit."""
         widest = max(c for c in range(8, MAX_COLUMNS + 1, 8) if c == 8 or self._fits(c))
         blocks = -(-columns // 8)
         count = -(-blocks * 8 // widest)
@@ -244,7 +244,7 @@ class Plan:
             struct.pack("<Qiiiiii", address, tile_type(s.type).number, count, s.rows, offset, end - count, 0)
             for address, s, count, offset, end in zip(addresses, self.shapes, blocks, self.offsets, ends, strict=True)
         )
-        per_part = -(-(1 << 32) // self.split_k) % (1 << 32)  # of one part it is not read
+        per_part = -(-(1 << 32) // self.split_k) % (1 << 32)  # 0 for a single part, where it is not read
         numbers = (len(self.shapes), self.tiles_k, self.split_k, self.stride, ends[-1], per_part)
         shares = [(first, part, bisect.bisect_right(ends, first)) for part, first, _ in self.shares()]
         table = b"".join(struct.pack("<HBB", *share) for share in [*shares, (0, self.split_k, 0)])
@@ -253,7 +253,7 @@ class Plan:
         return body + bytes(-len(body) % 8)
 
     def shares(self) -> list[tuple[int, int, int]]:
-        """Of each thread block: its part of K, and its blocks of 16 rows from the first one to the end."""
+        """For each thread block: its part of K, its first block of 16 rows, and the end of its blocks."""
         total = sum(blocks_of(shape.rows) for shape in self.shapes)
         return [
             (part, a, b)
@@ -267,13 +267,13 @@ def plan(
 ) -> Plan:
     """Distribute a launch of `shapes`, each (rows, `columns`), over a card.
 
-    `split_k` fixes the number of parts (1 for a head). Raises UnsupportedError where nothing fits.
+    `split_k` fixes the number of parts (1 for a head). Raises UnsupportedError if no number of parts fits.
     """
     product = Product(tuple(shapes), columns, rounding, split_k)
     return _plan(product, replace(card, way=card.way_of(product), ways=()))
 
 
-# A model has few shapes in many layers, and is planned twice: to predict its memory, and to load it.
+# Cached: a model has few shapes in many layers, and is planned twice, to predict its memory and to load it.
 @functools.cache
 def _plan(product: Product, card: Card) -> Plan:
     way, shapes, rounding = card.way, product.shapes, product.rounding
@@ -287,9 +287,10 @@ def _plan(product: Product, card: Card) -> Plan:
     choices = layout.choices(product.split_k or way.split_k, rounding.planes)
     if not choices or not layout.fits(max(choices), 8):
         raise UnsupportedError(
-            f"a matrix of {product.columns} columns does not fit {card.shared_bytes} bytes of shared memory"
+            f"a matrix of {product.columns:,} columns, expected one that fits {card.shared_bytes:,} bytes of shared "
+            "memory; run it on the CPU"
         )
-    # A matrix too small to fill the card is cheapest in few parts; a larger one, where shares are even.
+    # A matrix that is too small for the whole card is cheapest in few parts; a larger one with even shares.
     best = min(map(layout.parted, choices), key=lambda parted: parted.cost)
     blocks = [count for count, _ in costs]
     offsets = tuple(ROWS * begin for begin in itertools.accumulate(blocks[:-1], initial=0))
@@ -300,7 +301,7 @@ def _plan(product: Product, card: Card) -> Plan:
 
 
 def forms_of(shapes: Sequence[Shape], rounding: Rounding) -> dict[str, object]:
-    """Defines of int8 activations of a launch of `shapes`."""
+    """Defines of int8 activations for a launch of `shapes`."""
     if not reads_q8(shapes, rounding):
         return {}
     bits = plane_bits(shapes, rounding)
@@ -313,18 +314,18 @@ def reads_q8(shapes: Sequence[Shape], rounding: Rounding) -> bool:
 
 
 def reads_f16(shapes: Sequence[Shape], rounding: Rounding) -> bool:
-    """Whether it reads f16 ones."""
+    """Whether a launch of `shapes` reads f16 activations."""
     return rounding.half or any(tile_type(s.type).half_activations for s in shapes)
 
 
 def plane_bits(shapes: Sequence[Shape], rounding: Rounding) -> int:
-    """Bits of a lower plane: as many as fit with all matrices of the launch."""
+    """Bits of a second plane of int8 activations: as many as all matrices of the launch allow."""
     kinds = [tile_type(s.type) for s in shapes]
     return min((k.plane_bits for k in kinds if not k.half_activations), default=0) if rounding.planes > 1 else 0
 
 
 def staged_block(shapes: Sequence[Shape], rounding: Rounding) -> int:
-    """Bytes of 8 columns x 256 k of activations in shared memory: of the largest form that the launch reads."""
+    """Bytes of 8 columns x 256 k of activations in shared memory, in the largest form that the launch reads."""
     f16 = F16_BLOCK if reads_f16(shapes, rounding) else 0
     q8 = q8_read(plane_bits(shapes, rounding), rounding.spans) if reads_q8(shapes, rounding) else 0
     return max(f16, q8)

@@ -1,7 +1,7 @@
-"""GGUF blocks to super-tiles: 16 rows x 256 k in the order in which a warp's lanes feed them to the matrix units.
+"""Converts GGUF blocks to super-tiles: 16 rows x 256 k in the order in which a warp's lanes feed them to tensor cores.
 
-The layouts are those of kernels/formats/*.cuh; a tile takes as many bytes as the file's blocks do. Everything is torch
-arithmetic on whole chunks of a tensor, so it runs on the device (from a staging buffer) as on the CPU.
+The layouts are those of kernels/formats/*.cuh; a tile has as many bytes as the file's blocks. The conversion is torch
+arithmetic on whole chunks of a tensor, so it runs on the device (from a staging buffer) and on the CPU.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from dflash_core.formats.quants import BY_NAME
 
 ROWS = 16
 GROUP = 256
-# Weights repacked at a time: bounds the scratch memory at about 20 bytes each.
+# Weights repacked at a time: this limits scratch memory, which is about 20 bytes per weight.
 CHUNK = 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
 class TileType:
-    """A format of kernels/formats: its number there, bytes of a tile, the activations it is multiplied with, and the
-    bits that a second plane of int8 activations may have with it."""
+    """A format of kernels/formats: its number there, the bytes of a tile, whether it reads f16 activations, and the
+    most bits of a second plane of int8 activations."""
 
     name: str
     number: int
     bytes: int
     half_activations: bool = False
     plane_bits: int = 4
-    table: int = 0  # bytes of shared memory that its kernels take for themselves
+    table: int = 0  # bytes of shared memory that its kernels need for lookup tables
 
 
 TILE_TYPES: dict[str, TileType] = {
@@ -57,7 +57,7 @@ TILE_TYPES: dict[str, TileType] = {
 
 
 def tile_type(name: str) -> TileType:
-    """The format in which tensors of the ggml type `name` are held. Raises UnsupportedError for types without one."""
+    """The device format of tensors of the ggml type `name`. Raises UnsupportedError for types without one."""
     held = "F16" if name == "BF16" else name
     if held not in TILE_TYPES:
         natives = " ".join(["BF16", *TILE_TYPES])
@@ -70,24 +70,24 @@ def tile_type(name: str) -> TileType:
 
 
 def blocks_of(rows: int) -> int:
-    """Blocks of 16 rows, the last one padded."""
+    """Blocks of 16 rows; the last one is padded."""
     return -(-rows // ROWS)
 
 
 def groups_of(columns: int) -> int:
-    """Tiles along K, the last one padded."""
+    """Tiles along K; the last one is padded."""
     return -(-columns // GROUP)
 
 
 def packed_bytes(name: str, rows: int, columns: int) -> int:
-    """Device bytes of a matrix."""
+    """Bytes of a matrix on the device."""
     return blocks_of(rows) * groups_of(columns) * tile_type(name).bytes
 
 
 def repack(raw: Tensor, name: str, columns: int, out: Tensor | None = None) -> Tensor:
-    """`raw` (rows, bytes per row) uint8, as in the file, to tiles (blocks of 16 rows, tiles along K, bytes) uint8.
+    """From `raw` (rows, bytes per row) uint8, as in the file, to tiles (blocks of 16 rows, tiles along K, bytes) uint8.
 
-    Rows and columns are padded with zero weights. `out`: where to put them. Works on any device, chunk by chunk.
+    Rows and columns are padded with zero weights. `out`: destination of the tiles. Works on any device, in chunks.
     Raises UnsupportedError for a type without tiles.
     """
     kind, pack = tile_type(name), _PACKERS[name]
@@ -108,11 +108,11 @@ def repack(raw: Tensor, name: str, columns: int, out: Tensor | None = None) -> T
     return out
 
 
-# Below, `blocks` is (b, 16, groups, bytes of 256 weights). Packers return (b, groups, tile bytes).
+# Below, `blocks` has the shape (b, 16, groups, bytes of 256 weights). Packers return (b, groups, tile bytes).
 
 
 def _codes(values: Tensor) -> Tensor:
-    """(b, 16, groups, 256) to (b, groups, unit, g, t, sub, half, row half, byte): a lane's own values together."""
+    """(b, 16, groups, 256) to (b, groups, unit, g, t, sub, half, row half, byte): the values of a lane are adjacent."""
     b, _, groups, _ = values.shape
     # rows: half, g; k: unit, sub, half, t, byte
     split = values.view(b, 2, 8, groups, 4, 2, 2, 4, 4)
@@ -120,13 +120,14 @@ def _codes(values: Tensor) -> Tensor:
 
 
 def _nibbles(values: Tensor) -> Tensor:
-    """Four bits of both rows in a byte, the upper row's low: (b, groups, 4, 512)."""
+    """Four bits of each of two rows per byte, the upper row's in the low half: (b, groups, 4, 512)."""
     codes = _codes(values)
     return (codes[..., 0, :] | codes[..., 1, :] << 4).flatten(3)
 
 
 def _rotated_nibbles(values: Tensor, at: int) -> Tensor:
-    """The same with the upper row's bits at `at` of each byte, the lower row's there after a rotation right by 4."""
+    """The same with the upper row's bits at bit `at` of each byte; the lower row's are there after rotating the word
+    right by 4."""
     codes = _codes(values) << at
     upper, lower = (codes[..., i, :].contiguous().view(torch.int32) for i in (0, 1))
     words = upper | lower << 4 | (lower >> 28 & 15)
@@ -134,14 +135,14 @@ def _rotated_nibbles(values: Tensor, at: int) -> Tensor:
 
 
 def _bits(values: Tensor, places: Iterable[int]) -> Tensor:
-    """A bit of each of the unit's eight registers at its place in a word per lane: (b, groups, 4, 128)."""
+    """One bit from each of the unit's eight registers, at its place in one word per lane: (b, groups, 4, 128)."""
     codes = _codes(values).flatten(5, 7)  # (b, groups, unit, g, t, register, byte)
     place = torch.tensor(tuple(places), dtype=torch.uint8, device=values.device)
     return (codes << place[:, None]).sum(5, dtype=torch.uint8).flatten(3)
 
 
 def _registers(fours: Tensor) -> Tensor:
-    """(b, 16, groups, 64), something of every four weights, to (b, groups, unit, g, t, register)."""
+    """(b, 16, groups, 64), one value per four weights, to (b, groups, unit, g, t, register)."""
     b, _, groups, _ = fours.shape
     # rows: half, g; k: unit, sub, half, t
     split = fours.view(b, 2, 8, groups, 4, 2, 2, 4)
@@ -149,13 +150,13 @@ def _registers(fours: Tensor) -> Tensor:
 
 
 def _bits_of(values: Tensor) -> Tensor:
-    """(..., n) bytes to (..., n, 8) bits, the lowest first."""
+    """(..., n) bytes to (..., n, 8) bits, the lowest bit first."""
     place = torch.arange(8, dtype=values.dtype, device=values.device)
     return values[..., None] >> place & 1
 
 
 def _bit_pairs(values: Tensor) -> Tensor:
-    """Two bits of each of a sub's four registers, the first on top: (b, groups, 4, 256)."""
+    """Two bits from each of a sub's four registers, the first register in the top bits: (b, groups, 4, 256)."""
     codes = _codes(values).flatten(6, 7)  # (b, groups, unit, g, t, sub, register, byte)
     place = torch.tensor([6, 4, 2, 0], dtype=torch.uint8, device=values.device)
     return (codes << place[:, None]).sum(6, dtype=torch.uint8).flatten(3)
@@ -175,7 +176,7 @@ def _tile(*parts: Tensor) -> Tensor:
 
 
 def _k_nibbles(qs: Tensor) -> Tensor:
-    """The 128 bytes of Q4_K and Q5_K: 64 weights in 32 bytes, low nibbles first."""
+    """The nibbles of Q4_K and Q5_K from their 128 bytes: 32 bytes hold 64 weights, low nibbles first."""
     b, rows, groups, _ = qs.shape
     split = qs.reshape(b, rows, groups, 4, 1, 32)
     return torch.cat((split & 15, split >> 4), dim=4).flatten(3)
@@ -195,7 +196,7 @@ def _pack_q5_k(blocks: Tensor) -> Tensor:
 
 def _pack_q6_k(blocks: Tensor) -> Tensor:
     b, rows, groups, _ = blocks.shape
-    # Twice 128 weights: low nibbles of 64 bytes, high nibbles of the same; high bits four to a byte.
+    # Two halves of 128 weights: low nibbles of 64 bytes, then their high nibbles; a byte of `high` has four bit pairs.
     low = blocks[..., :128].reshape(b, rows, groups, 2, 1, 64)
     low = torch.cat((low & 15, low >> 4), dim=4).flatten(3)
     place = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=blocks.device)
@@ -206,7 +207,7 @@ def _pack_q6_k(blocks: Tensor) -> Tensor:
 
 
 def _row_pairs(d: Tensor) -> Tensor:
-    """(b, 16, groups, 2), a half per row, to (b, groups, 32): rows g and g + 8 next to each other."""
+    """(b, 16, groups, 2), one f16 per row, to (b, groups, 32): rows g and g + 8 are adjacent."""
     b, _, groups, _ = d.shape
     return d.reshape(b, 2, 8, groups, 2).permute(0, 3, 2, 1, 4).flatten(2)
 
@@ -214,11 +215,11 @@ def _row_pairs(d: Tensor) -> Tensor:
 def _pack_q3_k(blocks: Tensor) -> Tensor:
     b, rows, groups, _ = blocks.shape
     place = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=blocks.device)
-    # Twice 128 weights in 32 bytes; a bit that is not set takes 4 off.
+    # Two halves of 128 weights in 32 bytes each; a high bit that is not set subtracts 4.
     pairs = (blocks[..., 32:96].reshape(b, rows, groups, 2, 1, 32) >> place[:, None] & 3).flatten(3)
     lifted = _bits_of(blocks[..., :32]).transpose(-1, -2).flatten(3)
     codes = _units(_bit_pairs((lifted ^ 1) << 1 | pairs >> 1), _bits(pairs & 1, (5, 4, 3, 2, 1, 0, 7, 6)))
-    # Scales 0..7 and 8..15 are the nibbles of eight bytes; four bytes hold the high pairs of each fourth.
+    # Scales 0..7 and 8..15 are the nibbles of eight bytes; four bytes hold the high bit pairs of every fourth scale.
     packed = blocks[..., 96:104]
     low = torch.cat((packed & 15, packed >> 4), dim=-1).view(b, rows, groups, 2, 2, 4)
     low = (low[..., 0, :] | low[..., 1, :] << 4).flatten(3)
@@ -228,7 +229,7 @@ def _pack_q3_k(blocks: Tensor) -> Tensor:
 
 
 def _table_nibbles(values: Tensor) -> Tensor:
-    """Four bits per weight, a register's four together, the upper row's first: (b, groups, 4, 512)."""
+    """Four bits per weight, a register's four weights adjacent, the upper row's first: (b, groups, 4, 512)."""
     codes = _codes(values)
     return (codes[..., ::2] | codes[..., 1::2] << 4).flatten(3)
 
@@ -272,7 +273,7 @@ def _pack_iq3_xxs(blocks: Tensor) -> Tensor:
 
 
 def _subs(blocks: Tensor, size: int) -> Tensor:
-    """Types with blocks of 32: (b, 16, groups, 8, size)."""
+    """The blocks of 32 weights in a group, for types with such blocks: (b, 16, groups, 8, size)."""
     return blocks.reshape(*blocks.shape[:3], 8, size)
 
 
@@ -318,7 +319,7 @@ def _pack_q5_1(blocks: Tensor) -> Tensor:
 
 
 def _half_tile(parts: list[Tensor], scale: Tensor) -> Tensor:
-    """Halves (b, 16, groups, 256), all parts of one sum, and scales (b, 16) to tiles."""
+    """f16 values (b, 16, groups, 256), whose parts are added to one sum, and scales (b, 16) to tiles."""
     b, _, groups, _ = parts[0].shape
     split = torch.stack(parts).view(len(parts), b, 2, 8, groups, 16, 4, 2, 2)  # rows: half, g; k: chunk, t, pair, two
     fragments = split.permute(1, 4, 5, 0, 3, 6, 7, 2, 8).contiguous().view(torch.uint8).flatten(2)
@@ -332,22 +333,22 @@ def _pack_f16(blocks: Tensor) -> Tensor:
 
 
 def _row_scale(values: Tensor) -> Tensor:
-    """The power of two per row (b, 16) that brings its largest magnitude into [2^14, 2^15)."""
+    """A power of two per row (b, 16); dividing by it brings the largest magnitude into [2^14, 2^15)."""
     largest = values.abs().amax(dim=(2, 3))
     _, exponent = torch.frexp(torch.where(largest.isfinite(), largest, 1.0))
-    # Clamped so that f32 can hold 1 / scale too.
+    # Clamped so that 1 / scale is a normal f32 number too.
     return torch.ldexp(torch.ones_like(largest), (exponent - 15).clamp(-126, 126))
 
 
 def _pack_bf16(blocks: Tensor) -> Tensor:
-    """Eight significant bits fit an f16; values below 2^-29 of their row's largest lose some of them."""
+    """The 8 significant bits of a bf16 fit an f16; values below 2^-29 of their row's largest lose some of them."""
     values = blocks.contiguous().view(torch.bfloat16).float()
     scale = _row_scale(values)
     return _half_tile([(values / scale[:, :, None, None]).half()], scale)
 
 
 def _pack_f32(blocks: Tensor) -> Tensor:
-    """Two f16 hold 22 bits, down to 2^-39 of the row's largest."""
+    """Two f16 numbers hold 22 significant bits, for values down to 2^-39 of the row's largest."""
     values = blocks.contiguous().view(torch.float32)
     scale = _row_scale(values)
     scaled = values / scale[:, :, None, None]

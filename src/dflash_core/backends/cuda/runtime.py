@@ -1,7 +1,7 @@
 """Kernels, graphs, events and pinned memory on one stream of one card, in the context that torch uses.
 
-Memory is torch's. A launch is bound once: its arguments are packed and checked against the kernel's own list of
-parameters, and from then on it is a single driver call. Buffers never move, so addresses are bound too.
+torch allocates the memory. A launch is bound once: its arguments are packed and checked against the kernel's list of
+parameters; then each launch is a single driver call. Buffers never move, so addresses are bound too.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dflash_core.backends.cuda.rectangles import Rectangle
 from dflash_core.errors import Code, KernelError, UnsupportedError
 
 Size = int | tuple[int, ...]
-RESERVED = 1 << 10  # bytes that every block takes of the shared memory of its multiprocessor
-STATIC_LIMIT = 48 << 10  # shared memory that needs no permission
+RESERVED = 1 << 10  # bytes of shared memory that the system reserves for every thread block
+STATIC_LIMIT = 48 << 10  # bytes of shared memory that a kernel may use without opting in
 
 
 # A torch tensor on the card, anything with an address, a numpy scalar of the parameter's exact size, or the bytes of a
@@ -31,17 +31,17 @@ Argument = Any
 
 
 class Runtime:
-    """One card and the stream that everything runs on. Raises DeviceError where there is none."""
+    """One card and the stream that all kernels run on. Raises DeviceError if there is no card."""
 
     def __init__(self, driver: Driver, card: CardFacts, torch: Any) -> None:
         self.driver, self.card = driver, card
         self.torch_stream = torch.cuda.Stream()
         self.stream = int(self.torch_stream.cuda_stream)
-        self._side_stream = torch.cuda.Stream()  # of copies concurrent with kernels
+        self._side_stream = torch.cuda.Stream()  # for copies that run concurrently with kernels
 
     @classmethod
     def open(cls, index: int = 0) -> Runtime:
-        """On a visible card, by the driver's order."""
+        """Open the visible card number `index`, in the driver's order."""
         api = find_driver()
         import torch
 
@@ -49,12 +49,12 @@ class Runtime:
         return cls(driver, card, torch)
 
     def load(self, code: bytes, name: str) -> Module:
-        """A compiled program, to take kernels from. Raises UnsupportedError where the driver or the card refuses it."""
+        """Load a compiled program. Raises UnsupportedError if the driver or the card cannot run it."""
         api = self.driver.api
         return Module(self, self.driver.call(name, api.cuModuleLoadData, code), name)
 
     def synchronize(self) -> None:
-        """Wait for all launches. An error of any of them is raised here."""
+        """Wait for all launches. If one of them failed, its error is raised here."""
         where = self.driver.launched or "the GPU"
         self.driver.call(where, self.driver.api.cuStreamSynchronize, self.stream)
 
@@ -62,7 +62,7 @@ class Runtime:
     def capture(self, name: str) -> Iterator[Graph]:
         """Record what the body launches, without running it; the graph is ready after the body.
 
-        The body allocates nothing, waits for nothing, and loads no kernel.
+        The body must not allocate memory, wait, or load a kernel.
         """
         api = self.driver.api
         graph = Graph(self, name)
@@ -87,11 +87,11 @@ class Runtime:
         return Event(self)
 
     def pinned(self, shape: Size, dtype: npt.DTypeLike) -> Pinned:
-        """Host memory that kernels reach, zeroed. Raises OutOfMemoryError."""
+        """Zeroed host memory that kernels can access. Raises OutOfMemoryError."""
         return Pinned(self, shape, dtype)
 
     def lock(self, address: int, nbytes: int) -> None:
-        """Page-lock memory. Raises DFlashError where the system refuses."""
+        """Page-lock memory. Raises DFlashError if the system refuses."""
         api = self.driver.api
         self.driver.call("page-locking memory", api.cuMemHostRegister, address, nbytes, api.CU_MEMHOSTREGISTER_PORTABLE)
 
@@ -100,10 +100,10 @@ class Runtime:
         self.driver.release(self.driver.api.cuMemHostUnregister, address)
 
     def bring(self, parts: Sequence[Sequence[tuple[Sequence[Rectangle], slice]]]) -> list[Callable[[], None]]:
-        """Copy from page-locked memory to the card, concurrently with later launches and after all earlier ones.
+        """Copy from page-locked memory to the card, after all earlier launches and concurrently with later ones.
 
-        `parts`: of some rectangles the slice of the first dimension. Each result makes what is launched from then on
-        wait for the copies of a part.
+        `parts`: rectangles, each with a slice of its first dimension. There is one result per part: calling it makes
+        later launches wait for the copies of that part.
         """
         driver, side = self.driver, int(self._side_stream.cuda_stream)
         begin = self.event()
@@ -128,7 +128,7 @@ class Runtime:
                 event = self.event()
                 event.record(side)
                 arrived.append(partial(event.before, self.stream))
-        except BaseException:  # nothing waits for copies in flight, and nothing keeps their sources alive
+        except BaseException:  # wait: nobody else does, and the sources of these copies may be freed
             driver.call("copies to the card", driver.api.cuStreamSynchronize, side)
             raise
         return arrived
@@ -150,7 +150,7 @@ class Module:
         driver.release(driver.api.cuModuleUnload, self.handle)
 
     def kernel(self, name: str) -> Kernel:
-        """Raises KernelError where the program has no kernel of this name."""
+        """A kernel of the program. Raises KernelError if there is none of this name."""
         driver = self.runtime.driver
         return Kernel(self, name, driver.call(name, driver.api.cuModuleGetFunction, self.handle, name.encode()))
 
@@ -161,10 +161,10 @@ class Kernel:
     def __init__(self, module: Module, name: str, handle: Any) -> None:
         self.module, self.name, self.handle = module, name, handle
         driver = module.runtime.driver
-        driver.call(name, driver.api.cuFuncLoad, handle)  # a first launch inside a capture could not load it
+        driver.call(name, driver.api.cuFuncLoad, handle)  # a kernel cannot be loaded during a capture
         self.sizes = tuple(self._sizes())
         kind = driver.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
-        self._own = int(driver.call(name, driver.api.cuFuncGetAttribute, kind, handle))  # of tables, besides `shared`
+        self._own = int(driver.call(name, driver.api.cuFuncGetAttribute, kind, handle))  # static, besides `shared`
         self._shared = STATIC_LIMIT - self._own
 
     def _sizes(self) -> Iterator[int]:
@@ -185,11 +185,11 @@ class Kernel:
         per_sm: int = 0,
         overlap: bool = True,
     ) -> BoundLaunch:
-        """A launch with its arguments fixed. `shared`: bytes of dynamic shared memory. `per_sm`: blocks that one
-        multiprocessor may take, 0 for as many as fit.
+        """A launch with fixed arguments. `shared`: bytes of dynamic shared memory. `per_sm`: the most blocks per
+        multiprocessor, 0 for as many as fit.
 
-        `overlap`: the kernel calls pdl_wait before it touches what earlier ones wrote, so it may be set up while they
-        run. Raises KernelError for arguments that are not the kernel's, UnsupportedError for too much shared memory.
+        `overlap`: the kernel may start while earlier ones run, because it calls pdl_wait before it uses their results.
+        Raises KernelError for wrong arguments, UnsupportedError for too much shared memory.
         """
         values = [pack(self.name, arg) for arg in args]
         found = tuple(map(len, values))
@@ -201,14 +201,14 @@ class Kernel:
         return BoundLaunch(self, _triple(grid), _triple(block), values, list(args), shared, overlap)
 
     def _spread(self, shared: int, per_sm: int) -> int:
-        """Shared memory per block, such that per_sm + 1 blocks do not fit on a multiprocessor.
+        """Bytes of shared memory per block such that per_sm + 1 blocks do not fit on a multiprocessor.
 
-        A kernel that is set up early would otherwise crowd into the few multiprocessors that are free first.
+        Otherwise the blocks of a kernel that starts early would crowd into the few multiprocessors that are free first.
         """
         runtime = self.module.runtime
         whole = runtime.card.shared_bytes + RESERVED
         shared = max(shared, whole // (per_sm + 1))
-        # No larger a part of the SM than that takes: the rest is L1, through which the matmuls stream.
+        # Reserve no more of the SM's memory than that: the rest is L1, which the matmuls need.
         api = runtime.driver.api
         kind = api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
         percent = min(100, math.ceil(100 * per_sm * (shared + RESERVED) / whole))
@@ -219,7 +219,7 @@ class Kernel:
         runtime = self.module.runtime
         if shared + self._own > runtime.card.shared_bytes:
             raise UnsupportedError(
-                f"{self.name} needs {shared + self._own:,} bytes of shared memory, {runtime.card.name} has "
+                f"{self.name} needs {shared + self._own:,} bytes of shared memory, but {runtime.card.name} has "
                 f"{runtime.card.shared_bytes:,} per block; run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
@@ -269,7 +269,7 @@ class BoundLaunch:
 
 
 class Graph:
-    """Launches recorded by Runtime.capture, run again as one."""
+    """Launches that Runtime.capture recorded; a call runs them all."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
         self.runtime, self.name = runtime, name
@@ -287,7 +287,7 @@ class Graph:
 
 
 class Event:
-    """A place in the stream that can be waited for, and timed."""
+    """A point in the stream that can be waited for and timed."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -299,29 +299,29 @@ class Event:
             driver.release(driver.api.cuEventDestroy, self.handle)
 
     def record(self, stream: int | None = None) -> None:
-        """Record it after what was launched so far, on the kernels' stream or another."""
+        """Record the event after everything launched so far, on the kernels' stream or on another."""
         driver = self.runtime.driver
         on = self.runtime.stream if stream is None else stream
         driver.call("an event", driver.api.cuEventRecord, self.handle, on)
 
     def before(self, stream: int) -> None:
-        """Have a stream wait for it; the host does not."""
+        """Make a stream wait for the event; the host does not wait."""
         driver = self.runtime.driver
         driver.call("an event", driver.api.cuStreamWaitEvent, stream, self.handle, 0)
 
     def wait(self) -> None:
-        """Wait until the stream has reached this point."""
+        """Make the host wait until the stream has reached this point."""
         driver = self.runtime.driver
         driver.call(driver.launched or "an event", driver.api.cuEventSynchronize, self.handle)
 
     def ms_since(self, earlier: Event) -> float:
-        """Milliseconds from `earlier`; both must have passed."""
+        """Milliseconds since `earlier`; the stream must have reached both."""
         driver = self.runtime.driver
         return float(driver.call("an event", driver.api.cuEventElapsedTime, earlier.handle, self.handle))
 
 
 class Pinned:
-    """Host memory mapped into the card: `array` for us, `address` for kernels. What a kernel writes appears here.
+    """Host memory mapped into the card: `array` for the host, `address` for kernels. The host sees a kernel's writes.
 
     The array's memory is freed with this object.
     """
@@ -348,14 +348,14 @@ class Pinned:
 
 
 def pack(kernel: str, arg: Argument) -> bytes:
-    """The bytes of one argument. Raises KernelError for what has no size of its own, such as a Python float."""
+    """The bytes of one argument. Raises KernelError for a value without a definite size, such as a Python float."""
     if isinstance(arg, bytes):
         return arg
     if isinstance(arg, np.generic):
         return arg.tobytes()
     if hasattr(arg, "data_ptr"):
         if not arg.is_cuda or not arg.is_contiguous():
-            raise KernelError(f"{kernel} got a tensor that is not contiguous memory of the GPU")
+            raise KernelError(f"{kernel} got a tensor that is strided or not on the GPU, expected a contiguous one there")
         return int(arg.data_ptr()).to_bytes(8, "little")
     if hasattr(arg, "address"):
         return int(arg.address).to_bytes(8, "little")
@@ -363,7 +363,7 @@ def pack(kernel: str, arg: Argument) -> bytes:
 
 
 def describe(sizes: Sequence[int]) -> str:
-    """Sizes of arguments in words."""
+    """The number and the sizes of arguments, in words."""
     return f"{len(sizes)} arguments of {', '.join(map(str, sizes)) or 'no'} bytes"
 
 
@@ -374,7 +374,7 @@ def _triple(size: Size) -> tuple[int, int, int]:
 
 
 def seconds_of(runtime: Runtime, work: Callable[[], object]) -> float:
-    """Time that the device takes for work queued on the current stream, by its own clock. Waits for that work."""
+    """Seconds that the device needs for the work that `work` queues, by its own clock. Waits for that work."""
     before, after = runtime.event(), runtime.event()
     before.record()
     work()

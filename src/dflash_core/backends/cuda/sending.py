@@ -1,4 +1,4 @@
-"""Small copies to the device that are not waited for."""
+"""Small copies to the device that the host does not wait for."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from torch import Tensor
 
 
 def send(values: npt.NDArray[Any], to: Tensor) -> None:
-    """Copy `values` to a tensor of their size and type, in order with what is queued.
+    """Copy `values` to a tensor of the same size and type, in stream order.
 
-    From page-locked memory, which torch keeps until it is read: from any other it would wait for all that is queued.
+    The source is page-locked, and torch keeps it until it was read. From other memory, the copy would wait for all
+    queued work.
     """
     source = torch.from_numpy(values)
     to.copy_(source.pin_memory() if to.is_cuda else source, non_blocking=True)

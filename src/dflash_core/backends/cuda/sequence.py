@@ -1,9 +1,9 @@
 """The memory of one sequence on a card. All of it is allocated once: graphs hold its addresses.
 
-Passes, a drafter's passes and chunks of prompts never run together, and none needs what another left in its scratch
-memory: they take turns in one room. What it takes is therefore that of the largest of them. Only rows that wait for
-their commit outlast a drafter's pass; before a chunk nothing waits for that. Behind all of it lies what each has for
-itself.
+Passes, a drafter's passes and chunks of prompts never run at the same time, and none needs what another left in scratch
+memory. So they share one arena, whose size is that of the largest of them. Only rows that wait for their commit must
+survive a drafter's pass; when a chunk begins, no commit is pending. Memory that belongs to one of them alone follows
+the shared part.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.fits import PREFILL_ROWS
 
-# Nodes of trees that memory is allocated for: first those of the default knobs, then one pass, then the largest.
+# Tree sizes in nodes that memory is allocated for: first the default settings' tree, then one pass, then the largest.
 CAPACITIES = (24, PASS_ROWS, MAX_NODES)
 
 
 def capacity_for(nodes: int) -> int:
-    """The least capacity that holds trees of `nodes` nodes."""
+    """The smallest capacity that holds trees of `nodes` nodes."""
     return next(capacity for capacity in CAPACITIES if capacity >= nodes)
 
 
 class SequenceMemory:
-    """What a target and its drafter need for `context` positions, at first with memory for the smallest trees.
+    """The memory of a target and its drafter for `context` positions, at first for the smallest trees.
 
-    mixers: what is kept of the sequence, by the target's groups of layers. buffers: scratch of passes. captured:
-    outputs of chosen layers. drafting: the drafter's own. chunk: what prompts are read in, where the card can read them
-    in chunks. idle: what chunks alone have of the room. head: logits. text: what trees copy from, where they do.
-    `slots`: positions and nodes that fit. `kv`: how keys and values are kept. `rows`: of a prompt's
-    chunk, at most.
+    mixers: the sequence's state, by the target's groups of layers. buffers: scratch memory of passes. captured: outputs
+    of chosen layers. drafting: the drafter's own memory. chunk: memory of prompt chunks, if the card supports them.
+    idle: the part of the arena that only chunks use. head: logits. text: the text that trees copy from, if they do.
+    `slots`: how many positions and nodes fit. `kv`: the types of cached keys and values. `rows`: the most rows of a
+    prompt chunk.
     """
 
     def __init__(
@@ -86,23 +86,24 @@ class SequenceMemory:
         self.idle = Arena(self.room.bytes[passes:shared])
         self.one = torch.ones(1, dtype=torch.int32, device=device)  # the count of a single row
         self.state = DeviceState(device)
-        # Logits come when the layers are done, and are done with when the next pass begins.
+        # Logits may share the arena: they are written after the layers and read before the next pass begins.
         self.head = Head(target, self.state, self.room)
         copies = draft is not None and "by_parent" not in draft.capabilities.knobs
         self.text = DeviceText(self.slots, target.device) if copies else None
         self.stamps = torch.zeros(STAMPS, dtype=torch.int64, device=device)
-        self.window = torch.zeros(2, dtype=torch.int32, device=device)  # of attention: the last positions, the first
+        # How many of the last and of the first positions attention sees.
+        self.window = torch.zeros(2, dtype=torch.int32, device=device)
 
     def grow(self, nodes: int) -> None:
-        """Room for trees of `nodes` nodes; committed states stay, rows of the last pass do not."""
+        """Allocate memory for trees of `nodes` nodes; committed states stay, rows of the last pass are lost."""
         capacity = capacity_for(nodes)
-        # All of it before anything changes: where the card is full, trees of the size there was still go.
+        # Allocate everything before any change: if the card is full, trees of the previous size still work.
         mixers = [memory.grown(capacity) for memory in self.mixers]
         rows = self.captured.room(capacity)
         self.mixers, self.captured.rows, self.capacity = mixers, rows, capacity
 
     def shrink(self) -> None:
-        """Back to the sizes allocated at first; nothing may wait for its commit."""
+        """Return to the sizes allocated at first; no commit may be pending."""
         mixers, self.captured.rows, self.capacity = self._first
         self.mixers = list(mixers)
 
@@ -116,32 +117,32 @@ class SequenceMemory:
 
     @property
     def details(self) -> dict[str, str]:
-        """What a component is made of, where that is worth saying."""
+        """Details of the components that have any."""
         return {memory.component: memory.detail for memory in self.mixers if memory.detail}
 
 
 def chunk_results(
     target: DeviceTarget, rows: int, end: int, kv: CachePair, window: AttentionWindow = EVERYTHING
 ) -> Sequence[int]:
-    """Bytes that torch allocates while a chunk of `rows` rows up to the position `end` runs, piece by piece; beside
-    them WORKSPACE_BYTES, which the library keeps."""
+    """Bytes of each piece that torch allocates while a chunk of `rows` rows that ends at the position `end` runs.
+    WORKSPACE_BYTES, which the library keeps, come on top."""
     return max((mixer.chunk_results(rows, end, kv, window) for mixer in target.mixers), key=sum)
 
 
 def library_pieces(
     memory: SequenceMemory, target: DeviceTarget, context: int, kv: CachePair, window: AttentionWindow
 ) -> Sequence[int]:
-    """What chunks of prompts have torch allocate on top of `memory`, at the end of `context` positions: the library's
-    workspace, and results on their way."""
+    """Bytes of each piece that chunks of prompts allocate in torch, in addition to `memory`, at the end of `context`
+    positions: the library's workspace and intermediate results."""
     if memory.chunk is None:
         return ()
     return [WORKSPACE_BYTES, *chunk_results(target, memory.chunk.rows, context, kv, window)]
 
 
 def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None, context: int, kv: CachePair) -> ChunkNeeds:
-    """What prompts are read in, `rows` rows at a time at most: a target's, and its drafter's."""
+    """The memory that a target and its drafter need to process prompts in chunks of at most `rows` rows."""
     inputs, outputs = target.projections()
-    projections = [p for p in (*inputs, *outputs) if isinstance(p, Projection)]  # those that the library multiplies by
+    projections = [p for p in (*inputs, *outputs) if isinstance(p, Projection)]  # multiplied by the library
     projections += [*(draft.chunk_projections() if draft else ())]
     rooms = [room for mixer in target.mixers for room in mixer.chunk_rooms(rows, context, kv)]
     rooms += [room for block in target.blk for room in block.ffn.chunk_rooms(rows)]

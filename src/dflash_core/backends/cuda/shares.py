@@ -1,6 +1,6 @@
-"""Parts of K and rows for each thread block of a launch, weighed by the time a card is expected to need for them.
+"""Chooses the parts of K and the rows of each thread block of a launch by the time that a card is expected to need.
 
-The number of parts decides the order of sums, so it depends on shapes and the card alone; see plan.py.
+The number of parts decides the order of sums, so it depends only on shapes and the card; see plan.py.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dflash_core.backends.cuda.repack import ROWS
 
 WARPS = 16
 MAX_SPLIT_K = 32
-MOST_WIDE_SPLIT_K = 8  # that a pass of all columns at once is worth
-MOST_PLANES_SPLIT_K = 10  # that a pass of 40 columns at once is worth
-NOMINAL_COLUMNS = 24  # what a number of parts is chosen for
-MOST_PARTIALS = 4_000_000  # bytes of a launch at NOMINAL_COLUMNS, which a small L2 has to take
+MOST_WIDE_SPLIT_K = 8  # the most parts of K that are chosen so that a pass holds all 64 columns
+MOST_PLANES_SPLIT_K = 10  # the most parts of K that are chosen so that a pass with two planes holds 40 columns
+NOMINAL_COLUMNS = 24  # the width that the number of parts is chosen for
+MOST_PARTIALS = 4_000_000  # the most bytes of partials at NOMINAL_COLUMNS, so that they fit in a small L2
 
-# What a number of parts is weighed by, per streaming multiprocessor: bytes of weights per microsecond, bytes of staged
-# activations per microsecond, and the second piece of a thread block, which starts its stream again.
+# Rates of one streaming multiprocessor: bytes of weights per microsecond, bytes of staged activations per microsecond,
+# and the cost in bytes of a second matrix in a thread block, which restarts its stream.
 _STREAM, _STAGE, _RESTART = 32_000, 60_000, 100_000
 _PARTIALS_RATE = 8_000_000  # bytes of partials, written and read again, per microsecond of the whole card
-_STREAMING_WARPS = 8  # that keep a multiprocessor's share of the memory busy
+_STREAMING_WARPS = 8  # warps that saturate a multiprocessor's share of the memory bandwidth
 
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """A launch with so many parts of K: the first thread block of each part, the first rows of each thread block, and
-    about how long it takes, in microseconds."""
+    """A launch with `split_k` parts of K: the first thread block of each part, the first row block of each thread
+    block, and the estimated time in microseconds."""
 
     cost: float
     split_k: int
@@ -38,10 +38,10 @@ class Parted:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the number of parts of K is chosen by.
+    """The inputs to the choice of the number of parts of K.
 
     `costs`: (blocks of 16 rows, bytes of a tile) of each matrix; `block`: bytes of 8 columns x 256 k of staged
-    activations; `grid`: thread blocks at most; `room`: bytes of shared memory for activations and sums.
+    activations; `grid`: the most thread blocks; `room`: bytes of shared memory for activations and sums.
     """
 
     tiles_k: int
@@ -57,27 +57,26 @@ class Layout:
         return sum(ROWS * count for count, _ in self.costs)
 
     def fits(self, split_k: int, columns: int) -> bool:
-        """Whether a pass over so many columns can hold what it stages in shared memory."""
+        """Whether the staged activations of a pass over `columns` columns fit in shared memory."""
         longest = -(-self.tiles_k // split_k)
         need = 2 * tile_bytes(self.block, columns) if self.chunked else whole_bytes(longest, self.block, columns)
         return need <= self.room
 
     def choices(self, split_k: int | None, planes: int) -> list[int]:
-        """Numbers of parts to choose from: `split_k` alone where it is given."""
+        """Numbers of parts to choose from; only `split_k` if it is given."""
         found = [s for s in range(1, min(self.tiles_k, MAX_SPLIT_K, self.grid) + 1) if split_k in (None, s)]
         if split_k:
             return found
         if self.chunked:
             return [s for s in found if s == 1 or s * self.stride * NOMINAL_COLUMNS * 4 <= MOST_PARTIALS]
-        # Best where a pass holds all 64 columns, with two planes 40; else 32, in two passes; else what the card can
-        # hold.
+        # Best if a pass holds all 64 columns, or 40 with two planes; otherwise 32, in two passes; otherwise what fits.
         wide = [s for s in found if s <= MOST_WIDE_SPLIT_K and self.fits(s, 64)]
         if not wide and planes > 1:
             wide = [s for s in found if s <= MOST_PLANES_SPLIT_K and self.fits(s, 40)]
         return wide or next((fit for c in (32, 16, 8) if (fit := [s for s in found if self.fits(s, c)])), [])
 
     def parted(self, split_k: int) -> Parted:
-        """Thread blocks and rows for so many parts of K."""
+        """Thread blocks and rows for `split_k` parts of K."""
         lengths = [self.tiles_k * (s + 1) // split_k - self.tiles_k * s // split_k for s in range(split_k)]
         deal = _deal(lengths, min(self.grid, split_k * sum(count for count, _ in self.costs)))
         rows: list[int] = []
@@ -92,7 +91,8 @@ class Layout:
         return Parted(self._microseconds(lengths, most), split_k, part_begin, tuple(rows))
 
     def _microseconds(self, lengths: Sequence[int], most: int) -> float:
-        """`lengths`: of the parts of K; `most`: bytes of weights of the busiest thread block."""
+        """The estimated time. `lengths`: tiles of each part of K; `most`: bytes of weights of the busiest thread
+        block."""
         partials = len(lengths) * self.stride * NOMINAL_COLUMNS * 4 * 2 / _PARTIALS_RATE
         staged = max(lengths) * NOMINAL_COLUMNS / 8 * self.block / _STAGE
         streamed = most / _STREAM
@@ -105,17 +105,17 @@ class Layout:
 
 
 def tile_bytes(block: int, columns: int) -> int:
-    """Staged activations of a tile of K."""
+    """Bytes of staged activations of one tile of K."""
     return -(-columns // 8) * block
 
 
 def whole_bytes(tiles: int, block: int, columns: int) -> int:
-    """Of a thread block that stages a whole part of K."""
+    """Bytes of shared memory of a thread block that stages a whole part of K."""
     return WARPS * -(-columns // 8) * 512 + tiles * tile_bytes(block, columns)
 
 
 def _deal(lengths: Sequence[int], grid: int) -> list[int]:
-    """Thread blocks per part of K, in proportion to the lengths; each gets one at least."""
+    """Thread blocks per part of K, in proportion to the lengths; each part gets at least one."""
     deal = [1] * len(lengths)
     for _ in range(grid - len(lengths)):
         busiest = max(range(len(lengths)), key=lambda s: (lengths[s] / deal[s], -s))
@@ -124,10 +124,10 @@ def _deal(lengths: Sequence[int], grid: int) -> list[int]:
 
 
 def _split(costs: Sequence[tuple[int, int]], parts: int) -> tuple[int, list[int]]:
-    """Cut a line of row blocks, (count, bytes of one) per matrix, into `parts` runs with a small largest share.
+    """Divide a sequence of row blocks, (count, bytes of one) per matrix, into `parts` runs with a small largest share.
 
-    A run that enters another matrix pays for a restart. Where keeping runs inside a matrix, or inside a few that fill
-    no run, makes no larger share, that is preferred. Returns the share and the first row block of each run.
+    A run that enters another matrix pays for a restart. Runs that stay inside one matrix, or inside a few small ones,
+    are preferred if that does not make the largest share larger. Returns the share and the first row block of each run.
     """
     across = _smallest_share(costs, parts)
     fair = sum(count * size for count, size in costs) // parts
@@ -152,12 +152,12 @@ def _split(costs: Sequence[tuple[int, int]], parts: int) -> tuple[int, list[int]
 
 
 def _bytes(costs: Sequence[tuple[int, int]]) -> int:
-    """Of matrices in one run, restarts included."""
+    """Bytes of matrices in one run, including the cost of restarts."""
     return sum(count * size for count, size in costs) + _RESTART * (len(costs) - 1)
 
 
 def _smallest_share(costs: Sequence[tuple[int, int]], parts: int) -> tuple[int, list[int]]:
-    """The smallest largest share of runs that go on from matrix to matrix, and the first row block of each run."""
+    """The minimum of the largest share if runs may span matrices, and the first row block of each run."""
     total = sum(count * size for count, size in costs)
     low, high = max(-(-total // parts), max(size for _, size in costs)), total + _RESTART * len(costs)
     while low < high:
@@ -170,9 +170,9 @@ def _smallest_share(costs: Sequence[tuple[int, int]], parts: int) -> tuple[int, 
 
 
 def _cut(costs: Sequence[tuple[int, int]], parts: int, limit: int) -> tuple[list[int], bool]:
-    """Fill runs up to `limit` bytes; whether all fits."""
+    """The first row block of each run if runs are filled up to `limit` bytes, and whether all row blocks fit."""
     starts: list[int] = []
-    matrix, used, base = 0, 0, 0  # the next row block: `used` of `matrix`, which begins at `base`
+    matrix, used, base = 0, 0, 0  # the next row block is number `used` of `matrix`, whose first one is `base`
     for _ in range(parts):
         starts.append(base + used)
         room, fresh = limit, True

@@ -1,9 +1,9 @@
-"""Which way of computing each product is fastest on the card at hand: what is tried, how it is chosen, how it is kept.
+"""Finds the fastest way to compute each matrix product on the present card: candidates, choice and storage.
 
-A plan's default comes from arithmetic and from the cards that were measured; on other cards it may be wrong. So at the
-first load a few ways of each product are timed on the weights themselves. One way per product holds at all widths: a
-column's bits must not depend on the width. What was found is kept next to the compiled kernels, by card, driver and
-kernels, and is not measured again. Nothing here touches a card: `Measure` does (tuner.py).
+A plan's default comes from a formula and from the cards that were measured; on other cards it may be wrong. So at the
+first load, a few ways of each product are timed with the real weights. A product has one way for all widths, because a
+column's bits must not depend on the width. The results are stored next to the compiled kernels, by card, driver and
+kernels, and are not measured again. This module does not use a card; `Measure` does (tuner.py).
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from dflash_core.progress import Progress
 
 FORMAT = 3
 MOST_CANDIDATES = 6
-ROUNDS = 7  # in each of which every candidate of a product is timed
-BUDGET_S = 5.0  # of timing; products after it are timed at the next load
-LEAST_GAIN = 0.02  # over the default: a smaller gain is not worth sums that differ between cards
-MOST_SPREAD = 0.10  # of the middle half of the default's times: above it the times do not show the card's own speed
-LEAST_BYTES = 4 << 20  # of a product: a smaller one spends most of its time on the launch
-# What a candidate costs: its time at these widths, by weight.
+ROUNDS = 7  # every candidate of a product is timed once per round
+BUDGET_S = 5.0  # seconds of timing per load; the other products are timed at the next load
+LEAST_GAIN = 0.02  # over the default: a smaller gain does not justify sums that differ between cards
+MOST_SPREAD = 0.10  # of the middle half of the default's times: with more, the times are not reliable
+LEAST_BYTES = 4 << 20  # of a product's weights: a smaller product spends most of its time on the launch
+# The cost of a candidate is the weighted mean of its times at these widths: the weight of each width.
 TIMED: Mapping[int, float] = {1: 1.0, 24: 2.0}
 
 AnyProduct = Product | ExpertProduct
 # Seconds by width and round.
 Rounds = Mapping[int, Sequence[float]]
-# Seconds of a launch in one more round, of a product at a width, computed in a way.
+# Times one more round: seconds of one launch of a product, in a way, at a width.
 Measure = Callable[[AnyProduct, Way, int], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a measurement holds for. `kernels`: a hash of the sources and the compiler."""
+    """What a measurement is valid for. `kernels`: a hash of the kernel sources and of the compiler."""
 
     card: str
     multiprocessors: int
@@ -54,9 +54,9 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The way of a product, and how it was found: microseconds of a launch, by weight over the widths.
+    """The chosen way of a product, and its measurements: microseconds of a launch, as a weighted mean over widths.
 
-    `spread`: of the default's times, as a share; above MOST_SPREAD the default is kept, whatever was measured.
+    `spread`: relative spread of the default's times; above MOST_SPREAD the default is kept, whatever was measured.
     """
 
     way: Way
@@ -76,9 +76,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """All that is known of one card. `choices`: by the name of a product. By the name of a target: `passes`,
-    milliseconds of a verify pass by its width; `steps`, of a whole step by the name of a case of a benchmark; `gains`,
-    what the choices bring to whole passes, as a share: where that is little, plans stay as they are."""
+    """All measurements of one card.
+
+    `choices`: by product name. The others are by target name. `passes`: milliseconds of a verify pass by width;
+    `steps`: milliseconds of a whole step by the name of a benchmark case; `gains`: the relative gain of whole passes by
+    the choices. With a small gain, the default plans are used.
+    """
 
     identity: Identity
     choices: Mapping[str, Choice] = field(default_factory=dict)
@@ -92,36 +95,36 @@ class Tuning:
         return tuple((name, choice.way) for name, choice in sorted(self.choices.items()) if choice.way != Way())
 
     def ways_of(self, target: str) -> tuple[tuple[str, Way], ...]:
-        """The same where whole passes of the target gained by them."""
+        """The same as `ways`, if they made whole passes of the target faster; otherwise nothing."""
         return self.ways if self.gains.get(target, 0.0) >= LEAST_GAIN else ()
 
     @property
     def unsteady(self) -> float:
-        """The largest spread that made a product keep its default; 0 where none did."""
+        """The largest spread that made a product keep its default; 0 if there is none."""
         return max((choice.spread for choice in self.choices.values() if choice.unsteady), default=0.0)
 
     @property
     def note(self) -> str:
-        """What a user should know of it, or ""."""
+        """What a user should know about the timings, or ""."""
         if not self.unsteady:
             return ""
         return (
-            f"times of kernels scattered by {self.unsteady:.0%} (expected {MOST_SPREAD:.0%} at most: the card is "
-            "throttled or shared), so plans stay as they are; dflash-tui doctor --tune times them again"
+            f"kernel times varied by {self.unsteady:.0%} (expected at most {MOST_SPREAD:.0%}: the card is throttled or "
+            "shared), so the default plans are used; dflash-tui doctor --tune times the kernels again"
         )
 
     def knows(self, product: AnyProduct, card: Card) -> bool:
-        """Whether nothing is left to choose. A choice that is no candidate comes from an older list, or from a
-        file that was changed, and does not count."""
+        """Whether the product's way is already chosen. A choice that is not among the candidates comes from an older
+        version or from an edited file; it does not count."""
         choice, ways = self.choices.get(str(product)), candidates(product, card)
         return len(ways) == 1 or (choice is not None and choice.way in ways)
 
     def with_choices(self, found: Mapping[str, Choice]) -> Tuning:
-        """This with the choices in `found` added; the gain of whole passes is then not known."""
+        """This tuning with the choices in `found` added; the gain of whole passes is then unknown."""
         return replace(self, choices={**self.choices, **found}, gains={})
 
     def with_gain(self, target: str, plain: Rounds, tuned: Rounds) -> Tuning:
-        """Seconds of whole passes by width and round, on plans as they are and on the choices."""
+        """This tuning with the gain from two timings of whole passes: with default plans and with the choices."""
         return replace(self, gains={**self.gains, target: 1.0 - score(tuned) / score(plain)})
 
     def with_steps(self, target: str, found: Mapping[str, float]) -> Tuning:
@@ -132,15 +135,15 @@ class Tuning:
 
 
 def candidates(product: AnyProduct, card: Card) -> tuple[Way, ...]:
-    """Ways to try, the default first; at most MOST_CANDIDATES. Each is compiled, and none is refused by the card."""
+    """Ways to try, the default first; at most MOST_CANDIDATES, since each must be compiled. The card supports all."""
     if isinstance(product, ExpertProduct):
         return expert_ways(product, card)
     plain = replace(card, way=Way(), ways=())
     default = _planned(product, plain)
-    assert default is not None, "a product that the card has no plan for"
+    assert default is not None, "expected a product that this card has a plan for"
     ways = [Way()]
     if product.split_k is None:
-        # The parts of K on either side: the plan's formula may be wrong, but not by much.
+        # One part of K fewer and one more: the plan's formula may be wrong, but not by much.
         ways += [Way(split_k=count) for count in (default.split_k - 1, default.split_k + 1) if count > 0]
     ways.append(Way(chunked=not default.chunked))
     found: list[Way] = []
@@ -159,8 +162,11 @@ def _planned(product: Product, card: Card) -> Plan | None:
 
 
 def _differs(deal: Plan, default: Plan) -> bool:
-    """Whether a launch differs at some width. None may read weights more often than the default does, or leave
-    more partials than a small L2 can take: what that costs is paid by the next kernel, where it is not timed."""
+    """Whether a launch differs from the default at some width and is worth timing.
+
+    It is not if it reads weights more often than the default, or leaves more partials than a small L2 holds: that would
+    slow down the next kernel, which is not timed here.
+    """
     if len(deal.passes(MAX_COLUMNS)) > len(default.passes(MAX_COLUMNS)):
         return False
     if deal.split_k > 1 and deal.partial_bytes > max(MOST_PARTIALS, default.partial_bytes):
@@ -169,7 +175,7 @@ def _differs(deal: Plan, default: Plan) -> bool:
 
 
 def choose(times: Mapping[Way, Rounds]) -> Choice:
-    """The way of one product, from its times in seconds by width and round; the default's among them."""
+    """The way of one product, from the times of its ways in seconds by width and round, including the default's."""
     scores = {way: score(rounds) for way, rounds in times.items()}
     spread = max(_spread(rounds) for rounds in times[Way()].values())
     order = sorted(scores, key=lambda way: (scores[way], way != Way()))
@@ -188,14 +194,14 @@ def choose(times: Mapping[Way, Rounds]) -> Choice:
 
 
 def score(times: Rounds) -> float:
-    """One figure of times by width, weighed by TIMED."""
+    """The weighted mean of the median times by width, with the weights TIMED."""
     return sum(TIMED[width] * statistics.median(rounds) for width, rounds in times.items()) / sum(
         TIMED[width] for width in times
     )
 
 
 def _spread(rounds: Sequence[float]) -> float:
-    """Range of the middle half over the median: one interrupted round must not count."""
+    """Interquartile range divided by the median: a single interrupted round does not count."""
     if len(rounds) < 2:
         return 0.0
     low, middle, high = statistics.quantiles(rounds, n=4, method="inclusive")
@@ -209,7 +215,7 @@ def tune(
     progress: Progress,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Choice]:
-    """Choices for `products`, in order, until BUDGET_S is used up. The measuring of a product is not cut short."""
+    """Choices for `products`, in order, until BUDGET_S is used up. Measuring a product is never interrupted."""
     found: dict[str, Choice] = {}
     used = 0.0
     for done, product in enumerate(products):
@@ -225,7 +231,7 @@ def tune(
 def _times(product: AnyProduct, ways: Sequence[Way], measure: Measure) -> dict[Way, dict[int, list[float]]]:
     times: dict[Way, dict[int, list[float]]] = {way: {width: [] for width in TIMED} for way in ways}
     for width, turn in itertools.product(TIMED, range(ROUNDS)):
-        # Forwards, then backwards: a card that warms up or slows down affects all of them alike.
+        # Alternate forwards and backwards: a card that warms up or slows down then affects all ways equally.
         for way in ways if turn % 2 == 0 else reversed(ways):
             times[way][width].append(measure(product, way, width))
     return times
@@ -235,14 +241,14 @@ def _times(product: AnyProduct, ways: Sequence[Way], measure: Measure) -> dict[W
 
 
 def path_of(folder: Path, card: str) -> Path:
-    """The file of a card's tuning, next to its compiled kernels."""
+    """The file with a card's tuning, next to its compiled kernels."""
     return folder / f"tuning-{re.sub('[^A-Za-z0-9]+', '-', card).strip('-') or 'card'}.json"
 
 
 def load(folder: Path, identity: Identity) -> tuple[Tuning, str]:
-    """What is kept for `identity`, empty where nothing is, and why a stored file is not used, or "".
+    """The stored tuning for `identity`, or an empty one; and why a stored file is not used, or "".
 
-    Measured under another driver, or with other kernels, or a file that is damaged: all of it is measured again.
+    A file that is damaged, or that was measured with another driver or other kernels, is not used at all.
     """
     path = path_of(folder, identity.card)
     nothing = Tuning(identity)
@@ -266,14 +272,14 @@ def load(folder: Path, identity: Identity) -> tuple[Tuning, str]:
     if found.driver != identity.driver:
         what = f"under driver {found.driver}, this is {identity.driver}"
     elif found.kernels != identity.kernels:
-        what = "with other kernels"
+        what = "before their sources or the compiler changed"
     else:
         what = f"on {found.card} with {found.multiprocessors} multiprocessors"
     return nothing, f"kernels were timed {what}; they are timed again"
 
 
 def store(folder: Path, tuning: Tuning) -> str:
-    """Save it atomically. Returns why it could not be kept, or ""."""
+    """Save the tuning atomically. Returns why it could not be saved, or ""."""
     path = path_of(folder, tuning.identity.card)
     data = {
         "format": FORMAT,
@@ -288,7 +294,7 @@ def store(folder: Path, tuning: Tuning) -> str:
     try:
         write_whole(path, json.dumps(data, indent=1).encode())
     except OSError as error:
-        return f"timings of kernels cannot be kept in {folder} ({error.strerror or error}); every start takes them"
+        return f"kernel timings cannot be saved in {folder} ({error.strerror or error}); every start repeats them"
     return ""
 
 

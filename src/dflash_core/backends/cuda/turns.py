@@ -1,9 +1,11 @@
-"""Passes over the new tokens of a sequence that is still arriving take turns: all of them go through a part of the
-layers before the first goes on to the next part, so that what they take hides behind the copies of the parts to come.
+"""Interleaves the passes over the new tokens of a sequence that is still being copied to the card.
 
-A layer finds what it finds where passes come one after the other: its own memory goes from pass to pass as ever, and a
-chain's keys and values lie where its commit would move them. A pass's step state, and what it hands from one layer to
-the next, are kept between its turns in room that only chunks of prompts use.
+All passes run through one part of the layers before any pass continues with the next part. So passes overlap with the
+copies of the later parts.
+
+For a layer, nothing differs from passes that run one after the other. Its own memory goes from pass to pass, and a
+chain's keys and values are already where its commit would move them. Between the parts, a pass's step state and what
+its layers leave for the next layer are saved in memory that otherwise only chunks of prompts use.
 """
 
 from __future__ import annotations
@@ -21,15 +23,15 @@ from dflash_core.backends.cuda.state import PASS_ROWS
 
 
 class Turns:
-    """Of passes over these chains of tokens, none longer than the first, the first `count`: as many as there is room
-    for."""
+    """The first `count` of the passes over these chains of tokens: as many as fit in memory. No chain may be longer
+    than the first."""
 
     def __init__(self, memory: SequenceMemory, passes: Sequence[Sequence[int]]) -> None:
         rows, buffers, self._state = len(passes[0]), memory.buffers, memory.state
         self._captured = memory.captured.rows[:rows]
         partials = buffers.narrow[: len(buffers.narrow) // PASS_ROWS * rows]
         handed = [tensor for mixer in memory.mixers for tensor in mixer.handed]
-        # Where launches have it; in `_kept` the same of each pass.
+        # The tensors that launches use; `_kept` has a copy of them per pass.
         self._live = (self._state.bytes, self._captured, buffers.h[:rows], partials, *handed)
         wanted = [(tuple(tensor.shape), tensor.dtype) for tensor in self._live]
         size = Arena.need(wanted)
@@ -40,23 +42,24 @@ class Turns:
             send(state, kept[0])
 
     def run(self, arriving: Arrival, passes: Sequence[Sequence[Run]]) -> None:
-        """Run them, but for their commits; each of `passes` is in as many parts as the layers arrive in."""
+        """Run the passes without their commits; each is split into the parts in which the layers arrive."""
         if not self.count:
             return
         arriving.fresh = False
         for part, turns in enumerate(zip(*passes, strict=True)):
             arriving.part(part)
             for kept, run in zip(self._kept, turns):
-                # Between turns there are copies: gdn_recurrence reads a state before it waits for the launch before it.
+                # The copies also separate the passes: gdn_recurrence reads a state before it waits for the previous
+                # launch.
                 _copy(kept, self._live)
                 run()
                 _copy(self._live, kept)
-        arriving.states()  # commits come next
+        arriving.states()  # the commits that follow need them
 
     def finish(self, at: int) -> None:
-        """Where the n-th of them is planted again: leave what its commit needs."""
+        """Restore what the commit of pass `at` needs, after its chain was planted again."""
         self._captured.copy_(self._kept[at][1])
-        self._state.host["pending"] = 0  # the pass has brought the states up to date
+        self._state.host["pending"] = 0  # the pass has updated the states
 
 
 def _copy(tensors: Sequence[Tensor], to: Sequence[Tensor]) -> None:
