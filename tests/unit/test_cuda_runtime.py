@@ -68,7 +68,7 @@ def test_a_driver_too_old() -> None:
 def test_a_program_that_the_driver_refuses() -> None:
     runtime, api = opened()
     api.fails["cuModuleLoadData"] = R.CUDA_ERROR_NO_BINARY_FOR_GPU
-    with pytest.raises(UnsupportedError, match=r"cannot run tree\.cu .*made by CUDA 13\.0; update the driver"):
+    with pytest.raises(UnsupportedError, match=r"cannot run tree\.cu .*compiled with CUDA 13\.0; update the driver"):
         runtime.load(b"code", "tree.cu")
 
 
@@ -79,7 +79,8 @@ def test_a_card_too_old() -> None:
 
 
 def test_a_cpu_build_of_torch_beside_a_driver() -> None:
-    assert "torch 2.13.0+cpu is a CPU build, expected the CUDA 13.0 build" in str(refusal(FakeDriver(), fake_torch(None)))
+    message = str(refusal(FakeDriver(), fake_torch(None)))
+    assert "torch 2.13.0+cpu is a CPU build, expected the CUDA 13.0 build" in message
 
 
 def test_a_vgpu_limit_of_zero() -> None:

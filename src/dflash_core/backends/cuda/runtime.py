@@ -355,7 +355,7 @@ def pack(kernel: str, arg: Argument) -> bytes:
         return arg.tobytes()
     if hasattr(arg, "data_ptr"):
         if not arg.is_cuda or not arg.is_contiguous():
-            raise KernelError(f"{kernel} got a tensor that is strided or not on the GPU, expected a contiguous one there")
+            raise KernelError(f"{kernel} got a tensor that is strided or not on the GPU; expected a contiguous one")
         return int(arg.data_ptr()).to_bytes(8, "little")
     if hasattr(arg, "address"):
         return int(arg.address).to_bytes(8, "little")
