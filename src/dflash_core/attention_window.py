@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LEAST_SINKS = 64
-"""Positions at the beginning that stay in sight under every window: a softmax leans on them."""
-MOST_RUNS = 2  # of positions in sight: the first ones and the last ones
+"""First positions that every window keeps visible: a softmax puts much of its weight on them."""
+MOST_RUNS = 2  # of visible positions: the first ones and the last ones
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionWindow:
-    """The position p sees the first `sinks` positions and the last `size` up to itself; all where `size` is 0.
+    """Position p sees the first `sinks` positions and the last `size` up to itself; all of them where `size` is 0.
 
-    What a position sees follows from its number alone, so plain decoding, chains and trees see the same.
+    What a position sees depends on its number alone, so plain decoding, chains and trees see the same.
     """
 
     size: int = 0
@@ -25,17 +25,17 @@ class AttentionWindow:
         return AttentionWindow(size, max(LEAST_SINKS, system)) if size else EVERYTHING
 
     def hides(self, length: int) -> bool:
-        """Whether one of the first `length` positions does not see all before it."""
+        """Whether any of the first `length` positions does not see all positions before it."""
         return self.size > 0 and length > self.sinks + self.size
 
     def same_until(self, other: AttentionWindow, length: int) -> int:
-        """How many of the first `length` positions see the same under both, whatever is before them."""
+        """How many of the first `length` positions see the same positions under both windows."""
         if self == other:
             return length
         return min([length, *(one.sinks + one.size for one in (self, other) if one.size)])
 
     def runs(self, begin: int, end: int) -> list[slice]:
-        """Of positions 0..end those that some position from `begin` on sees, as runs."""
+        """The positions in 0..end that some position from `begin` on sees, as runs."""
         first = max(begin - self.size + 1, 0) if self.size else 0
         return [slice(0, end)] if first <= self.sinks else [slice(0, self.sinks), slice(min(first, begin), end)]
 

@@ -1,4 +1,4 @@
-"""The types in which keys and values are kept: their names, and the bytes that a position takes.
+"""The types in which keys and values are stored: their names, and the bytes per position.
 
 A row is one head's keys, or values, of one position. The integer types cut it into groups of GROUP numbers with a scale
 of two bytes each; models/cache_rows.py says how, kernels/kv_packed.cuh is its twin on a card.
@@ -28,7 +28,7 @@ class CacheType:
     bytes: int = 0
 
     def row_bytes(self, numbers: int) -> int:
-        """Of a head's row of so many numbers."""
+        """Bytes of a head's row of `numbers` numbers."""
         if self.bytes:
             return numbers * self.bytes
         groups = -(-numbers // GROUP)
@@ -52,7 +52,7 @@ TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class CachePair:
-    """The type of keys, and that of values."""
+    """The type of the keys and the type of the values."""
 
     k: CacheType
     v: CacheType
@@ -71,43 +71,43 @@ class CachePair:
         return self.k.name if self.k == self.v else f"{self.k.name}/{self.v.name}"
 
     def row_bytes(self, numbers: int) -> int:
-        """Of the keys and the values of one head at one position."""
+        """Bytes of the keys and the values of one head at one position."""
         return self.k.row_bytes(numbers) + self.v.row_bytes(numbers)
 
     @property
     def windowed(self) -> CachePair:
-        """What a drafter's layer with a window keeps, which is little: floats, whatever is wished for the others."""
+        """For a drafter's layers with a window: they keep few positions, so always floats, whatever others use."""
         return self if self == EXACT else F16
 
 
 F16 = CachePair.parse("f16")
 EXACT = CachePair(*[CacheType("f32", bytes=4)] * 2)
-"""Floats of the model's own type: the reference's default, which no card keeps."""
+"""Floats of the model's own type: the default of the CPU reference; GPUs do not offer it."""
 
 
 def named(text: str) -> CachePair:
-    """As `CachePair.parse`, and EXACT by its name. Raises KnobError."""
+    """Like `CachePair.parse`, and also takes the name of EXACT. Raises KnobError."""
     return EXACT if text == str(EXACT) else CachePair.parse(text)
 
 
 AUTO = "auto"
 AUTO_PAIRS: Sequence[CachePair] = tuple(map(CachePair.parse, ("f16", "q8_0", "q8_0/q4_0", "q4_0")))
-"""Of what `auto` takes the first that the context fits with, on a card. Three bits cost more than rounded activations
-do: only where they are asked for."""
+"""On a GPU `auto` takes the first of these with which the context fits. Three bits cost more accuracy than rounded
+activations do, so they are used only on request."""
 
 
 KV_HELP = f"auto, {', '.join(TYPES)}, or two as K/V"
 
 
 def checked(text: str) -> str:
-    """`auto`, or a pair as it is written shortest. Raises KnobError."""
+    """`auto`, or a pair in its shortest spelling. Raises KnobError."""
     plain = text.strip().lower()
     return plain if plain == AUTO else str(CachePair.parse(plain))
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A cache that was chosen, and why; `why` is empty where the user named it."""
+    """A chosen pair of cache types, and why; `why` is empty where the user named it."""
 
     pair: CachePair
     why: str = ""

@@ -1,6 +1,6 @@
 """Is the drafter calibrated? Its probabilities compared with how often the target agreed, by draft position.
 
-A position counts in the steps whose walk came to it, because only there is the target's own token known.
+A position counts only in steps whose walk reached it, because only there the target's own token is known.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Draft position `depth`, met `count` times.
+    """Draft position `depth`, reached `count` times.
 
     `said` is the mean probability that the drafter gave its best token, `hit` how often that was the target's token,
     `hit_any` how often the target's was any of the recorded candidates.
@@ -31,7 +31,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Candidates whose probability is between `low` and `high`: how many, their mean, how often the target took one."""
+    """Candidates with a probability between `low` and `high`: how many, their mean, how often the target took one."""
 
     low: float
     high: float
@@ -41,7 +41,7 @@ class Bin:
 
 
 def by_position(steps: Iterable[StepEvent]) -> tuple[Position, ...]:
-    """The drafter's calibration per draft position, over every position that a walk came to."""
+    """The drafter's calibration per draft position, over every position that a walk reached."""
     sums: list[list[float]] = []
     for step in steps:
         for depth, (token, tokens, probs) in enumerate(_met(step)):
@@ -56,7 +56,7 @@ def by_position(steps: Iterable[StepEvent]) -> tuple[Position, ...]:
 
 
 def by_probability(steps: Iterable[StepEvent]) -> tuple[Bin, ...]:
-    """The same over all candidates of all positions met, by the probability that the drafter gave them."""
+    """The same over all candidates of all reached positions, by the probability that the drafter gave them."""
     sums = [[0.0] * 3 for _ in range(BINS)]
     for step in steps:
         for token, tokens, probs in _met(step):
@@ -73,7 +73,7 @@ def by_probability(steps: Iterable[StepEvent]) -> tuple[Bin, ...]:
 
 
 def _met(step: StepEvent) -> Iterable[tuple[int, tuple[int, ...], list[float]]]:
-    """Per draft position that the walk came to: the target's token, the candidates, their probabilities."""
+    """Per draft position that the walk reached: the target's token, the candidates, their probabilities."""
     walked = [step.tree.tokens[node] for node in step.tree.accepted[1:]]
     if step.bonus is not None:
         walked.append(step.bonus)

@@ -20,7 +20,7 @@ def clean(text: str) -> str:
 
 def one_line(text: str, most: int = LINE) -> str:
     """`text` on one line of at most `most` characters; of a longer one the middle is left out."""
-    if len(text) > 4 * most:  # no time is spent on what is left out anyway
+    if len(text) > 4 * most:  # drop most of the middle first: cleaning it would be wasted time
         text = f"{text[: 2 * most]} … {text[-2 * most :]}"
     return _cut(clean(" ".join(text.split())), most)
 
@@ -38,12 +38,12 @@ def _cut(line: str, most: int) -> str:
 
 
 def stripped(text: str) -> str:
-    """`text` without hidden characters, as wide on a terminal as it was: for what has been laid out already."""
+    """`text` without hidden characters, of unchanged width on a terminal: for text that is already laid out."""
     return _HIDDEN.sub(lambda found: MARK if found[0] >= "\ud800" else "", text)
 
 
 def marked(text: str) -> str:
-    """`text` with a mark for each hidden character but tabs, and as long as it was: what points into it stays right."""
+    """`text` with a mark for each hidden character but tabs. The length stays, so indices into it stay valid."""
     return _HIDDEN.sub(lambda found: "\t" if found[0] == "\t" else MARK, text)
 
 
@@ -55,7 +55,7 @@ def escaped(json: str) -> str:
 def encodable(text: str) -> str:
     """`text` with a question mark for each half of a surrogate pair, which no file, database or tokenizer takes.
 
-    Such halves stand for the bytes of names of files, and of words of a command line, that are not UTF-8.
+    Python uses such halves for bytes of file names and command-line arguments that are not UTF-8.
     """
     return text.encode(errors="replace").decode()
 

@@ -33,7 +33,7 @@ UNUSED_TOKEN = 5  # llama.cpp's token type of the padding entries of a vocabular
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """A block drafter. `target_layers` are 0-based, or EMBEDDING: the outputs of these are its features."""
+    """A block drafter. Its features are the outputs of `target_layers`: 0-based indices, or EMBEDDING."""
 
     name: str
     flavour: Flavour
@@ -63,22 +63,22 @@ class DraftConfig:
 
     @property
     def title(self) -> str:
-        """Its kind for people."""
+        """Its kind, as shown to users."""
         return {"dspark": "DSpark", "dflash2": "DFlash 2", "dflash": "DFlash"}[self.kind]
 
     @property
     def depths(self) -> int:
-        """Positions after the anchor that a block proposes for."""
+        """Positions after the anchor for which a block proposes tokens."""
         return self.block_size if self.heads.anchor_first else self.block_size - 1
 
     @property
     def has_offsets(self) -> bool:
-        """Whether d2t holds how far a token is from its row, as checkpoints have it, and not the token."""
+        """Whether d2t holds the offset of each token from its row, as checkpoints do, instead of the token."""
         return self.flavour == "z-lab"
 
     @property
     def layers(self) -> tuple[LayerSpec, ...]:
-        """Its layers; all dimensions of a head are rotated."""
+        """Its layers; RoPE rotates all dimensions of a head."""
         ffn = SwiGLU(self.feed_forward_length)
         sizes = (self.head_count, self.head_count_kv, self.key_length, self.key_length, self.rope_freq_base)
         windows = (self.sliding_window if sliding else 0 for sliding in self.sliding)
@@ -86,7 +86,7 @@ class DraftConfig:
         return tuple(LayerSpec(mixer, ffn) for mixer in mixers)
 
     def position_bytes(self, kv: CachePair) -> int:
-        """What it keeps for every position, also those that a layer with a window does not see any more."""
+        """What it stores for every position, including those that layers with a window no longer see."""
         layers = (layer.mixer for layer in self.layers)
         kept = (kv.windowed if window else kv for window in self.sliding)
         return sum(mixer.position_bytes(one) for mixer, one in zip(layers, kept, strict=True))
@@ -101,7 +101,7 @@ class DraftConfig:
 
 @dataclass(frozen=True, slots=True)
 class MtpConfig:
-    """An MTP head. `index`: its block in the file, which is the number of the trunk's layers."""
+    """An MTP head. `index`: its block in the file; it equals the number of layers of the trunk."""
 
     name: str
     index: int
@@ -116,8 +116,8 @@ class MtpConfig:
         return 1
 
     def position_bytes(self, kv: CachePair) -> int:
-        """Keys and values, and the hidden of the position, floats whatever is wished: after an earlier one, drafting
-        begins with that."""
+        """Keys and values, and the hidden state of the position, always as floats: drafting after an earlier position
+        starts from it."""
         return self.layer.mixer.position_bytes(EXACT) + 4 * self.embedding_length
 
     @property
@@ -161,7 +161,7 @@ def target_config(gguf: GGUFFile) -> ModelSpec:
 
 
 def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
-    """As `target_config`, with the file whose tensors are those of the model: what was fused is apart."""
+    """Like `target_config`, together with the file; its fused tensors are split into those of the model."""
     source, tensors = gguf.path.name, gguf.tensors
     architecture = _architecture(source, Settings(source, gguf.metadata).text("general.architecture"))
     spec = architecture.read(architecture.settings(source, gguf.metadata), Head.of(tensors))
@@ -180,7 +180,7 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
 
 
 def _check_nextn(source: str, tensors: Iterable[str], spec: ModelSpec) -> None:
-    """Refuse a file that counts a layer of its trunk as an MTP block, which would leave it out."""
+    """Refuse a file that counts a layer of its trunk as an MTP block: the layer would be left out."""
     for index in range(spec.block_count, spec.block_count + spec.nextn_predict_layers):
         prefix = f"blk.{index}."
         held = [name for name in tensors if name.startswith(prefix)]
@@ -223,7 +223,7 @@ def target_weights(gguf: GGUFFile, config: ModelSpec) -> list[TensorInfo]:
 
 
 def check_pair(target: ModelSpec, draft: DraftConfig, target_mask_token: int | None) -> tuple[str, ...]:
-    """Whether the drafter fits the target: raises MismatchError if not, else returns what is worth saying.
+    """Check that the drafter fits the target. Raises MismatchError if not, else returns notes for the user.
 
     `target_mask_token` is the mask token of the target's vocabulary, used where the drafter's file names none.
     """
@@ -253,16 +253,16 @@ def check_pair(target: ModelSpec, draft: DraftConfig, target_mask_token: int | N
 
 
 def _rope_base(target: ModelSpec) -> float:
-    """That of the target's first attention layer; 0 where it has none."""
+    """The rotary base of the target's first attention layer; 0 where it has none."""
     return next((layer.rope_base for layer in target.of(Attention)), 0.0)
 
 
 NAMES_EXPERTS = re.compile(r"(?<![a-z0-9])a\d+(\.\d+)?b(?![a-z0-9])|moe", re.IGNORECASE)
-"""What a name says of a model with experts: "35B-A3B"."""
+"""The part of a name that marks a model with experts, as in "35B-A3B"."""
 
 
 def generation(name: str) -> str:
-    """The generation of Qwen in a model's name, as "3.8"; "" where it says none."""
+    """The generation of Qwen in a model's name, such as "3.8"; "" where there is none."""
     found = re.search(r"qwen[-_ ]?(\d+(?:\.\d+)?)", name, re.IGNORECASE)
     return found[1] if found else ""
 
@@ -277,9 +277,9 @@ def _pair_notes(target: ModelSpec, draft: DraftConfig, target_mask_token: int | 
     if has_experts(target) != bool(NAMES_EXPERTS.search(draft.name)):
         # A sibling may have the same width, depth and vocabulary; then only the name distinguishes them.
         if has_experts(target):
-            said = "says nothing of experts, which this target has: if it was made for a dense model"
+            said = "does not mention experts, which this target has: if it was made for a dense model"
         else:
-            said = "speaks of experts, which this target does not have: if it was made for a model that has them"
+            said = "mentions experts, which this target does not have: if it was made for a model that has them"
         notes.append(f"the drafter's name {said}, few drafts will be accepted")
     if draft.mask_token_id is None:
         notes.append(f"the drafter names no mask token: {target_mask_token} is taken from the target")
@@ -297,12 +297,12 @@ def _pair_notes(target: ModelSpec, draft: DraftConfig, target_mask_token: int | 
 
 
 def unused_heads(target: ModelSpec) -> str:
-    """The note that its MTP blocks do nothing."""
+    """The note that its MTP blocks are unused."""
     return f"the target's {target.nextn_predict_layers} MTP block(s) are not used"
 
 
 def paired(target: ModelSpec, draft: DraftConfig, target_mask_token: int | None) -> DraftConfig:
-    """The drafter's configuration for this target, with what its file leaves open filled in."""
+    """The drafter's configuration for this target; values that its file leaves open are filled in."""
     # lucebox's converter writes a wrong rope base where it finds none, and its runtime takes the target's.
     from_target = draft.flavour == "lucebox" or not draft.rope_freq_base
     return dataclasses.replace(
@@ -313,7 +313,7 @@ def paired(target: ModelSpec, draft: DraftConfig, target_mask_token: int | None)
 
 
 def unusual(gguf: GGUFFile, config: ModelSpec) -> tuple[str, ...]:
-    """What a user of this file may want to know: accepted, but not what most files are like."""
+    """Notes for the user: properties that are accepted but unusual."""
     notes = []
     if len(gguf.shards) > 1:
         notes.append(f"split into {len(gguf.shards)} files")

@@ -1,4 +1,4 @@
-"""Chat turns over a decoder: the prompt of each turn, its pieces as they come, and nothing lost when it breaks off."""
+"""Chat turns over a decoder: the prompt of each turn, its pieces as they come; an interrupted turn keeps its text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.turns import Turns
 
 OnPrefill = Callable[[int, int], None]
-SLOW_TEMPLATE_S = 1.5  # a template that takes this long renders only the prompt: the user may be waiting to stop
+SLOW_TEMPLATE_S = 1.5  # a template slower than this renders only the prompt: the user may be waiting to stop
 
 
 class GenerationEngine(Protocol):
@@ -34,9 +34,10 @@ class GenerationEngine(Protocol):
     `generate` yields one PrefillEvent, then StepEvents. The last event has `stop` set, except where it was cancelled
     between two steps; a stop token is the last id of its `tokens`. `keep` are prompt lengths after which the recurrent
     state, which cannot be rewound, is to be kept for a later prompt with the same beginning. `guard` watches the answer
-    and may halt it. `sinks`: tokens at the beginning that an attention window always shows; it is only given where a
-    window is asked for. `cancel` may be called from any thread; `change`, between two events, has the answer go on with
-    other knobs as soon as it can. `learned` is what answers have taught about the drafter so far.
+    and may halt it. `sinks`: tokens at the beginning that an attention window always shows; passed only where a window
+    is requested. `cancel` may be called from any thread. `change`, called between two events, makes the answer continue
+    with other knobs as soon as possible. `learned` is what the policy has learned about the drafter from answers so
+    far.
     """
 
     @property
@@ -62,7 +63,7 @@ class GenerationEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The names under which turns are kept: target and drafter, and what the drafter can do (None: none is loaded)."""
+    """Target and drafter: the names under which turns are stored, and the drafter's capabilities (None: no drafter)."""
 
     target: str = ""
     draft: str = ""
@@ -71,7 +72,7 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `report` tells how an answer came about, where it was generated here."""
+    """One message. `report`: how an answer was generated; None unless it was generated here."""
 
     role: Literal["system", "user", "assistant"]
     content: str
@@ -100,8 +101,8 @@ def build_prompt(
     thinking: bool,
     variables: Mapping[str, str | bool] = {},
 ) -> Prompt:
-    """The prompt that asks for the answer to the last of `messages`. `variables` are what the template is given beside
-    `thinking`, see `ChatTemplate.reasoning`. Raises TemplateError."""
+    """The prompt that asks for the answer to the last of `messages`. `variables`: what the template gets in addition
+    to `thinking`, see `ChatTemplate.reasoning`. Raises TemplateError."""
     turns = [_to_template(message) for message in messages]
     began = time.monotonic()
     now = render_ids(tokenizer, template, turns, thinking=thinking, variables=variables)

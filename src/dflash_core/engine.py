@@ -47,11 +47,11 @@ class Engine:
     """A target with or without its drafter, ready to answer. Without one it decodes plainly.
 
     `context_length` is cut to the model's own; by default it is what fits half of the free memory, 32,768 at most.
-    `kept`: where what is learned of each drafter is kept, in their order; else it is forgotten with the engine.
-    `kv`: how keys and values are kept: "auto", a name of cache_types.TYPES, or two as "K/V"; the attribute says what
+    `kept`: files for what is learned about each drafter, in their order; without them it is lost with the engine.
+    `kv`: how keys and values are stored: "auto", a name of cache_types.TYPES, or two as "K/V"; the attribute says what
     was chosen, and why.
-    `states`: where states of conversations are kept that the session does not hold; without it in a store of its own.
-    `window`: of attention that answers will be asked for with, which memory is kept for; 0 for none.
+    `states`: the store for states of conversations other than the session's; by default the engine makes its own.
+    `window`: the attention window of coming answers, for which memory is planned; 0 for none.
     Raises MismatchError for a drafter loaded for another target, ContextError for a context length below 2, KnobError
     for a type of cache that there is not, and OutOfMemoryError where the context does not fit.
     """
@@ -125,11 +125,11 @@ class Engine:
         return SeveralPolicy(host) if len(host) > 1 else learners[0]
 
     def forget_learned(self) -> None:
-        """Begin with start values again, on disk too; not while an answer is under way."""
+        """Reset to the start values, on disk too; not while an answer is under way."""
         for at, learner in enumerate(self._learners):
             learner.reset(self.kept[at].forget() if at < len(self.kept) else PairState())
 
-    # ---- Answering, all of it the runner's ---------------------------------------------------------------------------
+    # ---- Answering: delegated to the runner --------------------------------------------------------------------------
 
     @property
     def context_length(self) -> int:
@@ -142,7 +142,7 @@ class Engine:
 
     @property
     def limits(self) -> Limits:
-        """What answers can be asked for."""
+        """The limits for the knobs of an answer."""
         most = self.target.config.context_length
         return replace(self.runner.limits, reasoning=self.target.template.reasoning, most_context=most)
 
@@ -161,18 +161,18 @@ class Engine:
         return self._watched(events)
 
     def _watched(self, events: Iterator[Event]) -> Iterator[Event]:
-        """Where memory runs out, say who holds what and what would help."""
+        """Where memory runs out, report who holds what and what would help."""
         try:
             yield from events
         except OutOfMemoryError:
             raise self.ran_out() from None
 
     def ran_out(self) -> RanOutError:
-        """The message where memory runs out in mid-turn. The next turn may have enough again."""
+        """The error for memory that runs out in mid-turn. The next turn may have enough again."""
         held = self.memory()
         reckoner = self.target.reckoner(self.draft)
         setup = replace(reckoner.base, context=self.context_length, kv=self._setup.kv)
-        # All that is not somebody else's: what this engine holds would be free for another way of loading it.
+        # All that other processes do not hold: what this engine holds would be free if it were loaded in another way.
         others = sum(one.bytes for one in held.components if one.name == OTHERS)
         found = fits.plan(reckoner, setup, available=held.total - others)
         return fits.ran_out(found, held)
@@ -182,7 +182,7 @@ class Engine:
         self.runner.cancel()
 
     def change(self, knobs: Knobs) -> None:
-        """Between two events: have the answer under way go on with these knobs."""
+        """Between two events: make the answer under way continue with these knobs."""
         self.runner.change(knobs)
 
     def learned(self) -> tuple[FoundRow, ...]:
@@ -198,10 +198,10 @@ class Engine:
         return self.runner.propose(before, root, knobs)
 
     def scratch(self) -> AbstractContextManager[None]:
-        """Other prompts may be answered inside; afterwards the session is restored."""
+        """Other prompts may be answered inside this block; afterwards the session is restored."""
         return self.runner.scratch()
 
-    # ---- What it is --------------------------------------------------------------------------------------------------
+    # ---- Description -------------------------------------------------------------------------------------------------
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -222,7 +222,7 @@ class Engine:
         return (*notes, *(self.draft.notes if self.draft else ()))
 
     def memory(self) -> MemoryBreakdown:
-        """Bytes by component at full context, and what is really held."""
+        """Predicted bytes by component at full context, and the bytes really held."""
         target, draft = self.target, self.draft
         drafting = draft.config if draft else None
         detail = weights_detail(target.config.block_count, target.host_bytes)
@@ -240,7 +240,7 @@ class Engine:
 
 
 def _choice(reckoner: Reckoner, setup: Setup, wished: str) -> Choice:
-    """How keys and values are kept, and why where `auto` chose it."""
+    """How keys and values are stored, and why, where `auto` chose it."""
     before = reckoner.auto[: reckoner.auto.index(setup.kv)] if wished == AUTO else ()
     why = f"{setup.context:,} positions do not fit as {' or '.join(before)}" if before else ""
     return Choice(named(setup.kv), why)
@@ -286,17 +286,17 @@ def load_pair(
 
 
 def _space(target: Target, draft: Draft | None) -> str:
-    """What states of this pair are kept under: they fit no other."""
+    """The key under which states of this pair are stored: they fit no other pair."""
     try:
         file = fingerprint(target.file.path)
-    except OSError:  # it is gone: then they fit nothing but this very engine
+    except OSError:  # the file no longer exists: then states fit only this engine instance
         file = f"{id(target)}"
     drafter = f"{draft.capabilities.kind} {draft.config and draft.config.name} {draft.weight_bytes}" if draft else ""
     return f"{type(target).__name__} {file} {drafter}"
 
 
 def _kept(folder: Path | None, target: Target, draft: OpenedDraft) -> tuple[Kept, ...]:
-    """Where what is learned of each drafter is kept; start values may ship with one all the same."""
+    """Where what is learned about each drafter is stored; a drafter may also ship with start values."""
     found = []
     for one in draft.parts if isinstance(draft, OpenedSeveral) else (draft,):
         file = one.file.path if one.file is not None else None

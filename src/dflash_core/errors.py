@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from dflash_core.clean import LINE, one_line
 
-MESSAGE = LINE - 40  # characters; what is put in front of a message has room in its line
+MESSAGE = LINE - 40  # characters; leaves space on the line for a prefix
 
 
 class Code(enum.StrEnum):
-    """What a refusal is about, where a front end has a remedy of its own: a key to press, an option to give."""
+    """Identifies errors for which a front end has a remedy of its own: a key to press, an option to give."""
 
     TURN_NOT_HELD = "turn not held"
     NO_DRAFTER = "no drafter"
@@ -36,9 +36,9 @@ class Shortage:
 
 class DFlashError(Exception):
     """Base of all refusals. `str(error)` is a single line of at most `MESSAGE` characters that can be shown to a user
-    as it is, whatever a file has put into it.
+    as it is, even where parts of it come from a file.
 
-    It names no key and no option of a front end; those who have them add them by `code`, None where there are none.
+    It names no key and no option of a front end. A front end adds its own by `code`, which is None where none apply.
     """
 
     def __init__(self, message: str, *, code: Code | None = None) -> None:
@@ -47,7 +47,7 @@ class DFlashError(Exception):
 
 
 class FormatError(DFlashError):
-    """A file is not what its name promises: wrong magic, truncated, forged counts, missing keys or tensors."""
+    """A file is not of the expected format: wrong magic, truncated, forged counts, missing keys or tensors."""
 
 
 class InputError(FormatError):
@@ -74,11 +74,11 @@ class TemplateError(DFlashError):
 
 
 class LateTemplateError(TemplateError):
-    """A chat template that was ended at its limit of time."""
+    """A chat template that was stopped at its time limit."""
 
 
 class KnobError(DFlashError):
-    """A parameter that does not exist, does not parse, or lies outside its range."""
+    """A parameter that does not exist, does not parse, or is out of range."""
 
 
 class ContextError(DFlashError):
@@ -118,7 +118,7 @@ class KernelError(DFlashError):
 
 
 def not_finite(model: str, position: int) -> NumericsError:
-    """What is said of a model, "target" or "drafter", whose logits are no numbers."""
+    """The message about a model, "target" or "drafter", whose logits are NaN or infinite."""
     files = "its file" if model == "target" else "its file, or the target's, whose head it borrows,"
     return NumericsError(
         f"the {model} produced numbers that are not finite at position {position}, expected logits; "

@@ -42,7 +42,7 @@ class StepTree:
 
     `probs[i]` is the drafter's own probability of node i at its depth (1 for the root), `path_probs[i]` the product
     along its path. `accepted` lists the nodes of the accepted path, the root first. `values[i]`: the learned chance
-    that the walk comes to node i, where the policy goes by it. `copied`: the nodes that came from the text.
+    that the walk reaches node i, where the policy uses it. `copied`: the nodes that came from the text.
     """
 
     tokens: tuple[int, ...]
@@ -57,10 +57,10 @@ class StepTree:
 
 @dataclass(frozen=True, slots=True)
 class StepDrafts:
-    """What the drafter offered after the root: per depth, from 1 on, its candidates, best first.
+    """The drafter's candidates after the root: per depth, from 1 on, best first.
 
     `tokens[d - 1][r]` has the log-probability `log_probs[d - 1][r]` (nats, normalised over the whole vocabulary at the
-    tree temperature). The tree holds some of them; which, budget and `p_min` decide.
+    tree temperature). Budget and `p_min` decide which of them the tree holds.
     """
 
     tokens: tuple[tuple[int, ...], ...] = ()
@@ -69,8 +69,8 @@ class StepDrafts:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What `auto` knew of a step. `brings[i]`: the tokens that a tree of SHOWN_ROWS[i] rows was expected to bring, as
-    far as it was built; `rows`: how many `auto` took, or would have taken where the budget was fixed."""
+    """What `auto` knew of a step. `brings[i]`: the tokens expected from a tree of SHOWN_ROWS[i] rows, as far
+    as it was built; `rows`: how many `auto` chose, or would have chosen where the budget was fixed."""
 
     brings: tuple[float, ...]
     rows: int
@@ -80,7 +80,7 @@ SHOWN_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 
 
 def brings(values: Sequence[float]) -> tuple[float, ...]:
-    """Tokens that trees of SHOWN_ROWS rows would bring, as far as there are nodes; `values` of the nodes in order."""
+    """Expected tokens of trees of SHOWN_ROWS rows, as far as there are nodes; `values` of the nodes in order."""
     return tuple(round(sum(values[:rows]), 4) for rows in SHOWN_ROWS if rows <= len(values))
 
 
@@ -90,9 +90,9 @@ DEFAULT_KNOBS = Knobs()
 
 @dataclass(frozen=True, slots=True)
 class GuardEvent:
-    """A guard stepped in: its `trigger`, the `part` of the turn that it watched, what it did, and what it `found`.
+    """A guard intervened: its `trigger`, the `part` of the turn that it watched, what it did, and what it `found`.
 
-    "close": the model's own end of thinking was put in its place. "stop": the answer ended.
+    "close": the model's end-of-thinking tokens were inserted. "stop": the answer ended.
     """
 
     trigger: Literal["thinking budget", "loop"]
@@ -102,7 +102,7 @@ class GuardEvent:
 
     @property
     def summary(self) -> str:
-        """In one line for people."""
+        """One line, as shown to users."""
         done = "thinking was closed" if self.action == "close" else "the answer was stopped"
         what = self.found if self.trigger == "thinking budget" else f"a loop in the {self.part}: {self.found}"
         return f"{done}: {what}"
@@ -112,7 +112,7 @@ class GuardEvent:
 class PrefillEvent:
     """The prompt has been read and the first token of the answer drawn: `tokens` holds just that one.
 
-    Where the prompt was cancelled half-way `tokens` is empty and `stop` says so.
+    Where the prompt was cancelled half-way `tokens` is empty and `stop` gives the reason.
     """
 
     tokens: tuple[int, ...]
@@ -122,18 +122,18 @@ class PrefillEvent:
     mode: EffectiveMode
     reason: str
     stop: Stop | None = None
-    kv: str = ""  # how keys and values are kept, "" where it is not known
+    kv: str = ""  # types of keys and values, "" where they are not known
 
 
 @dataclass(frozen=True, slots=True)
 class StepEvent:
     """One speculative step. `tokens`: the accepted drafts and the token drawn after them, cut at a stop.
 
-    `drafted_depth` is the deepest drafted position, `accepted_depth` how deep the walk went. Where the answer ends
-    inside the accepted path, the walk (and `tree.accepted`) goes on past what was committed. `drafts` are all
-    candidates that were there to choose from, `bonus` the token that the target drew after the last accepted one,
-    `knobs` what this step ran with, `choice` what was known where `auto` had a say. `guard`: a guard stepped in; with
-    "close" the tokens are its own, not the target's. `drafter`: the kind that drafted, "" where none was asked.
+    `drafted_depth` is the deepest drafted position, `accepted_depth` the depth that the walk reached. Where the answer
+    ends inside the accepted path, the walk (and `tree.accepted`) continues past what was committed. `drafts` are all
+    candidates for the tree, `bonus` the token that the target drew after the last accepted one,
+    `knobs` the settings of this step, `choice` what `auto` knew where it decided. `guard`: a guard intervened; with
+    "close" the tokens are the guard's, not the target's. `drafter`: the kind that drafted, "" where none did.
     """
 
     tokens: tuple[int, ...]
@@ -169,7 +169,7 @@ Event = PrefillEvent | StepEvent
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """An event with the text that it made readable; either string may be empty while bytes are held back.
+    """An event with its decoded text; either string may be empty while incomplete bytes are held back.
 
     `at`: seconds since its turn began.
     """
@@ -184,7 +184,7 @@ class Piece:
 class PartStats:
     """Figures of a turn's reasoning, or of its answer; the counts are those of `TurnStats`.
 
-    `seconds`: from step to step; a first token takes none.
+    `seconds`: the time of the steps; a first token counts none.
     """
 
     steps: int = 0
@@ -215,13 +215,13 @@ class DrafterStats:
 
 @dataclass(frozen=True, slots=True)
 class TurnStats:
-    """Figures of one turn. `accept_rate_by_depth[d-1]`: of the steps that drafted depth d, the part that reached it.
+    """Figures of one turn. `accept_rate_by_depth[d-1]`: of the steps that drafted depth d, the share that reached it.
 
-    `decode_s` is the wall time of the steps alone, so `tokens_per_second` leaves prefill and its token out.
+    `decode_s` is the wall time of the steps alone, so `tokens_per_second` excludes prefill and its token.
     `drafted` counts the positions that the drafter proposed tokens for, `verified` the tree nodes that the target ran
     below the root, `accepted` those of them that it agreed with; `lengths[n]` the steps that committed n tokens.
-    `copied` and `copied_accepted`: of both, the nodes that came from the text; the others are the drafter's.
-    `nodes[n]`: the steps that verified n nodes. `kv`: how keys and values were kept.
+    `copied` and `copied_accepted`: the nodes of each that came from the text; the others are the drafter's.
+    `nodes[n]`: the steps that verified n nodes. `kv`: the types of keys and values.
     """
 
     steps: int
@@ -249,17 +249,17 @@ class TurnStats:
 
     @property
     def accepted_per_verified(self) -> float:
-        """Accepted nodes over verified ones: what of the target's work on drafts came to something."""
+        """Accepted nodes over verified ones: the useful share of the target's work on drafts."""
         return self.accepted / self.verified if self.verified else 0.0
 
     @property
     def prefill_tokens_per_second(self) -> float:
-        """Prompt tokens that were not reused, over the time to the first token."""
+        """Prompt tokens that were not reused, divided by the time to the first token."""
         return (self.prompt_tokens - self.reused_tokens) / self.ttft_ms * 1e3 if self.ttft_ms > 0 else 0.0
 
 
 class StepTotals:
-    """Sums over the steps of a turn, so far or in all: what a live meter and a finished turn both show."""
+    """Sums over the steps of a turn, running or complete: what a live meter and a finished turn both show."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -302,7 +302,7 @@ class StepTotals:
 
     @property
     def drafters(self) -> tuple[DrafterStats, ...]:
-        """By kind of drafter, in the order in which they came."""
+        """By kind of drafter, in order of first use."""
         return tuple(self._drafters.values())
 
     @property
@@ -312,7 +312,7 @@ class StepTotals:
 
     @property
     def accept_rates(self) -> tuple[float, ...]:
-        """By depth, of the steps that drafted it, the part whose walk reached it."""
+        """By depth, of the steps that drafted it, the share whose walk reached it."""
         return tuple(reached / drafted for reached, drafted in zip(self.reached, self.drafted, strict=True))
 
     @property
@@ -329,7 +329,7 @@ class PartTotals:
         self._tokens = {"thinking": 0, "answer": 0}  # first tokens of a turn too
         self._seconds = {"thinking": 0.0, "answer": 0.0}
         self._part: Literal["thinking", "answer"] | None = None
-        self._waiting: list[Piece] = []  # tags and half characters, before it is known what they begin
+        self._waiting: list[Piece] = []  # tags and partial characters, until it is known which part they begin
         self._at: float | None = None
 
     def add(self, piece: Piece) -> None:
@@ -352,7 +352,7 @@ class PartTotals:
         self._waiting.clear()
 
     def stats(self, part: Literal["thinking", "answer"]) -> PartStats:
-        """What has been counted of one part so far."""
+        """The counts of one part so far."""
         it, seconds = self._totals[part], self._seconds[part]
         return PartStats(
             it.steps, self._tokens[part], it.acceptance_length, seconds, it.tokens / seconds if seconds > 0 else 0.0,
@@ -374,7 +374,7 @@ def turn_stats(
 
 
 def so_far(prefill: PrefillEvent, totals: StepTotals, decode_s: float, parts: PartTotals) -> TurnStats:
-    """The figures of a turn that has come this far."""
+    """The figures of the turn so far."""
     return TurnStats(
         steps=totals.steps,
         tokens=totals.tokens + len(prefill.tokens),
@@ -403,8 +403,8 @@ def so_far(prefill: PrefillEvent, totals: StepTotals, decode_s: float, parts: Pa
 
 @dataclass(frozen=True, slots=True)
 class FoundRow:
-    """A kind of candidate: how often it was tried, and the mean chance that the drafter stated, that was learned before
-    each trial, and that was found."""
+    """A kind of candidate: how often it was tried, and three mean chances: the one that the drafter stated, the one
+    learned before each trial, and the one measured."""
 
     kind: str
     trials: int
@@ -415,10 +415,10 @@ class FoundRow:
 
 @dataclass(frozen=True, slots=True)
 class TurnReport:
-    """What a turn was: its text, its ids, what really ran and why, the knobs asked for, the figures, its guards.
+    """A finished turn: its text, its ids, what really ran and why, the requested knobs, the figures, its guards.
 
     `learned`: what the policy had learned of the pair when the turn ended, this turn and all before it. `effort`: the
-    level of reasoning that the template was given.
+    reasoning level passed to the template.
     """
 
     text: str
@@ -434,7 +434,7 @@ class TurnReport:
     effort: Effort = ""
 
     def timings(self) -> dict[str, float]:
-        """The figures under the names that servers of local models use: `draft_n` are the draft tokens that were
+        """The figures under the names that local model servers use: `draft_n` counts the draft tokens that were
         verified, alternatives included, `draft_n_accepted` those of them that the target agreed with."""
         stats = self.stats
         read, predicted = stats.prompt_tokens - stats.reused_tokens, stats.tokens - 1

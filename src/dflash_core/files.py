@@ -1,7 +1,7 @@
-"""Reading files that are named as input, and writing files whole.
+"""Reads input files, and writes files atomically.
 
-Input is a regular file, of which no more is read than is said: a FIFO, a device or a socket would block for ever, or
-never end.
+Input must be a regular file, and a limit bounds what is read: a FIFO, a device or a socket would block forever or never
+end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dflash_core.errors import InputError
 
 _KINDS = (
     (stat.S_ISDIR, "a folder, expected a file; name a file inside it"),
-    (stat.S_ISFIFO, "a FIFO, expected a regular file; write what comes out of it to a file first"),
+    (stat.S_ISFIFO, "a FIFO, expected a regular file; write its output to a file first"),
     (stat.S_ISSOCK, "a socket, expected a regular file"),
     (stat.S_ISCHR, "a device, expected a regular file"),
     (stat.S_ISBLK, "a device, expected a regular file"),
@@ -26,9 +26,9 @@ _KINDS = (
 
 
 def open_input(path: Path) -> BinaryIO:
-    """A regular file, open for reading, unbuffered. Raises InputError for what is none; OSError as `open` does."""
+    """A regular file, open for reading, unbuffered. Raises InputError for anything else; OSError as `open` does."""
     check_regular(path)
-    # It may have become a FIFO meanwhile, and opening one waits for a writer.
+    # It may have become a FIFO since the check, and opening one waits for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         _check_mode(path, os.fstat(descriptor).st_mode)
@@ -47,9 +47,9 @@ def open_output(path: Path) -> BinaryIO:
 
 @contextlib.contextmanager
 def writing(path: Path, *, mode: int = 0o666, sync: bool = False) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` once the block is done. Where the block or the disk fails, `path` is as it
-    was. `mode`: of a new file. `sync`: after a loss of power too; for what cannot be made again. Raises OSError."""
-    path = Path(os.path.realpath(path))  # a link to a file of settings stays one
+    """A file that replaces `path` when the block ends. If the block or the disk fails, `path` is unchanged. `mode`: of
+    a new file. `sync`: survive a loss of power too; for data that cannot be made again. Raises OSError."""
+    path = Path(os.path.realpath(path))  # a symbolic link to a settings file stays a link
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name[:40]}-{secrets.token_hex(8)}.part")
     before = None
@@ -70,7 +70,7 @@ def writing(path: Path, *, mode: int = 0o666, sync: bool = False) -> Iterator[Bi
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
-    """Write a file, or leave it as it was. Raises OSError."""
+    """Write a file completely, or leave it unchanged. Raises OSError."""
     with writing(path, sync=sync) as file:
         file.write(data)
 
@@ -82,7 +82,7 @@ def read_input(path: Path, most: int) -> bytes:
 
 
 def read_most(file: BinaryIO, most: int, name: str) -> bytes:
-    """All that a stream holds, at most `most` bytes of it. Raises InputError where it goes on after them."""
+    """The content of a stream of at most `most` bytes. Raises InputError if it is longer."""
     parts: list[bytes] = []
     left = most + 1
     while left and (part := file.read(min(left, 1 << 20))):
@@ -94,7 +94,7 @@ def read_most(file: BinaryIO, most: int, name: str) -> bytes:
 
 
 def folder_name(folder: Path) -> str:
-    """What a folder of a model is called: in a hub's cache by its repository, for there the folder is a checksum."""
+    """The display name of a model folder: in a hub's cache the repository's name, because the folder is a checksum."""
     repository = folder.parent.parent.name
     if folder.parent.name == "snapshots" and repository.startswith("models--"):
         return repository.rpartition("--")[2]
@@ -102,7 +102,7 @@ def folder_name(folder: Path) -> str:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is there and is no regular file. Raises InputError; OSError but for a missing file."""
+    """Refuse a path that exists and is not a regular file. Raises InputError; OSError except for a missing file."""
     with contextlib.suppress(FileNotFoundError):
         _check_mode(path, path.stat().st_mode)
 

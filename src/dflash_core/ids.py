@@ -1,4 +1,4 @@
-"""Token ids that come from outside, checked before they reach a model."""
+"""Checks token ids from outside before they reach a model."""
 
 from __future__ import annotations
 

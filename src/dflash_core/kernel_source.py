@@ -1,4 +1,4 @@
-"""Kernel sources on disk: which files one of them is made of, and a name for their joint content."""
+"""Kernel sources on disk: the files that a kernel includes, and a hash of their joint content."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+["<]([^">]+)[">]', re.MULTILI
 def closure(path: Path, include: Iterable[Path] = ()) -> dict[Path, str]:
     """The text of `path` and of every file it includes, each once, in the order of first mention.
 
-    Looked for beside the including file, then in `include`. What is found nowhere comes with the compiler and is
-    covered by the compiler's version.
+    Includes are searched next to the including file, then in `include`. A file found in neither belongs to the
+    compiler and is covered by the compiler's version.
     """
     folders = list(include)
     texts: dict[Path, str] = {}
@@ -32,7 +32,7 @@ def closure(path: Path, include: Iterable[Path] = ()) -> dict[Path, str]:
 
 
 def content_hash(texts: Mapping[Path, str], *settings: object) -> str:
-    """Names the sources and all that the result depends on beside them. Folders do not matter, file names do."""
+    """A hash of the sources and of everything else that the result depends on. Folders do not matter, file names do."""
     digest = hashlib.sha256()
     for part in (*settings, *(item for path, text in texts.items() for item in (path.name, text))):
         data = str(part).encode()

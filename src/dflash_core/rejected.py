@@ -1,4 +1,4 @@
-"""What a step's tree left out and why, worked out again from the candidates that the step recorded."""
+"""The candidates that a step's tree left out and why, recomputed from the candidates that the step recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Why = Literal["p_min", "budget", "chain", "not drafted", "no depth left"]
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A candidate that stood for a place under node `parent` and found none.
+    """A candidate for a place under node `parent` that was not chosen.
 
     `prob` is its own probability at its depth, `path_prob` the product along its path.
     """
@@ -34,7 +34,7 @@ class FirstRejection:
     """Where the walk left the tree: after `node` the target drew `token`.
 
     `rank` (0 the best) and `prob` are the drafter's for it, None where it is not among the recorded candidates; `why`
-    tells what kept it out of the tree.
+    is the reason that it is not in the tree.
     """
 
     node: int
@@ -45,9 +45,9 @@ class FirstRejection:
 
 
 def rejected(step: StepEvent) -> tuple[Rejected, ...]:
-    """The candidates that the tree's builder looked at and did not take: under each node the best one left.
+    """The candidates that the tree builder considered and did not choose: under each node the best one left.
 
-    Likelier paths first. What stands after them, later siblings and all descendants, was never looked at.
+    Likelier paths first. Later siblings and all descendants were never considered.
     """
     tree, drafts = step.tree, step.drafts
     children = Counter(tree.parents[1:])
@@ -64,7 +64,7 @@ def rejected(step: StepEvent) -> tuple[Rejected, ...]:
 
 
 def first_rejection(step: StepEvent) -> FirstRejection | None:
-    """Where the target went its own way; None where the step does not say what it drew there."""
+    """Where the target drew a token outside the tree; None where the step does not record what it drew there."""
     if step.bonus is None:
         return None
     node, depth, rank = step.tree.accepted[-1], step.accepted_depth, step.bonus_rank
@@ -75,7 +75,7 @@ def first_rejection(step: StepEvent) -> FirstRejection | None:
 
 
 def _why(step: StepEvent, depth: int, rank: int) -> Why:
-    """What kept a candidate out of the tree. The best one of depth 1 is exempt from `p_min`."""
+    """Why a candidate is not in the tree. The best one of depth 1 is exempt from `p_min`."""
     p_min = step.knobs.p_min
     if (depth or rank) and p_min > 0 and step.drafts.log_probs[depth][rank] < math.log(p_min):
         return "p_min"

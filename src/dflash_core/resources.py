@@ -21,7 +21,7 @@ def themes_dir() -> Path:
 
 
 def _find(packaged: Path, checkout: Path) -> Path:
-    """The packaged folder wins: a wheel's parent folders are not ours, whatever they hold."""
+    """Prefers the packaged folder: a wheel's parent folders do not belong to this project."""
     for folder in (packaged, checkout):
         if folder.is_dir():
             return folder

@@ -1,4 +1,4 @@
-"""The runner: prompts in, events out, on any backend. Reuses what two prompts share, and stops where it should."""
+"""The runner: prompts in, events out, on any backend. It reuses shared prefixes and applies stop conditions."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Runner:
         kv: str = "",
         snapshots: Snapshots | None = None,
     ) -> None:
-        """`policy`: what picks the steps of all answers; without one the knobs alone do. `kv`: how the backend keeps
-        keys and values, which events tell. `snapshots`: where sequences are kept that the session does not hold."""
+        """`policy`: picks the steps of all answers; without one the knobs alone decide. `kv`: the backend's types of
+        keys and values, for events. `snapshots`: the store for sequences that the session does not hold."""
         self.backend, self.stop_ids, self.prefill_chunk = backend, stop_ids, prefill_chunk
         self.context_length, self.vocab_size, self._tree_width = context_length, vocab_size, tree_width
         self.policy, self._kv, self.snapshots = policy, kv, snapshots
@@ -58,7 +58,7 @@ class Runner:
 
     @property
     def limits(self) -> Limits:
-        """What answers can be asked for."""
+        """The limits for the knobs of an answer."""
         return Limits(self.backend.capabilities, self.context_length, self._tree_width)
 
     def cancel(self) -> None:
@@ -66,10 +66,10 @@ class Runner:
         self._cancelled.set()
 
     def propose(self, before: Sequence[int], root: int, knobs: Knobs) -> Candidates:
-        """What the drafter offers a step with `knobs` after the tokens `before` and `root`.
+        """The drafter's candidates for a step with `knobs` after the tokens `before` and `root`.
 
-        The drafter runs alone, over what the session still holds; the state stays as it is. Not while an answer is
-        under way. Raises ContextError where the session does not hold `before`, or has no drafter.
+        The drafter runs alone, on the state that the session still holds, which does not change. Not while an answer
+        is under way. Raises ContextError where the session does not hold `before`, or has no drafter.
         """
         if self.backend.capabilities is None:
             raise ContextError("nothing to draft with: no drafter is loaded", code=Code.NO_DRAFTER)
@@ -84,8 +84,8 @@ class Runner:
     def scratch(self) -> Iterator[None]:
         """A scratch run: other prompts may be answered inside.
 
-        Afterwards the session stands where it stood, its checkpoints too.
-        What they overwrote is read again, which takes as long as reading a prompt of that length.
+        Afterwards the session and its checkpoints are restored.
+        What the other prompts overwrote is processed again, which takes as long as a prompt of that length.
         """
         ids, keep = list(self._committed), frozenset(point.length for point in self._checkpoints)
         window = self._window
@@ -113,7 +113,7 @@ class Runner:
             raise
 
     def change(self, knobs: Knobs) -> None:
-        """Between two events: have the answer under way go on with these knobs (see `Knobs.in_mid_turn`)."""
+        """Between two events: make the answer under way continue with these knobs (see `Knobs.in_mid_turn`)."""
         self._changed = knobs
 
     def reset(self) -> None:
@@ -138,8 +138,8 @@ class Runner:
         cancelled in mid-prompt has a PrefillEvent without a token.
         `keep`: prompt lengths to keep a checkpoint at, because the next prompt will share that much;
         `on_prefill(done, total)` follows the prompt; `guard` watches the answer; `sinks`: tokens at the beginning that
-        an attention window always shows, 64 at least. What was read under another window is read again, as far as it
-        saw less or more. Raises ContextError for a prompt that does not fit.
+        an attention window always shows, 64 at least. Positions that were processed under another window are processed
+        again where they saw other positions. Raises ContextError for a prompt that does not fit.
         """
         ids = check_ids(ids, self.vocab_size)
         if len(ids) >= self.context_length:
@@ -199,7 +199,7 @@ class Runner:
                 self.reset()
                 raise
             raise
-        except BaseException:  # Ctrl+C in mid-pass too
+        except BaseException:  # also after Ctrl+C during a pass
             # A pass that failed half-way leaves an undefined state.
             self.reset()
             raise
@@ -210,7 +210,7 @@ class Runner:
                 self.snapshots.prepare(self.backend, self._committed, self._window)
 
     def _told(self, event: StepEvent) -> StepEvent:
-        """The event, which says where a window hid something."""
+        """The event, with a note where a window hid positions."""
         reason = self._reason(event.reason, event.length)
         return event if reason is event.reason else dataclasses.replace(event, reason=reason)
 
@@ -218,7 +218,7 @@ class Runner:
         return f"{note}; {reason}" if (note := self._window.note(length)) else reason
 
     def _step(self, decoder: StepDecoder, guard: Guard | None) -> StepEvent:
-        """The next step, or what a guard says in its place where the answer has halted."""
+        """The next step, or the guard's step in its place where the answer has halted."""
         if guard is None:
             return decoder.step()
         if decoder.halted:
@@ -236,15 +236,15 @@ class Runner:
         return event
 
     def learned(self) -> tuple[FoundRow, ...]:
-        """What answers have taught the policy so far."""
+        """What the policy has learned from answers so far."""
         return self.policy.found() if self.policy is not None else ()
 
     def decoder(self, knobs: Knobs) -> StepDecoder:
-        """What decodes the next answer. Raises KnobError for knobs that it cannot follow."""
+        """The decoder of the next answer. Raises KnobError for knobs that it does not support."""
         return self.backend.decoder(knobs, self.stop_ids, self.context_length, self.policy)
 
     def _begin(self, ids: Sequence[int], token: int, knobs: Knobs) -> None:
-        """Tell the policy what an answer begins after."""
+        """Tell the policy which tokens come before the answer."""
         if self.policy is not None:
             stops = frozenset[int]() if knobs.ignore_eos else self.stop_ids
             self.policy.begin([*ids, token], stops)
@@ -262,7 +262,8 @@ class Runner:
     def _rewind(self, ids: Sequence[int], window: AttentionWindow = EVERYTHING) -> int:
         """Return the state to the longest usable prefix of `ids`; at least one token is left to run for its logits.
 
-        Hidden states follow from what was seen, so what was read under another window is used as far as both see all.
+        Hidden states depend on the visible positions, so a prefix processed under another window is reused only as far
+        as both windows see all of it.
         """
         if self.backend.length != len(self._committed):
             self.reset()  # an earlier one failed half-way
@@ -287,7 +288,7 @@ class Runner:
         return len(self._committed)
 
     def _resume(self, ids: Sequence[int], reachable: int, *, whole: bool) -> bool:
-        """Go on from a snapshot, where one shares more with `ids` than the session can go back to."""
+        """Continue from a snapshot if one shares a longer prefix with `ids` than the session can return to."""
         if self.snapshots is None:
             return False
         newest = self._checkpoints[-1].length if self._checkpoints else 0
@@ -303,12 +304,12 @@ class Runner:
         return True
 
     def _keep_what_goes(self, reachable: int) -> None:
-        """The session goes back to `reachable` positions at most: keep what a later prompt may go on from."""
+        """The session returns to at most `reachable` positions: keep states that a later prompt may continue from."""
         if self.snapshots is None or self._scratch:
             return
         lost = [point for point in self._checkpoints if point.length > reachable]
-        # An answer that is left, as its conversation goes on without its reasoning, is not asked for again; one of a
-        # conversation that is left is.
+        # The state after an answer is not needed again if its conversation continues without the reasoning; it is if
+        # the user switches to another conversation.
         whole = len(lost) == len(self._checkpoints) and 2 * reachable < len(self._committed)
         self._keep(lost, whole=whole)
 
@@ -328,12 +329,12 @@ class Runner:
             self.snapshots.keep(self.backend, self._committed[: point.length], point, self._window)
 
     def leave(self) -> None:
-        """Keep all that the session could go on from: something else may be asked of it."""
+        """Keep all states that the session could continue from: the next prompt may be unrelated."""
         if self._committed and self.backend.length == len(self._committed):
             self._keep(self._checkpoints, whole=True)
 
     def close(self) -> None:
-        """The session will not be asked again: keep its states, on disk too where that is wished."""
+        """The session ends: keep its states, on disk too if that is enabled."""
         if self.snapshots is not None:
             self.leave()
             self.snapshots.write()

@@ -146,7 +146,7 @@ def test_a_drafter_of_the_dense_sibling_is_noted() -> None:
     """Its file says nothing that this target is not: the same width, depth and vocabulary."""
     name, folder = "q3moe-Q8_0", other_targets("q3-dflash")[0]
     note = (
-        "the drafter's name says nothing of experts, which this target has: if it was made for a dense model, few "
+        "the drafter's name does not mention experts, which this target has: if it was made for a dense model, few "
         "drafts will be accepted"
     )
     assert note in load_draft(folder, loaded(name)).notes

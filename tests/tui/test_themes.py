@@ -124,7 +124,7 @@ def test_a_bad_file_is_named_with_its_fault(tmp_path: Path, text: str, problem: 
     assert "\n" not in found.problems[0]
 
 
-FIFO = "FIFO, expected a regular file; write what comes out of it to a file first"
+FIFO = "FIFO, expected a regular file; write its output to a file first"
 
 
 def test_a_pipe_among_the_themes_is_not_waited_for(tmp_path: Path) -> None:
