@@ -393,7 +393,7 @@ def test_what_a_session_holds_goes_with_it() -> None:
 def test_more_stop_tokens_than_a_card_checks_for() -> None:
     session, stops = fresh(), frozenset(range(MAX_STOP_IDS))
     assert session.decoder(Knobs(), stops, 192).stop_ids == stops
-    with pytest.raises(UnsupportedError, match=r"^17 tokens that end an answer, a card checks for 16 at most; ") as e:
+    with pytest.raises(UnsupportedError, match=r"^17 tokens that end an answer, expected at most 16 on a card; ") as e:
         session.decoder(Knobs(), stops | {16}, 192)
     assert "\n" not in str(e.value)
     assert not session.decoder(Knobs(ignore_eos=True), stops | {16}, 192).stop_ids
@@ -415,7 +415,7 @@ def test_the_largest_budget_says_what_it_is() -> None:
     session = fresh()
     decoder = session.decoder(Knobs(mode="tree", budget=256), frozenset(), 192)
     assert decoder.knobs.budget == 255
-    assert decoder.decision.reason == "asked for; budget 255: a tree holds 256 nodes on a card, its root among them"
+    assert decoder.decision.reason == "asked for; budget 255: a tree on a card has at most 256 nodes with its root"
     decoder.take(Knobs(mode="tree", budget=255))
     assert (decoder.knobs.budget, decoder.decision.reason) == (255, "asked for")
     decoder.take(Knobs(mode="chain", budget=256))

@@ -111,7 +111,7 @@ def test_a_resumed_sequence_has_the_bits_of_the_one_it_was(
         with pytest.raises(SnapshotError):
             one.state_of(110, whole.state.tensors[1:])
     short = CudaSession(model, draft, context=100)
-    with pytest.raises(SnapshotError, match="110 positions, expected 100 at most"):
+    with pytest.raises(SnapshotError, match="110 positions, expected at most 100"):
         short.resume(whole)
     assert short.length == other.length == 0
 

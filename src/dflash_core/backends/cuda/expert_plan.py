@@ -1,7 +1,7 @@
-"""Distribution of a product by experts: the parts of K, the grid, and the launch's struct.
+"""Distribution of a product with experts over a card: the parts of K, the grid, and the launch's struct.
 
-A plan depends on shapes and on the card, never on rows or on what is chosen: the order of every sum is the same at all
-widths. Only the device knows how much work a pass has; its blocks take equal shares. Mirrors
+A plan depends on shapes and on the card, never on rows or on the chosen experts, so the order of every sum is the same
+at all widths. Only the device knows how much work a pass has; its thread blocks take equal shares of it. Mirrors
 kernels/experts_stream.cuh.
 """
 
@@ -18,13 +18,13 @@ from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.errors import UnsupportedError
 
-COLUMNS = 8  # of an entry, at most
-WARPS = 8  # of a thread block where nothing else is known
-MOST_PARTS = 8  # of K: warps share a block of rows, so their number is a multiple of this
+COLUMNS = 8  # the most columns of a work list entry
+WARPS = 8  # warps of a thread block by default
+MOST_PARTS = 8  # the most parts of K: warps share a block of rows, so their number is a multiple of this
 MOST_PER_SM = 2
-MOST_WARPS = 16  # of a multiprocessor, whose registers they share
-MATRICES, KINDS = 2, 2  # that fit a launch's struct
-MATRIX_BYTES = 32  # there, its address first
+MOST_WARPS = 16  # the most warps of a multiprocessor, which share its registers
+MATRICES, KINDS = 2, 2  # the most of each in a launch's struct
+MATRIX_BYTES = 32  # size of a matrix's entry in the launch's struct; the address comes first
 KIND_BYTES = MATRIX_BYTES * MATRICES + 16
 LAUNCH_BYTES = KINDS * KIND_BYTES + 8
 ENTRY_BYTES = 4 + 2 * COLUMNS
@@ -32,7 +32,7 @@ ENTRY_BYTES = 4 + 2 * COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class Slabs:
-    """The experts of one kind: `count` slabs of each of `shapes`, whose rows are one expert's; all of K `columns`."""
+    """The experts of one kind: `count` slabs of each of `shapes`, with the rows of one expert and `columns` columns."""
 
     shapes: tuple[Shape, ...]
     columns: int
@@ -44,7 +44,7 @@ class Slabs:
 
     @property
     def slab_bytes(self) -> int:
-        """Of one expert."""
+        """Bytes of one expert."""
         return sum(packed_bytes(shape.type, shape.rows, self.columns) for shape in self.shapes)
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Slabs:
 
 @dataclass(frozen=True, slots=True)
 class ExpertProduct:
-    """One launch: routed experts, of which a row takes `used`, and the shared one where there is one."""
+    """The product of one launch: routed experts, of which a row uses `used`, and the shared expert if there is one."""
 
     routed: Slabs
     used: int
@@ -70,7 +70,7 @@ class ExpertProduct:
 
     @property
     def ranks(self) -> int:
-        """Experts of a row."""
+        """Experts per row, including the shared one."""
         return self.used + (self.shared is not None)
 
     @property
@@ -82,7 +82,7 @@ class ExpertProduct:
         return sum(kind.nbytes for kind in self.kinds)
 
     def idle_bytes(self, rows: int) -> float:
-        """Of the experts that none of so many rows takes, on average, where they choose at random."""
+        """Bytes of the experts that none of `rows` rows uses, on average, if rows choose experts at random."""
         return self.routed.nbytes * (1 - self.used / self.routed.count) ** rows
 
     def __str__(self) -> str:
@@ -90,8 +90,8 @@ class ExpertProduct:
 
 
 class ExpertPlan:
-    """Of one product on one card. Raises UnsupportedError where activations do not fit its shared memory, or where the
-    card's way needs thread blocks that are impossible."""
+    """The plan of one product on one card. Raises UnsupportedError if activations do not fit in shared memory, or if
+    the card's way requires impossible thread blocks."""
 
     def __init__(self, product: ExpertProduct, card: Card) -> None:
         self.product = product
@@ -105,7 +105,7 @@ class ExpertPlan:
         if self.shared_bytes > room:
             raise UnsupportedError(
                 f"experts of {max(kind.columns for kind in product.kinds)} columns need {self.shared_bytes:,} bytes of"
-                f" shared memory, expected {room:,} at most; run it on the CPU"
+                f" shared memory, expected at most {room:,}; run it on the CPU"
             )
         self.per_sm = MOST_PER_SM if MOST_PER_SM * self.shared_bytes <= room else 1
         if self.warps * self.per_sm > MOST_WARPS:
@@ -129,7 +129,7 @@ class ExpertPlan:
         return forms_of(self.product.shapes, self.rounding)
 
     def defines(self, rows: int) -> dict[str, object]:
-        """What the kernels of a pass over so many rows are compiled for."""
+        """Defines of the kernels of a pass over `rows` rows."""
         names = {tile_type(shape.type).name for shape in self.product.shapes}
         found: dict[str, object] = {"COLUMNS": 1 if rows == 1 else COLUMNS, "WARPS": self.warps, "PER_SM": self.per_sm}
         found |= {f"WITH_{name}": 1 for name in TILE_TYPES if name in names}
@@ -159,7 +159,7 @@ class ExpertPlan:
 
 
 def _split(tiles: int) -> int:
-    """Parts of K of a block of rows: a power of two, as warps may share it."""
+    """Parts of K of a block of rows: a power of two, because warps may share the block."""
     split = 1
     while 2 * split <= min(tiles, MOST_PARTS):
         split *= 2
@@ -167,7 +167,7 @@ def _split(tiles: int) -> int:
 
 
 def expert_ways(product: ExpertProduct, card: Card) -> tuple[Way, ...]:
-    """Ways to try, the default first: how many warps share the staged activations. None changes a bit."""
+    """Ways to try, the default first: how many warps share the staged activations. Results do not depend on it."""
     wide = Way(warps=MOST_WARPS)
     try:
         ExpertPlan(product, replace(card, way=wide, ways=()))
@@ -177,7 +177,7 @@ def expert_ways(product: ExpertProduct, card: Card) -> tuple[Way, ...]:
 
 
 def pack_work(chosen: Sequence[Sequence[int]], shared: bool) -> bytes:
-    """The list of kernels/experts.cuh for rows that take these experts, rank by rank, as the device makes it."""
+    """The work list of kernels/experts.cuh for rows that use these experts, rank by rank, as the device makes it."""
     rows, used = len(chosen), len(chosen[0])
     entries = [(0, [used * PASS_ROWS + row for row in range(at, min(at + COLUMNS, rows))])
                for at in range(0, rows if shared else 0, COLUMNS)]  # fmt: skip

@@ -1,7 +1,7 @@
 """Host memory for copies of sequences: page-locked, so that the card reads it at full speed without the host.
 
-Locking takes the system's time and the driver's lock, so a thread does it between turns: for memory that copies
-were made in meanwhile, and for what the next copy will need. A block whose tensors are freed is used again.
+Page-locking takes time and holds the driver's lock, so a thread does it between turns: for memory with new copies, and
+for memory that the next copies will need. A block whose tensors are freed is reused.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch import Tensor
 from dflash_core.errors import DFlashError
 
 LOG = logging.getLogger(__name__)
-LEAST_LOCKED = 1 << 20  # bytes: smaller pieces are not worth a block of their own
-STEPS = 8  # sizes of blocks from one power of two to the next
+LEAST_LOCKED = 1 << 20  # bytes; smaller pieces get no block of their own
+STEPS = 8  # block sizes between one power of two and the next
 HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
@@ -34,20 +34,20 @@ class HostRoom(Protocol):
     """Host memory for a device's copies of sequences."""
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A tensor of any contents in host memory."""
+        """An uninitialised tensor in host memory."""
 
     def prepare(self, sizes: Sequence[int], most: int) -> None:
-        """Between turns: pieces of so many bytes will be needed next. Prepared blocks take `most` bytes at
-        most."""
+        """Prepare blocks for the next copies, between turns. `sizes`: bytes of the pieces; `most`: the most bytes of
+        all prepared blocks."""
 
     def pause(self) -> None:
-        """A turn begins: nothing is prepared until it has ended."""
+        """Prepare nothing while a turn runs; `prepare` or `settle` ends the pause."""
 
     def settle(self) -> None:
-        """Wait until all that was requested is prepared, which it is soon after a turn."""
+        """Wait until everything requested is prepared."""
 
     def close(self) -> None:
-        """No further copies will be needed; the existing ones stay."""
+        """Free what is not in use and lock nothing any more; existing copies stay valid."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,17 +59,17 @@ class _Block:
 
 
 class LockedRoom:
-    """Implements `HostRoom`. `lock` and `unlock` page-lock memory for the card: an address and bytes, an address. Where
-    `lock` raises DFlashError memory stays as it is, which the log says."""
+    """Implements `HostRoom`. `lock` (address, bytes) page-locks memory for the card, `unlock` (address) undoes it. If
+    `lock` raises DFlashError, memory stays unlocked, and a warning is logged."""
 
     def __init__(self, lock: Callable[[int, int], object], unlock: Callable[[int], object]) -> None:
         self._lock, self._unlock = lock, unlock
-        self._blocks: dict[int, _Block] = {}  # all of them, by address
+        self._blocks: dict[int, _Block] = {}  # all blocks, by address
         self._free: list[_Block] = []
-        self._returned: deque[int] = deque()  # addresses; tensors are freed in any thread, at any time
+        self._returned: deque[int] = deque()  # addresses of blocks; tensors can be freed in any thread at any time
         self._guard = threading.RLock()
         self._go = threading.Event()
-        self._wanted: deque[int] = deque()  # sizes of blocks to be made ready
+        self._wanted: deque[int] = deque()  # sizes of the blocks to prepare
         self._thread: threading.Thread | None = None
         self._locking: _Block | None = None
         self._refused = self._closed = False
@@ -86,7 +86,7 @@ class LockedRoom:
         return torch.from_numpy(array).view(dtype).view(tuple(shape))
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether the memory of a tensor is locked."""
+        """Whether the memory of a tensor is page-locked."""
         block = self._blocks.get(tensor.untyped_storage().data_ptr())
         return block is not None and block.locked
 
@@ -113,7 +113,7 @@ class LockedRoom:
                     self._wanted.append(block_size(size))
                     left -= block_size(size)
             left = min(left, sum(wanted))
-            for block in spare:  # no more than what was requested
+            for block in spare:  # keep no more unused memory than was requested
                 left -= block.nbytes
                 if left < 0 and block is not self._locking:
                     self._drop(block)
@@ -160,9 +160,9 @@ class LockedRoom:
 
     def _new(self, nbytes: int) -> _Block:
         size = block_size(nbytes)
-        memory = mmap.mmap(-1, size)  # pages that it shares with nothing else
+        memory = mmap.mmap(-1, size)  # its pages hold nothing else
         if HUGE is not None:
-            with suppress(OSError):  # a kernel without them
+            with suppress(OSError):  # the system has no huge pages
                 memory.madvise(HUGE)
         address = np.frombuffer(memory, np.uint8).ctypes.data
         block = self._blocks[address] = _Block(memory, size, address)
@@ -192,7 +192,8 @@ class LockedRoom:
                     block = fresh = self._new(self._wanted.popleft())
                 self._locking = block
             if fresh is not None:
-                ctypes.memset(fresh.address, 0, fresh.nbytes)  # the driver would do that under its lock
+                # Touch all pages now: otherwise the driver does it while it holds its lock.
+                ctypes.memset(fresh.address, 0, fresh.nbytes)
             try:
                 self._lock(block.address, block.nbytes)
             except DFlashError as error:
@@ -207,12 +208,12 @@ class LockedRoom:
 
 
 def _fitting(blocks: Sequence[_Block], nbytes: int) -> _Block | None:
-    """The smallest of blocks for so many bytes, half of which they fill at least: a locked one, if there is."""
+    """The smallest block for `nbytes` that is not much too large; locked blocks are preferred."""
     found = [block for block in blocks if nbytes <= block.nbytes <= 2 * block_size(nbytes)]
     return min(found, key=lambda block: (not block.locked, block.nbytes), default=None)
 
 
 def block_size(nbytes: int) -> int:
-    """Bytes of the block for a piece of `nbytes`: an eighth more at most."""
+    """The block size for a piece of `nbytes` bytes: for large pieces at most an eighth more."""
     step = max(1 << max(nbytes.bit_length() - 1, 0), STEPS * mmap.PAGESIZE) // STEPS
     return -(-nbytes // step) * step

@@ -1,4 +1,4 @@
-"""One sequence on the card, driven from the host call by call, with the launches that make up a step's graph."""
+"""One sequence on the card: calls from the host, and the launches that make up a step's graph."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ from dflash_core.progress import Progress
 from dflash_core.snapshots.base import Snapshot, SnapshotError, check_rows, check_tensors
 from dflash_core.tree import Candidates
 
-MODES: tuple[Mode, ...] = ("ar", "auto")  # what answers are decoded with by default
-# Passes that only host-driven calls make need no more than a few widths.
+MODES: tuple[Mode, ...] = ("ar", "auto")  # the default modes of answers
+# Passes of host-driven calls need only a few widths.
 CHUNK_WIDTHS = (1, 24, 64)
-FEWEST_ROWS = 64  # of a prompt's chunk where memory is short: half as many as long as it is
+FEWEST_ROWS = 64  # the fewest rows of a prompt chunk; rows are halved down to this if memory is short
 
 
 @dataclass(slots=True)
 class CudaCheckpoint:
-    """What the target's layers cannot rewind, at `length`, in the host's memory."""
+    """The state that cannot be rewound, at `length` positions, in host memory."""
 
     length: int
     kept: list[Kept]
-    draft: object = None  # what a drafter on the card cannot be cut back to
+    draft: object = None  # the checkpoint of a drafter on the card
 
-    drafted: tuple[Tensor, ...] = ()  # the tensors of that
+    drafted: tuple[Tensor, ...] = ()  # the tensors of `draft`
 
     @property
     def nbytes(self) -> int:
@@ -65,11 +65,11 @@ class CudaCheckpoint:
 
 class CudaSession:
     """Implements `backends.base.Session` for a target and, if given, a drafter: `draft` on the device, which proposes
-    inside the steps, or `host_drafter`, which proposes in lock-step with them.
+    inside the steps, or `host_drafter`, which proposes before each step.
 
-    `captured`: the layers whose outputs passes record, if no drafter names them. `context`: positions it can hold.
-    `kv`: how keys and values are kept. `free`: says how many bytes of the device there are for the results of a
-    prompt's chunk, `rows`: of one, at most.
+    `captured`: the layers whose outputs passes record, if no drafter names them. `context`: the most positions.
+    `kv`: the types of cached keys and values. `free`: returns the free device bytes for the results of a prompt chunk.
+    `rows`: the most rows of a prompt chunk.
     """
 
     def __init__(
@@ -89,17 +89,17 @@ class CudaSession:
         if host_drafter is not None and host_drafter.capabilities.captured_layers:
             raise UnsupportedError(
                 f"the {host_drafter.capabilities.kind} drafter reads captured layers on the host, which a card does "
-                "not hand out; expected one that reads tokens alone",
+                "not provide; expected a drafter that reads tokens alone",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
         self.captured_layers = tuple(draft.capabilities.captured_layers if draft else captured)
-        self._tokens: list[int] = []  # of the last pass
+        self._tokens: list[int] = []  # tokens of the last planted tree
         with self.device.stream():
             self.memory = SequenceMemory(target, context, self.captured_layers, draft, kv, rows)
             self.state, self.head, self.stamps = self.memory.state, self.memory.head, self.memory.stamps
             self.drafter: DeviceDrafter | None = None
             if draft is not None:
-                assert self.memory.drafting is not None, "a drafter without memory"
+                assert self.memory.drafting is not None, "the memory of this session has no part for the drafter"
                 self.drafter = draft.drafter(self.memory.drafting, target.embedding, self.memory.captured, self.state)
         chunk = self.memory.chunk
         self.chunk_pass = ChunkPass(target, self.memory, chunk, self.state, self.drafter) if chunk else None
@@ -121,11 +121,11 @@ class CudaSession:
 
     @property
     def device_block(self) -> int:
-        """The block of a drafter that proposes inside the step; 0 where none does."""
+        """The block of a drafter that proposes inside the step; 0 without such a drafter."""
         return self.drafter.block if self.drafter else 0
 
     def drafted(self, knobs: Knobs) -> int:
-        """Positions that a drafter inside the step proposes for with these knobs; 0 where there is none."""
+        """How many positions a drafter inside the step drafts with these settings; 0 without such a drafter."""
         return self.draft_weights.capabilities.drafted(knobs) if self.draft_weights else 0
 
     # ---- Backend -------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class CudaSession:
             if self._arriving is not None:
                 self._arriving.whole()
             logits = self._logits_of(self.memory.buffers.h[len(part) - 1])
-            self._arriving = None  # the logits were waited for, and they for all of it
+            self._arriving = None  # the copies are complete, since the host has waited for the logits
             return logits
 
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
@@ -170,7 +170,7 @@ class CudaSession:
         if self.host_drafter is not None:
             return self.host_drafter.propose(root, knobs, at)
         if self.drafter is None:
-            raise ContextError("drafts without a drafter")
+            raise ContextError("this session has no drafter; open it with one")
         head, position = self.head.first(knobs.draft_vocabulary), self.length if at is None else at
         with self._whole():
             found = self.drafter.pairs(root, knobs, at, head, self.launch) if knobs.by_parent else None
@@ -206,8 +206,8 @@ class CudaSession:
         with self._whole():
             state = self.state.host
             if checkpoint is None:
-                # Also after an aborted turn: the host's copy is then older than what the card holds, so nothing of it
-                # may be followed.
+                # This also runs after an aborted turn: then the host's copy is older than the card's state, so none of
+                # its values may be used.
                 state["length"] = state["draft_length"] = state["pending"] = 0
                 for memory in self.memory.mixers:
                     memory.restore(None)
@@ -216,7 +216,7 @@ class CudaSession:
                 if self.host_drafter is not None:
                     self.host_drafter.begin()
                 return
-            assert isinstance(checkpoint, CudaCheckpoint), "a checkpoint of another backend"
+            assert isinstance(checkpoint, CudaCheckpoint), "this checkpoint comes from another backend"
             self.update_drafter()
             if self.drafter is not None:
                 self.drafter.restore(checkpoint.draft, checkpoint.length)
@@ -246,12 +246,12 @@ class CudaSession:
         self.device.host.prepare([*sizes, *(self.drafter.checkpoint_sizes() if self.drafter else ())], most)
 
     def leave(self) -> None:
-        with suppress(KernelError), self._whole():  # a lost card can copy nothing
+        with suppress(KernelError), self._whole():  # after a lost context nothing can be copied
             pass
         self.device.host.close()
 
     def _positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        """What the card keeps of the positions begin..end."""
+        """The card's per-position state of begin..end."""
         held = [tensor for memory in self.memory.mixers for tensor in memory.positions(begin, end)]
         return (*held, *(self.drafter.positions(begin, end) if self.drafter else ()))
 
@@ -276,7 +276,7 @@ class CudaSession:
         self.restore(None)
         length, tokens = snapshot.length, snapshot.tokens.tolist()
         if length > self.memory.slots - MAX_NODES:
-            raise SnapshotError(f"{length:,} positions, expected {self.memory.slots - MAX_NODES:,} at most")
+            raise SnapshotError(f"{length:,} positions, expected at most {self.memory.slots - MAX_NODES:,}")
         check_rows(snapshot.pages, self.rows(0, 0), length)
         point = self.state_of(length, snapshot.state.tensors)
         on_card = len(self._positions(0, 0))
@@ -292,7 +292,7 @@ class CudaSession:
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """torch works in order with the launches inside, and finds all of a resumed sequence on the card."""
+        """Inside the context, torch uses the kernels' stream, and a resumed sequence is completely on the card."""
         with self.device.stream():
             if self._arriving is not None:
                 self._arriving.whole()
@@ -309,26 +309,27 @@ class CudaSession:
     def decoder(
         self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, policy: Policy | None = None
     ) -> CudaDecoder:
-        """What decodes one answer after the prompt that was read last."""
+        """A decoder of one answer after the last prompt."""
         return CudaDecoder(self, knobs, stop_ids, context_length, policy)
 
     # ---- Session -------------------------------------------------------------------------------------------------
 
     def features(self) -> Logits:
-        assert self.captured_layers, "features without captured layers"
+        assert self.captured_layers, "this session captures no layers, so it has no features"
         with self.device.stream():
             return self.memory.captured.rows[: self._rows].to("cpu", copy=True).numpy()
 
     def observe(self, features: Logits) -> None:
-        """Give the drafter features (n, layers * hidden) of the first n positions, for drafting after them alone."""
-        assert self.drafter is not None, "features without a drafter"
-        assert self.length == 0, "features of a sequence that has its own"
+        """Give the drafter the features (n, layers * hidden) of the first n positions, to draft after them without the
+        target."""
+        assert self.drafter is not None, "features need a drafter"
+        assert self.length == 0, "features can be given only to an empty sequence"
         with self.device.stream():
             self.drafter.observe(torch.from_numpy(np.ascontiguousarray(features, np.float32)), self.launch)
 
     @property
     def nbytes(self) -> dict[str, int]:
-        """Bytes held, by component of the memory breakdown."""
+        """Bytes of the sequence, by component of the memory breakdown."""
         return self.memory.nbytes
 
     def _prefill_chunk(
@@ -342,7 +343,7 @@ class CudaSession:
                 part = tokens[begin : begin + rows]
                 try:
                     last = chunk_pass.run(part, cancelled, self.window, self._arriving)
-                except torch.OutOfMemoryError:  # what another program has taken since
+                except torch.OutOfMemoryError:  # another program took memory meanwhile
                     if rows <= FEWEST_ROWS:
                         raise
                     torch.cuda.empty_cache()
@@ -353,12 +354,12 @@ class CudaSession:
             begin += len(part)
         with self.device.stream():
             logits = self._logits_of(last)
-            self._arriving = None  # the logits were waited for, and they for all of it
+            self._arriving = None  # the copies are complete, since the host has waited for the logits
             return logits
 
     def _rows_that_fit(self, rows: int, end: int) -> int:
-        """Rows of chunks up to the position `end`: halved until their results fit into free memory, which avoids
-        allocations that fail, but FEWEST_ROWS at least."""
+        """Rows of chunks up to the position `end`: halved until their results fit in free memory, so that no allocation
+        fails, but at least FEWEST_ROWS."""
         free = self._free() if self._free is not None else None
         while free is not None and rows > FEWEST_ROWS and self._results(rows, end) > free:
             rows = max(rows // 2, FEWEST_ROWS)
@@ -368,7 +369,7 @@ class CudaSession:
         return sum(chunk_results(self.target, rows, end, self.kv, self.window))
 
     def _logits_of(self, h: Tensor) -> Logits:
-        """Logits (vocab,) of one row of the residual (hidden,)."""
+        """Logits (vocab,) of one row of the residual stream (hidden,)."""
         self.memory.buffers.h[0] = h
         self.launch(("last",), self._last_launches)
         row: Logits = self.head.logits(1)[0].to("cpu", copy=True).numpy()
@@ -385,7 +386,7 @@ class CudaSession:
     # ---- Passes --------------------------------------------------------------------------------------------------
 
     def prepare(self, progress: Progress) -> None:
-        """Compile what a first prompt and the default knobs need, all at once: the compiler uses every core."""
+        """Compile what a first prompt and the default settings need, in one batch: the compiler uses every core."""
         policy = FixedPolicy(self.capabilities)
         usual = [policy.next(Knobs(mode=mode)) for mode in MODES]
         most = self.host_drafter.capabilities.depths if self.host_drafter else MAX_NODES
@@ -393,7 +394,7 @@ class CudaSession:
             self._kind(min(one.budget, most), drafts=one.mode != "ar" and self.drafter is not None) for one in usual
         )
         text = self.memory.text
-        if self.drafter is not None:  # the widths that auto chooses among
+        if self.drafter is not None:  # the widths that mode auto chooses from
             kinds |= {replace(self._kind(rows - 1, drafts=True), text=text is not None): None for rows in CHOICES}
         launches = [launch for kind in kinds for launch in self.steps.launches(kind)]
         if text is not None:
@@ -418,7 +419,7 @@ class CudaSession:
         return StepKind.holding(drafted, Knobs(), drafts=drafts, passes=passes)
 
     def pass_launches(self, width: int, node0: int, *, windowed: bool = False) -> list[Launch]:
-        """A target pass up to the head's activations."""
+        """Launches of a target pass up to the head's activations."""
         return list(itertools.chain.from_iterable(self._pass_layers(width, node0, windowed=windowed)))
 
     def _pass_layers(self, width: int, node0: int, *, windowed: bool) -> Iterator[list[Launch]]:
@@ -426,7 +427,7 @@ class CudaSession:
         return target_pass(self.target, self.memory, self.state, width, node0, head, windowed=windowed)
 
     def _pass_parts(self, width: int, node0: int, *, windowed: bool) -> list[Run]:
-        """The same as a list of runs, one for each part of a resumed sequence."""
+        """The same pass as a list of runs, one for each part of the layers in which a resumed sequence arrives."""
         key = "pass", width, node0, windowed
         parts = parts_of(len(self.target.blk))
         if (*key, 0) not in self._bound:
@@ -437,42 +438,42 @@ class CudaSession:
         return [self._bound[*key, part] for part in range(len(parts))]
 
     def commit_launches(self, width: int) -> list[Launch]:
-        """Keep an accepted path of up to `width` nodes: in every layer's memory, and for the drafter."""
+        """Launches that commit an accepted path of up to `width` nodes, in every layer's memory and for the drafter."""
         launches = [launch for memory in self.memory.mixers for launch in memory.commit(self.state, self.stamps)]
         return launches + (self.drafter.commit_launches(width) if self.drafter else [])
 
     def update_drafter(self) -> None:
-        """Leave nothing pending: the drafter's cache holds all that is committed."""
+        """Add all pending positions to the drafter's cache."""
         if self.drafter is not None:
             if self._arriving is not None and self.drafter.pending:
                 self._arriving.whole()
             self.drafter.update_cache(self.launch)
 
     def ensure_capacity(self, nodes: int) -> None:
-        """Allocate for trees of `nodes` nodes. Between turns: what was bound before is bound again."""
+        """Allocate memory for trees of `nodes` nodes. To be called between turns: all launches are bound again."""
         if nodes <= self.memory.capacity:
             return
         self._flush()
         self.memory.grow(nodes)
         self.forget_launches()
-        torch.cuda.empty_cache()  # the previous buffers: no later request has that size
+        torch.cuda.empty_cache()  # free the previous buffers: no later allocation has their size
 
     def shrink(self) -> None:
-        """Free what larger trees used. Between turns."""
+        """Free the memory of larger trees. To be called between turns."""
         self._flush()
         self.memory.shrink()
         self.forget_launches()
         torch.cuda.empty_cache()
 
     def forget_launches(self) -> None:
-        """Bind again whatever is launched from here on: buffers have moved, or plans have changed."""
+        """Have all later launches bound again, because buffers have moved or plans have changed."""
         self._bound.clear()
         self.steps.clear()
 
     def plant(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
-        """Make a tree the one that the next pass runs."""
-        assert self.length + len(tokens) <= self.memory.slots, "positions past the end of the sequence's memory"
-        assert len(tokens) <= self.memory.capacity, "a tree that there is no room for"
+        """Set the tree of the next pass."""
+        assert self.length + len(tokens) <= self.memory.slots, "more positions than the sequence's memory holds"
+        assert len(tokens) <= self.memory.capacity, "a larger tree than the sequence's memory holds"
         self.state.plant(tokens, parents)
         self.state.push()
         self._rows = len(tokens)
@@ -486,18 +487,19 @@ class CudaSession:
                 self._arriving.part(part)
             run()
         if self._arriving is not None:
-            self._arriving.states()  # a commit comes next
+            self._arriving.states()  # the commit that follows needs them
             self._arriving.fresh = False
         if logits:
             self.launch(("logits", width), lambda: self.head.launches(self.memory.buffers.acts, width))
         if node0 == 0:
-            self.state.host["pending"] = 0  # the pass has brought the states up to date
+            self.state.host["pending"] = 0  # the pass has updated the states
 
     def _take_turns(self, passes: Sequence[Sequence[int]]) -> Turns | None:
-        """Run passes over chains of tokens while a sequence arrives, without their commits. None: one by one, then."""
+        """Run passes over chains of tokens, interleaved and without commits, while a sequence arrives. Returns None if
+        they must run one after the other."""
         if self._arriving is None or len(passes) == 1:
             return None
-        assert self.length + sum(map(len, passes)) <= self.memory.slots, "positions past the end of the memory"
+        assert self.length + sum(map(len, passes)) <= self.memory.slots, "more positions than the memory holds"
         turns, windowed = Turns(self.memory, passes), self.window.size > 0
         widths = [width_for(len(tokens), CHUNK_WIDTHS) for tokens in passes]
         turns.run(self._arriving, [self._pass_parts(width, 0, windowed=windowed) for width in widths])
@@ -514,7 +516,7 @@ class CudaSession:
         self.launch(("commit", width), lambda: self.commit_launches(width))
 
     def _flush(self) -> None:
-        """Bring recurrent and convolution states up to date with what was committed."""
+        """Apply committed positions to the recurrent and convolution states."""
         state = self.state.host
         if not state["pending"]:
             return
@@ -526,7 +528,7 @@ class CudaSession:
         return [launch for memory in self.memory.mixers for launch in memory.flush(self.state)]
 
     def launch(self, key: tuple[object, ...], launches: Callable[[], list[Launch]]) -> None:
-        """Bind launches under a key once, and run them."""
+        """Bind launches once per key, and run them."""
         if key not in self._bound:
             self._bound[key] = self.device.bind(launches())
         self._bound[key]()

@@ -1,4 +1,4 @@
-"""The structs that kernels and host share, field by field as kernels/state.cuh and kernels/ring.cuh declare them."""
+"""The structs that kernels and host share, with the same fields as in kernels/state.cuh and kernels/ring.cuh."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MAX_WIDTH = 8
 MAX_STOP_IDS = 16
 HISTORY = 256
 VALUE_CLASSES, VALUE_FEATURES = CLASSES, FEATURES
-PASS_ROWS = 64  # nodes of one pass: the widest
-STEP_SLOTS = 8  # of the ring that steps report to
-# Rows of the passes that are compiled: a tree takes the smallest that holds it.
+PASS_ROWS = 64  # nodes of the widest pass
+STEP_SLOTS = 8  # slots of the ring to which steps write their results
+# Rows of the compiled passes: a tree uses the smallest that holds it.
 WIDTHS = (1, 4, 8, 16, 24, 32, 40, 48, 64)
 
 
@@ -34,7 +34,7 @@ def width_for(rows: int, widths: Sequence[int] = WIDTHS) -> int:
 
 
 class StopCode(enum.IntEnum):
-    """Why a turn ended, as the accept kernel says it."""
+    """Why a turn ended: codes of the accept kernel."""
 
     RUNNING = 0
     STOP_TOKEN = 1
@@ -45,7 +45,7 @@ class StopCode(enum.IntEnum):
 
     @property
     def reason(self) -> Stop | None:
-        """The event's word for it; None while running, and for a broken pass, which raises instead."""
+        """The reason as given in events; None while the turn runs, and for BROKEN, which becomes an error instead."""
         return _REASONS.get(self)
 
 
@@ -58,7 +58,7 @@ _REASONS: dict[StopCode, Stop] = {
 
 
 class Stamp(enum.IntEnum):
-    """Places in a step whose time is noted."""
+    """Points in a step at which a kernel stores the time."""
 
     STEP_BEGIN = 0
     TREE_BEGIN = 1
@@ -154,7 +154,7 @@ RING_SLOT = np.dtype(
     align=True,
 )
 
-# The same bytes as the host reads them: adjacent fields at once.
+# The same bytes as the host reads them: adjacent fields are joined, so that one access reads them all.
 RING_READ = np.dtype(
     [
         ("stamp", _U, STAMPS),
@@ -167,7 +167,7 @@ RING_READ = np.dtype(
     align=True,
 )
 
-PAIR_CANDIDATES = 16  # of a draft position, where they are scored by the token above
+PAIR_CANDIDATES = 16  # per draft position, if candidates are scored given their parent
 PAIRING = np.dtype([("log_prob", _F), ("p", _F), ("odds", _F), ("slot", _I)], align=True)
 BEST_PART = np.dtype([("value", _F), ("id", _I)], align=True)
 LIST, FRONT_OF_ROW = 2048, 64
@@ -196,7 +196,7 @@ PART_BEFORE = np.dtype(
     [("count", _I, FRONT_OF_ROW), ("weight", _F, FRONT_OF_ROW), ("total", _F), ("unused", _F, 3)], align=True
 )
 
-# The knobs of StepState, in its order: what a turn's knobs write, as one run of bytes.
+# The fields of StepState that `write_knobs` sets are adjacent: from the first of them up to the field after them.
 FIRST_KNOB, AFTER_KNOBS = "budget", "max_tokens"
 
 
@@ -209,11 +209,11 @@ def write_knobs(
     weights: npt.NDArray[np.float64] | None = None,
     rows: int = 0,
 ) -> None:
-    """Set what a step reads of `knobs` in `state`, a STEP_STATE of shape (). The seed and the limits stay.
+    """Write the settings that a step reads to `state`, a STEP_STATE of shape (). The seed and the limits stay.
 
-    `draft_block`: the drafter's block with its anchor; 0 without a drafter. `budget`: nodes that are built, None for
-    what the knobs say. `weights` (classes, features): the tree is built by learned value, and passes run the first
-    `rows` nodes of it.
+    `draft_block`: the drafter's block with its anchor; 0 without a drafter. `budget`: nodes to build, None for the
+    setting. `weights` (classes, features): if given, the tree is built by learned value, and passes run its first
+    `rows` nodes.
     """
     state["by_value"], state["rows"] = weights is not None, rows
     if weights is not None:
@@ -241,10 +241,10 @@ def begin_turn(
     context_length: int,
     stop_ids: Sequence[int],
 ) -> None:
-    """Set what a turn fixes after a prompt of `prompt_length` tokens, and what of its answer is drawn already: the
-    last token of `answer` is the root, those before it are committed.
+    """Write what is fixed during a turn after a prompt of `prompt_length` tokens, and the tokens of `answer` that are
+    already drawn: the last one is the root, those before it are committed.
 
-    `stop_ids`: MAX_STOP_IDS at most.
+    `stop_ids`: at most MAX_STOP_IDS.
     """
     ids = np.full(MAX_STOP_IDS, -1, np.int32)
     ids[: len(stop_ids)] = sorted(stop_ids)
@@ -259,9 +259,10 @@ def begin_turn(
 
 
 def stages(slot: npt.NDArray[np.void], previous: npt.NDArray[np.void] | None) -> StageTimes:
-    """Milliseconds of a step's parts. `previous`: the slot before, or None for a turn's first.
+    """Milliseconds of a step's parts. `previous`: the previous step's slot, or None for the first step of a turn.
 
-    A slot is written before its own commit ends, so `commit` is that of the step before; so is the gap, `host`.
+    A slot is written before its own commit ends, so `commit` belongs to the previous step, and `host` is the gap after
+    it.
     """
     at: list[int] = slot["stamp"].tolist()
 
@@ -291,12 +292,12 @@ def step_event(
     knobs: Knobs,
     copied: int = 0,
 ) -> StepEvent:
-    """The event that a finished RING_SLOT of shape () describes; `knobs` are what its step ran with;
-    `copied`: the nodes that came from the text, a bit each.
+    """The event described by a finished RING_SLOT of shape (). `knobs`: the settings of its step; `copied`: a bit for
+    each node that was copied from the text.
 
-    Raises NumericsError for a drafter whose probabilities are no numbers.
+    Raises NumericsError if a probability of the drafter is not a number.
     """
-    read, width = slot.view(RING_READ), knobs.tree_width  # all there was, also for a chain
+    read, width = slot.view(RING_READ), knobs.tree_width  # all candidates, also for a chain
     _, stop, length, _, said, walked, bonus, n, by_value, built, depth, _ = read["numbers"].tolist()
     offered, log_probs = (read[name][:depth, :width] for name in ("candidate", "candidate_log_prob"))
     if np.isnan(log_probs).any():

@@ -1,6 +1,6 @@
-"""Speculative steps that the card runs without the host: draft, tree, verify, accept, commit as one graph.
+"""Speculative steps that the card runs without the host: draft, tree, verify, accept and commit as one graph.
 
-The host replays graphs ahead and reads finished steps from a ring in pinned memory; the card never waits for the host.
+The host queues graphs ahead and reads finished steps from a ring in pinned memory; the card never waits for the host.
 """
 
 from __future__ import annotations
@@ -53,16 +53,20 @@ if TYPE_CHECKING:
     from dflash_core.backends.cuda.session import CudaSession
 
 DRAFT_VOCABULARY = Knobs().draft_vocabulary
-MOST_DRAFTS = MAX_NODES - 1  # of one tree: ancestor masks have a bit for the root too
+MOST_DRAFTS = MAX_NODES - 1  # the most drafts of one tree: ancestor masks have a bit for the root too
 TREE_THREADS = 4 * WARP
-AHEAD = 2  # steps running or queued while the host reads the result of the one before them
+AHEAD = 2  # steps that run or are queued while the host reads the previous step's result
 
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """What distinguishes one graph from another: rows of each target pass, and what happens around them. `passes`: of
-    the drafter, one after the other; `vocabulary`: tokens that it chooses among, 0 for all; `windowed`: the target's
-    layers of full attention see what a window shows; `text`: the tree takes successors from the conversation's text."""
+    """The key of a graph.
+
+    `widths`: rows of each target pass; `drafts`: whether the drafter proposes inside the step; `sampled`: sampling
+    instead of greedy decoding; `forced`: the accepted paths are given, see `Steps.force`; `passes`: passes of the
+    drafter; `vocabulary`: tokens that it chooses from, 0 for all; `windowed`: the target's full-attention layers see
+    only a window; `text`: the tree copies successors from the conversation's text.
+    """
 
     widths: tuple[int, ...]
     drafts: bool
@@ -75,7 +79,7 @@ class StepKind:
 
     @staticmethod
     def holding(drafted: int, knobs: Knobs, *, drafts: bool, forced: bool = False, passes: int = 1) -> StepKind:
-        """The smallest graph that holds trees of `drafted` nodes below the root, of drafts of so many passes."""
+        """The smallest graph for trees of `drafted` nodes below the root; `passes`: passes of the drafter."""
         nodes = 1 + drafted
         widths = tuple(width_for(min(PASS_ROWS, nodes - node0)) for node0 in range(0, nodes, PASS_ROWS))
         vocabulary = knobs.draft_vocabulary if drafts else DRAFT_VOCABULARY
@@ -87,14 +91,14 @@ class StepKind:
 
 
 class Steps:
-    """Graphs of a session's steps, and the pinned memory they report to."""
+    """Graphs of a session's steps, and the pinned memory to which they write their results."""
 
     def __init__(self, session: CudaSession) -> None:
-        # Weak: the session holds this, and the card's memory must be freed as soon as the session is unreferenced.
+        # A weak reference: the session refers to this object, and its memory must be freed with its last reference.
         self._session, self.device = weakref.ref(session), session.device
         self.ring = self.device.pinned(STEP_SLOTS, RING_SLOT)
         self.cancel = self.device.pinned(1, np.int32)
-        self.copied = self.device.pinned(STEP_SLOTS, np.uint64)  # by slot, nodes that came from the text, a bit each
+        self.copied = self.device.pinned(STEP_SLOTS, np.uint64)  # per slot, a bit for each node copied from the text
         self.trace: Tensor | None = None
         self._graphs: dict[StepKind, Run] = {}
         self._drain: Run | None = None
@@ -103,13 +107,14 @@ class Steps:
     def session(self) -> CudaSession:
         """The session that these steps belong to."""
         session = self._session()
-        assert session is not None, "steps of a session that is gone"
+        assert session is not None, "the session of these steps was deleted"
         return session
 
     def force(self, paths: Sequence[Sequence[int]] | None) -> None:
-        """Have every walk take these nodes below the root, step by step and repeatedly, whatever the target draws.
+        """Make the steps accept these paths of nodes below the root, one per step and from the start again, whatever
+        the target draws.
 
-        For measuring: KV, states and features change as if it had drawn them. None ends it.
+        For measurements: KV, states and features change as if the target had drawn these nodes. None ends it.
         """
         self._graphs = {kind: graph for kind, graph in self._graphs.items() if not kind.forced}
         if paths is None:
@@ -121,7 +126,7 @@ class Steps:
         self.trace = torch.from_numpy(table).to(self.device.torch_device)
 
     def graph(self, kind: StepKind, progress: Progress | None = None) -> Run:
-        """Compiled and recorded on first use."""
+        """The graph of a kind, compiled and recorded on first use."""
         if kind not in self._graphs:
             self.session.ensure_capacity(kind.nodes)
             run = self.device.bind(self.launches(kind), progress)
@@ -129,26 +134,26 @@ class Steps:
         return self._graphs[kind]
 
     def drain(self) -> None:
-        """Bring the drafter's cache up to date, after what is queued."""
+        """Add everything pending to the drafter's cache, after the queued steps."""
         if self._drain is None:
             drafter = self.session.drafter
-            assert drafter is not None, "features without a drafter"
+            assert drafter is not None, "the session has no drafter on the card"
             self._drain = self.device.bind(drafter.drain_launches())
         self._drain()
 
     def clear(self) -> None:
-        """Forget graphs whose buffers have moved."""
+        """Drop all graphs, because their buffers have moved."""
         self._graphs.clear()
         self._drain = None
 
     def launches(self, kind: StepKind) -> list[Launch]:
-        """One step, from the newest token to the ring."""
+        """The launches of one step, from the newest token to the ring."""
         session = self.session
         head, state = session.head.first(kind.vocabulary), session.state.pointer
         defines, inputs = session.drafter.tree_inputs if kind.drafts and session.drafter else NO_INPUTS
         blocks = 1
         if kind.text:
-            assert session.memory.text is not None, "a tree that copies, without a text"
+            assert session.memory.text is not None, "the session holds no text for trees to copy from"
             own = np.uint64(self.copied.address), np.int32(STEP_SLOTS)
             blocks, defines, inputs = BLOCKS, DEFINES, (*session.memory.text.inputs, *own)
         return [
@@ -178,20 +183,20 @@ class Steps:
 
 
 def _followed(knobs: Knobs, decision: Decision) -> tuple[Knobs, Decision]:
-    """What of `knobs` and a policy's decision runs on a card, and what one may not expect of it."""
+    """`knobs` and a policy's decision within the limits of a card, with notes on differences in the reason."""
     notes = list[str]()
     if knobs.temperature > 0 and knobs.top_k > MOST_LISTED and knobs.top_p < 1:
         notes.append(f"top_p with a top_k over {MOST_LISTED} reads the whole vocabulary")
     budget = min(decision.budget, MOST_DRAFTS)
     if budget < decision.budget:
-        notes.append(f"budget {MOST_DRAFTS}: a tree holds {MAX_NODES} nodes on a card, its root among them")
+        notes.append(f"budget {MOST_DRAFTS}: a tree on a card has at most {MAX_NODES} nodes with its root")
         knobs = knobs.replace(budget=MOST_DRAFTS, policy=knobs.policy)
     return knobs, replace(decision, budget=budget, reason="; ".join([decision.reason, *notes]))
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A queued replay: what ends it, what it runs with, and what the host proposed for it."""
+    """A queued step: how to wait for its end, its settings, and what the host proposed for it."""
 
     wait: Run
     knobs: Knobs
@@ -202,9 +207,9 @@ class Queued:
 
 
 class CudaDecoder:
-    """Implements `backends.base.StepDecoder` on the card. Raises KnobError for knobs that it cannot follow.
+    """Implements `backends.base.StepDecoder` on the card. Raises KnobError for settings that the card does not support.
 
-    A drafter on the host needs what the step before it committed, so its steps are not queued ahead.
+    A drafter on the host needs the tokens that the previous step committed, so its steps are not queued ahead.
     """
 
     def __init__(
@@ -215,13 +220,13 @@ class CudaDecoder:
         context_length: int,
         policy: Policy | None = None,
     ) -> None:
-        """`policy`: chooses each step; without one the knobs alone decide."""
+        """`policy`: chooses the mode and the budget of each step; without one, the settings decide."""
         self.session, self.steps = session, session.steps
         self.stop_ids = frozenset[int]() if knobs.ignore_eos else stop_ids
         self.context_length = context_length
         if len(self.stop_ids) > MAX_STOP_IDS:
             raise UnsupportedError(
-                f"{len(self.stop_ids)} tokens that end an answer, a card checks for {MAX_STOP_IDS} at most; "
+                f"{len(self.stop_ids)} tokens that end an answer, expected at most {MAX_STOP_IDS} on a card; "
                 "name fewer, or run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
@@ -235,9 +240,9 @@ class CudaDecoder:
         self._queue: deque[Queued] = deque()
         self._read = 0
         self._last: npt.NDArray[np.void] | None = None
-        self._undrained = 0  # rows that plain steps have left for the drafter
+        self._undrained = 0  # pending rows that steps without drafts have left for the drafter
         self._begun = self._over = False
-        self._prompt_length = session.length  # until `first` sets it: timed steps have no first token
+        self._prompt_length = session.length  # `first` sets it again; timed steps do not call `first`
         self._halt: int | None = None
         self._halted = False
 
@@ -276,11 +281,11 @@ class CudaDecoder:
 
     @property
     def _most_tokens(self) -> int:
-        """Where the card ends the answer: for it a halt is an end like that of max_tokens."""
+        """The number of tokens after which the card ends the answer; it treats a halt like max_tokens."""
         return self.knobs.max_tokens if self._halt is None else min(self.knobs.max_tokens, self._halt)
 
     def _rest(self) -> None:
-        """After a halt: what is queued does nothing, and the next step begins as a turn's first does."""
+        """Go on after a halt: queued steps do nothing, and the next step begins like the first of a turn."""
         self.finish()
         self._halt, self._halted, self._over = None, False, False
         self._read, self._last, self._undrained = 0, None, 0
@@ -298,7 +303,7 @@ class CudaDecoder:
         return token, stop
 
     def take(self, knobs: Knobs) -> None:
-        """Use other knobs from the next step that is not queued yet."""
+        """Use other settings from the next step that is not queued yet."""
         width = min(knobs.tree_width, MAX_WIDTH)
         self._decide(self._asked[0].in_mid_turn(knobs.replace(tree_width=width)))
 
@@ -309,11 +314,12 @@ class CudaDecoder:
         while len(self._queue) < self._ahead:
             self._enqueue()
         event = self._collect(self._queue.popleft())
-        assert event is not None, "a step that was not cancelled reports"
+        assert event is not None, "a step that was not cancelled must write a result"
         return event
 
     def finish(self) -> Sequence[StepEvent]:
-        """End what is queued; returns the steps that ended before they could be stopped. The state includes them."""
+        """Cancel the queued steps; returns those that finished before they could be cancelled. The state includes
+        them."""
         events: list[StepEvent] = []
         if self._begun:
             self.steps.cancel.array[0] = 1
@@ -348,15 +354,15 @@ class CudaDecoder:
             self._write_knobs()
             self.steps.cancel.array[0] = 0
             self.steps.ring.array["ready"] = 0
-            self.steps.graph(self._kind())  # may move buffers, so before the state is written
+            self.steps.graph(self._kind())  # first, because it may move buffers; then the state is written
             session.state.push()
         self._begun = True
 
     def _decide(self, knobs: Knobs) -> None:
-        """Get the decision for the next step; where it has changed, write it to the card, behind what is queued."""
+        """Get the decision for the next step. If it has changed, write it to the card, after the queued steps."""
         asked, weights = (knobs, self.policy.next(knobs)), self.policy.weights(knobs)
         if asked == self._asked and weights is self._weights:
-            return  # nearly always where the knobs decide: a step of a small model has few microseconds for this
+            return  # the usual case without a policy; it must be fast, as steps of a small model are short
         before, built_by = self._told, self._weights
         self._asked, self._weights = asked, weights
         self.knobs, self.decision = _followed(*asked)
@@ -367,13 +373,14 @@ class CudaDecoder:
 
     @property
     def _told(self) -> tuple[Knobs, EffectiveMode, int, int]:
-        """The part of a decision that the card gets: not the reason, whose text changes at every step of `auto`."""
+        """The part of a decision that is written to the card, without the reason, which changes at every `auto`
+        step."""
         decision = self.decision
         return self.knobs, decision.mode, decision.budget, decision.depth
 
     @property
     def _drafting(self) -> Knobs:
-        """What the next step drafts with."""
+        """The settings with which the next step drafts."""
         return at_depth(self.knobs, self.decision.depth)
 
     def _write_knobs(self) -> None:
@@ -395,13 +402,13 @@ class CudaDecoder:
 
     @property
     def _text(self) -> TextTable | None:
-        """The text that the next step's tree takes successors from."""
+        """The text from which the next step's tree copies successors."""
         if self._weights is None or self.session.memory.text is None:
             return None
         return self.policy.copies_from(self._asked[0])
 
     def _propose(self) -> Candidates | None:
-        """What a drafter on the host proposes for the next step, which the card then builds its tree from."""
+        """What a drafter on the host proposes for the next step; the card builds its tree from it."""
         drafter = self.session.host_drafter
         if drafter is None or self.decision.mode == "ar":
             return None
@@ -443,7 +450,7 @@ class CudaDecoder:
             self._queue.append(Queued(mark, self.knobs, self.decision, proposal, proposing_ms, kind.text))
 
     def _grow(self, nodes: int) -> None:
-        """Grow during a turn. The card knows what is still to be committed, the host's copy does not."""
+        """Grow during a turn. First read the state from the card: the host's copy does not know the pending commit."""
         session = self.session
         session.device.synchronize()
         session.state.pull()
@@ -451,9 +458,9 @@ class CudaDecoder:
         session.state.push()
 
     def _collect(self, queued: Queued) -> StepEvent | None:
-        """Wait for a replay and read its slot; None where it came after the end and did nothing."""
+        """Wait for a step and read its slot; None if it ran after the end of the answer and did nothing."""
         queued.wait()
-        # A view that holds until STEP_SLOTS more steps have run. Each field of a scalar would copy all of it first.
+        # A view, valid until STEP_SLOTS more steps have run. With a scalar, reading each field would copy the record.
         slot = self.steps.ring.array[self._read % STEP_SLOTS, ...]
         if int(slot["ready"]) != self._read + 1:
             return None

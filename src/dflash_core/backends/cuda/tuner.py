@@ -1,4 +1,4 @@
-"""Times ways of computing products on the card, on the weights that were loaded, and keeps what was found."""
+"""Times ways of computing products on the card with the loaded weights, and stores the results."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from dflash_core.backends.cuda.tuning import AnyProduct, Identity, Tuning
 from dflash_core.nvml import driver_version
 from dflash_core.progress import Progress
 
-LAUNCHES = 20  # of one product in a round
+LAUNCHES = 20  # the most launches of one product per round
 TIMED_FILES = ("matmul.cu", "head.cu", "logits.cu", "experts_in.cu", "experts_out.cu")
-# As long as the kernels between two products of a step: kernels that launch early have that time.
+# A pause as long as the kernels between two products of a step: kernels that start early can use that time.
 PAUSE_US, CYCLES_PER_US = 3, 1700
 PAUSE_BLOCKS, PAUSE_THREADS = 24, 128
 PASS_DEPTH, PASS_ROUNDS, PASS_CONTEXT = 32, 5, 256
-TOKEN_STEP = 7919  # from one token of a timed pass to the next
+TOKEN_STEP = 7919  # difference between neighbouring token ids of a timed pass
 
-# Products, each with the launches that are one: on different weights, so that none is in the L2 when it is launched.
+# Products, each with all projections of that shape: they have different weights, so none is in the L2 when it starts.
 AnyTimed = Projection | ExpertProjection
 Groups = dict[AnyProduct, list[AnyTimed]]
 
 
 def identity(device: CudaDevice) -> Identity:
-    """What a tuning of this card holds for, now."""
+    """The identity of measurements on this card, with the present driver and kernels."""
     folder = resources.kernels_dir()
     texts: dict[Path, str] = {}
     for file in TIMED_FILES:
@@ -57,17 +57,17 @@ def identity(device: CudaDevice) -> Identity:
 
 
 def products_of(target: DeviceTarget) -> Groups:
-    """The target's products, each with all the launches that are one: the head last."""
+    """The target's products, each with all projections of that shape; the head is the last one."""
     head = Projection(target.device, [target.output], target.activations.head, split_k=1)
     found: Groups = {}
     for projection in (*itertools.chain(*target.projections()), head):
-        assert isinstance(projection, Projection | ExpertProjection), "what launches can be timed of"
+        assert isinstance(projection, Projection | ExpertProjection), "only these kinds of projections can be timed"
         found.setdefault(projection.product, []).append(projection)
     return found
 
 
 def name_of(products: Mapping[Any, int]) -> str:
-    """A target's name, from how often a pass computes each product: that decides its time. The file does not matter."""
+    """A target's name, from how often a pass computes each product: only that decides the time, not the file."""
     counted = sorted(f"{product}: {count}" for product, count in products.items())
     return hashlib.sha256("\n".join(counted).encode()).hexdigest()[:16]
 
@@ -77,30 +77,30 @@ def target_name(target: DeviceTarget) -> str:
 
 
 def replan(target: DeviceTarget, card: Card) -> None:
-    """Plan every product of the target for what is known of the card. Call it before a session is made."""
+    """Plan every product of the target for `card`. To be called before a session is made."""
     for group in target.projections():
         for projection in group:
             projection.replan(card)
 
 
 class Tuner:
-    """Of one card. `tuning`: what is known; `note`: what a user should know of it, or ""."""
+    """The tuning of one card. `tuning`: all measurements; `note`: what a user should know about them, or ""."""
 
     def __init__(self, device: CudaDevice, folder: Path) -> None:
         self.device, self.folder = device, folder
         self.tuning, self.note = tuning.load(folder, identity(device))
-        self.seconds = 0.0  # spent on timing
+        self.seconds = 0.0  # time spent on timing
 
     def card(self, target: str) -> Card:
-        """The card with what is known of it for a target of this name."""
+        """The card with the ways chosen for a target of this name."""
         return replace(self.device.card, ways=self.tuning.ways_of(target))
 
     def forget(self) -> None:
-        """Have everything measured again."""
+        """Drop all measurements, so that everything is measured again."""
         self.tuning, self.note = Tuning(self.tuning.identity), ""
 
     def run(self, groups: Groups, progress: Progress) -> None:
-        """Time the products that nothing is known of, and keep what was found. Nothing else may run."""
+        """Time the products that were not measured yet, and store the results. Nothing else may run on the card."""
         card = replace(self.device.card, ways=())
         wanted = [product for product in groups if product.nbytes >= tuning.LEAST_BYTES]
         wanted = [product for product in wanted if not self.tuning.knows(product, card)]
@@ -118,7 +118,7 @@ class Tuner:
     def confirm(self, target: DeviceTarget, progress: Progress) -> None:
         """Time whole passes of the target with the chosen ways and with the default plans, once.
 
-        A kernel alone on the card behaves differently than among the kernels of a pass, and a pass is what counts.
+        A kernel that runs alone behaves differently from one inside a pass, and only the time of a pass matters.
         """
         name = target_name(target)
         ours = {str(product) for product in products_of(target)}
@@ -138,7 +138,7 @@ class Tuner:
         self._keep()
 
     def report(self, target: str) -> str:
-        """What was done for a target, in words."""
+        """A sentence on what was timed and chosen for a target."""
         timed = f"{len(self.tuning.choices)} products timed" + (
             f" in {self.seconds:.1f} s" if self.seconds else " before"
         )
@@ -152,12 +152,12 @@ class Tuner:
         return f"{timed}; {len(ways)} are faster in another way, whole passes by {gain:.1%}: {kept}"
 
     def add_steps(self, target: str, steps: Mapping[str, float]) -> None:
-        """Keep milliseconds of whole steps by the name of a case."""
+        """Store milliseconds of whole steps by the name of a benchmark case."""
         self.tuning = self.tuning.with_steps(target, steps)
         self._keep()
 
     def passes(self, session: CudaSession, progress: Progress) -> Mapping[int, float]:
-        """Milliseconds of a verify pass of this target by its width: measured once, on an empty sequence."""
+        """Milliseconds of a verify pass of this target by width; measured once, with an empty sequence."""
         name = target_name(session.target)
         if name not in self.tuning.passes:
             self.tuning = self.tuning.with_passes(name, time_passes(session, progress))
@@ -169,7 +169,8 @@ class Tuner:
 
 
 def time_passes(session: CudaSession, progress: Progress) -> dict[int, float]:
-    """Milliseconds of a verify pass by its width, after a short context. The sequence is empty before and after."""
+    """Milliseconds of a verify pass by width, after a short context. The sequence must be empty; it is empty again
+    afterwards."""
     device = cast(CudaDevice, session.device)
     with device.stream():
         session.ensure_capacity(max(WIDTHS))
@@ -187,12 +188,12 @@ def time_passes(session: CudaSession, progress: Progress) -> dict[int, float]:
 
 
 class Passes:
-    """Passes of a target that is planned for `card`, at the widths that are timed, in a sequence of their own."""
+    """Passes of a target that is planned for `card`, at the timed widths, with their own sequence."""
 
     def __init__(self, target: DeviceTarget, card: Card, progress: Progress) -> None:
         self.device = cast(CudaDevice, target.device)
         replan(target, card)
-        self.device.card = card  # the head's plan is made with the session
+        self.device.card = card  # the session plans the head for this card
         self._session = CudaSession(target, context=PASS_CONTEXT)
         with self.device.stream():
             self._session.ensure_capacity(max(tuning.TIMED))
@@ -200,14 +201,14 @@ class Passes:
         self._runs = {width: _recorded(self._session, width, progress) for width in tuning.TIMED}
 
     def seconds(self, width: int) -> float:
-        """Of one more pass."""
+        """Time one more pass, in seconds."""
         with self.device.stream():
             self._session.plant(_tokens(self._session, width), range(-1, width - 1))
             return seconds_of(self.device.runtime, self._runs[width])
 
 
 def _tokens(session: CudaSession, width: int) -> list[int]:
-    """Of a pass that is timed, all different: rows of one token would go through the same experts."""
+    """Tokens of a timed pass. They all differ: rows of the same token would choose the same experts."""
     return [token * TOKEN_STEP % session.target.spec.vocab_size for token in range(1, width + 1)]
 
 
@@ -222,7 +223,7 @@ def _recorded(session: CudaSession, width: int, progress: Progress) -> Run:
 
 
 class CardTimer:
-    """Implements `tuning.Measure`: graphs of a product's launches, on the weights of as many layers as have it."""
+    """Implements `tuning.Measure` with graphs of a product's launches, on the weights of several layers."""
 
     def __init__(self, device: CudaDevice, groups: Groups) -> None:
         self.device, self.groups = device, groups
@@ -231,7 +232,7 @@ class CardTimer:
         with device.stream():
             self._acts = acts_for(max(product.columns for product in groups), device.torch_device)
             for form in (self._acts.q8, self._acts.f16):
-                form.random_(0, 256)  # zeros take less power, and so less time
+                form.random_(0, 256)  # zeros need less power and so less time
             self._out, self._inner, self._weights = (torch.empty(0, device=device.torch_device) for _ in range(3))
         pause = [np.int64(PAUSE_US * CYCLES_PER_US)] if device.card.overlaps else None
         self._pause = [] if pause is None else [
@@ -239,7 +240,7 @@ class CardTimer:
         ]  # fmt: skip
 
     def compile(self, products: Iterable[AnyProduct], card: Card, progress: Progress) -> None:
-        """Everything that will be timed, at once: the compiler uses every core."""
+        """Compile everything that will be timed in one batch: the compiler uses every core."""
         launches: list[Launch] = []
         with self.device.stream():
             for product in products:
@@ -248,7 +249,7 @@ class CardTimer:
             self.device.bind(launches, progress)
 
     def seconds(self, product: AnyProduct, way: Way, width: int) -> float:
-        """Of one launch, without the pauses."""
+        """Seconds of one launch, without the pauses."""
         key = product, way, width
         count = min(LAUNCHES, len(self.groups[product]))
         with self.device.stream():
@@ -261,7 +262,7 @@ class CardTimer:
         return max(0.0, taken / count - pauses)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._runs.clear()
         self._routed.clear()
         self._out, self._inner, self._weights = (self._out.new_empty(0) for _ in range(3))
@@ -282,7 +283,7 @@ class CardTimer:
             yield from self._pause
 
     def _by_experts(self, projection: ExpertProjection, width: int, layer: int) -> Launch:
-        """Rows that choose experts at random: other ones in each layer, the same whatever the way."""
+        """Rows choose experts at random: different ones in each layer, the same ones for each way."""
         product = projection.product
         work = self._routed.get((product, width, layer))
         if work is None:
