@@ -1,6 +1,6 @@
-"""What fits: what a pair would take as it is to be loaded, the longest context per type of cache, and what would help.
+"""Plans memory: what a pair needs, the longest context per cache type, and changes that would help.
 
-Nothing is loaded for it. A `Reckoner` says what one way of loading takes; it is the machine's own prediction.
+Nothing is loaded for this. A `Reckoner` predicts the memory of one way of loading on one machine.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from dflash_core.cache_types import AUTO
 from dflash_core.errors import Code, ContextError, OutOfMemoryError
 from dflash_core.memory import Component, MemoryBreakdown, gib
 
-CONTEXT_STEP = 512  # positions in which a longest context is looked for
+CONTEXT_STEP = 512  # positions: the steps in which the longest context is searched
 MOST_REMEDIES = 3
 KV_TYPES = ("f16", "bf16", "q8_0", "q8_0/q4_0", "q5_0", "q4_0", "tq3_0")  # that a plan compares
-# What a change costs a user, to sort by: accuracy, acceptance, speed, or positions that are missing.
+# What a change costs the user, for sorting: accuracy, acceptance, speed, or missing positions.
 CACHE_COST: Mapping[str, float] = {
     "f32": 0, "f16": 0.5, "bf16": 1, "q8_0": 2, "q8_0/q4_0": 5, "q5_0": 5.5, "q4_0": 7, "tq3_0": 12
 }  # fmt: skip
 DRAFT_COST: Mapping[str, float] = {"": 0, "q8_0": 2.5, "q4_0": 4.5}
 UNKNOWN_COST, NODES_COST, NO_DRAFTER_COST = 6, 1, 20
-SHORTER_COST = 12  # of a context of nothing; half of it for half of the positions
+SHORTER_COST = 12  # the cost of a context of length 0; half of it for half of the positions
 
 ON_CARD, ON_HOST = "card", "host"
-EMBEDDING_COST = 1.5  # a row of it crosses the bus for every token
+EMBEDDING_COST = 1.5  # a row is copied over the bus for every token
 
 CEILING = 32_768  # positions where no context is given
 SMALLEST_CONTEXT = 512  # that memory is kept for
 LEAST_CONTEXT = 2  # that can be requested
 PREFILL_ROWS = 2048  # of a prompt that a card reads at once
-LEAST_PREFILL_ROWS = 256  # where memory is short: with fewer, most of the time would turn weights to halves
+LEAST_PREFILL_ROWS = 256  # where memory is short; with fewer, most of the time would go into converting weights to f16
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What memory depends on, of how a pair is loaded.
+    """The choices in loading a pair that memory depends on.
 
-    `context`: positions; `kv`: type of keys and values; `nodes`: of the largest tree that there is room for;
-    `draft_type`: what a drafter's matrices are packed as, "" as they are; `drafted`: with the drafter; `embedding`:
-    where the target's token embedding lies; `rows`: of a prompt that are read at once; `window`: of attention, 0 where
-    all is seen; `sinks`: positions at the beginning that a window leaves in sight, where they are more than the least.
+    `context`: positions; `kv`: type of keys and values; `nodes`: of the largest tree that fits;
+    `draft_type`: the type that a drafter's matrices are converted to, "" for none; `drafted`: with the drafter;
+    `embedding`: where the target's token embedding is stored; `rows`: prompt rows processed at once; `window`: of
+    attention, 0 for all positions; `sinks`: first positions that a window keeps visible, if more than the minimum.
     """
 
     context: int
@@ -56,22 +56,22 @@ class Setup:
 
 
 class Reckoner(Protocol):
-    """What a pair takes on one machine, reckoned from headers alone."""
+    """Predicts the memory of a pair on one machine from headers alone."""
 
     @property
     def machine(self) -> str:
-        """What it is reckoned for."""
+        """The device of the prediction."""
 
     @property
     def available(self) -> int:
         """Bytes that all components together may take."""
 
     def spare(self, room: int) -> int:
-        """Bytes of `room` that are left free where a context or a type of keys and values may be chosen."""
+        """Bytes of `room` to leave free when a context or a cache type is chosen automatically."""
 
     @property
     def chunk_rows(self) -> Sequence[int]:
-        """Rows of a prompt that may be read at once, the most first."""
+        """Possible numbers of prompt rows processed at once, the largest first."""
 
     @property
     def base(self) -> Setup:
@@ -79,29 +79,29 @@ class Reckoner(Protocol):
 
     @property
     def auto(self) -> Sequence[str]:
-        """Types of keys and values; where none is named, the first that fits is used."""
+        """Cache types; where none is named, the first that fits is used."""
 
     @property
     def longest_context(self) -> int:
-        """Positions that the model was made for."""
+        """Positions that the model was trained for."""
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         """The other ways to load it that may take less at the same context."""
 
     @property
     def kv_types(self) -> Sequence[str]:
-        """Types of keys and values that a plan compares."""
+        """Cache types that a plan compares."""
 
     def components(self, setup: Setup) -> tuple[Component, ...]:
-        """All that is taken, the machine's own share included."""
+        """Memory by component, including the share of driver and runtime."""
 
     def sequence(self, setup: Setup) -> tuple[Component, ...]:
-        """What of it a sequence of full length takes."""
+        """The part of it that a sequence of full length needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change that helps: `setup` is what it comes to, `total` what that takes, `saves` how much less that is."""
+    """A change that helps: `setup` after the change, `total` bytes that it needs, and the bytes that it `saves`."""
 
     setup: Setup
     total: int
@@ -110,7 +110,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What a pair takes as `setup` says. `context_that_fits`: positions by type of keys and values, 0 where none do."""
+    """The memory of a pair loaded as `setup`. `context_that_fits`: positions by cache type, 0 where none fit."""
 
     machine: str
     setup: Setup
@@ -129,7 +129,7 @@ class MemoryPlan:
 
 
 class RanOutError(OutOfMemoryError):
-    """Memory ran out in mid-turn; `plan` has what would help, reckoned for what is there now."""
+    """Memory ran out in mid-turn; `plan` has changes that would help, for the memory available now."""
 
     def __init__(self, message: str, plan: MemoryPlan) -> None:
         super().__init__(message, code=Code.DEVICE_FULL)
@@ -137,7 +137,7 @@ class RanOutError(OutOfMemoryError):
 
 
 def ran_out(plan: MemoryPlan, held: MemoryBreakdown) -> RanOutError:
-    """The refusal of a turn: who holds what, and whether the same would fit now."""
+    """The error of such a turn: who holds what, and whether the same setup would fit now."""
     found = {one.name: one.bytes if one.measured is None else one.measured for one in held.components}
     largest = sorted((item for item in found.items() if item[1]), key=lambda item: item[1], reverse=True)
     parts = ", ".join(f"{name} {gib(size)}" for name, size in largest[:5])
@@ -156,25 +156,24 @@ def sequence_bytes(reckoner: Reckoner, setup: Setup) -> int:
 
 
 def loaded_room(reckoner: Reckoner, free: int) -> int:
-    """What there is for all components, where the pair is loaded and `free` bytes are left for a sequence."""
+    """Bytes for all components, where the pair is loaded and `free` bytes are left for a sequence."""
     return free + total(reckoner, reckoner.base) - sequence_bytes(reckoner, reckoner.base)
 
 
 def settled(reckoner: Reckoner, setup: Setup, room: int) -> Setup:
-    """`setup` with the most rows of a prompt at once that it fits in `room` bytes with; where it never does, the
-    fewest."""
+    """`setup` with the most prompt rows at once that fit in `room` bytes; the fewest where none fit."""
     ways = [replace(setup, rows=rows) for rows in reckoner.chunk_rows]
     return next((way for way in ways if total(reckoner, way) <= room), ways[-1])
 
 
 def least(reckoner: Reckoner, setup: Setup) -> int:
-    """Bytes that `setup` takes with the fewest rows of a prompt at once."""
+    """Bytes that `setup` needs with the fewest prompt rows at once."""
     return total(reckoner, replace(setup, rows=reckoner.chunk_rows[-1]))
 
 
 def longest(most: int, fits: Callable[[int], bool], guess: int = 0) -> int:
-    """The most positions, in steps of CONTEXT_STEP up to `most`, that `fits` says yes to; 0 where there are none. It is
-    looked for around `guess` first, where there is one."""
+    """The most positions, in steps of CONTEXT_STEP up to `most`, for which `fits` is true; 0 where there are none. The
+    search starts near `guess`, if given."""
     low, high = 0, -(-most // CONTEXT_STEP)
     at, reach = guess // CONTEXT_STEP, 1
     while low < at <= high:
@@ -190,7 +189,7 @@ def longest(most: int, fits: Callable[[int], bool], guess: int = 0) -> int:
 
 
 def longest_context(reckoner: Reckoner, setup: Setup, available: int | None = None) -> int:
-    """The most positions that there is room for with everything else as in `setup`."""
+    """The most positions that fit with everything else as in `setup`."""
     room = reckoner.available if available is None else available
     most = reckoner.longest_context
 
@@ -202,20 +201,20 @@ def longest_context(reckoner: Reckoner, setup: Setup, available: int | None = No
         return most
     if taken(few) > room:
         return 0
-    # Nearly all of it grows evenly with the positions.
+    # Memory grows almost linearly with the positions.
     guess = few + (room - taken(few)) * (most - few) // max(taken(most) - taken(few), 1)
     return longest(most, lambda context: taken(context) <= room, guess)
 
 
 def check_context(context: int | None) -> None:
-    """Raises ContextError for one that has no room for a prompt and an answer."""
+    """Raises ContextError for a context too short for a prompt and an answer."""
     if context is not None and context < LEAST_CONTEXT:
         raise ContextError(f"a context of {context} positions, expected at least {LEAST_CONTEXT}")
 
 
 def asked(reckoner: Reckoner, context: int | None, kv: str, window: int = 0, available: int | None = None) -> Setup:
-    """What is loaded where a context (None: what fits) and a type of keys and values (or AUTO) are asked for, in
-    `available` bytes, where these are not the reckoner's. Raises ContextError as a load does."""
+    """The setup for a requested context (None: what fits) and cache type (or AUTO), in `available` bytes (default: the
+    reckoner's). Raises ContextError as a load does."""
     check_context(context)
     room = reckoner.available if available is None else available
     kinds = reckoner.auto if kv == AUTO else (kv,)
@@ -228,8 +227,8 @@ def asked(reckoner: Reckoner, context: int | None, kv: str, window: int = 0, ava
 
 
 def default_context(reckoner: Reckoner, kv: str, room: int) -> int:
-    """Positions that are taken where nobody asks for more: the largest halving of CEILING that leaves `spare` of `room`
-    bytes with keys and values of type `kv`."""
+    """The default context: the largest of CEILING, CEILING / 2 and so on that leaves `spare` of `room` bytes free with
+    keys and values of type `kv`."""
     context, base = min(CEILING, reckoner.longest_context), replace(reckoner.base, kv=kv)
     room -= reckoner.spare(room)
     while context > SMALLEST_CONTEXT and total(reckoner, replace(base, context=context)) > room:
@@ -238,7 +237,7 @@ def default_context(reckoner: Reckoner, kv: str, room: int) -> int:
 
 
 def plan(reckoner: Reckoner, setup: Setup, available: int | None = None) -> MemoryPlan:
-    """What `setup` takes, and what would fit in its place: in `available` bytes, where these are not the reckoner's."""
+    """What `setup` needs, and what would fit instead, in `available` bytes (default: the reckoner's)."""
     room = reckoner.available if available is None else available
     setup = settled(reckoner, setup, room)
     components = reckoner.components(setup)
@@ -249,9 +248,9 @@ def plan(reckoner: Reckoner, setup: Setup, available: int | None = None) -> Memo
 
 
 def remedies(reckoner: Reckoner, short: MemoryPlan) -> list[Remedy]:
-    """The cheapest changes that make it fit; none that does more than another one that is enough.
+    """The cheapest changes that make it fit, without any that includes a smaller sufficient one.
 
-    Where only a shorter context helps, the cheapest change that leaves room for one.
+    Where only a shorter context helps, the cheapest change that allows one.
     """
     setup, room, found = short.setup, short.available, list[Remedy]()
     shorter = short.context_that_fits[setup.kv]
@@ -275,7 +274,7 @@ def remedies(reckoner: Reckoner, short: MemoryPlan) -> list[Remedy]:
 
 
 def cost(way: Setup, setup: Setup) -> float:
-    """How much a user gives up with `way` in place of `setup`."""
+    """What a user loses with `way` instead of `setup`, as a number for sorting."""
     found = _cache_cost(way.kv) - _cache_cost(setup.kv)
     found += DRAFT_COST.get(way.draft_type, UNKNOWN_COST) - DRAFT_COST.get(setup.draft_type, UNKNOWN_COST)
     found += NODES_COST * (way.nodes < setup.nodes)

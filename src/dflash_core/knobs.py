@@ -19,7 +19,7 @@ Group = Literal["speculation", "sampling", "answer", "loading"]
 Applies = Literal["next step", "next turn", "reload"]
 
 SHAPES_FIXED = frozenset({"budget", "p_min", "chain_seed"})
-"""Who sets one of these wants a tree of that shape, and no longer the program's choice."""
+"""Setting one of these means a fixed tree of that shape instead of the program's choice."""
 MOST_MTP_DEPTH = 8
 MOST_WIDTH = 64  # candidates per draft position, on any device
 
@@ -28,8 +28,8 @@ MOST_WIDTH = 64  # candidates per draft position, on any device
 class Spec:
     """One parameter: how it is shown, what it may be, and when a change takes effect.
 
-    `minimum` and `maximum` bound what is legal; `slider` bounds what a slider offers, where that is less. `words` are
-    what users read for choices that are kept under another name, and may write too.
+    `minimum` and `maximum` bound what is legal; `slider` bounds what a slider offers, where that is less. `words`:
+    names that users see, and may type, for choices that are stored under another name.
     """
 
     name: str
@@ -119,7 +119,7 @@ def _knob(
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """What a turn runs with. Frozen: every turn keeps its own. Raises KnobError for a value out of range."""
+    """The parameters of a turn. Frozen: every turn keeps its own. Raises KnobError for a value out of range."""
 
     mode: Mode = _knob(
         "auto", "mode", "plain decoding, a chain of drafts, a tree of drafts, or the program's choice",
@@ -252,8 +252,8 @@ class Knobs:
     def replace(self, **changes: Value) -> Knobs:
         """A copy with some values changed. Raises KnobError.
 
-        Under mode auto a tree of a shape of one's own is a fixed one, unless the policy is named too. A budget that is
-        named beside policy auto caps it, also where it is the table's own.
+        Under mode auto, setting the shape of the tree fixes it, unless the policy is set too. A budget that is set
+        together with policy auto caps it, even if it is the default.
         """
         for name in changes:
             spec_of(name)
@@ -264,7 +264,7 @@ class Knobs:
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
     def in_mid_turn(self, wanted: Knobs) -> Knobs:
-        """These knobs with what a running turn can take over from `wanted`: all that applies from the next step."""
+        """These knobs with the values of `wanted` that a running turn can adopt: all that apply from the next step."""
         live = {name: getattr(wanted, name) for name in LIVE}
         return dataclasses.replace(self, **live)
 
@@ -274,7 +274,7 @@ class Knobs:
 
 
 def check_tree_width(knobs: Knobs, most: int) -> None:
-    """Raise KnobError where a device that keeps `most` candidates per draft position cannot follow `knobs`."""
+    """Raise KnobError if `knobs` need more than the `most` candidates per draft position that a device keeps."""
     if knobs.tree_width > most:
         raise KnobError(
             f"tree_width={knobs.tree_width}: the card keeps {most} candidates per draft position; expected 1 to {most}"
@@ -282,7 +282,7 @@ def check_tree_width(knobs: Knobs, most: int) -> None:
 
 
 def spec_of(name: str) -> Spec:
-    """What a parameter is. Raises KnobError for one that does not exist, with what may have been meant."""
+    """The description of a parameter. Raises KnobError for an unknown one, with a similar name if there is one."""
     if name in SPEC:
         return SPEC[name]
     near = difflib.get_close_matches(name, [spec.name for spec in SPECS], n=1)
@@ -301,5 +301,5 @@ CONTEXT = Spec(
     "context", "context", "positions to keep memory for, prompt and answer together; 0 is as many as fit",
     "loading", "reload", "int", 0, 0, 1_048_576, step=512, slider=(0, 32_768),
 )  # fmt: skip
-"""What a loaded pair cannot change: not a knob of a turn, but a row beside them."""
+"""Settings that a loaded pair cannot change: no knobs of a turn, but shown with them."""
 LIVE: frozenset[str] = frozenset(spec.name for spec in SPECS if spec.applies == "next step")

@@ -1,4 +1,4 @@
-"""What a loaded pair supports: knobs that it could never apply are refused by name."""
+"""The limits of a loaded pair: knobs that it could never apply are refused by name."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dflash_core.text.reasoning import Reasoning
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the loaded pair can do: its drafter's capabilities, None without one, positions of context, candidates
-    per draft position, which a card keeps few of, and the positions that the model was made for (0: not known)."""
+    """What the loaded pair supports: its drafter's capabilities (None without one), positions of context, candidates
+    per draft position (few on a card), and the positions that the model was trained for (0: unknown)."""
 
     drafter: Capabilities | None
     context_length: int
     tree_width: int = MOST_WIDTH
-    reasoning: Reasoning | None = None  # what the target's template reads; None where that is not known
+    reasoning: Reasoning | None = None  # variables that the target's template reads; None where unknown
     most_context: int = 0
 
     def check(self, knobs: Knobs, changed: Collection[str]) -> None:
-        """Refuse changes that this pair could never follow, or that have no effect on it.
+        """Refuse changes that this pair does not support, or that have no effect on it.
 
         Raises KnobError with what is allowed.
         """
@@ -45,7 +45,7 @@ class Limits:
         return {name for name, known in read.items() if not known}
 
     def check_possible(self, knobs: Knobs, changed: Collection[str]) -> None:
-        """`check` for values that come as a whole set: those that have no effect on this pair are no fault in it."""
+        """`check` for a complete set of values: values without effect on this pair are not an error."""
         if "mode" in changed and knobs.mode in ("chain", "tree") and self.drafter is None:
             raise KnobError(f"mode={knobs.mode}: no drafter is loaded; expected plain or auto")
         kinds = self.drafter.kind.split("+") if self.drafter is not None else []

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CardOptions:
-    """How weights are held and multiplied on a card. `activations`: how inputs of products are rounded, "int8",
-    "mixed" or "f16"; `draft_type`: "q8_0" or "q4_0" packs a drafter's matrices tighter when loaded; `tune`: ways of
-    computing are timed at the first load on a card; `placement`: which layer lies on which card, all on the first where
-    nothing is said; `vram_limit`: bytes of a smaller card that a card is to behave as, 0 for none; `embedding`: where
-    the target's token embedding lies, on the "card" or on the "host"."""
+    """How weights are stored and multiplied on a card. `activations`: how inputs of products are rounded, "int8",
+    "mixed" or "f16"; `draft_type`: "q8_0" or "q4_0" converts a drafter's matrices when loaded; `tune`: time several
+    ways of computing at the first load on a card; `placement`: the card of each layer, by default the first card for
+    all; `vram_limit`: bytes of a smaller card to simulate, 0 for none; `embedding`: where the target's token embedding
+    is stored, on the "card" or on the "host"."""
 
     activations: str = "int8"
     draft_type: str = ""
@@ -129,11 +129,11 @@ def plan_pair(
     card: CardOptions = DEFAULT_CARD,
     window: int = 0,
 ) -> MemoryPlan:
-    """What a pair would take, from headers alone: no weight is read, and no card has to be there.
+    """The memory plan of a pair, from headers alone: no weight is read, and no card is needed.
 
-    `context`, `kv`, `window`: what is asked for, as of `engine.load_pair`. `memory`: bytes of a card (or on the CPU, of
-    main memory) to reckon for; without it it is what this machine has. Raises what `open_target` and `open_draft`
-    raise, KnobError for a type that there is not, and ContextError for a context that no load takes.
+    `context`, `kv`, `window`: as requested of `engine.load_pair`. `memory`: bytes of a card (or on the CPU, of main
+    memory) to plan for; by default those of this machine. Raises what `open_target` and `open_draft` raise, KnobError
+    for an unknown type, and ContextError for a context that cannot be loaded.
     """
     kv = checked(kv)
     reckoner = reckoner_of(target, draft, device, memory=memory, card=card)
@@ -148,7 +148,7 @@ def reckoner_of(
     memory: int = 0,
     card: CardOptions = DEFAULT_CARD,
 ) -> Reckoner:
-    """What `plan_pair` asks what a pair takes, for plans of several ways of loading it. Raises what that raises."""
+    """The reckoner that `plan_pair` uses, for plans of several ways of loading. Raises what `plan_pair` raises."""
     opened = _open_for_plan(target, device, memory, card)
     named = "mtp" if draft is None and opened.drafts_itself else draft
     return opened.reckoner(open_draft(named, opened) if named is not None else None)
@@ -160,7 +160,7 @@ def _open_for_plan(path: str | Path, device: str, memory: int, card: CardOptions
     from dflash_core.backends.cuda.planned import PlannedDevice, card_here, card_of
     from dflash_core.backends.cuda.target import CudaTarget
 
-    # A limit makes the card that is there a smaller one; without any it is the size of a card to reckon for.
+    # With a card, a limit makes it a smaller one; without a card, it is the size of the card to plan for.
     here = not memory and (device == "cuda" or _driver_is_there())
     planned: Any = PlannedDevice(card_here() if here else card_of(memory or card.vram_limit))
     return CudaTarget(

@@ -1,4 +1,4 @@
-"""The memory breakdown: what each component will take, known from headers and settings before it is allocated."""
+"""The memory breakdown: what each component will need, predicted from headers and settings before allocation."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from dflash_core.errors import Code, KnobError, OutOfMemoryError, Shortage
 
-OTHERS = "other processes"  # the component that is somebody else's
+OTHERS = "other processes"  # the component of other processes
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One consumer of memory: how many bytes, of what, and what it was found to hold, where that can be told."""
+    """One consumer of memory: predicted bytes, a description, and the bytes found, where that can be measured."""
 
     name: str
     bytes: int
@@ -26,13 +26,13 @@ class Component:
 
     @property
     def off(self) -> float:
-        """By what share of the prediction the measurement misses it; 0 where nothing was measured."""
+        """The error of the prediction, as a share of it; 0 where nothing was measured."""
         return 0.0 if self.measured is None else abs(self.measured - self.bytes) / max(self.bytes, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBreakdown:
-    """Predicted bytes by component beside what the device has. `measured`: the process's real use, 0 where unknown."""
+    """Predicted bytes by component, and the device's memory. `measured`: the process's real use, 0 where unknown."""
 
     device: str
     components: tuple[Component, ...]
@@ -46,7 +46,7 @@ class MemoryBreakdown:
 
 
 def gib(count: int) -> str:
-    """Bytes for people: 1.5 GiB, 12 MiB, 3 KiB."""
+    """Bytes as shown to users: 1.5 GiB, 12 MiB, 3 KiB."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -54,7 +54,7 @@ def gib(count: int) -> str:
 
 
 def weights_detail(layers: int, host_bytes: int) -> str:
-    """What a target's weights are made of. `host_bytes`: of the token embedding, where that stays in main memory."""
+    """The description of a target's weights. `host_bytes`: of the token embedding, if it stays in main memory."""
     return f"{layers} layers" + (f"; token embedding in main memory, {gib(host_bytes)}" if host_bytes else "")
 
 
@@ -70,7 +70,7 @@ def parse_bytes(text: str) -> int:
 def check(needed: MemoryBreakdown, remedies: str, shortage: Shortage | None = None) -> None:
     """Refuse a load that does not fit. Raises OutOfMemoryError naming the components, largest first.
 
-    `shortage`: its figures, where more is known than what is needed and free.
+    `shortage`: detailed figures, if there are more than the needed and the free bytes.
     """
     if needed.predicted <= needed.free:
         return
@@ -85,7 +85,7 @@ def check(needed: MemoryBreakdown, remedies: str, shortage: Shortage | None = No
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Bytes of this machine: in all, free to take, and held by this process."""
+    """Bytes of this machine's memory: total, available, and held by this process."""
 
     total: int
     free: int
@@ -93,8 +93,8 @@ class HostMemory:
 
 
 def host_memory() -> HostMemory:
-    """Read the machine's memory; a container's limit counts where it is lower. Figures it cannot read are guesses:
-    half of the total for the free part (macOS), the peak for the process."""
+    """Read the machine's memory, or a container's limit if that is lower. Figures that cannot be read are estimated:
+    half of the total as available (macOS), the peak for the process."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     fields = _kib_fields(Path("/proc/meminfo"))
     free = fields.get("MemAvailable", total // 2)
@@ -107,14 +107,14 @@ def host_memory() -> HostMemory:
 
 
 def _peak() -> int:
-    """The most this process ever held, where the system does not say what it holds now."""
+    """The peak of this process, where the system does not report the present figure."""
     import resource  # not on every platform, and only used where /proc is missing
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _kib_fields(path: Path) -> dict[str, int]:
-    """`Name:  123 kB` lines of a /proc file in bytes; nothing where there is no such file."""
+    """`Name:  123 kB` lines of a /proc file in bytes; empty where there is no such file."""
     try:
         lines = path.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""NVIDIA's management library: it answers without touching a card's memory, or any limit of a vGPU."""
+"""NVIDIA's management library: its queries use no memory of a card, and no quota of a vGPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Management:
         self._open = True
 
     def close(self) -> None:
-        """Let the library go; the second time does nothing. Never raises."""
+        """Shut the library down; a second call does nothing. Never raises."""
         if self._open:
             self._open = False
             with suppress(DeviceError):
@@ -58,7 +58,7 @@ class Management:
         return supports // 1000, supports % 1000 // 10
 
     def cards(self) -> tuple[CardMemory, ...]:
-        """Every card of this machine, those that CUDA_VISIBLE_DEVICES hides too."""
+        """Every card of this machine, including those that CUDA_VISIBLE_DEVICES hides."""
         api, found = self._api, []
         for index in range(self._ask(api.nvmlDeviceGetCount)):
             card = self._ask(api.nvmlDeviceGetHandleByIndex, index)
@@ -69,7 +69,7 @@ class Management:
     def held_by_others(self, bus: str) -> int:
         """Bytes that other processes hold on the card at this PCI address, as far as the driver reports them.
 
-        Cards are counted in another order here than by CUDA, which may also hide some: only the address is the same.
+        Cards have another order here than in CUDA, which may also hide some: only the address is the same.
         """
         card = self._ask(self._api.nvmlDeviceGetHandleByPciBusId, bus)
         running = self._ask(self._api.nvmlDeviceGetComputeRunningProcesses, card)
@@ -83,7 +83,7 @@ class Management:
 
 
 def driver_version() -> str:
-    """The driver's version, such as 580.95.05; "unknown" where the library does not tell."""
+    """The driver's version, such as 580.95.05; "unknown" where the library does not report it."""
     try:
         with Management() as management:
             return management.driver
@@ -92,7 +92,7 @@ def driver_version() -> str:
 
 
 def held_by_others(bus: str) -> int:
-    """Bytes that other processes hold on the card at this PCI address; 0 where the library does not tell."""
+    """Bytes that other processes hold on the card at this PCI address; 0 where the library does not report them."""
     try:
         with Management() as management:
             return management.held_by_others(bus)

@@ -1,5 +1,5 @@
-"""CUDA C++ source to machine code, at run time and with no card needed. The only thing asked of a machine is the two
-wheels that hold the compiler and its headers."""
+"""Compiles CUDA C++ to machine code at run time, without a card. It needs only the two wheels with the compiler and
+its headers."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def version() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class KernelUse:
-    """What one kernel takes of a multiprocessor: registers per thread, bytes of static shared memory per block.
+    """The resources of one kernel: registers per thread, bytes of static shared memory per block.
 
-    `spilled`: bytes of registers per thread that did not fit and go through memory, in the kernel and in what it calls.
+    `spilled`: bytes of registers per thread that did not fit and are spilled to memory, in the kernel and its callees.
     `stack`: bytes of local arrays.
-    `releases`, `waits`: whether it lets the next kernel begin while it runs, and waits for the one before.
+    `releases`, `waits`: whether it lets the next kernel start early, and waits for the one before.
     """
 
     registers: int

@@ -1,7 +1,7 @@
-"""Scores of a drafter's candidates by the token above them: products of low rank, whatever head gives the factors.
+"""Scores of a drafter's candidates given the parent token: low-rank products of factors from the drafter's head.
 
-A selector multiplies three parts: the token above, the position's own hidden, the candidate. A Markov head has two, and
-its confidence head may say how likely the best candidate is.
+A selector multiplies three factors: the parent token, the position's hidden state, the candidate. A Markov head has
+two, and its confidence head may give the probability of the best candidate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = npt.NDArray[np.float64]
 class Factors:
     """What a head multiplies. positions: (depths, rank); candidates: (depths, candidates, rank); above(token): (rank,).
 
-    accepted(depth, token): how likely the best candidate after `token` is right, where the head knows.
+    accepted(depth, token): the probability that the best candidate after `token` is right, if the head gives it.
     """
 
     positions: Array
@@ -34,7 +34,7 @@ class Factors:
 @dataclass(frozen=True, slots=True)
 class PairScores:
     """Implements `tree.Given`. `marginal` (depths, candidates): log-probabilities at the tree temperature. `position`:
-    how many tokens stand before the root, for messages. Raises NumericsError where the best score is no number."""
+    how many tokens are before the root, for messages. Raises NumericsError where the best score is NaN."""
 
     marginal: Array
     factors: Factors
@@ -48,8 +48,8 @@ class PairScores:
         return self._known[depth, parent]
 
     def _scored(self, depth: int, parent: int) -> Array:
-        """The candidates share what the marginal gives to all of them together: the rest of the vocabulary has no score
-        of its own."""
+        """The candidates share the total probability that the marginal gives them: the rest of the vocabulary has no
+        scores."""
         f, marginal = self.factors, self.marginal[depth]
         pairs: Array = f.candidates[depth] @ (f.above(parent) * f.positions[depth])
         scores = marginal + pairs / self.temperature
@@ -66,7 +66,7 @@ def _log_sum(values: Array) -> float:
 
 
 def _trusted(log_probs: Array, best: float) -> Array:
-    """The best candidate as likely as `best` says; the others share what is left as before, in the same order."""
+    """Give the best candidate the probability `best`; the others share the rest in the same proportions."""
     p = np.exp(log_probs)
     top = int(p.argmax())
     rest = 1 - p[top]

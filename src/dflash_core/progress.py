@@ -1,4 +1,4 @@
-"""How loading reports progress: a phase in words, and the share of it that is done."""
+"""How loading reports progress: a phase in words, and the share done."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 def largest(values: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.intp]:
     """Indices of the k largest entries of `values` (1-D), largest first, ties to the lower index."""
     if k < len(values):
-        # A plain argpartition breaks ties at the border as it likes; take every entry that ties with the k-th.
+        # argpartition breaks ties at the border arbitrarily; take every entry that ties with the k-th.
         border = np.partition(values, len(values) - k)[len(values) - k]
         candidates = np.flatnonzero(values >= border)
     else:

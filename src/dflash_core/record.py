@@ -1,7 +1,7 @@
-"""One turn as it can be kept: lines of JSON that a trace appends as they come and a store packs together.
+"""One turn in stored form: lines of JSON that a trace appends one by one and a store packs together.
 
-A turn is a `Start`, a `Read` for the prompt, a `Step` per step, an `End`. Ids are given their text where they first
-occur, so a record is readable without the model. Lines after a crash are missing, never wrong.
+A turn is a `Start`, a `Read` for the prompt, a `Step` per step, an `End`. Each id has its text where it
+first occurs, so a record is readable without the model. After a crash lines are missing, never wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_RATIO = 32  # turns pack to a half or a sixth; gzip makes a thousandth of z
 
 
 class Loaded(msgspec.Struct, frozen=True, tag="loaded", tag_field="line"):
-    """The models that the turns after it run on; a trace begins with it, a store does without."""
+    """The models of the turns that follow; a trace begins with it, a store does not have it."""
 
     title: str
     context_length: int
@@ -34,7 +34,7 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded", tag_field="line"):
 
 
 class Start(msgspec.Struct, frozen=True, tag="turn", tag_field="line"):
-    """A turn begins: what it answers, with which models and knobs. `created` is ISO 8601 in UTC."""
+    """A turn begins: its messages, models and knobs. `created` is ISO 8601 in UTC."""
 
     created: str
     target: str
@@ -69,7 +69,7 @@ class Step(msgspec.Struct, frozen=True, tag="step", tag_field="line", omit_defau
 
 
 class End(msgspec.Struct, frozen=True, tag="end", tag_field="line", omit_defaults=True):
-    """A turn is over. `text` and `thinking` are what was held back until then."""
+    """A turn is over. `text` and `thinking`: text that was held back until then."""
 
     report: TurnReport | None = None
     text: str = ""
@@ -84,7 +84,7 @@ _DECODER = msgspec.json.Decoder(Line)
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """Everything that is known of one turn. `report` is None where no token was drawn, or the turn has not `ended`."""
+    """All that is known about one turn. `report` is None where no token was drawn, or the turn has not `ended`."""
 
     start: Start
     pieces: tuple[Piece, ...] = ()
@@ -183,7 +183,7 @@ def ids_of(event: Event) -> Iterator[int]:
 
 
 def assemble(lines: Iterable[TurnLine]) -> Iterator[TurnRecord]:
-    """The turns that `lines` tell of. Where another begins, or the lines stop, before its end, it has not `ended`.
+    """The turns in `lines`. A turn has not `ended` if another begins, or the lines stop, before its end.
 
     Raises FormatError at the first line that does not fit those before it, after the turn as far as it goes.
     """
@@ -209,7 +209,7 @@ def assemble(lines: Iterable[TurnLine]) -> Iterator[TurnRecord]:
 
 
 class _Growing:
-    """A turn whose lines are coming in."""
+    """A turn whose lines are being read."""
 
     def __init__(self, start: Start) -> None:
         self._start, self._end = start, End()
@@ -234,12 +234,12 @@ class _Growing:
 
 
 def most_unpacked(packed: int) -> int:
-    """To how many bytes so many packed ones may unpack: a few kilobytes must not become gigabytes, a long turn may."""
+    """The most bytes that `packed` bytes may unpack to: a few kilobytes must not become gigabytes, a long turn may."""
     return max(FREE_BYTES, MOST_RATIO * packed)
 
 
 def pack(record: TurnRecord) -> bytes:
-    """A record in little space, for a store."""
+    """A record compressed for a store."""
     head = b"%d\n" % VERSION
     # The fastest level: a fifth of the default's time for a tenth more bytes, at the end of every turn.
     return head + zlib.compress(b"\n".join(map(encode, lines(record))), 1)
@@ -265,7 +265,7 @@ def unpack(data: bytes) -> TurnRecord:
 
 
 class Recorder:
-    """Makes the record of a running turn, and hands each of its lines to the watchers as it comes.
+    """Makes the record of a running turn, and passes each new line to the watchers.
 
     A watcher is called on the decoder's thread and must not raise.
     """

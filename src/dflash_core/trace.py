@@ -1,6 +1,6 @@
-"""The trace file: the records of turns as gzip'ed JSON lines, each flushed as it comes.
+"""The trace file: records of turns as gzip-compressed JSON lines, each flushed when it is written.
 
-A crash loses at most the step that was being written; what comes before it can be read.
+A crash loses at most the step that was being written; everything before it can be read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dflash_core.record import (
 
 GZIP = b"\x1f\x8b"
 GZIP_WINDOW = 31  # zlib's number for its largest window inside a gzip frame
-CHUNK = 1 << 10  # small: what a damaged chunk holds is lost, and no chunk unpacks to much more than 1 MiB
+CHUNK = 1 << 10  # small: a damaged chunk is lost, and no chunk unpacks to much more than 1 MiB
 MOST_LINE = 32 * 2**20  # a prompt of a million tokens has some 12 MiB with its ids
 
 
@@ -49,9 +49,9 @@ HEADER = Header("dflash-tui", VERSION)
 
 
 class TraceWriter:
-    """Writes each line that it is called with. A watcher of conversations: it never raises, `problem` says why not.
+    """Writes each line that it is called with. A watcher of conversations: it never raises; `problem` holds the error.
 
-    Raises TraceError where the file cannot be made, or holds something already.
+    Raises TraceError if the file cannot be created, or is not empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -78,7 +78,7 @@ class TraceWriter:
         self.close()
 
     def close(self) -> None:
-        """End the file. Lines that come later are left out."""
+        """End the file. Later lines are ignored."""
         with self._lock:
             if not self._file.closed:
                 self._put(self._gzip.flush())
@@ -94,12 +94,12 @@ class TraceWriter:
             while data:
                 data = data[self._file.write(data) :]
         except OSError as error:
-            self.problem = f"{self.path}: the trace ends here: {error.strerror}; the turns themselves go on"
+            self.problem = f"{self.path}: the trace ends here: {error.strerror}; the turns themselves continue"
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a trace holds. `problem` says where and why it ends early, where it does."""
+    """The content of a trace. `problem`: where and why it ends early, if it does."""
 
     turns: tuple[TurnRecord, ...]
     loaded: Loaded | None
@@ -107,7 +107,7 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """Read a trace as far as it goes. Raises TraceError for a file that is none, or none of this version."""
+    """Read a trace as far as possible. Raises TraceError for a file that is no trace, or one of another version."""
     reader = _Reader(path)
     records: list[TurnRecord] = []
     try:
@@ -127,12 +127,12 @@ def read_trace(path: Path) -> Trace:
     if problem:
         steps = len(records[-1].steps)
         cut = "" if records[-1].ended else f", turn {len(records)} after {steps} step{'s' if steps != 1 else ''}"
-        problem = f"{path.name} is incomplete: {problem}; shown is what stands before{cut}"
+        problem = f"{path.name} is incomplete: {problem}; what comes before is shown{cut}"
     return Trace(tuple(records), reader.loaded, problem)
 
 
 class _Reader:
-    """The lines of a file, up to the first that is damaged or missing; `problem` then says so."""
+    """The lines of a file, up to the first damaged or missing one, which `problem` describes."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.problem = path, ""
@@ -170,9 +170,9 @@ class _Reader:
             )
 
     def _text(self) -> Iterator[bytes]:
-        """Whole lines only: what a crash left of the last one is dropped. What unpacks without end is not followed."""
+        """Complete lines only: a last line that a crash cut off is dropped. Limits bound what is unpacked."""
         gzip = zlib.decompressobj(wbits=GZIP_WINDOW)
-        left: list[bytes] = []  # parts of the line that is not whole yet
+        left: list[bytes] = []  # parts of the line that is not complete yet
         waiting = unpacked = 0
         with open_input(self.path) as file:
             data = magic = file.read(2)

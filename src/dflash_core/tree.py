@@ -20,11 +20,11 @@ from dflash_core.ranking import largest
 
 
 class Given(Protocol):
-    """What a drafter that scores a token by the one above it says of its candidates."""
+    """The scores of a drafter that scores candidates given their parent token."""
 
     def log_probs(self, depth: int, parent: int) -> npt.NDArray[np.float64]:
-        """Of the candidates of `depth`, 0 the first, below a node with the token `parent`: (candidates,), in their
-        order, normalised over the whole vocabulary."""
+        """Log-probabilities of the candidates of `depth` (0 is the first) below a node with the token `parent`:
+        (candidates,), in their order, normalised over the whole vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Candidates:
     """The drafter's choices per depth: `tokens[d, r]` with log-probability `log_probs[d, r]`, best first.
 
     Both have shape (depths, width); log-probabilities are normalised over the whole vocabulary. They are marginals of
-    their depth. `given`: how likely they are by the token above them, where the drafter knows; then a node has its own
-    order of them, of which it takes the best `ranks`.
+    their depth. `given`: their scores given the parent token, if the drafter has them; then each node has its own order
+    of the candidates and uses the best `ranks`.
     """
 
     tokens: npt.NDArray[np.int64]
@@ -52,7 +52,7 @@ class Candidates:
         return [token for _, token in order], [-one for one, _ in order]
 
     def cut(self, depths: int, width: int | None = None) -> Candidates:
-        """The first depths alone, and of each node's candidates the best `width`."""
+        """The first depths only, and the best `width` candidates of each node."""
         if self.given is None:
             return Candidates(self.tokens[:depths, :width], self.log_probs[:depths, :width], ranks=self.ranks)
         ranks = self.ranks if width is None else min(width, self.ranks or width)
@@ -60,12 +60,12 @@ class Candidates:
 
 
 NO_CANDIDATES = Candidates(np.zeros((0, 1), np.int64), np.zeros((0, 1)))
-"""Nothing to choose from, at any depth."""
+"""No candidates at any depth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Nodes in topological order, node 0 the root (depth 0, parent -1). All lists have one entry per node, but for
+    """Nodes in topological order, node 0 the root (depth 0, parent -1). All lists have one entry per node, except
     `values`, which only trees by learned value have, and `copied`, the nodes that came from the text."""
 
     tokens: tuple[int, ...]
@@ -128,8 +128,8 @@ def build(
     """The best-first tree of at most `budget` nodes below `root`.
 
     Trees of growing budget are prefixes of each other. A candidate whose own probability is under `p_min` is left
-    out with its descendants; the first spine node (best token of depth 1) is exempt. Nothing stands below a token of
-    `stops`, which end an answer.
+    out with its descendants; the first spine node (best token of depth 1) is exempt. A token of `stops`, which end an
+    answer, has no children.
     """
     depths = len(drafts.tokens)
     floor = math.log(p_min) if p_min > 0 else -math.inf
@@ -179,7 +179,7 @@ def walk(tree: Tree, draw: Callable[[int, list[int]], int]) -> Walk:
     """Follow the target from the root: move to the child with the drawn token while there is one.
 
     `draw(node, path)` returns the target's own token after `node`; `path` holds the tokens of the accepted nodes
-    below the root so far. The draft distribution plays no part, so the output is the target's at any temperature.
+    below the root so far. The draft distribution is not used, so the output is the target's at any temperature.
     """
     children = {(parent, token): node for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens))}
     nodes, path = [0], list[int]()

@@ -1,8 +1,8 @@
-"""Do the parts of a recorded turn fit each other? Everything read from a file is checked before it is shown.
+"""Checks that the parts of a recorded turn are consistent. Everything read from a file is checked before it is shown.
 
-Types alone do not do: a depth of 2^53, a time of 1e308 s or tuples of unequal length are well-typed, and end the first
-function that counts with them. `record.assemble` checks every turn that it puts together; what else a file tells of
-turns (a report beside a message, the memory breakdown of a trace) is for `check_report` and `check_loaded`.
+Types are not enough: a depth of 2^53, a time of 1e308 s or tuples of unequal length are well-typed, and break the first
+function that computes with them. `record.assemble` checks every turn that it puts together; `check_report` and
+`check_loaded` check what else a file has about turns (the report of a message, the memory breakdown of a trace).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _stages = attrgetter(*STAGES)
 
 
 def check_start(created: str, prompt_ids: Collection[int], draft_block: int, sinks: int = 0) -> None:
-    """What a turn begins with. Raises FormatError."""
+    """Check the start of a turn. Raises FormatError."""
     try:
         year = datetime.fromisoformat(created).year
     except ValueError:
@@ -56,14 +56,14 @@ def check_start(created: str, prompt_ids: Collection[int], draft_block: int, sin
 
 
 def check_loaded(context_length: int, memory: MemoryBreakdown) -> None:
-    """What a trace says about the loaded models. Raises FormatError."""
+    """Check a trace's data about the loaded models. Raises FormatError."""
     _within("the context length", (context_length,), 0, MOST_POSITIONS)
     sizes = [size for one in memory.components for size in (one.bytes, one.measured or 0)]
     _within("a size in the memory breakdown", (*sizes, memory.total, memory.free, memory.measured), 0, MOST_BYTES)
 
 
 class TurnCheck:
-    """Follows one turn piece by piece. Each call raises FormatError for what does not fit what came before it."""
+    """Checks one turn piece by piece. Each call raises FormatError for a piece that contradicts earlier ones."""
 
     def __init__(self) -> None:
         self._at = 0.0
@@ -72,7 +72,7 @@ class TurnCheck:
         self._last: Event | None = None
 
     def piece(self, event: Event, at: float) -> None:
-        """One more piece, `at` seconds after the turn's beginning."""
+        """Check the next piece, `at` seconds after the turn began."""
         if (self._last is None) != isinstance(event, PrefillEvent):
             found = "a step" if self._last is None else "a second prompt"
             raise FormatError(f"{found} in a turn; expected its prompt first, then its steps")
@@ -109,7 +109,7 @@ def _check_prefill(event: PrefillEvent) -> None:
 
 
 def check_step(step: StepEvent) -> None:
-    """One step alone: its tree, its candidates, its walk. Raises FormatError."""
+    """Check one step alone: its tree, its candidates, its walk. Raises FormatError."""
     tree, drafts = step.tree, step.drafts
     _check_tree(tree)
     _check_drafts(drafts)
@@ -179,7 +179,7 @@ def _check_drafts(drafts: StepDrafts) -> None:
 
 
 def check_report(report: TurnReport) -> None:
-    """The report of a turn. Raises FormatError."""
+    """Check the report of a turn. Raises FormatError."""
     stats = report.stats
     _within("a token id", report.tokens, 0, MOST_ID)
     if stats.tokens != len(report.tokens):
@@ -228,7 +228,7 @@ def _check_speeds(acceptance_length: float, tokens_per_second: float) -> None:
 
 
 def _check_stages(stages: StageTimes) -> None:
-    # Differences of stamps: one may come out a little below zero.
+    # Differences of time stamps: one may be slightly negative.
     _within("the time of a stage", _stages(stages), -LONGEST * 1e3, LONGEST * 1e3)
 
 
@@ -244,7 +244,7 @@ def _duration(what: str, time: float, second: float = 1.0) -> None:
 
 
 def _within(what: str, values: Collection[float], low: float, high: float) -> None:
-    # JSON has no NaN, so the ends tell of all: this runs over each of a step's some 300 numbers.
+    # JSON has no NaN, so minimum and maximum suffice: this runs over some 300 numbers of each step.
     if values and not (low <= min(values) and max(values) <= high):
         value = next(value for value in values if not low <= value <= high)
         raise FormatError(f"{what} is {f'{value:,}':.40}; expected {low:g} to {high:g}")

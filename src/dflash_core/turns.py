@@ -1,4 +1,4 @@
-"""The turns of a session, oldest first. Their candidate trees are not small, so all but the newest are kept packed."""
+"""The turns of a session, oldest first. Candidate trees are large, so all but the newest turns are kept packed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import overload
 
 from dflash_core.record import TurnRecord, pack, unpack
 
-WHOLE = 4  # records that are kept as they are: the newest, and those that were read last
+WHOLE = 4  # records that stay unpacked: the newest, and those read last
 
 
 class Turns(Sequence[TurnRecord]):
-    """Append on one thread, read on any. A record that comes back from its packed form equals what was put in."""
+    """Append on one thread, read on any. Packing and unpacking a record does not change it."""
 
     def __init__(self, records: Iterable[TurnRecord] = ()) -> None:
         self._packed: list[bytes | Callable[[], TurnRecord]] = []
@@ -33,7 +33,7 @@ class Turns(Sequence[TurnRecord]):
         self._keep(len(self._packed) - 1, record)
 
     def packed(self, index: int) -> bytes:
-        """A record as `pack` makes it, to keep elsewhere."""
+        """A packed record, for storage elsewhere."""
         kept = self._packed[index]
         return kept if isinstance(kept, bytes) else pack(kept())
 

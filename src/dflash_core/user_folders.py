@@ -1,4 +1,4 @@
-"""Where this program keeps the user's files, by the rules of the platform. Nothing is made here."""
+"""Where this program stores the user's files, by the platform's conventions. No folder is created here."""
 
 from __future__ import annotations
 

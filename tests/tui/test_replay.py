@@ -274,7 +274,7 @@ async def test_a_trace_that_ends_early_is_said(tmp_path: Path) -> None:
         app = DFlashApp(LoadRequest(watchers=(trace,)), loader(session), data_dir=tmp_path / "data")
         async with app.run_test(size=(120, 40)) as pilot:
             await wait_until(pilot, lambda: app.chat.session is not None)
-            trace.problem = "a.trace: the trace ends here: No space left on device; the turns themselves go on"
+            trace.problem = "a.trace: the trace ends here: No space left on device; the turns themselves continue"
             await wait_until(pilot, lambda: bool(app._notifications))
             await pilot.pause(1.2)
             assert [one.message for one in app._notifications] == [trace.problem]

@@ -98,8 +98,7 @@ def test_a_cut_is_said_with_its_place(path: Path) -> None:
     trace = read_trace(path)
     steps = len(trace.turns[0].steps)
     assert (
-        f"a.trace is incomplete: it is cut off; shown is what stands before, turn 1 after {steps} steps"
-        == trace.problem
+        f"a.trace is incomplete: it is cut off; what comes before is shown, turn 1 after {steps} steps" == trace.problem
     )
 
 
@@ -201,7 +200,7 @@ def test_lines_that_do_not_fit_end_the_trace_there(path: Path) -> None:
     assert [len(turn.steps) for turn in trace.turns] == [3, 1]
     assert trace.problem == (
         "a.trace is incomplete: line 11: a drafted depth of 9,007,199,254,740,992; expected the tree's 3; "
-        "shown is what stands before, turn 2 after 1 step"
+        "what comes before is shown, turn 2 after 1 step"
     )
 
 
@@ -237,7 +236,7 @@ def test_a_full_disk_ends_the_trace_and_not_the_turn(path: Path, monkeypatch: py
     monkeypatch.setattr(writer, "_file", Full())
     for line in written[3:]:
         writer(line)
-    assert writer.problem == f"{path}: the trace ends here: No space left on device; the turns themselves go on"
+    assert writer.problem == f"{path}: the trace ends here: No space left on device; the turns themselves continue"
     file.close()
     [turn] = read_trace(path).turns
     assert isinstance(turn.events[0], PrefillEvent)

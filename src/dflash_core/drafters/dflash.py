@@ -1,4 +1,4 @@
-"""Block drafters (DFlash, DFlash 2, DSpark): headers, and what every backend's drafter of these kinds shares."""
+"""Block drafters (DFlash, DFlash 2, DSpark): headers, and code shared by the backends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def capabilities(config: DraftConfig, *, on_device: bool = False) -> Capabilities:
-    """What a drafter of this config can do."""
+    """The capabilities of a drafter with this config."""
     knobs = BLOCK_KNOBS | {"by_parent"} if config.heads.conditional else BLOCK_KNOBS
     knobs |= ON_DEVICE if on_device else frozenset()
     return Capabilities(config.kind, 1 + config.depths, on_device, tuple(config.target_layers), knobs)
@@ -29,7 +29,7 @@ def capabilities(config: DraftConfig, *, on_device: bool = False) -> Capabilitie
 
 @dataclass(frozen=True, slots=True)
 class OpenedDFlash:
-    """Implements `drafters.base.OpenedDraft`. `config` and `mask_token` are settled for this target."""
+    """Implements `drafters.base.OpenedDraft`. `config` and `mask_token` are resolved for this target."""
 
     target: DraftTarget
     config: DraftConfig
@@ -49,7 +49,7 @@ class OpenedDFlash:
 
 
 def open_dflash(path: str | Path, target: DraftTarget) -> OpenedDFlash:
-    """Read a header, and a list of tokens where there is one. Raises FormatError, UnsupportedError, MismatchError."""
+    """Read a header, and the token list if there is one. Raises FormatError, UnsupportedError, MismatchError."""
     config, file = open_drafter(path)
     notes = check_pair(target.config, config, target.mask_token_id)
     if config.heads.draft_vocab:
@@ -60,7 +60,7 @@ def open_dflash(path: str | Path, target: DraftTarget) -> OpenedDFlash:
 
 
 def checked_features(features: DraftLogits, config: DraftConfig) -> DraftLogits:
-    """Features of a context in one piece of memory. Raises MismatchError for another shape than (positions, width)."""
+    """Features of a context, contiguous. Raises MismatchError for a shape other than (positions, width)."""
     width = len(config.target_layers) * config.embedding_length
     array: DraftLogits = np.ascontiguousarray(features)
     if array.ndim != 2 or array.shape[1] != width or not len(array):

@@ -1,4 +1,5 @@
-"""What a drafter's file has besides a plain DFlash network: read from its settings, checked against its tensors."""
+"""Heads and tables that a drafter's file may have in addition to a plain DFlash network: read from its settings and
+checked against its tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _TWO = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"
 
 
 def table_vocabulary(tensors: Mapping[str, TensorInfo]) -> int | None:
-    """Tokens of the target, as the drafter's own tables have them, where one is there."""
+    """The target's tokens in the drafter's own vocabulary tables, if there are any."""
     have = {canonical(name): info.shape for name, info in tensors.items()}
     for name in ("selector_predecessor.weight", "markov_w1.weight", "token_embd.weight", "output.weight"):
         if name in have and not (name == "output.weight" and "d2t" in have):
@@ -27,7 +28,7 @@ def table_vocabulary(tensors: Mapping[str, TensorInfo]) -> int | None:
 
 
 def gguf_heads(keys: Settings, tensors: Mapping[str, TensorInfo], hidden: int) -> Heads:
-    """Of a GGUF file; keys of both families of names are the same."""
+    """From a GGUF file; both naming schemes have the same keys."""
     first = keys.flag("sample_from_anchor", "dflash.sample_from_anchor")
     return _heads(
         keys, tensors, hidden, "embedding_length", two=False, anchor_first=first is not False,
@@ -38,8 +39,8 @@ def gguf_heads(keys: Settings, tensors: Mapping[str, TensorInfo], hidden: int) -
 
 
 def zlab_heads(keys: Settings, tensors: Mapping[str, TensorInfo], hidden: int) -> Heads:
-    """Of a folder with a config.json. `keys`: those of dflash_config before those outside of it."""
-    # The speculators format means a row for the anchor beside the proposals where it says nothing.
+    """From a folder with a config.json. `keys`: those of dflash_config take precedence over those outside it."""
+    # By default the speculators format has a row for the anchor in addition to the proposals.
     first = keys.flag("sample_from_anchor")
     silent = not keys.find("speculators_model_type", "speculators_config")
     return _heads(

@@ -1,6 +1,6 @@
 """Several drafters of one target, loaded together: the policy picks one for each step, or the `draft` knob names it.
 
-All of them follow the sequence; only the one that drafts proposes. They propose on the host.
+All of them observe the sequence; only the chosen one proposes. They propose on the host.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ One = TypeVar("One", Draft, OpenedDraft)
 
 
 def not_on_a_card(several: Capabilities) -> UnsupportedError:
-    """The refusal of several drafters where steps run on a card."""
+    """The error for several drafters where steps run on a card."""
     return UnsupportedError(
         f"{len(several.parts)} drafters at once ({several.kind}) on a card, expected one; load one of them, or run "
         "them on the CPU",
@@ -58,7 +58,7 @@ def together(parts: Sequence[Capabilities]) -> Capabilities:
 
 
 def chosen(kinds: Sequence[str], knobs: Knobs) -> int:
-    """Which of `kinds` drafts: the first, unless the knobs name another of them."""
+    """The one of `kinds` that drafts: the first, unless the knobs name another one."""
     return kinds.index(knobs.draft) if knobs.draft in kinds else 0
 
 
@@ -144,7 +144,7 @@ class _Together(Generic[One]):
     @property
     def notes(self) -> tuple[str, ...]:
         drafts = any(one.capabilities.kind == "mtp" for one in self.parts)
-        unused = unused_heads(self.target.config)  # as a part sees it that is alone
+        unused = unused_heads(self.target.config)  # as a single drafter gets it
         return tuple(note for one in self.parts for note in one.notes if not (drafts and note == unused))
 
 
@@ -160,11 +160,11 @@ class SeveralDrafts(_Together[Draft]):
         return SeveralDrafters(parts)
 
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
-        raise MismatchError("several drafters have no logits in common; expected one")
+        raise MismatchError("several drafters have no common logits; expected one")
 
 
 class OpenedSeveral(_Together[OpenedDraft]):
-    """Implements `drafters.base.OpenedDraft`: headers that were read."""
+    """Implements `drafters.base.OpenedDraft` with the headers of all."""
 
     @property
     def file(self) -> WeightFile | None:
@@ -178,7 +178,7 @@ class OpenedSeveral(_Together[OpenedDraft]):
 
 
 def open_several(target: DraftTarget, parts: Sequence[OpenedDraft]) -> OpenedSeveral:
-    """Drafters of different kinds. Raises ContextError for two of one kind: the knob could not tell them apart."""
+    """Drafters of different kinds. Raises ContextError for two of one kind: the knob could not distinguish them."""
     kinds = [one.capabilities.kind for one in parts]
     if len(set(kinds)) < len(kinds):
         raise ContextError(f"two drafters of one kind ({', '.join(kinds)}), expected one of each")

@@ -1,7 +1,7 @@
-"""A sequence's own text as drafts, in arrays that a device reads as they are (kernels/text.cuh is the twin).
+"""A sequence's own text as drafts, in arrays that a device reads unchanged (the device code is kernels/text.cuh).
 
-As `Successors`: the latest places of runs of three, two and one token, found by a hash. Runs that share a slot displace
-each other; what a slot says is verified against the text, so such a run is at worst not found.
+Like `Successors`: the latest places of runs of three, two and one token, found by a hash. Runs that share a slot
+replace each other; a slot is verified against the text, so the worst case is a run that is not found.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import numpy.typing as npt
 
 from dflash_core.drafters.successors import LONGEST, Successor, class_of_match
 
-RUNS = 3  # tokens of the longest run that has a place
+RUNS = 3  # tokens of the longest run in the table
 SLOT_BITS = 16
 SLOTS = 1 << SLOT_BITS
 MULTIPLIER = 0x9E3779B1  # 2^32 over the golden ratio, odd
-FEW = 16  # tokens: so many are hashed one by one sooner than numpy has begun
+FEW = 16  # tokens: up to this number, hashing one by one is faster than numpy
 
 Ints = npt.NDArray[np.int32]
 Places = tuple[npt.NDArray[np.int64], Ints]
 
 
 class TextTable:
-    """The tokens of one sequence, growing and cut at its end.
+    """The tokens of one sequence, appended and truncated at the end.
 
     `last`: (RUNS, SLOTS), by the length of a run less one and its hash the place of its last token, -1 for none.
-    `cuts`: how often anything but growth happened; who holds a copy then takes all of it again.
+    `cuts`: how often something other than appending happened; a copy must then be made again completely.
     """
 
     def __init__(self, tokens: Sequence[int] = ()) -> None:
@@ -45,7 +45,7 @@ class TextTable:
         return self._room[: self._length]
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """The sequence grows: the runs that ended at its end have a successor now."""
+        """Append: the runs at the old end have a successor now."""
         if not len(tokens):
             return
         begin, self._length = self._length, self._length + len(tokens)
@@ -57,9 +57,9 @@ class TextTable:
         self.last.reshape(-1)[at] = ends
 
     def places(self, begin: int) -> Places:
-        """Of the runs that have a successor since the text had `begin` tokens: where `last`, as one row, has them, and
+        """The runs that got a successor since the text had `begin` tokens: their indices in the flattened `last`, and
         the places of their last tokens, ascending for each length."""
-        # Asked for twice, here and by a device that follows.
+        # Requested twice: here, and for the copy on a device.
         if self._newest is None or self._newest[0] != begin:
             few = self._length - begin <= FEW
             self._newest = begin, self._hashed_one_by_one(begin) if few else self._hashed(begin)
@@ -69,7 +69,7 @@ class TextTable:
         ends = np.arange(max(begin - 1, 0), self._length - 1, dtype=np.int32)
         hashed, at, found = np.zeros(len(ends), np.uint32), list[npt.NDArray[np.int64]](), list[Ints]()
         for run in range(RUNS):
-            short = max(run - int(ends[0]), 0) if len(ends) else 0  # the text's first tokens end no longer runs
+            short = max(run - int(ends[0]), 0) if len(ends) else 0  # no longer runs end at the text's first tokens
             ends, hashed = ends[short:], hashed[short:]
             hashed = (hashed + self._room[ends - run].view(np.uint32)) * np.uint32(MULTIPLIER)
             at.append((hashed >> np.uint32(32 - SLOT_BITS)).astype(np.int64) + run * SLOTS)
@@ -87,7 +87,7 @@ class TextTable:
         return np.array(at, np.int64), np.array(found, np.int32)
 
     def become(self, tokens: Sequence[int]) -> None:
-        """Grow into `tokens`; from the start where what is here is not their beginning."""
+        """Become `tokens`: append the new ones, or start again if the present text is not their beginning."""
         ids = np.asarray(tokens, np.int32)
         if len(ids) < self._length or not np.array_equal(ids[: self._length], self.tokens):
             self._length, self.cuts = 0, self.cuts + 1
@@ -95,12 +95,12 @@ class TextTable:
         self.extend(ids[self._length :].tolist())
 
     def tail(self) -> tuple[int, ...]:
-        """As many of the newest tokens as a match is followed back."""
+        """The newest tokens, as many as a match compares."""
         return tuple(self.tokens[-LONGEST:].tolist())
 
     def after(self, tail: Sequence[int]) -> Successor | None:
-        """What followed the latest known place of the longest run (3, 2, 1 tokens) that `tail` ends with."""
-        # A view's numbers are Python's own, and come in half the time.
+        """The tokens after the latest known place of the longest run (3, 2, 1 tokens) at the end of `tail`."""
+        # A memoryview gives Python ints in half the time.
         ids, last, hashed, places = self._room.data, self.last.data, 0, list[int]()
         for back in range(min(RUNS, len(tail))):
             hashed = (hashed + tail[-1 - back]) * MULTIPLIER & 0xFFFFFFFF
