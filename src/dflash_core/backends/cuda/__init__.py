@@ -1,1 +1,1 @@
-"""The decoder on one NVIDIA GPU. Importing this package needs neither a GPU nor the CUDA packages; using it does."""
+"""The decoder on one NVIDIA GPU. Importing this package needs no GPU and no CUDA packages; using it needs both."""

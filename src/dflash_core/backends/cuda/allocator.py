@@ -1,7 +1,7 @@
-"""What is requested of a card when tensors are made, piece by piece, and what torch's allocator takes for it.
+"""Records the pieces of memory that tensors allocate, and predicts how much torch's allocator reserves for them.
 
-The allocator takes memory of a card in segments and hands out parts of these, so a sequence takes more than the sum of
-its tensors. How it does so is a fixed rule, and so is the order in which a sequence allocates.
+The allocator reserves memory on a card in segments and hands out parts of these, so a sequence needs more than the sum
+of its tensors. The allocator's rule is fixed, and so is the order in which a sequence allocates.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-BLOCK = 512  # bytes that every piece is rounded up to
-MOST_SMALL = 1 << 20  # pieces up to this share segments of SMALL_SEGMENT
+BLOCK = 512  # every piece is rounded up to a multiple of this
+MOST_SMALL = 1 << 20  # pieces up to this size share segments of SMALL_SEGMENT
 SMALL_SEGMENT = 2 << 20
-LEAST_OWN = 10 << 20  # larger ones up to this share segments of SHARED_SEGMENT; from it on they have their own
+LEAST_OWN = 10 << 20  # larger pieces below this size share segments of SHARED_SEGMENT; the others get their own
 SHARED_SEGMENT = 20 << 20
-OWN_STEP = 2 << 20  # that an own segment is rounded up to
+OWN_STEP = 2 << 20  # segments of a single piece are rounded up to a multiple of this
 
 _NOWHERE = torch.device("meta")
 _FILLED = (torch.ops.aten.zeros.default, torch.ops.aten.ones.default)
 
 
 class Pieces(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, `sizes` grows with the bytes of every piece of memory that torch allocates, in order."""
+    """Inside the context, the bytes of every piece of memory that torch allocates are appended to `sizes`."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """torch wraps a mode in calls of its compiler, which takes a second to import, unless the mode says no."""
+        """False: otherwise torch wraps the mode in calls of its compiler, which takes a second to import."""
         return False
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.sizes: list[int] = []
-        self._seen: dict[int, torch.UntypedStorage] = {}  # held, so that no address comes up twice
+        self._seen: dict[int, torch.UntypedStorage] = {}  # kept alive, so that no address is reused
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -50,16 +50,16 @@ class Pieces(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _without_memory(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    """`func`'s result. Filling what has no memory would bring torch's compiler, which takes a second to import."""
+    """`func`'s result, without filling meta tensors: that would load torch's compiler, which takes a second."""
     if func in _FILLED and kwargs.get("device") == _NOWHERE:
         return torch.empty(args[0], dtype=kwargs.get("dtype"), device=_NOWHERE)
     return func(*args, **kwargs)
 
 
 def reserved(sizes: Iterable[int]) -> int:
-    """Bytes that the allocator takes of a card for pieces of these sizes, none of which is given back."""
+    """Bytes that the allocator reserves on a card for pieces of these sizes, if none of them is freed."""
     total = 0
-    free: dict[bool, list[int]] = {True: [], False: []}  # unused parts of segments, by whether small pieces'
+    free: dict[bool, list[int]] = {True: [], False: []}  # unused parts of segments; the key: for small pieces
     for size in sizes:
         need = -(-size // BLOCK) * BLOCK
         small = need <= MOST_SMALL

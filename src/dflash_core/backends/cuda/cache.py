@@ -1,7 +1,7 @@
-"""Compiled kernels on disk, named after everything they are made of, so that nothing is ever out of date.
+"""Compiled kernels on disk. Their names contain a hash of all inputs, so that an entry is never out of date.
 
-An entry is a file `<kernel>-<hash>.cubin`: a checksum, then the machine code. It is written to a side file and moved
-into place, so two processes may write it at once; one that does not check out is compiled again.
+An entry is a file `<kernel>-<hash>.cubin`: a checksum, then the machine code. It is written to a temporary file and
+moved into place, so two processes may write it at the same time. With a wrong checksum, the kernel is compiled again.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ FORMAT = 1
 
 
 def default_folder() -> Path:
-    """Where compiled kernels live for this user."""
+    """The folder of this user's compiled kernels."""
     return user_folder("cache") / "kernels"
 
 
 class CubinCache:
-    """Compiles through a folder, from any thread.
+    """Compiles kernels and caches them in a folder; usable from any thread.
 
-    `note`: why entries could not be kept, or None; they are in memory all the same. `compiled`: how many it made.
+    `note`: why entries could not be saved, or None; they are cached in memory anyway. `compiled`: how many kernels were
+    compiled.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -37,7 +38,7 @@ class CubinCache:
         self._lock = threading.Lock()
 
     def get(self, file: str, arch: str, defines: Mapping[str, str]) -> bytes:
-        """Machine code of kernels/`file`. Raises what nvrtc.compile_cubin raises."""
+        """Machine code of kernels/`file`. Raises the same errors as nvrtc.compile_cubin."""
         folder = resources.kernels_dir()
         texts = kernel_source.closure(folder / file, (folder,))
         settings = (FORMAT, nvrtc.version(), arch, sorted(defines.items()))

@@ -1,6 +1,6 @@
-"""What prompts are read in, a chunk of rows at a time: rows, a workspace for weights as f16, and an arena.
+"""The memory of a prompt chunk: its rows, a workspace for f16 weights, and an arena.
 
-Branches of layers and the drafter take turns in the arena: none needs what another one left there.
+Branches of layers and the drafter use the arena one after the other: none needs what another one left there.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dflash_core.backends.cuda.products import WEIGHT_BYTES, Arena, Ops, Product
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of
 
-# What may exceed the range of halves is multiplied by this before it is rounded.
+# Values that may exceed the range of f16 are multiplied by this before they are rounded.
 HEADROOM = 1 / 16
 
 
 class Chunk:
-    """Up to `rows` rows of a prompt: h f32 and x f16 (rows, hidden), `weights` a workspace for one product's weights.
-    Where a window hides something, `runs` are the positions that layers of full attention see.
+    """Up to `rows` rows of a prompt: h f32 and x f16 (rows, hidden), and `weights`, a workspace for one product.
+    If a window hides positions, `runs` are those that full-attention layers see.
 
-    `room`: where `ChunkNeeds.pieces` of the same rows have been counted.
+    `room`: an arena whose size includes `ChunkNeeds.pieces`.
     """
 
     def __init__(self, device: Device, needs: ChunkNeeds, room: Arena) -> None:
@@ -32,7 +32,7 @@ class Chunk:
         self.rows, self.window, self.runs = needs.rows, EVERYTHING, list[slice]()
         self.counts = torch.zeros(2, dtype=torch.int32, device=on)
         self.tokens = torch.zeros(needs.rows, dtype=torch.int32, device=on)
-        self.run_counts = torch.zeros(MOST_RUNS, 2, dtype=torch.int32, device=on)  # positions of each run, and 0
+        self.run_counts = torch.zeros(MOST_RUNS, 2, dtype=torch.int32, device=on)  # (positions of the run, 0)
         self.h, self.x, self.weights, arena, *self.lasting = room.carve(*needs.pieces)
         self.arena = Arena(arena)
         self.ops = Ops(device)
@@ -40,11 +40,11 @@ class Chunk:
 
     @property
     def count(self) -> At:
-        """Rows of the chunk and its first position, as kernels read them."""
+        """The number of rows and the first position, as an argument of kernels."""
         return At(self.counts, 0)
 
     def begin(self, tokens: Sequence[int], first: int, window: AttentionWindow = EVERYTHING) -> None:
-        """Note the rows to come, and what layers of full attention see."""
+        """Set the rows of the next chunk, and what full-attention layers see."""
         end = first + len(tokens)
         self.window, self.runs = window, window.runs(first, end) if window.hides(end) else []
         if self.runs:
@@ -56,9 +56,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ChunkNeeds:
-    """What a chunk of `rows` rows works in.
+    """The memory that a chunk of `rows` rows needs.
 
-    `projections`: all that rows are multiplied by. `rooms`: what is carved out of the arena, one of them at a time.
+    `projections`: all projections that rows are multiplied by. `rooms`: what is carved from the arena, one at a time.
     `lasting`: what a drafter keeps from layer to layer.
     """
 
@@ -70,7 +70,7 @@ class ChunkNeeds:
 
     @property
     def pieces(self) -> Sequence[Wanted]:
-        """h, x, weights, the arena, and what lasts."""
+        """h, x, weights, the arena, and `lasting`."""
         arena = max(map(Arena.need, self.rooms))
         return (
             ((self.rows, self.hidden), torch.float32),
@@ -82,6 +82,6 @@ class ChunkNeeds:
 
 
 def _largest(projections: Sequence[Projection]) -> int:
-    """Elements of the largest matrix, or what a part of one may take."""
+    """Elements of the largest matrix, but at most those of the workspace."""
     sizes = (blocks_of(m.rows) * ROWS * groups_of(m.columns) * GROUP for p in projections for m in p.matrices)
     return min(max(sizes), WEIGHT_BYTES // 2)

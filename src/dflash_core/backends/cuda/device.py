@@ -1,4 +1,4 @@
-"""The card as passes see it: kernels compiled and bound on demand, one stream, graphs."""
+"""The card as passes use it: kernels are compiled and bound on demand; there are one stream and graphs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dflash_core.progress import Progress
 
 
 class CudaDevice:
-    """Implements `launch.Device` on one visible card. Raises DeviceError where it is not there."""
+    """Implements `launch.Device` on one visible card. Raises DeviceError if there is no such card."""
 
     def __init__(self, index: int = 0) -> None:
         self.runtime = Runtime.open(index)
@@ -37,9 +37,9 @@ class CudaDevice:
 
     @contextmanager
     def stream(self) -> Iterator[None]:
-        """torch works on the kernels' stream inside.
+        """Inside the context, torch uses the kernels' stream.
 
-        Raises OutOfMemoryError where its allocator does, and KernelError where it meets what a kernel has left.
+        Raises OutOfMemoryError if torch's allocator does, and KernelError if torch reports a kernel's error.
         """
         try:
             with torch.cuda.stream(self.runtime.torch_stream):
@@ -53,7 +53,7 @@ class CudaDevice:
                 code=Code.DEVICE_FULL,
             ) from None
         except RuntimeError as error:
-            # torch's own copies wait for kernels, so it is often torch that hears of their errors first.
+            # torch's copies wait for kernels, so torch is often the first to report a kernel's error.
             found, _, words = str(error).partition("CUDA error: ")
             if not words or found:
                 raise
@@ -115,6 +115,6 @@ class CudaDevice:
 
     @cached_property
     def _library(self) -> Library:
-        """Made on first use: a card that reads no prompts in chunks needs none."""
+        """Made on first use: without prompt chunks it is not needed."""
         room = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=self.torch_device)
         return Library(self.runtime.driver, self.runtime.stream, room)

@@ -15,7 +15,7 @@ from dflash_core.tree import ancestors
 
 
 class DeviceState:
-    """`host` is a STEP_STATE record; what is written there counts from the next `push`, what ran shows after `pull`."""
+    """`host`: a STEP_STATE record. `push` copies changes of it to the device, `pull` reads the device's state back."""
 
     def __init__(self, device: torch.device) -> None:
         self.bytes = torch.zeros(STEP_STATE.itemsize, dtype=torch.uint8, device=device)
@@ -31,20 +31,20 @@ class DeviceState:
         return At(self.bytes, _offset(field))
 
     def push(self, first: str = "mask", end: str | None = None) -> None:
-        """Copy fields `first` up to `end` (not included; None: all that follow) to the device."""
+        """Copy the fields from `first` up to `end` (excluded; None: to the last one) to the device."""
         begin, stop = _offset(first), _offset(end) if end else STEP_STATE.itemsize
         send(self._copy.view(np.uint8)[begin:stop], self.bytes[begin:stop])
 
     def push_knobs(self) -> None:
-        """Copy what state.write_knobs sets: it may change while steps are queued."""
+        """Copy the fields that state.write_knobs sets: they may change while steps are queued."""
         self.push(FIRST_KNOB, AFTER_KNOBS)
 
     def pull(self) -> None:
-        """Copy all of it from the device; waits for what was launched."""
+        """Copy the whole state from the device; waits for all launches."""
         self._copy.view(np.uint8)[:] = self.bytes.cpu().numpy()
 
     def plant(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
-        """Make `tokens` with these parents the tree of the next pass. On the host's side only."""
+        """Make `tokens` with these parents the tree of the next pass, in the host's copy only."""
         n, state = len(tokens), self.host
         related = ancestors(parents)
         state["n"] = n
@@ -56,7 +56,7 @@ class DeviceState:
         state["stop"] = StopCode.RUNNING
 
     def commit(self, path: Sequence[int]) -> None:
-        """What the accept kernel does for an accepted path; recurrent states follow with the next pass."""
+        """Do what the accept kernel does for an accepted path; the next pass updates recurrent states."""
         state, count = self.host, len(path)
         state["path"][:count] = state["pending_path"][:count] = path
         state["accepted"] = state["pending"] = count
@@ -64,8 +64,8 @@ class DeviceState:
         state["parity"] ^= 1
 
     def chains(self, passes: Sequence[Sequence[int]]) -> list[npt.NDArray[np.uint8]]:
-        """What passes over these chains of tokens would find on the device one after the other, each committed before
-        the next, as bytes. Nothing changes."""
+        """The states, as bytes, that passes over these chains of tokens would find on the device if each was committed
+        before the next. The present state does not change."""
         before, found = self._copy.copy(), []
         for tokens in passes:
             self.plant(tokens, range(-1, len(tokens) - 1))

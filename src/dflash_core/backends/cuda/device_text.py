@@ -1,4 +1,4 @@
-"""The conversation's text on the device, for trees that copy from it: drafters/text_table.py, kernels/text.cuh."""
+"""The conversation's text on the device, for trees that copy from it; see drafters/text_table.py, kernels/text.cuh."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from dflash_core.backends.cuda.sending import send
 from dflash_core.drafters.text_table import RUNS, SLOTS, TextTable
 
 DEFINES: dict[str, object] = {"TEXT": 1}
-BLOCKS = 2  # of tree_build: one builds, the other brings the text close
-MOST_NEWS = 1024  # numbers that a list can hold: 256 tokens
-LISTS = 4  # of news that take turns: more than there are steps under way or queued
+BLOCKS = 2  # of tree_build: one builds the tree, the other prefetches the text
+MOST_NEWS = 1024  # the most changed numbers in a list: those of 256 new tokens
+LISTS = 4  # lists that are used in rotation: more than the steps that run or are queued
 NEWS_THREADS = 4 * WARP
 
 
 class DeviceText:
-    """Arrays of a TextTable as they were when the newest step was queued, of up to `slots` tokens: 0.8 MB, and 4 bytes
-    per token. They say nothing until they follow a text."""
+    """A copy of a TextTable's arrays from when the newest step was queued, for up to `slots` tokens: 0.8 MB, and
+    4 bytes per token. It is empty until `follow` is called."""
 
     def __init__(self, slots: int, device: Device) -> None:
         self._device = device
-        self._last = RUNS * SLOTS  # numbers of the table, which the tokens come behind
-        size = self._last + 4 * ceil_div(slots + 1, 4)  # 16 bytes
+        self._last = RUNS * SLOTS  # numbers of the table; the tokens follow them
+        size = self._last + 4 * ceil_div(slots + 1, 4)  # a multiple of 16 bytes
         self._text = torch.zeros(size, dtype=torch.int32, device=device.torch_device)
         self._source: TextTable | None = None
         self._known = self._cuts = 0
@@ -33,15 +33,16 @@ class DeviceText:
 
     @property
     def inputs(self) -> tuple[Argument, ...]:
-        """What tree_build takes more, before the place where it says which nodes came from the text."""
+        """More arguments of tree_build, before the address for the bits of nodes copied from the text."""
         return self._text, np.int32(len(self._text))
 
     def launch(self, news: int) -> Launch:
-        """What takes the list at the address `news` over."""
+        """The launch that applies the list of changes at the address `news`."""
         return Launch("text_news.cu", "text_news", {}, 1, NEWS_THREADS, [np.uint64(news), self._text])
 
     def follow(self, text: TextTable) -> None:
-        """Bring the arrays up to date, after what is queued: what grew; all of it where it was cut, or grew by much."""
+        """Update the arrays, after the queued steps: only with new tokens, or completely if the text was cut or has
+        grown by many tokens."""
         begin, end = self._known, len(text)
         cut = self._source is not text or self._cuts != text.cuts
         if cut or (1 + RUNS) * (end - begin) > MOST_NEWS:
@@ -52,7 +53,7 @@ class DeviceText:
         self._source, self._known, self._cuts = text, end, text.cuts
 
     def _tell(self, text: TextTable, begin: int) -> None:
-        """Have the device take over what the text has gained since it had `begin` tokens."""
+        """Send the tokens that were added to the text since it had `begin` tokens, and the changes to the table."""
         if self._lists is None:
             self._lists = itertools.cycle([self._list() for _ in range(LISTS)])
         news, take_over = next(self._lists)

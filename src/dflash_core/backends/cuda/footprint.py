@@ -1,4 +1,4 @@
-"""Bytes that weights and a sequence will take on a card: the same code builds them, of tensors without memory."""
+"""Predicts the bytes of weights and of a sequence on a card: the code that loads them runs with meta tensors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from dflash_core.formats.weights import WeightFile
 
 @dataclass(frozen=True, slots=True)
 class SequenceBytes:
-    """What a sequence owns, by component, and all that the allocator takes besides. `details`: what a component is
-    made of."""
+    """Bytes of a sequence by component, and `scratch`: everything else that the allocator reserves for it. `details`:
+    what a component consists of."""
 
     held: Mapping[str, int]
     scratch: int
@@ -34,8 +34,8 @@ class SequenceBytes:
 
 
 class Footprint:
-    """Of a target on a card, and of its drafter once `add_draft` was called. Raises UnsupportedError for tensor types
-    without a kernel, and for shapes that the card has too little shared memory for."""
+    """The memory of a target on a card, and of its drafter after `add_draft`. Raises UnsupportedError for tensor types
+    without a kernel, and for shapes that need more shared memory than the card has."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Footprint:
         self.target_bytes, self.draft_bytes = upload.nbytes, 0
 
     def weights(self, *, on_host: bool) -> int:
-        """Bytes of the target's weights on the card, with the token embedding in main memory or not."""
+        """Bytes of the target's weights on the card, with the token embedding in host memory or on the card."""
         embedding = aligned(self.tokens_bytes)
         return self.target_bytes + embedding * (bool(self.host_bytes) - on_host)
 
@@ -66,18 +66,18 @@ class Footprint:
         self.draft_bytes = upload.nbytes
 
     def with_draft(self, file: WeightFile, config: DeviceConfig, requantise: str = "") -> Footprint:
-        """The same target with this drafter."""
+        """A copy for the same target with this drafter."""
         other = copy.copy(self)
         other.add_draft(file, config, requantise)
         return other
 
     def more_bytes(self, rows: int) -> float:
-        """Weights that a pass of so many rows reads, over those that a pass of one reads."""
+        """Weight bytes that a pass of `rows` rows reads, divided by those that a pass of one row reads."""
         read = (self.target_bytes - self.target.idle_bytes(count) for count in (rows, 1))
         return next(read) / next(read)
 
     def replan(self, card: Card) -> None:
-        """Predict for what is known of the card now. A drafter is added after this."""
+        """Use the plans for `card`. To be called before a drafter is added."""
         self._device.card = card
         for group in self.target.projections():
             for projection in group:
@@ -93,8 +93,8 @@ class Footprint:
         rows: int = PREFILL_ROWS,
         window: AttentionWindow = EVERYTHING,
     ) -> SequenceBytes:
-        """For `context` positions and trees of `capacity` nodes, with the drafter or without. Prompts are read in
-        chunks of `rows` rows, whose layers of full attention see `window`."""
+        """The memory of a sequence of `context` positions and trees of `capacity` nodes, with or without the drafter.
+        `rows`: rows of prompt chunks; `window`: what full-attention layers see."""
         draft = self._draft if drafted else None
         captured = draft.capabilities.captured_layers if draft else ()
         with Pieces() as pieces:

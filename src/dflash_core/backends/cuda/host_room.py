@@ -208,7 +208,7 @@ class LockedRoom:
 
 
 def _fitting(blocks: Sequence[_Block], nbytes: int) -> _Block | None:
-    """The smallest block for `nbytes` that is not much too large; locked blocks are preferred."""
+    """The smallest block for `nbytes` bytes, of those that are at most about twice that; locked ones are preferred."""
     found = [block for block in blocks if nbytes <= block.nbytes <= 2 * block_size(nbytes)]
     return min(found, key=lambda block: (not block.locked, block.nbytes), default=None)
 

@@ -1,7 +1,7 @@
-"""The cache of keys and values on a card: who stores, who reads, and what a position takes.
+"""The KV cache on a card.
 
-Kernels see it through kernels/kv.cuh; whatever writes a row writes it as it is kept at once, a tree's own nodes
-included, so a node and a committed position are the same bytes.
+Kernels access it through kernels/kv.cuh. Rows are written in their stored form at once, also for nodes of a tree, so a
+node has the same bytes before and after its commit.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dflash_core.cache_types import CHUNK_BYTES, F16, CachePair
 from dflash_core.models.cache_rows import CODECS
 
 KERNEL_TYPES = {"f16": "KvF16", "bf16": "KvBf16", "q8_0": "KvQ8", "q5_0": "KvQ5", "q4_0": "KvQ4", "tq3_0": "KvTq3"}
-"""What kernels/kv.cuh calls them."""
-PLANTED = 4096  # rows without meaning that are made, and then repeated
+"""The names of the cache types in kernels/kv.cuh."""
+PLANTED = 4096  # random rows that `plant` generates and then repeats
 
 
 def defines(kv: CachePair) -> dict[str, object]:
-    """What kernels that touch keys and values are compiled for."""
+    """Defines of kernels that read or write keys and values."""
     kinds = {"KV_K": KERNEL_TYPES[kv.k.name], "KV_V": KERNEL_TYPES[kv.v.name]}
     return {name: kind for name, kind in kinds.items() if kind != KERNEL_TYPES["f16"]}
 
 
 class KVCache:
-    """Rows of keys and of values, each (layers, kv heads, slots, elements of a row) of its type."""
+    """Rows of keys and of values, each of shape (layers, kv heads, slots, elements of a row) in its own type."""
 
     def __init__(
         self, layers: int, kv_heads: int, slots: int, head_dim: int, device: torch.device, kv: CachePair = F16
@@ -45,7 +45,7 @@ class KVCache:
 
     @property
     def defines(self) -> dict[str, object]:
-        """What kernels are compiled for."""
+        """Defines of kernels that read or write this cache."""
         return defines(self.kv)
 
     @property
@@ -57,12 +57,12 @@ class KVCache:
         return self.k.nbytes + self.v.nbytes
 
     def layer(self, place: int) -> tuple[Tensor, Tensor, np.int32]:
-        """One layer's cache as kernels take it."""
+        """One layer's cache, as arguments of kernels."""
         return self.k[place], self.v[place], np.int32(self.slots)
 
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
-        """Move the rows of the accepted path to directly after the committed ones, as they are stored: keys and values
-        at once, where their rows have one size."""
+        """Move the stored rows of the accepted path to directly after the committed ones; keys and values in one launch
+        if their rows have the same size."""
         chunks = [one.row_bytes(self.head_dim) // CHUNK_BYTES for one in (self.kv.k, self.kv.v)]
         half = len(self._streams) // 2
         parts = [(self._streams, chunks[0])]
@@ -75,7 +75,7 @@ class KVCache:
         return launches
 
     def plant(self, begin: int, end: int) -> None:
-        """Fill slots begin..end with rows of no meaning, for measuring."""
+        """Fill slots begin..end with random rows, for measurements."""
         for tensor, kind in ((self.k, self.kv.k), (self.v, self.kv.v)):
             some = torch.randn(PLANTED, self.head_dim, generator=torch.Generator().manual_seed(1))
             rows = CODECS[kind.name].pack(some).to(tensor.device)
@@ -83,5 +83,5 @@ class KVCache:
                 tensor[:, :, at : min(at + PLANTED, end)] = rows[: min(PLANTED, end - at)]
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
-        """Slots begin..end of all layers, as they are held."""
+        """Slots begin..end of all layers, in their stored form."""
         return self.k[:, :, begin:end], self.v[:, :, begin:end]

@@ -1,4 +1,4 @@
-"""What a pass is made of: launches as plain data, and the device that binds and runs them."""
+"""Kernel launches as plain data, and the interface of the device that binds and runs them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from dflash_core.progress import Progress
 Size = int | tuple[int, ...]
 Defines = Mapping[str, object]
 Run = Callable[[], None]
-Copy = tuple[Tensor, Tensor]  # where it goes on the device, and what
-Load = tuple[Sequence[Copy], slice]  # of all of these the slice of the first dimension
+Copy = tuple[Tensor, Tensor]  # the destination on the device, and the source
+Load = tuple[Sequence[Copy], slice]  # copies, and the slice of their first dimension to copy
 
 
 class HasAddress(Protocol):
-    """Memory that a kernel reaches: pinned arrays, places inside a tensor."""
+    """Memory that a kernel can access: pinned arrays, places inside a tensor."""
 
     @property
     def address(self) -> int: ...
@@ -32,7 +32,7 @@ class HasAddress(Protocol):
 
 Argument = Tensor | HasAddress | np.generic | bytes
 Inputs = tuple[dict[str, object], Sequence[Argument]]
-"""What a kernel is compiled for and given besides."""
+"""More defines and more arguments of a kernel."""
 NO_INPUTS: Inputs = ({}, ())
 NULL = np.uint64(0)
 WARP = 32
@@ -44,7 +44,7 @@ def ceil_div(a: int, b: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A place inside a tensor: `At(tensor, 12)` is its 12th element."""
+    """A place inside a tensor: `At(tensor, 12)` is its element 12, counted from 0."""
 
     tensor: Tensor
     element: int
@@ -56,10 +56,10 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel of kernels/`file`, compiled with `defines`, and all it is launched with.
+    """A kernel of kernels/`file`, compiled with `defines`, and everything that a launch of it needs.
 
-    Arguments keep what they point to alive. `shared`: bytes of dynamic shared memory. `per_sm`: blocks that one
-    multiprocessor may take, 0 for as many as fit. `clustered`: the same work for cards with thread block clusters.
+    Arguments keep the memory that they point to alive. `shared`: bytes of dynamic shared memory. `per_sm`: the most
+    blocks per multiprocessor, 0 for as many as fit. `clustered`: the same work for cards with thread block clusters.
     """
 
     file: str
@@ -74,14 +74,14 @@ class Launch:
 
 
 class PinnedMemory(Protocol):
-    """Host memory that kernels write to and read from: `array` here, `address` there."""
+    """Host memory that kernels read and write: `array` for the host, `address` for kernels."""
 
     array: npt.NDArray[Any]
     address: int
 
 
 class Device(Protocol):
-    """Where passes run: a card, or the emulator of the tests."""
+    """What passes run on: a card, or the emulator of the tests."""
 
     @property
     def torch_device(self) -> torch.device: ...
@@ -91,27 +91,27 @@ class Device(Protocol):
 
     @property
     def host(self) -> HostRoom:
-        """The memory that holds copies of sequences."""
+        """Host memory for copies of sequences."""
 
     def bring(self, parts: Sequence[Sequence[Load]]) -> Sequence[Run]:
-        """Make copies of what lies in `host`, in order and after all that was launched so far, beside what is launched
-        from then on. The n-th result makes what is launched after it wait for the n-th part; the sources stay alive
-        until the device was waited for after that."""
+        """Copy tensors from `host` memory to the device, in order, after earlier launches and concurrently with later
+        ones. Calling the n-th result makes later launches wait for the n-th part. The caller must keep the sources
+        alive until it has waited for the device after that."""
 
     def bind(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:
-        """Compile what is not compiled yet, check arguments, and return what launches them all in order."""
+        """Compile what is not compiled yet, check arguments, and return a function that runs all launches in order."""
 
     def record(self, name: str, work: Run) -> Run:
-        """Record what `work` launches; returns what replays it."""
+        """Record the launches of `work`; returns a function that replays them."""
 
     def pinned(self, shape: Size, dtype: npt.DTypeLike) -> PinnedMemory:
-        """Host memory, zeroed."""
+        """Zeroed host memory that kernels can access."""
 
     def synchronize(self) -> None:
-        """Wait for all that was launched. Raises KernelError naming the kernel where one failed."""
+        """Wait for all launches. If a kernel failed, raises KernelError with its name."""
 
     def mark(self) -> Run:
-        """Mark what was launched so far; calling the result waits until the device has come there."""
+        """Mark this point after all launches so far; calling the result waits until the device has reached it."""
 
     def multiply(self, x: Tensor, weights: Tensor, out: Tensor, *, scale: float = 1.0, add: bool = False) -> None:
         """out (n, rows) = scale * x (n, k) times weights (rows, k) transposed, or += that: f16 in, sums in f32.
@@ -120,7 +120,7 @@ class Device(Protocol):
         """
 
     def stream(self) -> AbstractContextManager[object]:
-        """torch works in order with the launches inside."""
+        """Inside the context, torch uses the stream of the launches."""
 
 
 def pointer(tensor: Tensor | None) -> Argument:

@@ -1,4 +1,4 @@
-"""A card: what steps cost on it, what is free, and what is held after an allocation."""
+"""A card: the cost of steps on it, its free memory, and the memory that is in use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dflash_core.backends.cuda.tuner import Tuner
     from dflash_core.progress import Progress
 
-LEAST_LEARNED = 1 << 30  # bytes of a target; steps of a smaller one are not worth compiling passes of every width for
+LEAST_LEARNED = 1 << 30  # bytes of a target; for smaller ones, compiling passes of every width is not worthwhile
 
 
 class CudaMachine:
@@ -38,10 +38,10 @@ class CudaMachine:
     def __init__(
         self, device: CudaDevice, footprint: Footprint, tuner: Tuner | None = None, vram_limit: int = 0
     ) -> None:
-        """`vram_limit`: bytes of a smaller card, which this one is to behave as; 0: of its own."""
+        """`vram_limit`: memory size of a smaller card that this one imitates, in bytes; 0: no limit."""
         self.device, self.footprint, self.tuner, self.vram_limit = device, footprint, tuner, vram_limit
         self.name = device.runtime.card.name
-        self.held: dict[str, int] = {}  # what the allocator gave to weights, by component
+        self.held: dict[str, int] = {}  # allocated bytes of weights, by component
         self._management: Management | None = None
         self._passes: Mapping[int, float] = {}
 
@@ -52,29 +52,29 @@ class CudaMachine:
 
     @property
     def passes(self) -> Mapping[int, float]:
-        """Milliseconds of a verify pass by its width, as it was measured here; empty where it was not."""
+        """Milliseconds of a verify pass by width, as measured on this card; empty if it was not measured."""
         return self._passes
 
     def recall(self, target: str) -> None:
-        """What an earlier load has measured of a target, by its name."""
+        """Use the pass times that an earlier load has measured for the target of this name."""
         if self.tuner is not None:
             self._passes = self.tuner.tuning.passes.get(target, {})
 
     def learn(self, session: Session, progress: Progress) -> None:
-        self.hold_limit()  # by now the driver holds what it will
+        self.hold_limit()  # by now the driver has allocated all its memory
         if self.footprint.target_bytes < LEAST_LEARNED:
             return
         if self.tuner is not None and isinstance(session, CudaSession):
             self._passes = self.tuner.passes(session, progress)
 
     def step_costs(self, drafter: Capabilities) -> Shape | None:
-        """As they were measured here, where they were before this load; else those of a card that is known."""
+        """The costs measured on this card by an earlier load; otherwise those of a known card."""
         if not drafter.on_device or not self._passes:
             return H200.reading(self.footprint.more_bytes) if drafter.on_device else None
         plain = self._passes[1]
         draft = H200.draft * plain / H200.plain
         rows = sorted(self._passes)
-        most = accumulate((self._passes[row] for row in rows), max)  # more rows never take less: that is chance
+        most = accumulate((self._passes[row] for row in rows), max)  # more rows are never faster, except by chance
         return Shape({row: ms + draft for row, ms in zip(rows, most, strict=True)}, plain, draft, tuple(rows))
 
     @property
@@ -82,7 +82,7 @@ class CudaMachine:
         return self.device.card.multiprocessors
 
     def free(self) -> int:
-        """Bytes that torch can give out now, those that it keeps for itself among them."""
+        """Bytes that torch can allocate now, including those in its cache."""
         with self.device.stream():
             kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         return self._as_limited(*self.device.runtime.memory())[0] + kept
@@ -91,13 +91,13 @@ class CudaMachine:
         return self._memory()[0]
 
     def room_and_context(self) -> int:
-        """The room with what the driver takes for this process: never more than the card has."""
+        """`room` plus the driver's memory for this process, but at most the card's memory."""
         free, total = self._memory()
         return min(free + context_bytes(self.processors), total)
 
     def _memory(self) -> tuple[int, int]:
-        """Free and total bytes, once torch has given back what it only keeps: of a closed engine, for example. What the
-        driver has yet to take for kernels is not free."""
+        """Free and total bytes, after torch has freed its cache, such as that of a closed engine. Memory that the
+        driver will still need for kernels does not count as free."""
         with self.device.stream():
             torch.cuda.empty_cache()
         free, total = self._as_limited(*self.device.runtime.memory())
@@ -111,16 +111,16 @@ class CudaMachine:
         return max(min(free, self.vram_limit - own), 0), self.vram_limit
 
     def _used(self) -> int:
-        """Bytes of the card that somebody holds."""
+        """Bytes of the card that any process uses."""
         free, total = self.device.runtime.memory()
         return total - free
 
     def _driver_bytes(self) -> int:
-        """What this process holds on the card besides torch's memory."""
+        """Bytes that this process uses on the card in addition to torch's memory."""
         return max(self._used() - self.other_processes() - torch.cuda.memory_reserved(), 0)
 
     def hold_limit(self) -> None:
-        """Have torch's allocator keep to the limit too; what the driver itself takes counts."""
+        """Apply the limit to torch's allocator too; the driver's own memory is subtracted."""
         if not self.vram_limit:
             return
         total = self.device.runtime.memory()[1]
@@ -129,7 +129,7 @@ class CudaMachine:
             torch.cuda.set_per_process_memory_fraction(max(self.vram_limit - driver, 0) / total)
 
     def other_processes(self) -> int:
-        """Bytes that other processes hold on the card, 0 where the driver does not tell."""
+        """Bytes that other processes use on the card; 0 if the driver does not report them."""
         try:
             if self._management is None:
                 self._management = Management()
@@ -143,7 +143,7 @@ class CudaMachine:
         others = self.other_processes()
         used = self._used()
         if session is not None:
-            # What the allocator has taken beyond the components with names of their own is scratch, slack included.
+            # Everything that the allocator reserves beyond the other components is scratch, including unused parts.
             held = {**self.held, **session.nbytes}
             held["scratch"] = torch.cuda.memory_reserved() - sum(held.values())
             components = tuple(Component(o.name, o.bytes, o.detail, held.get(o.name)) for o in components)

@@ -1,4 +1,4 @@
-"""A device and a file without bytes: building a pair from shapes alone shows what it will take."""
+"""A device and an upload without memory: building a pair from shapes alone shows how much memory it will need."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dflash_core.progress import Progress
 
 
 class MetaDevice:
-    """Implements `launch.Device` as far as building models and buffers goes; nothing can be launched on it."""
+    """Implements the part of `launch.Device` that building models and buffers needs; nothing can be launched on it."""
 
     torch_device = torch.device("meta")
 

@@ -1,4 +1,4 @@
-"""Cards that a plan can be made for where none is there: what layouts adapt to, and how much memory there is."""
+"""Descriptions of cards, to make plans without a card: the properties that layouts depend on, and the memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL_SHARED, LARGE_SHARED = 99 * KIB, 227 * KIB
 
 @dataclass(frozen=True, slots=True)
 class PlannedCard:
-    """`free`: bytes that this program may take, its own context included."""
+    """`free`: bytes that this program may use, including its own CUDA context."""
 
     name: str
     free: int
@@ -28,7 +28,7 @@ class PlannedCard:
 
     @property
     def layout(self) -> Card:
-        """What plans of products depend on."""
+        """The properties that plans of products depend on."""
         return Card(self.processors, self.shared_bytes, overlaps=self.overlaps)
 
 
@@ -45,11 +45,11 @@ KNOWN: Sequence[PlannedCard] = (
     _known("NVIDIA H100", 80, 132, LARGE_SHARED, overlaps=True),
     _known("NVIDIA H200", 141, 132, LARGE_SHARED, overlaps=True),
 )
-"""By size: what a plan for so much memory is reckoned for."""
+"""In the order of their memory: a plan for a memory size uses the first card that has as much."""
 
 
 def card_of(memory: int) -> PlannedCard:
-    """The smallest known card with so many bytes, cut to them; the largest one where none has them."""
+    """The smallest known card with at least `memory` bytes, or else the largest one, with its memory set to that."""
     like = next((card for card in KNOWN if card.free >= memory), KNOWN[-1])
     return PlannedCard(
         f"{gib(memory)} of a card like {like.name}", memory, like.processors, like.shared_bytes, like.overlaps
@@ -59,14 +59,14 @@ def card_of(memory: int) -> PlannedCard:
 def card_here() -> PlannedCard:
     """The first visible card, as its driver describes it. Raises DeviceError or UnsupportedError."""
     facts: CardFacts = describe_card(Driver(find_driver()))
-    # What describing it took is this program's; all of it where the driver does not report memory by process.
+    # Add back what this program itself uses. If the driver does not report memory by process, that is all used memory.
     own = max(facts.total - facts.free - held_by_others(facts.bus), 0)
     free = facts.free + min(own, context_bytes(facts.processors))
     return PlannedCard(facts.name, free, facts.processors, facts.shared_bytes, facts.overlaps)
 
 
 class PlannedDevice(MetaDevice):
-    """Stands in for `device.CudaDevice` where only headers are read and sizes computed."""
+    """A substitute for `device.CudaDevice` when only headers are read and sizes are computed."""
 
     def __init__(self, card: PlannedCard) -> None:
         super().__init__(card.layout)
@@ -80,7 +80,7 @@ class _Named:
 
 
 class _Runtime:
-    """Nothing is held yet: what others hold is no part of the card."""
+    """A card with all its memory free: memory of other programs is not counted as part of it."""
 
     def __init__(self, card: PlannedCard) -> None:
         self.card = _Named(card.name)

@@ -1,7 +1,8 @@
-"""Long prompts: the target layer by layer over thousands of rows, products by the library, chunked recurrence.
+"""Long prompts: runs the target layer by layer over thousands of rows, with the library's products and a chunked
+recurrence.
 
-Weights are converted to f16 piece by piece, so memory stays bounded; accumulation is in float32, and so is the residual
-stream. What it leaves is what passes leave: keys, values, states, the drafter's context, nothing pending.
+Weights are converted to f16 in parts, so that memory stays bounded; sums and the residual stream are f32. The result is
+the same as that of passes: keys, values, states and the drafter's context, with nothing pending.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from dflash_core.backends.cuda.products import Op
 from dflash_core.backends.cuda.sequence import SequenceMemory
 from dflash_core.backends.cuda.target_model import DeviceTarget
 
-# Shorter prompts go through passes of 24 rows. On an H200 seven of them take 51 ms, and eight 58; turning all weights
-# to f16 and multiplying 192 rows by them takes 51.
+# Shorter prompts are run in passes of 24 rows. On an H200 seven passes take 51 ms, and eight take 58 ms; converting all
+# weights to f16 and multiplying 192 rows by them takes 51 ms.
 LEAST_ROWS = 169
-LAYERS_AHEAD = 2  # layers queued while the host waits for the one before them
+LAYERS_AHEAD = 2  # layers that are queued while the host waits for an earlier one
 
 Cancelled = Callable[[], bool]
 
@@ -46,7 +47,7 @@ class ChunkLayer:
 
 
 class ChunkPass:
-    """Runs up to `chunk.rows` tokens after the committed state, which nothing may be pending for."""
+    """Runs up to `chunk.rows` tokens after the committed state; no commit may be pending."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class ChunkPass:
         return [op.launch for op in self.chunk.ops.added]
 
     def warm_up(self) -> None:
-        """Bind what is compiled and initialise the library, so that a first prompt does not wait for it."""
+        """Bind all launches and initialise the library, so that the first prompt need not wait for that."""
         for op in self.chunk.ops.added:
             op.bind()
         x, w = self.chunk.x[:64], self.chunk.weights[: 64 * self.chunk.x.shape[1]].view(64, -1)
@@ -93,16 +94,16 @@ class ChunkPass:
         window: AttentionWindow = EVERYTHING,
         arriving: Arrival | None = None,
     ) -> Tensor:
-        """Run and commit `tokens`; the residual (hidden,) after the last layer at the last of them. `window`: what
-        layers of full attention see. `arriving`: what the committed state is still on its way from.
+        """Run and commit `tokens`; returns the residual stream (hidden,) of the last one after the last layer.
 
-        Raises PrefillCancelled where `cancelled` returns true between two layers, and torch.OutOfMemoryError where the
-        library finds no memory; the state is then as before.
+        `window`: what full-attention layers see. `arriving`: the copy of the committed state to the card, if it is
+        still in progress. Raises PrefillCancelled if `cancelled` returns true between two layers, and
+        torch.OutOfMemoryError if the library gets no memory; the state is then as before.
         """
         n, state = len(tokens), self.state.host
         length = int(state["length"])
-        assert not state["pending"], "states that are not up to date"
-        assert length + n <= self.memory.slots, "positions past the end of the sequence's memory"
+        assert not state["pending"], "a commit is pending, so the states are not up to date"
+        assert length + n <= self.memory.slots, "more positions than the sequence's memory holds"
         self.chunk.begin(tokens, length, window)
         copied = arriving.kept if arriving is not None and arriving.fresh else None
         if length and copied is None:

@@ -1,4 +1,4 @@
-"""Products of many rows by the library: a matrix, or a part of it, is converted to f16 rows and multiplied."""
+"""Products of many rows with the library: a matrix, or a part of it, is converted to f16 and then multiplied."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of, tile_type
 from dflash_core.backends.cuda.upload import aligned
 
-# What a part of a matrix may take as f16: a gate of 6,144 x 5,120, a third of an FFN matrix of 17,408 x 5,120.
+# The most bytes of a part of a matrix as f16: a gate of 6,144 x 5,120, a third of an FFN matrix of 17,408 x 5,120.
 WEIGHT_BYTES = 60 << 20
-MOST_WARPS = 8  # tiles that a block of `dequant` turns
+MOST_WARPS = 8  # the most tiles that a block of `dequant` converts, one per warp
 
 
 class Op:
-    """A launch whose arguments never change, bound when it first runs or before."""
+    """A launch with fixed arguments; it is bound by `bind` or when it first runs."""
 
     def __init__(self, device: Device, launch: Launch) -> None:
         self.launch, self._device = launch, device
         self._run: Run | None = None
 
     def bind(self) -> Run:
-        """What launches it."""
+        """The bound launch, as a function."""
         if self._run is None:
             self._run = self._device.bind([self.launch])
         return self._run
@@ -39,7 +39,7 @@ class Op:
 
 
 class Ops:
-    """All that were added, for compiling and binding them at once."""
+    """A list of launches, so that they can be compiled and bound together."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -52,7 +52,8 @@ class Ops:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Columns `begin`.. of a product: what writes their weights, and where those are stored, f16 (rows, columns)."""
+    """The columns of a product from `begin` on: launches that write their weights, and these weights as f16 (rows,
+    columns)."""
 
     begin: int
     ops: tuple[Op, ...]
@@ -60,14 +61,14 @@ class Part:
 
 
 class Products:
-    """Multiplies rows by matrices held as super-tiles, through one workspace of WEIGHT_BYTES."""
+    """Multiplies rows by matrices that are stored as super-tiles, with one workspace of WEIGHT_BYTES."""
 
     def __init__(self, device: Device, workspace: Tensor, ops: Ops) -> None:
         self._device, self._workspace, self._ops = device, workspace, ops
 
     def parts(self, matrix: Matrix, columns: range | None = None, rows: range | None = None) -> tuple[Part, ...]:
-        """Rows (from a multiple of 16 on) and columns of a matrix, in as few parts as the workspace allows, as even as
-        rows of tiles are."""
+        """Rows (from a multiple of 16 on) and columns of a matrix, in as few parts as the workspace allows. The parts
+        are as even as whole rows of tiles permit."""
         columns, rows = columns or range(matrix.columns), rows or range(matrix.rows)
         width = (groups_of(columns.stop) - columns.start // GROUP) * GROUP
         first, blocks = rows.start // ROWS, blocks_of(len(rows))
@@ -80,7 +81,7 @@ class Products:
         return tuple(replace(part, begin=part.begin - rows.start) for part in parts)
 
     def part(self, matrices: Sequence[Matrix], rows: range, columns: range) -> Part:
-        """Rows `rows` (from a multiple of 16 on) and columns `columns` of each of `matrices`, one below the other."""
+        """Rows `rows` (from a multiple of 16 on) and columns `columns` of each of `matrices`, joined along the rows."""
         first = columns.start // GROUP
         tiles = groups_of(columns.stop) - first
         width = tiles * GROUP
@@ -94,7 +95,7 @@ class Products:
 
     def _dequant(self, matrix: Matrix, rows: range, first: int, tiles: int, out: At) -> Launch:
         form = tile_type(matrix.type)
-        warps = math.gcd(tiles, MOST_WARPS)  # blocks end where the columns do
+        warps = math.gcd(tiles, MOST_WARPS)  # a divisor, so that no block passes the last column
         block = rows.start // ROWS
         return Launch(
             "dequant.cu", "dequant", {f"WITH_{form.name}": 1, "WARPS": warps},
@@ -112,7 +113,7 @@ class Products:
             self._device.multiply(x, part.weights, held, scale=scale, add=add)
 
     def multiply_all(self, x: Tensor, matrices: Sequence[Sequence[Part]], out: Tensor) -> None:
-        """The products of several matrices side by side in `out`."""
+        """The products with several matrices, next to each other in `out`."""
         begin = 0
         for parts in matrices:
             width = sum(len(part.weights) for part in parts)
@@ -124,14 +125,14 @@ Wanted = tuple[tuple[int, ...], torch.dtype]
 
 
 class Arena:
-    """One piece of memory that takes turns: every `carve` begins at its start again."""
+    """A piece of memory that is used again and again: every `carve` begins at its start."""
 
     def __init__(self, memory: Tensor) -> None:
         self.bytes = memory
 
     @staticmethod
     def of(nbytes: int, device: torch.device) -> Arena:
-        """Zeros of its own."""
+        """A newly allocated arena of zeros."""
         return Arena(torch.zeros(nbytes, dtype=torch.uint8, device=device))
 
     def carve(self, *wanted: Wanted) -> Iterator[Tensor]:
@@ -143,10 +144,10 @@ class Arena:
             at += aligned(size)
 
     def after(self, *wanted: Wanted) -> Arena:
-        """What `carve` leaves of it."""
+        """The rest of the arena after `carve` of the same tensors."""
         return Arena(self.bytes[self.need(wanted) :])
 
     @staticmethod
     def need(wanted: Sequence[Wanted]) -> int:
-        """Bytes that `carve` takes for these."""
+        """Bytes that `carve` uses for these tensors."""
         return sum(aligned(math.prod(shape) * dtype.itemsize) for shape, dtype in wanted)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from dflash_core.backends.cuda.cache import CubinCache
 from dflash_core.backends.cuda.runtime import Kernel, Module, Runtime
 
-# Called with how many of how many programs are ready.
+# Called with the number of programs that are ready, and the number of all programs.
 Counted = Callable[[int, int], None]
 MOST_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One kernels/`file` with its defines: one small program."""
+    """A file of kernels/ with its defines; it is compiled to one small program."""
 
     file: str
     defines: tuple[tuple[str, str], ...] = ()
@@ -39,7 +39,7 @@ class Programs:
         self._kernels: dict[tuple[Variant, str], Kernel] = {}
 
     def compile(self, variants: Iterable[Variant], progress: Counted | None = None) -> None:
-        """Make all of `variants` ready. The compiler runs on all cores; a second start finds all on disk.
+        """Compile and load all of `variants`. The compiler uses all cores; later starts find the programs on disk.
 
         Raises UnsupportedError for a source that does not compile, DeviceError without a compiler.
         """
@@ -58,7 +58,7 @@ class Programs:
                 raise
 
     def kernel(self, variant: Variant, name: str) -> Kernel:
-        """A kernel of a variant, compiled now if it was not before."""
+        """A kernel of a variant, which is compiled first if necessary."""
         key = variant, name
         if key not in self._kernels:
             self.compile([variant])

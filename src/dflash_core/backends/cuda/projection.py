@@ -41,16 +41,16 @@ class Acts:
 
 
 class AnyProjection(ABC):
-    """What multiplies rows, as seen by the code that writes its input and reads its output.
+    """A product with rows, as seen by the code that writes its input and reads its output.
 
-    The result is f32 (split_k, rows of the pass, width): partials that the consumer adds up in order.
+    The result is f32 (split_k, rows of the pass, width): partial sums that the next kernel adds up in order.
     """
 
     plan: Plan | ExpertPlan
 
     @abstractmethod
     def replan(self, card: Card) -> None:
-        """Plan again for what is known of the card now. Buffers for its output are made after this, launches bound."""
+        """Make a new plan for `card`. Output buffers must be allocated, and launches bound, after this."""
 
     @property
     @abstractmethod
@@ -61,7 +61,7 @@ class AnyProjection(ABC):
     def split_k(self) -> int: ...
 
     def planned_for(self, card: Card) -> Self:
-        """The same matrices on a card of which something else is known."""
+        """The same matrices with a plan for `card`."""
         other = copy.copy(self)
         other.replan(card)
         return other
@@ -72,11 +72,11 @@ class AnyProjection(ABC):
 
     @property
     def forms(self) -> dict[str, object]:
-        """What a kernel that writes its activations is compiled for."""
+        """Defines of a kernel that writes its activations."""
         return self.plan.forms
 
     def wanted(self, acts: Acts) -> tuple[Argument, Argument]:
-        """The int8 and f16 activations that it reads, null for a form that need not be made."""
+        """The int8 and f16 activations as arguments; null for a form that the product does not read."""
         return (
             pointer(acts.q8 if self.plan.needs_q8 else None),
             pointer(acts.f16 if self.plan.needs_f16 else None),
@@ -113,16 +113,16 @@ class Projection(AnyProjection):
         return self.matrices[0].columns
 
     def makes_own(self, rows: int) -> bool:
-        """Whether a product of so many rows makes its activations itself, where there is a kernel that does."""
+        """Whether a product of `rows` rows can compute its own activations, if there is a kernel for that."""
         return rows == 1 and not self.plan.chunked
 
     def own_launch(self, kernel: str, defines: Defines, args: Sequence[Argument], out: Tensor) -> Launch:
-        """Multiply one row, which `kernel` makes of `args`, into `out`."""
+        """The product of one row, which `kernel` computes from `args`, into `out`."""
         defines, args = {**self.plan.defines(1), **defines}, [self._table, *args, out]
         return Launch(f"{kernel}.cu", kernel, defines, self.plan.grid, WARPS * WARP, args, self.plan.shared_bytes(1))
 
     def launches(self, acts: Acts, out: Tensor, rows: int) -> list[Launch]:
-        """Multiply `rows` rows of activations into `out`, in as many launches as shared memory makes necessary."""
+        """The product of `rows` rows of activations into `out`, in as few launches as shared memory allows."""
         return [
             Launch(
                 "matmul.cu",

@@ -1,4 +1,4 @@
-"""What a pair takes on a card, component by component, for any way of loading it: predicted before it is loaded."""
+"""Predicts the memory of a pair on a card, by component, for any way of loading it, before it is loaded."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from dflash_core.fits import (
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, weights_detail
 
-ORDER = ("target KV", "states", "scratch", "drafter KV")  # in which a sequence's components are shown
-# Left free where no context is given: for the allocator's rounding, the caches of libraries, other programs.
+ORDER = ("target KV", "states", "scratch", "drafter KV")  # the order in which a sequence's components are shown
+# Memory that is left free if no context is given: for the allocator's rounding, library caches and other programs.
 SPARE = 512 << 20
 CHUNK_ROWS = tuple(PREFILL_ROWS >> halving for halving in range((PREFILL_ROWS // LEAST_PREFILL_ROWS).bit_length()))
-# What the driver takes for a context, kernels and libraries: measured 716.8 MiB on 132 multiprocessors, and most of it
-# is there once for each of them.
+# The driver's memory for a context, kernels and libraries: 716.8 MiB were measured on 132 multiprocessors, and most of
+# it is proportional to their number.
 CONTEXT_PER_PROCESSOR = 5_700_000
 
 
 def context_bytes(processors: int) -> int:
-    """What a process takes of a card before and in addition to its tensors."""
+    """Bytes that a process uses on a card in addition to its tensors."""
     return processors * CONTEXT_PER_PROCESSOR
 
 
 def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tuple[Component, ...]:
-    """What a sequence takes, with a drafter's or without.
+    """The memory of a sequence, with or without a drafter.
 
-    What is planned includes memory for trees of one pass: a turn may grow to them, and should not find the card full.
+    It includes memory for trees of `setup.nodes` nodes: a turn may grow to them and must then not find the card full.
     """
     kv, window = CachePair.parse(setup.kv), AttentionWindow.of(setup.window, setup.sinks)
     need = footprint.sequence(
@@ -58,8 +58,8 @@ def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tu
 
 
 class CardReckoner:
-    """Implements `fits.Reckoner` for a target on a card and a drafter that was opened for it. `available`: bytes that
-    the card has for all of it."""
+    """Implements `fits.Reckoner` for a target on a card and a drafter that was opened for it. `available`: bytes of
+    the card for all components together."""
 
     auto, chunk_rows = tuple(map(str, AUTO_PAIRS)), CHUNK_ROWS
 
@@ -124,7 +124,7 @@ class CardReckoner:
         return (*found, *self.sequence(setup), self._context)
 
     def sequence(self, setup: Setup) -> tuple[Component, ...]:
-        return self._sequence(replace(setup, embedding=ON_CARD))  # it does not depend on it
+        return self._sequence(replace(setup, embedding=ON_CARD))  # it does not depend on the embedding
 
     def _reckon(self, setup: Setup) -> tuple[Component, ...]:
         return sequence_components(self._of(setup), self._drafted(setup), setup)
@@ -140,7 +140,7 @@ class CardReckoner:
         return self._footprints[setup.draft_type]
 
     def _packs(self, now: str, kind: str) -> bool:
-        """Whether some matrix of the drafter takes less as `kind` than as it is packed now."""
+        """Whether packing as `kind` makes any matrix of the drafter smaller than it is now."""
         infos = self._draft[0].tensors.values() if self._draft is not None else ()
         held = {held_type(info.type, now) for info in infos if len(info.shape) > 1}
         return any(held_type(one, kind) != one for one in held)

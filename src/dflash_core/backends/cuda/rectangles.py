@@ -1,4 +1,4 @@
-"""Tensors as the card's copying engines see them: rows of bytes, one pitch apart."""
+"""Tensors in the form that the card's copy engines need: rows of bytes at a fixed pitch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """Two tensors of `steps` slices of the first dimension, each of `rows` rows of `width` bytes. `to_pitch` and
-    `from_pitch`: bytes from one row to the next, of the memory at `to` and at `source`."""
+    """Two tensors with `steps` slices of the first dimension, each with `rows` rows of `width` bytes. `to_pitch` and
+    `from_pitch`: bytes from one row to the next, in the memory at `to` and at `source`."""
 
     to: int
     source: int
@@ -24,7 +24,7 @@ class Rectangle:
     from_pitch: int
 
     def part(self, some: slice) -> Rectangle:
-        """Some slices of the first dimension, as one row where they are contiguous."""
+        """Some slices of the first dimension; a single row if they are contiguous."""
         begin, end, _ = some.indices(self.steps)
         count, first = end - begin, begin * self.rows
         to, source = self.to + first * self.to_pitch, self.source + first * self.from_pitch
@@ -35,8 +35,8 @@ class Rectangle:
 
 
 def rectangle(to: Tensor, source: Tensor) -> Rectangle:
-    """How one copy brings `source` to `to`, of the same shape and type. Raises ValueError for two that it takes more
-    copies for."""
+    """The rectangle of one copy from `source` to `to`, which have the same shape and type. Raises ValueError if a
+    single copy is not enough."""
     shape = tuple(to.shape)
     if shape != tuple(source.shape) or to.dtype != source.dtype:
         raise ValueError(f"{to.dtype} {shape} of {source.dtype} {tuple(source.shape)}")
@@ -44,11 +44,11 @@ def rectangle(to: Tensor, source: Tensor) -> Rectangle:
     return Rectangle(to.data_ptr(), source.data_ptr(), shape[0], *layout)
 
 
-@lru_cache(maxsize=64)  # the pages of a sequence are all alike
+@lru_cache(maxsize=64)  # all pages of a sequence have the same layout
 def _layout(
     shape: tuple[int, ...], to: tuple[int, ...], source: tuple[int, ...], size: int
 ) -> tuple[int, int, int, int]:
-    """Rows of a slice of the first dimension, and the bytes of a row and of both pitches."""
+    """Rows per slice of the first dimension, and the bytes of a row and of both pitches."""
     width, at = 1, len(shape)
     while at > 1 and (shape[at - 1] == 1 or to[at - 1] == source[at - 1] == width):
         width *= shape[at - 1]
@@ -58,7 +58,7 @@ def _layout(
 
 
 def _pitch(shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> int:
-    """Elements from one row to the next, rows being counted through `shape`."""
+    """Elements from one row to the next, if rows are numbered consecutively through `shape`."""
     outer = [(size, stride) for size, stride in zip(shape, strides) if size > 1]
     for (_, far), (size, near) in itertools.pairwise(outer):
         if far != size * near:

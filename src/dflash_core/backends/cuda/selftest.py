@@ -1,7 +1,7 @@
-"""Does this card compute what it should? Every kernel family on small inputs, against the code that needs no card.
+"""Tests whether this card computes correctly: every kernel family on small inputs, compared with code for the CPU.
 
-Deciding kernels (tree, accept, sample) must agree to the token with tree.py and sampling.py. Arithmetic ones are run
-as a model uses them: a prompt, a tree, a commit, a draft of a small pair, beside the CPU backend.
+Deciding kernels (tree, accept, sample) must give the same tokens as tree.py and sampling.py. Arithmetic kernels run as
+in a model: a prompt, a tree, a commit and a draft of a small pair, compared with the CPU backend.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from dflash_core.sampling import Sampler
 from dflash_core.tree import Candidates, Tree
 
 VOCABULARY = 4096
-ROOT, LENGTH = 7, 50  # the newest token, and how much is committed before it
+ROOT, LENGTH = 7, 50  # the newest token, and how many positions are committed before it
 DEPTHS = 15
 PROMPT = 70  # more than one pass of 64 rows
 ANSWER = 12
 SEED = 1
-# Root mean square of what logits are off, in standard deviations of theirs. A kernel that is wrong anywhere makes it
-# about 1; int8 activations cost 0.06 on a golden model of random weights.
+# The largest root mean square error of logits, in standard deviations of the logits. Any wrong kernel makes it about 1;
+# int8 activations cause 0.06 on a golden model with random weights.
 TOLERANCE = 0.2
 
-# The kernels of a target's pass, of a drafter's, and of whole steps, plain ones among them.
+# The kernels of a target's pass, of a drafter's pass, and of whole steps, including steps without drafts.
 MODEL = (
     "embed", "rms_norm", "matmul", "gdn_order", "gdn_prepare", "gdn_recurrence", "gdn_out", "attn_prepare",
     "attn_split", "attn_combine", "swiglu",
@@ -62,7 +62,7 @@ Record = npt.NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One part of the self-test. `problem` is empty where the card agrees."""
+    """The result of one part of the self-test. `problem`: empty if the card agrees."""
 
     name: str
     kernels: tuple[str, ...]
@@ -70,7 +70,7 @@ class Outcome:
 
 
 def run(device: Device, target: Path, draft: Path) -> Iterator[Outcome]:
-    """Test family by family; `target` and `draft` name a small pair of files."""
+    """Test one kernel family after the other; `target` and `draft`: the files of a small pair."""
     rng = np.random.default_rng(SEED)
     yield _outcome("tree", ("tree_build", "candidates", "merge_draws"), lambda: _tree(device, rng))
     yield _outcome("accept", ("accept", "kv_commit"), lambda: _accept(device, rng))
@@ -102,14 +102,14 @@ def _outcome(name: str, kernels: tuple[str, ...], test: Callable[[], None]) -> O
 
 def _agree(what: str, found: object, expected: object) -> None:
     if not np.array_equal(np.asarray(found), np.asarray(expected)):
-        raise KernelError(f"{what}: the card says {str(found)[:60]}, the processor {str(expected)[:60]}")
+        raise KernelError(f"{what}: found {str(found)[:60]} on the card, expected {str(expected)[:60]} as on the CPU")
 
 
 # ---- Deciding kernels ---------------------------------------------------------------------------------------------
 
 
 class _Bench:
-    """A StepState in mid-turn on the device, and launches around it."""
+    """A StepState on the device as in the middle of a turn, and launches that use it."""
 
     def __init__(self, device: Device, tree: Tree | None = None, knobs: Knobs | None = None) -> None:
         self.device, self.state = device, DeviceState(device.torch_device)
@@ -126,11 +126,11 @@ class _Bench:
         return torch.from_numpy(raw).to(self.device.torch_device)
 
     def run(self, file: str, name: str, grid: int, block: int, args: Sequence[Argument], **defines: int) -> Record:
-        """Launch with the state as the first argument; the state afterwards."""
+        """Launch a kernel with the state as its first argument; returns the state afterwards."""
         return self.launch([Launch(file, name, defines, grid, block, [self.state.pointer, *args])])
 
     def launch(self, launches: Sequence[Launch]) -> Record:
-        """The state after these."""
+        """The state after these launches."""
         with self.device.stream():
             self.state.push()
             self.device.bind(launches)()
@@ -163,7 +163,7 @@ def _tree(device: Device, rng: np.random.Generator) -> None:
 def _accept(device: Device, rng: np.random.Generator) -> None:
     tree = ddtree.build(ROOT, _drafts(rng), 63)
     draws = rng.integers(0, VOCABULARY, len(tree))
-    at = len(tree) - 1  # the walk reaches the node that was added last
+    at = len(tree) - 1  # the draws lead the walk to the node that was added last
     while at > 0:
         draws[tree.parents[at]] = tree.tokens[at]
         at = tree.parents[at]
@@ -188,7 +188,7 @@ def _accept(device: Device, rng: np.random.Generator) -> None:
 def _sample(device: Device, rng: np.random.Generator) -> None:
     tree = ddtree.build(ROOT, _drafts(rng), 22)
     logits = (rng.standard_normal((len(tree), VOCABULARY)) * 3).astype(np.float32)
-    # Fractions that a float holds: the card keeps knobs as floats.
+    # Fractions that are exact in f32, in which the card stores settings.
     for knobs in (
         Knobs(temperature=0.75, seed=5),
         Knobs(temperature=1.0, top_k=40, top_p=0.875, seed=6),
@@ -220,7 +220,7 @@ def _path(tree: Tree, node: int) -> list[int]:
 
 
 class _Pair:
-    """One pair of files twice: on the card and on the processor, driven through the same calls."""
+    """A pair of files, loaded both on the card and on the CPU; both get the same calls."""
 
     def __init__(self, device: Device, target: Path, draft: Path) -> None:
         self.reference = CpuTarget(target)
@@ -244,7 +244,9 @@ class _Pair:
         found, expected = call(self.card), call(self.processor)
         error = float(np.sqrt(np.mean((found - expected) ** 2)) / expected.std())
         if not error <= TOLERANCE:
-            raise KernelError(f"logits are off by {error:.0%} of their deviation, expected {TOLERANCE:.0%} at most")
+            raise KernelError(
+                f"logits differ by {error:.0%} of their standard deviation, expected at most {TOLERANCE:.0%}"
+            )
 
     def prefill(self) -> None:
         self.both(lambda session: session.prefill(self.ids))
@@ -253,7 +255,7 @@ class _Pair:
         self.both(lambda session: session.verify(self.tokens, self.parents))
 
     def commit(self) -> None:
-        """Keep a path off the spine, and see what follows it."""
+        """Commit a path that is not the tree's first chain, and compare a pass after it."""
         path = [19]
         while self.parents[path[0]] >= 0:
             path.insert(0, self.parents[path[0]])
@@ -265,7 +267,7 @@ class _Pair:
         self.both(lambda session: session.draft(1, 0))
 
     def steps(self) -> None:
-        """A tree's answer is the one that plain decoding gives, on the card alone."""
+        """Compare the answer with trees and the answer of plain decoding, both on the card."""
         answers = []
         for mode in ("ar", "tree"):
             self.card.restore(None)
@@ -277,7 +279,7 @@ class _Pair:
                 tokens += decoder.step().tokens
             decoder.finish()
             answers.append(tokens)
-        _agree("a tree's answer beside plain decoding's", answers[1], answers[0])
+        _agree("an answer with trees and one of plain decoding", answers[1], answers[0])
 
 
 @contextmanager

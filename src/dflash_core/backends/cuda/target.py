@@ -1,4 +1,4 @@
-"""A target whose weights are on one card."""
+"""A target with its weights on one card."""
 
 from __future__ import annotations
 
@@ -40,16 +40,18 @@ from dflash_core.progress import Progress
 
 @functools.cache
 def open_device(index: int) -> CudaDevice:
-    """A visible card, opened once. Raises DeviceError or UnsupportedError."""
+    """A visible card; it is opened once per process. Raises DeviceError or UnsupportedError."""
     return CudaDevice(index)
 
 
 class CudaTarget(OpenedTarget):
-    """Implements `backends.base.Target` on one card. `activations`: how inputs of products are rounded, a name of
-    activations.CHOICES. `draft_type`: "q8_0" or "q4_0" packs a drafter's matrices tighter when loaded. `tune`: ways
-    to compute products are timed if they were not yet, and the fastest is used. `device`: the card of the placement,
-    if it is open already, or its substitute. `vram_limit`: bytes of a smaller card that it should behave as.
-    `embedding`: "host" leaves the token embedding in main memory.
+    """Implements `backends.base.Target` on one card.
+
+    `activations`: how inputs of products are rounded, a name of activations.CHOICES. `draft_type`: "q8_0" or "q4_0"
+    requantises a drafter's larger matrices when it is loaded. `tune`: time the ways to compute products if they were
+    not timed yet, and use the fastest ones. `device`: the card of the placement if it is already open, or a substitute.
+    `vram_limit`: memory size of a smaller card to imitate, in bytes. `embedding`: "host" keeps the token embedding in
+    host memory.
     """
 
     model: DeviceTarget
@@ -159,11 +161,11 @@ class CudaTarget(OpenedTarget):
         make = functools.partial(CudaSession, context=context, kv=kv or F16, free=self.machine.free, rows=rows)
         if isinstance(draft, CudaDFlash | CudaMtp):
             return make(self.model, draft.model)
-        assert draft is None or isinstance(draft, HostDraft), "a drafter of another backend"
+        assert draft is None or isinstance(draft, HostDraft), "this drafter was loaded by another backend"
         return make(self.model, None, captured, host_drafter=draft.drafter() if draft else None)
 
     def step_seconds(self, rows: int) -> None:
-        """None: no step on a card is slow enough to be announced."""
+        """None: steps on a card are too fast to need an announcement."""
 
     @contextmanager
     def _upload(self, component: str, file: WeightFile, requantise: str = "") -> Iterator[DeviceUpload]:
@@ -174,7 +176,7 @@ class CudaTarget(OpenedTarget):
             with self.device.stream():
                 yield upload
                 self.device.synchronize()
-            torch.cuda.empty_cache()  # what repacking worked in
+            torch.cuda.empty_cache()  # free the scratch memory of repacking
             self.machine.held[component] = torch.cuda.memory_allocated() - before
         finally:
             upload.close()

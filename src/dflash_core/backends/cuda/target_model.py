@@ -1,4 +1,4 @@
-"""A target's weights on the device: layers of the kinds that its spec names."""
+"""A target's weights on the device, with layers of the kinds that its spec names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from dflash_core.backends.cuda.layers.experts import Experts
 from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix
 
-# What runs each kind of layer: (device, spec, activations), and (device, upload, prefix, spec, activations).
+# The class for each kind of layer; called with (device, spec, activations), and (device, upload, prefix, spec,
+# activations).
 MIXERS: dict[type, Callable[[Device, Any, Activations], MixerLayers]] = {
     kinds.Attention: AttentionLayers,
     kinds.DeltaNet: DeltaNetLayers,
@@ -43,8 +44,8 @@ class Block:
 
 
 class DeviceTarget:
-    """The target's weights. `activations`: how inputs of products are rounded; `embedding_on_host`: the token embedding
-    stays in main memory. A head that shares its tensor has tiles of its own, on the card."""
+    """The target's weights. `activations`: how inputs of products are rounded; `embedding_on_host`: keep the token
+    embedding in host memory. A head that shares the embedding's tensor still has its own tiles on the card."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class DeviceTarget:
         self.output: Matrix = upload.matrix("token_embd.weight" if spec.tied_output else "output.weight")
 
     def projections(self) -> tuple[list[AnyProjection], list[AnyProjection]]:
-        """What reads the residual stream, and what is added to it."""
+        """The projections that read the residual stream, and those whose results are added to it."""
         pairs: list[tuple[AnyProjection, AnyProjection]]
         pairs = [self.mixers[block.group].projections(block.place) for block in self.blk]
         pairs += [(block.ffn.inputs, block.ffn.out) for block in self.blk]
@@ -82,9 +83,9 @@ class DeviceTarget:
 
     @property
     def chunked(self) -> bool:
-        """Whether the card can read prompts in chunks."""
+        """Whether the card can process prompts in chunks."""
         return all(mixer.chunked for mixer in self.mixers) and all(block.ffn.chunked for block in self.blk)
 
     def idle_bytes(self, rows: int) -> float:
-        """Of the weights, what a pass of so many rows leaves out: experts, where rows take them at random."""
+        """Bytes of weights that a pass of `rows` rows does not read, on average: experts, if rows choose at random."""
         return sum(block.ffn.idle_bytes(rows) for block in self.blk)

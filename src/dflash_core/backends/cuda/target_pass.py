@@ -1,4 +1,4 @@
-"""One target pass over up to 64 nodes of a tree, launch by launch: the model's forward, read top to bottom."""
+"""One target pass over up to 64 nodes of a tree: the launches of the model's forward pass, in order."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def target_pass(
     *,
     windowed: bool,
 ) -> Iterator[list[Launch]]:
-    """A pass of `rows` rows over nodes node0.. of the tree in `state`, layer by layer: the first begins with the token
-    ids, the last ends with the activations of `head`."""
+    """A pass of `rows` rows over nodes of the tree in `state`, from node0 on, one list of launches per layer: the first
+    list begins with the embedding of the tokens, the last one ends with the activations of `head`."""
     buffers, captured, eps = memory.buffers, memory.captured, target.spec.rms_eps
     scope = Pass(state, buffers, rows, node0, state.at("n"), memory.window if windowed else None)
     launches = [target.embedding.launch(buffers.h, state.at("token"), scope.count, rows, node0)]
     before: Added | None = None
     for index, block in enumerate(target.blk):
         mixer, ffn = memory.mixers[block.group].layer(block.place), block.ffn
-        # A norm brings the residual stream up to date first: that is the output of the layer before.
+        # The norm first adds the previous layer's result: the sum is that layer's output, which may be captured.
         launches.append(norm_launch(
             buffers.h, block.attn_norm, eps, rows, buffers.acts, mixer.inputs, scope.count, node0,
             added=before, captured=captured.at(index - 1), captured_width=captured.width,

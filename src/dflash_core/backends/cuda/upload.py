@@ -1,4 +1,4 @@
-"""Weight files to the device: read and staged by one thread while the card repacks what came before."""
+"""Uploads weight files to the device: a thread reads and stages one part while the card repacks the previous part."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dflash_core.formats.quants import BY_NAME, FLOATS
 from dflash_core.formats.weights import WeightFile
 
 STAGE_BYTES = 32 << 20
-# What matrices can be packed as when they are loaded, and of which types.
+# Types to which matrices can be requantised when they are loaded, and the types of such matrices.
 PACKED = {"q8_0": FLOATS, "q4_0": (*FLOATS, "Q8_0")}
-ALIGNMENT = 256  # what vector loads and a library's products like
+ALIGNMENT = 256  # enough for vector loads and fast for the library's products
 
 
 def held_type(kind: str, requantise: str = "") -> str:
-    """The ggml type in which a matrix of type `kind` is held. `requantise`: one of PACKED packs larger ones tighter, ""
-    does not.
+    """The ggml type in which a matrix of type `kind` is stored. `requantise`: a type of PACKED, to which matrices of
+    larger types are requantised, or "" for none.
 
-    Raises UnsupportedError for any other.
+    Raises UnsupportedError for any other value.
     """
     if requantise and requantise not in PACKED:
         raise UnsupportedError(f"weights requantised to {requantise!r}, expected {' or '.join(PACKED)}")
@@ -35,15 +35,15 @@ def held_type(kind: str, requantise: str = "") -> str:
 
 
 def aligned(nbytes: int) -> int:
-    """Bytes of a tensor in memory that it shares with others."""
+    """`nbytes` rounded up to ALIGNMENT, for tensors that share memory."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class DeviceUpload:
     """Implements `model.Upload` for one file. `requantise`: see held_type.
 
-    `room`: bytes of all its tensors, as meta.MetaUpload counts them. They are then contiguous, in the order in which
-    they are requested, so that no hole is left where repacking has worked.
+    `room`: bytes of all its tensors, as meta.MetaUpload counts them. The tensors are then contiguous, in the order of
+    the requests, so that scratch memory of repacking leaves no holes between them.
     """
 
     def __init__(self, device: Device, file: WeightFile, requantise: str = "", room: int = 0) -> None:
@@ -55,7 +55,7 @@ class DeviceUpload:
         self._reader = ThreadPoolExecutor(1, "reader")
 
     def close(self) -> None:
-        """Let the staging memory go."""
+        """Free the staging memory."""
         self._reader.shutdown()
         self._stages.clear()
 
@@ -92,7 +92,7 @@ class DeviceUpload:
         return Matrix(kind, rows, columns, tiles)
 
     def _new(self, nbytes: int) -> Tensor:
-        """(nbytes,) uint8, in the shared memory where there is some."""
+        """A tensor (nbytes,) of uint8, in the shared memory if that has enough left."""
         begin, end = self._used, self._used + aligned(nbytes)
         if end > len(self._room):
             return torch.empty(nbytes, dtype=torch.uint8, device=self.device.torch_device)
@@ -100,13 +100,13 @@ class DeviceUpload:
         return self._room[begin : begin + nbytes]
 
     def _parts(self, name: str, multiple: int) -> Iterator[tuple[int, Tensor]]:
-        """Rows of a tensor on the device, in runs of a multiple of `multiple` rows that fit the staging memory."""
+        """Rows of a tensor on the device, in parts that fit the staging memory: each a multiple of `multiple` rows."""
         info = self.file.tensors[name]
         rows = info.n_elements // info.shape[-1]
         width = info.n_bytes // rows
         step = max(STAGE_BYTES // width // multiple, 1) * multiple
         if step * width > STAGE_BYTES:
-            raise UnsupportedError(f"rows of {width:,} bytes, expected {STAGE_BYTES // multiple:,} at most")
+            raise UnsupportedError(f"rows of {width:,} bytes, expected at most {STAGE_BYTES // multiple:,}")
         begins = list(range(0, rows, step))
 
         def stage(turn: int) -> Tensor:
@@ -118,7 +118,7 @@ class DeviceUpload:
         ahead = self._reader.submit(stage, 0)
         for turn, begin in enumerate(begins):
             staged = ahead.result()
-            part = staged.to(self.device.torch_device)  # waits for the copy, so the stage is free again
+            part = staged.to(self.device.torch_device)  # waits for the copy, so the stage can be reused
             if turn + 1 < len(begins):
                 ahead = self._reader.submit(stage, turn + 1)
             yield begin, part
@@ -134,18 +134,18 @@ def _floats(raw: Tensor, kind: str) -> Tensor:
 
 
 def _groups(values: Tensor, kind: str) -> Tensor:
-    """(rows, columns) f32 as (rows, blocks, 32). Raises UnsupportedError for no whole number of blocks."""
+    """(rows, columns) f32 as (rows, blocks, 32). Raises UnsupportedError if columns are not whole blocks."""
     block = BY_NAME[kind].block
     rows, columns = values.shape
     if columns % block:
-        raise UnsupportedError(f"rows of {columns} weights cannot become {kind}, expected a multiple of {block}")
+        raise UnsupportedError(f"rows of {columns} weights for {kind}, expected a multiple of {block}")
     return values.view(rows, -1, block)
 
 
 def quantise_q8_0(values: Tensor) -> Tensor:
-    """(rows, columns) f32 to Q8_0 blocks (rows, bytes): 32 int8 under one f16 scale of max|x| / 127.
+    """(rows, columns) f32 to Q8_0 blocks (rows, bytes): 32 int8 numbers with one f16 scale of max|x| / 127.
 
-    Raises UnsupportedError for rows that are no whole number of blocks.
+    Raises UnsupportedError for rows that are not whole blocks.
     """
     groups = _groups(values, "Q8_0")
     scale = groups.abs().amax(-1, keepdim=True) / 127
@@ -156,10 +156,10 @@ def quantise_q8_0(values: Tensor) -> Tensor:
 
 
 def quantise_q4_0(values: Tensor) -> Tensor:
-    """(rows, columns) f32 to Q4_0 blocks (rows, bytes): 32 codes of 4 bits under one f16 scale, which is chosen so that
-    the largest number of a block is -8 of it: code c stands for (c - 8) * scale.
+    """(rows, columns) f32 to Q4_0 blocks (rows, bytes): 32 codes of 4 bits with one f16 scale. Code c means
+    (c - 8) * scale, and the scale is chosen so that the number of the largest magnitude is -8 * scale.
 
-    Raises UnsupportedError for rows that are no whole number of blocks.
+    Raises UnsupportedError for rows that are not whole blocks.
     """
     groups = _groups(values, "Q4_0")
     largest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
