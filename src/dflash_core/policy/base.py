@@ -1,4 +1,4 @@
-"""The seam between a decoder and the rule that picks what its next step runs."""
+"""The interface between a decoder and the policy that decides what its next step runs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 
 
 LATELY = 16
-"""Newest tokens that tell how certain the target is: about as many as a block has."""
+"""The number of newest tokens by which the target's certainty is measured: about the length of a block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a step really runs, and why it is not something else. `budget`: nodes below the root at most, 0 where none;
-    `drafts`: whether the drafter is asked; `drafter`: which, where there are several; `depth`: tokens that it drafts
-    where each costs a pass, 0 for what the knobs say."""
+    """What a step really runs, and the reason. `budget`: the most nodes below the root; `drafts`: whether a drafter is
+    used; `drafter`: which one of several; `depth`: tokens to draft where each costs a pass, 0 for the knobs' value."""
 
     mode: EffectiveMode
     budget: int
@@ -37,7 +36,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The tree that a step verifies, where a policy builds it itself, and what it knew of it."""
+    """The tree of a step, where the policy builds it itself, and what the policy knew about it."""
 
     tree: Tree
     decision: Decision
@@ -45,37 +44,37 @@ class Plan:
 
 
 class Policy(Protocol):
-    """Picks what runs. Owned by one runner, called on its thread; the text of an answer never depends on it."""
+    """Decides what runs. Owned by one runner and called on its thread; the text of an answer never depends on it."""
 
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
         """An answer begins: `ids` are the prompt and the first token, which is drawn but not yet run."""
 
     def next(self, knobs: Knobs) -> Decision:
-        """What the next step runs under `knobs`. Asked again for the same step, it answers the same."""
+        """What the next step runs under `knobs`. A second call for the same step returns the same."""
 
     def weights(self, knobs: Knobs) -> npt.NDArray[np.float64] | None:
-        """Of the values by which a device builds its trees (classes, features), see policy/values.py; None: it builds
-        what the knobs describe."""
+        """The weights (classes, features) of the values by which a device builds its trees, see policy/values.py;
+        None: it builds the tree that the knobs describe."""
 
     def copies_from(self, knobs: Knobs) -> TextTable | None:
-        """The text that a device's trees by value take successors from; None: none."""
+        """The text from which a device's trees by value copy successors, or None."""
 
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
-        """The tree after `root` for what `next` has said, no node of it below depth `deepest`; None: the best-first
-        tree that the knobs describe."""
+        """The tree after `root` for the decision of `next`, at most `deepest` deep; None: the best-first tree that the
+        knobs describe."""
 
     def asks_certain(self, knobs: Knobs) -> bool:
-        """Whether `observe` is to be told, under `knobs`, how certain the target was: that takes time."""
+        """Whether `observe` needs the target's certainty under `knobs`, which takes time to compute."""
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
-        """A step that was decided here is over. Steps come in order, on a card a few of them late. `certain`: the
-        target's own probability of each of its last tokens, LATELY at most, where it asks and the host knows."""
+        """A step is over. Steps come in order, on a card a few steps late. `certain`: the target's own probability of
+        each of its last tokens, at most LATELY, if requested and known on the host."""
 
     def said(self, tokens: Sequence[int]) -> None:
-        """Tokens were put after the answer without a step."""
+        """Tokens were appended to the answer without a step."""
 
     def end(self) -> None:
         """The answer is over."""
 
     def found(self) -> tuple[FoundRow, ...]:
-        """What was learned so far, a row per kind of candidate that was tried; may be called at any time."""
+        """What was learned so far, one row per kind of candidate that was tried; may be called at any time."""

@@ -1,15 +1,15 @@
-"""Who drafts the next step, if anybody: told by what drafts brought after steps like the last one.
+"""Chooses the drafter of the next step, or none, by the results of earlier steps in the same circumstance.
 
-A step without a draft has a price that is known beforehand: one token, or what the text offers to copy. Of each drafter
-it is found what its steps bring and cost by what the step before was: a block that was right far down goes on, one that
-was wrong is better followed by a plain step. Where the present answer brings less than such steps did elsewhere, or
-more, so much less or more is expected of all drafters here. Means alone decide, without a margin for their noise: with
-one, a drafter that nearly pays would be asked for ever.
+The result of a step without a draft is known beforehand: one token, or the tokens that the text offers to copy. For
+each drafter, tokens and time of its steps are averaged by circumstance, which is the result of the previous step:
+after a block that was right to a great depth the next one tends to be right too; after a wrong one a plain step is
+better. If steps of the present answer yield more or fewer tokens than expected, the expectations of all drafters are
+scaled. Only means decide, without a margin for their noise: with one, a drafter that nearly pays would be used forever.
 
-What is expected to lose is tried all the same, at a price: a small share of the time is set apart, and such a try is
-made when that covers what it is expected to lose. So what loses little is tried often and what loses much seldom, and
-whatever a drafter costs, trying it costs no more than that share. There is some time to begin with: most steps bring
-little and some bring much, so one or two tell nothing.
+A drafter that is expected to lose time is still tried. A small share of the time is reserved for that, and a try is
+made when the reserve covers its expected loss. So small losses are tried often and large ones rarely, and tries never
+cost more than that share. The reserve does not start at zero: most steps yield few tokens and some yield many, so one
+or two steps are not enough to judge.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from dataclasses import dataclass, field
 
 from dflash_core.policy.base import LATELY
 
-SHARE = 0.015  # of the time, for tries that are expected to lose
-KEEP = 0.99  # of a sum of steps, at each further one
-WIDER = 2.0  # steps that what is known of all circumstances counts for, beside what is known of these
-SHRINK = 32.0  # tokens of an answer that count as expected, before what it brought tells otherwise
-START_TOKENS, START_STEPS = 3.0, 2.0  # a drafter's first steps are taken to bring so many, and count as so many steps
-START_SPARE = 2.0  # plain steps, for tries of a drafter in one place, before any time went by there
-TELLING = 3.0  # plain steps that it may lose to begin an answer with the drafter that reaches furthest
+SHARE = 0.015  # share of the time for tries that are expected to lose
+KEEP = 0.99  # factor of a sum of steps at each further step
+WIDER = 2.0  # steps that the mean over all circumstances counts for, added to the steps of this one
+SHRINK = 32.0  # weight, in tokens, of the prior that an answer is as expected
+START_TOKENS, START_STEPS = 3.0, 2.0  # prior of a drafter: tokens per step, and its weight in steps
+START_SPARE = 2.0  # initial reserve for tries of a drafter in one place, in plain steps
+TELLING = 3.0  # most plain steps to lose by starting an answer with the drafter of the longest block
 LENGTHS = (1, 2, 4, 8)
-"""Tokens of a step, or steps without a draft, up to which they count as alike."""
+"""Upper bounds of classes for the tokens of a step, and for the number of steps without a draft."""
 NOBODY, FIRST, ALL = "nobody", "first", "all"
 DOUBTS = (0.03, 0.1, 0.3)
-"""Means of -log of the target's probability of its newest tokens, up to which they count as alike."""
+"""Upper bounds of classes for the mean of -log of the target's probability of its newest tokens."""
 LEAST_CERTAIN = 1e-4
 
 Circumstance = str
-"""What the step before was: its drafter and how many tokens it brought, or none; where nobody drafted, how certain the
-target was of the newest tokens, or how long nobody has."""
+"""The class of the previous step: its drafter and tokens; without a draft, how certain the target was of its newest
+tokens, or how many steps had no draft."""
 
 
 @dataclass(slots=True)
 class Found:
-    """Sums over a drafter's newest steps: tokens, time in plain steps, how many they are."""
+    """Decayed sums over a drafter's steps: tokens, time in plain steps, number of steps."""
 
     tokens: float = 0.0
     plain: float = 0.0
@@ -56,12 +56,12 @@ class Found:
 
 
 Drafts = dict[Circumstance, Found]
-"""What was found of one drafter; ALL: in all circumstances."""
+"""The sums of one drafter by circumstance; ALL: over all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Of a step: tokens, and its time in plain steps."""
+    """Expected tokens of a step, and its time in plain steps."""
 
     tokens: float
     plain: float
@@ -69,35 +69,35 @@ class Expected:
 
 @dataclass(slots=True)
 class Answer:
-    """What steps of the present answer brought beside what was expected of them, in tokens by drafter.
+    """Found and expected tokens of the present answer's steps, by drafter.
 
-    A step counts by how well its drafter is known: where little is, what it brings says more of the drafter than of the
-    answer, and nothing of the other drafters.
+    A step is weighted by how well its drafter is known: the result of an unknown drafter says more about the drafter
+    than about the answer, and nothing about other drafters.
     """
 
     brought: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     expected: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, kind: str, tokens: int, expected: float, known: float) -> None:
-        """Count a step of a drafter that so many steps are `known` of."""
+        """Count a step of a drafter; `known`: the steps that its expectation is based on."""
         weight = known / (known + START_STEPS)
         self.brought[kind] += weight * tokens
         self.expected[kind] += weight * expected
 
     def factor(self, kind: str) -> float:
-        """Tokens for each that is expected elsewhere: as of all drafters here, where it has few of its own."""
+        """Factor on the tokens expected elsewhere; that of all drafters where this one has few steps here."""
         here = (sum(self.brought.values()) + SHRINK) / (sum(self.expected.values()) + SHRINK)
         return (self.brought[kind] + SHRINK * here) / (self.expected[kind] + SHRINK)
 
 
 Place = tuple[str, bool]
-"""A part of the text, and whether an answer begins."""
+"""The part of the text, and whether an answer begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """Who drafts, None for nobody, and where. `lost`: plain steps that this is expected to lose against another;
-    `tries`: whether they are of the time for tries."""
+    """The chosen drafter, None for none, and the place. `lost`: expected loss in plain steps against the best choice;
+    `tries`: whether the reserve for tries pays for it."""
 
     at: int | None
     place: Place = ("", False)
@@ -106,11 +106,11 @@ class Picked:
 
 
 class Chooser:
-    """`kinds`: of the drafters, in order. What was found of each is kept elsewhere; here is what the answer tells.
+    """`kinds`: of the drafters, in order. The sums of each drafter are stored elsewhere; this holds the answer's state.
 
-    Every drafter has time of its own for tries in each place, as what is found of it is kept by place: so one that
-    loses little does not use up what another saves for, none spends in one part of the text what another set apart, and
-    tries after the first step do not use up what beginnings need.
+    Every drafter has its own reserve for tries in each place, because its sums are kept by place too. So a drafter with
+    small losses does not use up the reserve of another, none spends in one part of the text what was saved in another,
+    and tries after the first step do not use up the reserve for first steps.
     """
 
     def __init__(self, kinds: Sequence[str]) -> None:
@@ -119,8 +119,8 @@ class Chooser:
         self.begin()
 
     def reset(self) -> None:
-        """Nothing is known of any drafter."""
-        # In plain steps, of a drafter or NOBODY; drafters have START_SPARE besides.
+        """Reset: nothing is known about any drafter."""
+        # In plain steps, by drafter or NOBODY; drafters have START_SPARE in addition.
         self._spare = defaultdict[tuple[Place, str], float](float)
 
     def begin(self) -> None:
@@ -128,11 +128,12 @@ class Chooser:
         self._answer = Answer()
         self._doubts = deque[float](maxlen=LATELY)  # of the target at its newest tokens: -log of their probability
         self._circumstance: Circumstance = FIRST
-        self._last = ("", 0)  # who drafted the step before, and its tokens
+        self._last = ("", 0)  # the drafter of the previous step, and its tokens
         self._without = 0
 
     def expected(self, at: int, drafts: Drafts, start: float) -> Expected:
-        """Of the next step, if drafter `at` drafts it. `start`: its time in plain steps, before any was found."""
+        """The expectation for the next step with drafter `at`. `start`: its assumed time in plain steps, before any was
+        measured."""
         tokens, plain = self._known(at, drafts, start)
         return Expected(tokens * self._answer.factor(self._kinds[at]), plain)
 
@@ -146,9 +147,9 @@ class Chooser:
         furthest: int | None = None,
         part: str = "",
     ) -> Picked:
-        """Who drafts, of those of whom something is `expected`. `none`: tokens that a step without a draft brings, less
-        what its time is worth at `rate` tokens per plain step; `sure`: whether that time was measured. `furthest`:
-        whose first step tells most of an answer's text. `part`: of the text; what is found is kept by it."""
+        """Choose among the drafters in `expected`. `none`: tokens of a step without a draft, minus the value of its
+        time at `rate` tokens per plain step; `sure`: whether that time was measured. `furthest`: the drafter with the
+        longest block. `part`: of the text; sums are kept by part."""
         nets = {at: one.tokens - rate * one.plain for at, one in expected.items()}
         best = max(nets, key=lambda at: nets[at])
         most = max(none, nets[best])
@@ -157,7 +158,8 @@ class Chooser:
         place = part, begins
         if begins and furthest is not None and lost[furthest] <= TELLING:
             return Picked(furthest, place, lost[furthest])
-        # One that is as good as the rest loses next to nothing, time and again: it goes last and keeps nobody waiting.
+        # A drafter as good as the best loses almost nothing and could always be tried: it goes last, so others get a
+        # turn.
         for at in sorted(nets, key=lambda at: -lost[at]):
             if 0 < lost[at] <= START_SPARE + self._spare[place, self._kinds[at]]:
                 return Picked(at, place, lost[at], tries=True)
@@ -168,7 +170,7 @@ class Chooser:
         return Picked(best, place)
 
     def wait(self, at: int, expected: Expected, none: float, rate: float, part: str = "") -> int:
-        """Plain steps until drafter `at`, which does not pay, is tried."""
+        """Plain steps until drafter `at`, which does not pay, is tried again."""
         lost = (none - expected.tokens) / rate + expected.plain
         spare = START_SPARE + self._spare[(part, False), self._kinds[at]]
         return max(math.ceil((lost - spare) * len(self._kinds) / SHARE), 1)
@@ -183,34 +185,35 @@ class Chooser:
         self._circumstance, self._last, self._without = f"{kind} {_alike(tokens)}", (kind, tokens), 0
 
     def said(self, certain: Sequence[float]) -> None:
-        """The target's own probability of each newest token; none where it is not known, so that nothing older stands
-        for the newest. Before the step is counted."""
+        """The target's own probability of each of the newest tokens; empty where unknown, which clears older ones.
+        Called before the step is counted."""
         if not certain:
             self._doubts.clear()
         self._doubts.extend(-math.log(max(p, LEAST_CERTAIN)) for p in certain)
 
     def rested(self) -> None:
-        """Count a step that nobody drafted."""
+        """Count a step without a draft."""
         self._without += 1
         self._circumstance, self._last = f"{NOBODY} {self._resting_at()}", ("", 0)
 
     def _resting_at(self) -> str:
-        """What tells most of a draft after steps without one: how certain the target was of its newest tokens; where
-        that is not known, how many such steps there were."""
+        """The circumstance after steps without a draft: how certain the target was of its newest tokens, or, where
+        that is unknown, how many such steps there were."""
         if not self._doubts:
             return str(_alike(self._without))
         return f"doubt {bisect.bisect(DOUBTS, sum(self._doubts) / len(self._doubts))}"
 
     def spent(self, plain: float, picked: Picked) -> None:
-        """A step took so many plain steps: some of that is set apart, and what it was expected to lose was used up."""
+        """Account for a step's time in plain steps: a share goes to the reserve, and its expected loss is
+        subtracted."""
         for kind in (*self._kinds, NOBODY):
             self._spare[picked.place, kind] += SHARE * plain / len(self._kinds)
         if picked.tries:
             self._spare[picked.place, NOBODY if picked.at is None else self._kinds[picked.at]] -= picked.lost
 
     def _known(self, at: int, drafts: Drafts, start: float) -> tuple[float, float]:
-        """Tokens of a step, and its time: in these circumstances, and a few steps as of all, or as the drafter's own
-        step before was."""
+        """Tokens and time of a step: the mean of this circumstance, with a few steps of the mean over all
+        circumstances, or of the drafter's own previous step, as a prior."""
         known, here = drafts.get(ALL, Found()), drafts.get(self._circumstance, Found())
         tokens = (known.tokens + START_STEPS * START_TOKENS) / (known.steps + START_STEPS)
         plain = (known.plain + start) / (known.steps + 1)

@@ -1,7 +1,7 @@
-"""What was learned of a pair, on disk: one small file per pair of models, written beside its name and moved into place.
+"""What was learned about a pair, on disk: one small file per pair of models, replaced atomically.
 
-A file that is damaged or was learned with another pair is left alone until there is something better to write; the
-policy then begins with the values that ship with the drafter, or with its word as it is.
+A file that is damaged or belongs to another pair is not used, and replaced at the next save. The policy then starts
+with the values that ship with the drafter, or with the drafter's probabilities unchanged.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _SAMPLES, _SAMPLE_BYTES = 16, 1 << 16
 
 
 class KeptPart(msgspec.Struct, frozen=True):
-    """`PartState` as numbers. Only the weights are there in a file that ships."""
+    """`PartState` as numbers. A shipped file has the weights only."""
 
     weights: list[list[float]]
     covariance: list[list[list[float]]] = []
     counts: list[list[float]] = []  # trials, stated, expected, found: sums by class
     copies: tuple[list[float], list[float]] = ([], [])
     worth: tuple[float, float, float, float, int] = (0.0, 4.0, 0.0, 0.0, 0)
-    drafts: dict[str, tuple[float, ...]] = {}  # by circumstance: `Found` as it is; older files have a fourth sum
+    drafts: dict[str, tuple[float, ...]] = {}  # by circumstance: the fields of `Found`; older files have a fourth sum
     after: dict[str, tuple[float, ...]] = {}
 
 
@@ -51,11 +51,11 @@ class KeptPair(msgspec.Struct, frozen=True):
 
 
 class NotKeptError(DFlashError):
-    """A file of learned values that cannot be used; one line says why."""
+    """A file of learned values that cannot be used; the message has the reason."""
 
 
 def fingerprint(path: Path) -> str:
-    """Of a model file or a folder of them: its size and samples of its bytes, so that 20 GB take no time."""
+    """A fingerprint of a model file or a folder: size and samples of the bytes, so that 20 GB take no time."""
     digest = hashlib.blake2b(digest_size=12)
     files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
     for one in files:
@@ -76,7 +76,7 @@ def pair_of(target: Path, draft: Path | str) -> str:
 
 @dataclass(slots=True)
 class Kept:
-    """Where the values of one pair are kept; without a folder nowhere. `note`: why they could not be read or written,
+    """The stored values of one pair; without a folder nothing is stored. `note`: why they could not be read or written,
     for the log."""
 
     folder: Path | None
@@ -100,7 +100,7 @@ class Kept:
         return self.start()
 
     def start(self) -> PairState:
-        """Start values: those that ship with the drafter, where some do."""
+        """Start values: those that ship with the drafter, if there are any."""
         if self.shipped is not None and self.shipped.exists():
             try:
                 return read(self.shipped, None)
@@ -109,7 +109,7 @@ class Kept:
         return PairState()
 
     def write(self, state: PairState) -> None:
-        """Keep `state`; where that fails `note` says why, and nothing that was there is lost."""
+        """Save `state`; if that fails, `note` says why and the old file is unchanged."""
         try:
             if self.path is not None:
                 write(self.path, self.pair, state)
@@ -117,7 +117,7 @@ class Kept:
             self.note = f"learned values cannot be kept in {self.folder} ({error.strerror or error})"
 
     def forget(self) -> PairState:
-        """Take what was learned off the disk; start values."""
+        """Delete what was learned from the disk, and return start values."""
         if self.path is not None:
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -125,7 +125,7 @@ class Kept:
 
 
 def shipped_beside(draft: Path) -> Path:
-    """Where a drafter's own start values would be."""
+    """The path of a drafter's own start values."""
     return draft.with_name(draft.stem + SUFFIX)
 
 
@@ -215,5 +215,5 @@ def _sums(drafts: Drafts) -> dict[str, tuple[float, ...]]:
 
 
 def write(path: Path, pair: str, state: PairState) -> None:
-    """Replace the file as a whole or not at all. Raises OSError."""
+    """Replace the file completely or not at all. Raises OSError."""
     write_whole(path, msgspec.json.encode(packed(pair, state)))

@@ -1,8 +1,8 @@
-"""`auto` where a device decodes by itself: it builds the tree by learned value, the host picks how much of it is run.
+"""`auto` where steps run on a device: the device builds the tree by learned value, the host chooses its width.
 
-Steps are queued ahead, so the host knows of one a few steps late. What a tree of some width brings is therefore taken
-from running means; what cannot wait, the order of the nodes, is the device's own. So is copying from the text, by
-tables that lag by as many steps.
+Steps are queued ahead, so the host sees a step's result a few steps late. The tokens expected from a tree of some
+width are therefore running means. The order of the nodes cannot wait and is computed on the device. So is copying from
+the text, with tables that are as many steps old.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from dflash_core.tree import Candidates
 Trials = tuple[list[int], list[Features], list[bool]]
 """Classes, features, and whether each was the target's token."""
 BUILT = 23
-"""Nodes below the root that are built whatever the width, so that it is known what each would have brought."""
+"""Nodes below the root that are built at every width, so that the tokens of each width are known."""
 CHOICES = (8, 16, 24)
-"""Rows that are chosen among: those that a session has room for from the start. 32 would be taken in 2 steps of 100."""
-LEAST_WEIGHT = 0.05  # of a step in the mean of what a width brings
+"""The possible numbers of rows: those that a session has memory for from the start. 32 would be chosen in 2 of 100
+steps."""
+LEAST_WEIGHT = 0.05  # weight of a step in the mean of a width
 FIRST_STEPS = 4  # before anything is known
-LEARNED_AT_ONCE = 4  # steps: each time costs the host 0.3 ms, and the device new weights
+LEARNED_AT_ONCE = 4  # steps: each update costs the host 0.3 ms, and a copy of the weights to the device
 
 
 class LatePolicy(PairPolicy):
@@ -56,11 +57,11 @@ class LatePolicy(PairPolicy):
         super().end()
 
     def weights(self, knobs: Knobs) -> Array | None:
-        """What the device builds trees by; None where the knobs ask for a tree of their own."""
+        """The weights for the device's trees; None where the knobs describe a fixed tree."""
         return self._state.learned.weights if self._free(knobs) else None
 
     def copies_from(self, knobs: Knobs) -> TextTable | None:
-        """What was said so far, as far as it is known here."""
+        """The known text so far."""
         return self._text if self._free(knobs) and knobs.from_text else None
 
     def next(self, knobs: Knobs) -> Decision:
@@ -94,7 +95,7 @@ class LatePolicy(PairPolicy):
         return None
 
     def asks_certain(self, knobs: Knobs) -> bool:
-        """False: what the device draws from stays there."""
+        """False: the target's probabilities stay on the device."""
         return False
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
@@ -132,7 +133,7 @@ class LatePolicy(PairPolicy):
                 self._learn(self._part)
 
     def _learn(self, part: Part) -> None:
-        """Learn from the steps that wait for it."""
+        """Learn from the collected steps."""
         waiting = self._untaught[part]
         columns = (list(itertools.chain.from_iterable(column)) for column in zip(*waiting))
         if waiting:
@@ -140,7 +141,7 @@ class LatePolicy(PairPolicy):
         waiting.clear()
 
     def _trials(self, step: StepEvent) -> Trials:
-        """What a step has shown of its candidates."""
+        """The trials of a step's candidates."""
         assert self.drafter is not None, "a step that was drafted without a drafter"
         if step.knobs.by_parent and "by_parent" in self.drafter.knobs:
             return shown(step, self._stops)
@@ -154,7 +155,7 @@ class LatePolicy(PairPolicy):
         return trials(tree, stated, path, step.tokens, self._stops)
 
     def _look_up(self, tree: ValueTree, stated: Stated, path: Sequence[int]) -> None:
-        """What the text has after each node of the walk, no deeper than the drafts."""
+        """The text's successors after each node of the walk, no deeper than the drafts."""
         tail = self._text.tail()
         for node in path:
             if node:
@@ -171,8 +172,8 @@ class LatePolicy(PairPolicy):
 
 
 def shown(step: StepEvent, stops: Collection[int]) -> Trials:
-    """Trials of a drafter that scores a token by the one above it: a step tells of no other candidates of a node than
-    those that were built, its children. They come in the order of their ranks."""
+    """Trials of a drafter that scores by parent token: a step shows only those candidates of a node that were built as
+    its children, in the order of their ranks."""
     it = step.tree
     children: list[list[int]] = [[] for _ in it.tokens]
     for node in range(1, len(it.tokens)):

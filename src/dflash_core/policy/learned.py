@@ -1,7 +1,7 @@
-"""`auto`: the tree of the candidates that are worth their time, by what was learned of this pair and measured here.
+"""`auto`: a tree of the candidates that are worth their time, by learned values and costs measured on this machine.
 
-Nodes by learned value, text copied from the conversation among them, as many rows as pay at the present rate of tokens
-per millisecond; and no drafts at all while they do not pay.
+Nodes are chosen by learned value, including text copied from the conversation, as many rows as pay at the present rate
+of tokens per millisecond, and no drafts at all while they do not pay.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from dflash_core.tree import Candidates, Tree
 from dflash_core.tree import build as best_first
 
 MOST_NODES = MOST_ROWS - 1
-RANKS = 8  # candidates per depth that are looked at
-_MORE = 8  # rows that the reason speaks of
-_TRIED_ROWS = 8  # that a drafter's steps are taken to have before any was found
-_TWICE = 2.0  # building ends where an offer would not pay at twice its value: later ones are rarely better than that
+RANKS = 8  # candidates per depth that are considered
+_MORE = 8  # rows that the reason mentions
+_TRIED_ROWS = 8  # assumed for a drafter's steps before any was measured
+_TWICE = 2.0  # building stops at an offer that would not pay at twice its value: later ones are rarely that much better
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """A step that nobody drafts: what is copied, if that pays, and what it brings, less what its time is worth."""
+    """A step without a draft: the copied nodes, if they pay, and its tokens minus the value of its time."""
 
     copied: Chain
     nodes: int
@@ -42,7 +42,7 @@ class Rest:
 
 @dataclass(slots=True)
 class _Step:
-    """What is decided for the step under way, until it is observed."""
+    """The decision for the step under way, until it is observed."""
 
     decision: Decision
     knobs: Knobs
@@ -72,35 +72,35 @@ class LearnedPolicy(PairPolicy):
 
     @property
     def kind(self) -> str:
-        """Its drafter's; "" without one."""
+        """The drafter's kind; "" without one."""
         return self.drafter.kind if self.drafter is not None else ""
 
     @property
     def block(self) -> int:
-        """Positions of its drafter's block."""
+        """Positions of the drafter's block."""
         return self.drafter.block if self.drafter is not None else 1
 
     @property
     def copies_only(self) -> bool:
-        """Whether its drafter copies text and has nothing else."""
+        """Whether the drafter only copies text."""
         return self.kind == "text"
 
     @property
     def rate(self) -> float:
-        """Tokens per millisecond at present; what plain decoding makes where that is more, for it can be had."""
+        """The present rate in tokens per millisecond, or that of plain decoding if that is higher."""
         present = super().rate
         return max(present, 1 / self.costs.plain) if self.pausing else present
 
     def join(self, chooser: Chooser, at: int) -> None:
-        """Be one of several: `chooser` picks among them, this one being number `at`, and `take` says whom."""
+        """Become one of several: `chooser` chooses among them, this one is number `at`; `take` passes the choice."""
         self._chooser, self._at = chooser, at
 
     def expected(self) -> Expected:
-        """What the next step brings, if this drafter drafts it."""
+        """The expectation for the next step, if this drafter drafts it."""
         return self._chooser.expected(self._at, self._drafts, self._start)
 
     def rest(self, knobs: Knobs, rate: float) -> Rest:
-        """The next step, if nobody drafts it, at `rate` tokens per millisecond."""
+        """The next step without a draft, at `rate` tokens per millisecond."""
         if self._rest is None or self._rest[0] != knobs:
             known = self._text if knobs.from_text or self.copies_only else Successors()
             found = chain(known, self._state.copies, self._stops, most_nodes(knobs))
@@ -108,12 +108,12 @@ class LearnedPolicy(PairPolicy):
         return self._rest[1]
 
     def take(self, knobs: Knobs, picked: Picked) -> None:
-        """The next step is drafted by this drafter, or by nobody, as was picked."""
+        """Adopt a choice: the next step is drafted by this drafter, or without a draft."""
         self._step = self._decide(knobs, picked)
 
     @property
     def text(self) -> Sequence[int]:
-        """The conversation as it is known here: prompt and answer, the root at its end."""
+        """The known conversation: prompt and answer, with the root at its end."""
         return self._text.tokens
 
     def reset(self, state: PairState) -> None:
@@ -161,7 +161,7 @@ class LearnedPolicy(PairPolicy):
 
     @property
     def _start(self) -> float:
-        """A drafter's step before any was found, in plain steps."""
+        """The assumed time of a drafter's step before any was measured, in plain steps."""
         return self.costs.curve()[_TRIED_ROWS] / self.costs.plain
 
     def _picked(self, knobs: Knobs) -> Picked:
@@ -215,7 +215,7 @@ class LearnedPolicy(PairPolicy):
         return Plan(tree, step.decision, Choice(brings(found.values), count))
 
     def _as_asked(self, step: _Step, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
-        """Nothing of its own; where the budget is fixed, it tells what it would have taken."""
+        """No tree of its own; with a fixed budget, records what it would have chosen."""
         if step.decision.mode != "tree" or knobs.mode != "auto" or not len(drafts.tokens):
             return None
         free = knobs.replace(policy="auto", budget=SPEC["budget"].default)
@@ -279,8 +279,7 @@ class LearnedPolicy(PairPolicy):
             part.learned.learn(*trials(done.tree, done.stated, path, step.tokens, self._stops))
 
     def _weigh(self, picked: Picked, step: StepEvent) -> None:
-        """What the step shows of whether drafts pay. Its time is what such steps take: a single one may have been
-        held up."""
+        """Learn whether drafts pay. The mean time of such steps is used: a single step may have been delayed."""
         rows, costs = min(len(step.tree.tokens), MOST_ROWS), self.costs
         plain = (costs.copying(rows) if picked.at is None else costs.curve())[rows] / costs.plain
         if picked.at is None:
@@ -290,15 +289,15 @@ class LearnedPolicy(PairPolicy):
         self._chooser.spent(plain, picked)
 
     def weights(self, knobs: Knobs) -> None:
-        """None: no device builds trees of its own for it."""
+        """None: no device builds trees for this policy."""
 
     def copies_from(self, knobs: Knobs) -> None:
         """None, for the same reason."""
 
 
 def most_nodes(knobs: Knobs) -> int:
-    """The most nodes that `auto` may take: the budget, where it was set; the table's own is that of fixed trees, unless
-    the policy says that it caps."""
+    """The most nodes that `auto` may choose: the budget, if it was set. The default budget is for fixed trees only,
+    unless the policy uses it as a cap."""
     unset = knobs.policy == "auto" and knobs.budget == SPEC["budget"].default
     return MOST_NODES if unset else min(MOST_NODES, knobs.budget)
 

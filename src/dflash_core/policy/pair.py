@@ -1,4 +1,4 @@
-"""What is learned of a pair on this machine, and what every policy that learns does with it."""
+"""What is learned about a pair on this machine, and the code that all learning policies share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AFTER = "after thinking"
 
 @dataclass(slots=True)
 class PartState:
-    """What was learned of reasoning, or of answers."""
+    """What was learned about reasoning, or about answers."""
 
     learned: Learned = field(default_factory=Learned)
     copies: Copies = field(default_factory=Copies)
@@ -34,7 +34,7 @@ class PartState:
 
 @dataclass(slots=True)
 class PairState:
-    """What was learned of a pair on this machine."""
+    """What was learned about a pair on this machine."""
 
     parts: dict[Part, PartState] = field(default_factory=lambda: {part: PartState() for part in PARTS})
     pace: Pace = field(default_factory=Pace)
@@ -52,10 +52,10 @@ KINDS = (
 
 @dataclass(eq=False, repr=False)
 class PairPolicy:
-    """The part of `policy.base.Policy` that is the same wherever trees are built.
+    """The part of `policy.base.Policy` that does not depend on where trees are built.
 
     `think_ids`: the tokens that open and close reasoning, where the vocabulary has them. `keep` is called after an
-    answer that something was learned from.
+    answer from which something was learned.
     """
 
     drafter: Capabilities | None
@@ -78,8 +78,8 @@ class PairPolicy:
 
     @property
     def place(self) -> str:
-        """Where what is found of drafters is kept apart. What follows reasoning repeats it, and another drafter may be
-        best there than in other answers."""
+        """The part of the text by which drafters' results are kept. An answer after reasoning repeats it, so another
+        drafter may be best there than in other answers."""
         return AFTER if self._thought and self._part == "answer" else self._part
 
     @property
@@ -88,7 +88,7 @@ class PairPolicy:
 
     @property
     def rate(self) -> float:
-        """Tokens per millisecond at present."""
+        """The present rate in tokens per millisecond."""
         return self.state.pace.rate(self.costs.curve()[START_ROWS])
 
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
@@ -114,17 +114,17 @@ class PairPolicy:
         return tuple(rows)
 
     def reset(self, state: PairState) -> None:
-        """Begin again with `state`, start values; not while an answer is under way."""
+        """Reset to the start values `state`; not while an answer is under way."""
         self.state = state
 
     def _depth(self, knobs: Knobs) -> int:
-        """Tokens to draft where each costs a pass; 0 for what the knobs say."""
+        """Tokens to draft where each costs a pass; 0 for the knobs' value."""
         most = most_depth(knobs)
         return min(self._depths[self._part].best(self.rate), most) if self._by_token and most else 0
 
     @property
     def _by_token(self) -> bool:
-        """Whether every token costs a pass of the drafter."""
+        """Whether every drafted token costs a pass of the drafter."""
         return self.drafter is not None and self.drafter.kind == "mtp"
 
     def _count_depth(self, step: StepEvent) -> None:
@@ -138,7 +138,7 @@ class PairPolicy:
         return self.drafter is not None and knobs.mode == "auto" and knobs.policy != "fixed"
 
     def _follow(self, ids: Sequence[int]) -> None:
-        """The text has come into reasoning with `ids`, or out of it."""
+        """Update whether the text is in reasoning after `ids`."""
         if self.think_ids is not None:
             last = next((token for token in reversed(ids) if token in self.think_ids), None)
             if last is not None:

@@ -1,8 +1,8 @@
-"""How likely is a candidate to be accepted, given that its parent was? 16 logistic models that learn from every walk.
+"""The probability that a candidate is accepted, given that its parent was: 16 logistic models, updated by every walk.
 
-A drafter's own probability is a marginal of its depth: it says nothing of which parent a token has. So children of a
-sibling are stated two to four times too likely, and siblings may be stated too low. What the drafter says goes in as
-one of five features; what is found decides.
+A drafter's own probability is a marginal of its depth and does not depend on the parent. So for children of a sibling
+it is two to four times too high, and for siblings it may be too low. The drafter's probability is one of five
+features; the model is fitted to what was accepted.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ CLASSES, FEATURES = 16, 5
 SPINE, CHILD, DEEPER, COPIED = 0, 3, 6, 11
 """First class of a kind: below a node of the spine, below one that has just left it, deeper; + 0, 1, 2 for rank 0, 1
 and above. From COPIED on successors from the text, by the length of their match."""
-BLOCK = 15.0  # what a depth is divided by
+BLOCK = 15.0  # the divisor of depths
 SMALLEST = 1e-4  # probabilities are kept this far from 0 and 1
-LEAST_COPIED = 1e-3  # what the drafter is taken to say of a token that is not among its candidates
+LEAST_COPIED = 1e-3  # the assumed probability of a token that is not among the drafter's candidates
 BEYOND = (0.05, 0.5)  # below the last drafted depth: the successor's and the best candidate's stated probability
 VARIANCE = (0.1, 0.05, 0.02, 0.1, 0.1)
 _BIAS_OF_MATCH = (-0.6, 0.1, 0.6, 1.2, 1.8)
@@ -36,7 +36,7 @@ Features = tuple[float, float, float, float, float]
 
 
 def start_weights() -> Array:
-    """(16, 5): the drafter's word as it is, and what text copied elsewhere was worth."""
+    """(16, 5): the drafter's probability unchanged, and for copied text the values measured elsewhere."""
     weights = np.zeros((CLASSES, FEATURES))
     weights[:COPIED, 1] = 1.0
     weights[COPIED:] = [[bias, 0.4, -0.3, 0.0, 0.3] for bias in _BIAS_OF_MATCH]
@@ -44,7 +44,7 @@ def start_weights() -> Array:
 
 
 def start_covariance() -> Array:
-    """(16, 5, 5): how far the weights may be from the truth before anything was seen."""
+    """(16, 5, 5): the prior covariance of the weights."""
     return np.stack([np.diag(VARIANCE)] * CLASSES)
 
 
@@ -55,7 +55,7 @@ def logit(p: float) -> float:
 
 
 def sigmoid(z: float) -> float:
-    """The chance with the log odds `z`; those beyond 500 make no difference."""
+    """The probability with the log odds `z`, which is clipped at 500."""
     return 1 / (1 + math.exp(-z)) if z > -500 else 0.0
 
 
@@ -69,11 +69,11 @@ class Below(NamedTuple):
 
 
 class Stated:
-    """What a drafter says of each depth and rank, as features; lists, because trees are built one node at a time.
+    """A drafter's candidates by depth and rank, as features; lists, because trees are built one node at a time.
 
     `p`, `logits`: (depths, ranks). `before[d]`: minus the log-probability of the spine above depth d, at most 8.
-    `drafts`: of a drafter that scores by the token above; then every node has candidates of its own, and the spine
-    is the best of the best below `root`.
+    `drafts`: of a drafter that scores by parent token; then every node has its own candidates, and the spine follows
+    the best candidate from `root`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Stated:
         self.depths, self.width = log_probs.shape
         self._drafts = drafts
         p = np.exp(log_probs)
-        kept = np.minimum(np.maximum(p, SMALLEST), 1 - SMALLEST)  # np.clip would take as long as all of the rest
+        kept = np.minimum(np.maximum(p, SMALLEST), 1 - SMALLEST)  # np.clip would take as long as all the rest
         odds = np.log(kept / (1 - kept))
         self.tokens: list[list[int]] = tokens.tolist()
         self.log_probs: list[list[float]] = log_probs.tolist()
@@ -108,7 +108,7 @@ class Stated:
 
     @property
     def conditional(self) -> bool:
-        """Whether candidates depend on the token above them."""
+        """Whether candidates depend on their parent token."""
         return self._drafts is not None
 
     def below(self, depth: int, parent: int) -> Below:
@@ -122,7 +122,7 @@ class Stated:
         return self._given[depth, parent]
 
     def spine_values(self, weights: Array) -> list[list[float]]:
-        """(depths, ranks): the chance of every candidate below the node of the spine at its depth."""
+        """(depths, ranks): the probability of every candidate below the spine's node at its depth."""
         (odds, best), before = self._arrays, np.array(self.before)
         classes = np.minimum(np.arange(self.width), 2)
         w = weights[SPINE + classes]
@@ -131,7 +131,7 @@ class Stated:
         return values
 
     def on_spine(self, depth: int, rank: int, row: Below | None = None) -> Features:
-        """`row`: the candidates below the node, where they are its own."""
+        """`row`: the node's own candidates, if it has any."""
         row = row or self._rows[depth]
         return 1.0, row.logits[rank], self.before[depth], depth / BLOCK, row.p[0]
 
@@ -170,7 +170,7 @@ class Learned:
         return sigmoid(w[0] + w[1] * x[1] + w[2] * x[2] + w[3] * x[3] + w[4] * x[4])
 
     def learn(self, classes: Sequence[int], features: Sequence[Features], outcomes: Sequence[bool]) -> None:
-        """One step's trials at once: a Newton step of the posterior per class, no forgetting."""
+        """Learn from all trials of a step: one Newton step of the posterior per class, without forgetting."""
         if not classes:
             return
         cls, y = np.array(classes), np.array(outcomes, np.float64)
@@ -186,7 +186,7 @@ class Learned:
         after = np.linalg.solve(np.eye(FEATURES) + before @ information, before)
         after = (after + after.transpose(0, 2, 1)) / 2
         self.covariance[seen] = after
-        # A new array: whoever holds the old one sees that something was learned.
+        # A new array: holders of the old one can detect the change.
         self.weights = self.weights.copy()
         self.weights[seen] += (after @ slope[:, :, None])[:, :, 0]
         for index in seen.tolist():
