@@ -14,7 +14,8 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.snapshots.base import Rows, Snapshot
 
 # The share of layers that has arrived after each part. There are few parts, so that copies are large. They are even,
-# because three passes of 24 rows take about as long as the copies. The last part is small: no pass overlaps with it.
+# because three passes of 24 rows take about as long as the copies, and no pass should wait long for a part. The last
+# part is small: no pass overlaps with it.
 SHARES = (0.17, 0.36, 0.54, 0.71, 0.86, 1.0)
 
 

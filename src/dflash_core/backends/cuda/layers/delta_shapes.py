@@ -190,7 +190,7 @@ class DeltaLaunch:
         return max(0, needed - self.shared_levels)
 
     def flush_grid(self, layers: int) -> tuple[int, int]:
-        """Grid of gdn_flush, which commits all layers at once; its first blocks divide the state as gdn_recurrence."""
+        """Grid of gdn_flush, which commits all layers at once; its first blocks are those of gdn_recurrence."""
         return self.grid + self.shape.chunks, layers
 
 
