@@ -1,7 +1,7 @@
-"""The seam between a sequence and what drafts for it.
+"""The interface between a sequence and its drafter.
 
-A `Draft` is what was loaded, a `Drafter` its state over one sequence. The session that owns the sequence tells the
-drafter of every commit and cuts it back together with itself.
+A `Draft` is a loaded drafter, a `Drafter` its state over one sequence. The session that owns the sequence passes every
+commit to the drafter and truncates both together.
 """
 
 from __future__ import annotations
@@ -45,27 +45,29 @@ class Drafter(Protocol):
         """Bytes held now, by component of the memory breakdown."""
 
     def begin(self) -> None:
-        """Forget everything: another sequence begins."""
+        """Begin a new, empty sequence."""
 
     def observe(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
         """`tokens` were committed, in this order. `hidden` (tokens, layers * width): the outputs of the captured layers
-        there, concatenated in the order of `capabilities.captured_layers`; None where it asks for none."""
+        there, concatenated in the order of `capabilities.captured_layers`; None if it needs none."""
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
         """Ranked tokens for each depth after what was committed and `root`; fewer depths, even none, where it has
-        nothing to say. Raises NumericsError.
+        no proposal. Raises NumericsError.
 
-        With `at` it uses the first `at` committed positions only, as it did when there were no others. Changes nothing.
+        With `at` it uses only the first `at` committed positions, as if there were no others. The state does not
+        change.
         """
 
     def cut(self, length: int) -> None:
-        """Go back to the first `length` positions of this sequence."""
+        """Truncate to the first `length` positions of this sequence."""
 
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        """Copies of what it keeps of the positions begin..end, each made of the tokens up to there alone."""
+        """Copies of the state of the positions begin..end, each of which depends on the tokens up to it alone."""
 
     def resume(self, begin: int, tokens: Sequence[int], rows: Iterator[Tensor]) -> None:
-        """Take `tokens`, the committed ones from position `begin` on, with the tensors that `rows` gave of them."""
+        """Restore `tokens`, the committed ones from position `begin` on, with the tensors that `rows` returned for
+        them."""
 
 
 @runtime_checkable
@@ -73,7 +75,7 @@ class DenseDrafter(Drafter, Protocol):
     """A drafter that gives a probability to every token of the vocabulary."""
 
     def logits(self, root: int, window: int, at: int | None = None) -> DraftLogits:
-        """Logits (depths, vocab) after `root`; `window`: positions that it looks back at, 0 for all; `at` as in
+        """Logits (depths, vocab) after `root`; `window`: positions that it sees, 0 for all; `at` as in
         `Drafter.propose`."""
 
 
@@ -82,7 +84,7 @@ class KeepsContext(Drafter, Protocol):
     """A drafter with keys and values of all positions."""
 
     def keep_as(self, kv: CachePair) -> None:
-        """Before anything is observed: how they are kept, floats where nothing is said."""
+        """The cache type; floats by default. Called before anything is observed."""
 
 
 class DraftModel(Protocol):
@@ -95,11 +97,11 @@ class DraftModel(Protocol):
         """Its layers."""
 
     def position_bytes(self, kv: CachePair) -> int:
-        """What it keeps for every position."""
+        """The specs of what it stores for every position."""
 
 
 class DraftTarget(Protocol):
-    """What a drafter knows of its target: `backends.base.Target` has it, and more."""
+    """The part of `backends.base.Target` that a drafter uses."""
 
     @property
     def config(self) -> ModelSpec: ...
@@ -109,14 +111,14 @@ class DraftTarget(Protocol):
     def mask_token_id(self) -> int | None: ...
 
     def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> Draft:
-        """A DFlash drafter's weights, held as this target's are. Raises OutOfMemoryError."""
+        """A DFlash drafter's weights, stored like this target's. Raises OutOfMemoryError."""
 
     def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> Draft:
-        """An MTP head's weights, held as this target's are. Raises OutOfMemoryError, UnsupportedError."""
+        """An MTP head's weights, stored like this target's. Raises OutOfMemoryError, UnsupportedError."""
 
 
 class ForTarget(Protocol):
-    """What a drafter says of itself, opened or loaded."""
+    """The description of a drafter, opened or loaded."""
 
     @property
     def target(self) -> DraftTarget: ...
@@ -124,7 +126,7 @@ class ForTarget(Protocol):
     def capabilities(self) -> Capabilities: ...
     @property
     def config(self) -> DraftModel | None:
-        """Of a drafter with a model of its own; None for one without."""
+        """The config of a drafter with a model of its own; None for one without."""
 
     @property
     def notes(self) -> tuple[str, ...]: ...
@@ -135,14 +137,14 @@ class Draft(ForTarget, Protocol):
 
     @property
     def weight_bytes(self) -> int:
-        """What its weights take in memory as they are held."""
+        """Bytes of its weights in memory, in their stored form."""
 
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
         """Draft rows 1..block-1 after a context: (block - 1, vocab) float32.
 
-        `features` (n, layers * hidden): what `Target.hidden(ids, capabilities.captured_layers)` gives for the n tokens
-        before the anchor. Raises MismatchError for another width and for a drafter without logits, ContextError for an
-        anchor that is not in the vocabulary.
+        `features` (n, layers * hidden): what `Target.hidden(ids, capabilities.captured_layers)` returns for the n
+        tokens before the anchor. Raises MismatchError for another width and for a drafter without logits, ContextError
+        for an anchor that is not in the vocabulary.
         """
 
 
@@ -162,7 +164,7 @@ class OpenedDraft(ForTarget, Protocol):
         """Its weights; None for a drafter without."""
 
     def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
-        """Read the weights, held like the target's, in float32 by default. Raises OutOfMemoryError."""
+        """Read the weights, stored like the target's, in float32 by default. Raises OutOfMemoryError."""
 
 
 class DraftOpener(Protocol):
@@ -175,13 +177,13 @@ class DraftOpener(Protocol):
 def ranked(logits: DraftLogits, knobs: Knobs, position: int) -> Candidates:
     """The best tokens of each row of dense draft logits (depths, vocab), drafted after `position` tokens.
 
-    Raises NumericsError where a row's best is no number; -inf rules a single token out.
+    Raises NumericsError where a row's best is NaN; -inf excludes a single token.
     """
     check_finite(logits, position)
     return candidates(logits, knobs.tree_width, knobs.tree_temperature)
 
 
 def check_finite(logits: DraftLogits, position: int, model: str = "drafter") -> None:
-    """Raises NumericsError where the best of a row of logits (n, vocab) is no number; -inf rules a token out."""
+    """Raises NumericsError where the best of a row of logits (n, vocab) is NaN; -inf excludes a token."""
     if not np.isfinite(logits.max(axis=-1)).all():
         raise not_finite(model, position)

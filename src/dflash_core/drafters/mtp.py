@@ -1,7 +1,7 @@
-"""MTP heads: the block after the trunk of some models, trained to say the token after the next.
+"""MTP heads: the block after the trunk of some models, trained to predict the token after the next.
 
-A head drafts token by token: from the newest token and the hidden of the position before it, as the target's head sees
-it, then from its own token and its own hidden. It lies in the target's file, or in one of its own made from that.
+A head drafts token by token: first from the newest token and the target's hidden state before it, as the target's head
+reads it, then from its own token and its own hidden state. It is stored in the target's file, or in a separate one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 KIND = "mtp"
-# It sees all of the context: a window is nothing to it.
+# It sees all of the context: a window has no effect.
 FOLLOWED = BLOCK_KNOBS - {"draft_window"} | {"mtp_depth"}
 OWN_HEAD = "the MTP head in the target's own file drafts, as many tokens as mtp_depth says"
 
@@ -71,7 +71,7 @@ def open_mtp(path: str | Path, target: DraftTarget) -> OpenedMtp:
 
 
 def find_head(path: str | Path, own: GGUFFile, target: ModelSpec) -> tuple[MtpConfig, WeightFile]:
-    """As `open_mtp`, beside a target of which no more is known than its file `own`."""
+    """Like `open_mtp`, for a target of which only the file `own` is known."""
     file = own if str(path) == KIND else open_gguf(path)
     spec = target if file is own else _spec(file)
     layer = _layer(file.path.name, spec)
@@ -87,7 +87,7 @@ def has_head(file: GGUFFile, spec: ModelSpec) -> bool:
 
 
 def _spec(file: GGUFFile) -> ModelSpec:
-    """The model that a file with MTP blocks is of; it may hold nothing else."""
+    """The model to which a file with MTP blocks belongs; the file may hold nothing else."""
     source = file.path.name
     architecture = ARCHITECTURES[Settings(source, file.metadata).text("general.architecture")]
     return architecture.read(architecture.settings(source, file.metadata), Head.of(file.tensors))

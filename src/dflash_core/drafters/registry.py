@@ -1,4 +1,4 @@
-"""The kinds of drafters. A kind is a name and what opens it; a new one adds its own file and its line here."""
+"""The kinds of drafters. A kind is a name and an opener; a new one adds its own file and its line here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MTP = Kind("dflash_core.drafters.mtp:open_mtp", "an MTP head in a file of its ow
 
 
 def holds_mtp(path: Path) -> bool:
-    """Whether a file says of itself that it has MTP blocks; those of a whole model count too."""
+    """Whether a file's header has MTP blocks; those of a complete model count too."""
     if path.is_dir() or path.suffix != ".gguf":
         return False
     from dflash_core.arch.registry import ARCHITECTURES
@@ -48,8 +48,8 @@ def is_named(source: str | Path) -> bool:
 
 
 def parts(source: str | Path, folder: Path = HERE) -> tuple[str, ...]:
-    """The drafters that `source` names: one, or several joined by "+". What lies in `folder` under a name with a plus
-    is one."""
+    """The drafters that `source` names: one, or several joined by "+". A path in `folder` whose name has a
+    plus counts as one."""
     cut, found = str(source).split("+"), []
     while cut:
         ends = (end for end in range(len(cut), 1, -1) if (folder / Path("+".join(cut[:end])).expanduser()).exists())
@@ -60,15 +60,15 @@ def parts(source: str | Path, folder: Path = HERE) -> tuple[str, ...]:
 
 
 def resolved(source: str | Path, folder: Path) -> Path:
-    """`source` with every file or folder in it by its whole path, seen from `folder`. Raises RuntimeError for the home
-    of a user that there is not."""
+    """`source` with the absolute path of every file or folder in it, relative to `folder`. Raises RuntimeError for the
+    home of an unknown user."""
     found = parts(source, folder)
     whole = (part if part in NAMED or not part else str(folder / Path(part).expanduser()) for part in found)
     return Path("+".join(whole))
 
 
 def missing(source: str | Path) -> str | None:
-    """What of `source` is neither a kind nor a file or folder."""
+    """The part of `source` that is neither a kind nor a file or folder."""
     unknown = (part for part in parts(source) if part not in NAMED)
     return next((part or "+" for part in unknown if not (part and Path(part).exists())), None)
 

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 KIND = "text"
 BLOCK = 32
-LEAST_CHANCE = 0.01  # of a whole run: what follows is not proposed
+LEAST_CHANCE = 0.01  # probability of the whole run below which nothing more is proposed
 # A tree temperature softens a distribution over the vocabulary and a width takes more of it; here there is one token.
 FOLLOWED = frozenset({"budget", "p_min", "chain_seed"})
 CAPABILITIES = Capabilities(KIND, BLOCK, knobs=FOLLOWED)
 
 
 class TextDrafter:
-    """Implements `drafters.base.Drafter`. Places of every run are kept, so a look-up costs no scan."""
+    """Implements `drafters.base.Drafter`. The places of every run are kept, so a look-up needs no scan."""
 
     capabilities = CAPABILITIES
 
@@ -44,7 +44,7 @@ class TextDrafter:
 
     @property
     def nbytes(self) -> Mapping[str, int]:
-        return {}  # some bytes a token: little compared with a cache
+        return {}  # a few bytes per token: little compared with a cache
 
     def begin(self) -> None:
         self._text.cut(0)
@@ -81,7 +81,7 @@ class TextDrafter:
 
 
 def follow(text: Successors, tail: tuple[int, ...], within: int) -> Iterator[Successor]:
-    """Token after token of what followed `tail`, as far as it is likely at all."""
+    """The tokens that followed `tail`, one after the other, while they are likely enough."""
     chance = 1.0
     for _ in range(CAPABILITIES.depths):
         found = text.after(tail, within)

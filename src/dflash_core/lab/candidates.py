@@ -1,4 +1,4 @@
-"""Which settings are worth trying for a loaded pair: mode x budget x p_min, then what lies around the best of them."""
+"""The settings worth trying for a loaded pair: mode x budget x p_min, then neighbours of the best of them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ BUDGETS = (4, 8, 15, 22, 32, 48)
 P_MINS = (0.0, 0.1, 0.25)
 TREE_TEMPERATURES = (0.7, 1.0, 1.4)
 WINDOWS = (0, 512, 2048)
-"""What a candidate may differ in from the present setting."""
+"""The knobs in which a candidate may differ from the present setting."""
 
 
 def arms(now: Knobs, limits: Limits) -> list[Arm]:
-    """The present setting, `auto`, plain decoding, chains, and trees of several budgets and cuts; no two the same. Of
-    several drafters each has chains and trees of its own.
+    """The present setting, `auto`, plain decoding, chains, and trees of several budgets and cuts, without duplicates.
+    With several drafters, each has chains and trees of its own.
 
-    Without a drafter that is the present setting and plain decoding. What the pair cannot run is left out.
+    Without a drafter that is the present setting and plain decoding. Settings that the pair cannot run are left out.
     """
     found = {now: Arm(Setting("", now), "now")}
     several = limits.drafter.parts if limits.drafter is not None else ()
@@ -40,7 +40,7 @@ def arms(now: Knobs, limits: Limits) -> list[Arm]:
 
 
 def around(best: Knobs, limits: Limits, positions: int) -> list[Arm]:
-    """Neighbours of a setting that leads: budgets and cuts beside it, and what the drafter also follows. `auto` finds
+    """Neighbours of the leading setting: nearby budgets and cuts, and the other knobs of the drafter. `auto` finds
     budgets and cuts itself.
 
     `positions`: how long the measured prompts are; a window that holds all of them changes nothing.
@@ -65,7 +65,7 @@ def around(best: Knobs, limits: Limits, positions: int) -> list[Arm]:
 
 
 def label(knobs: Knobs) -> str:
-    """A setting by what tells it from others: `tree 22, p_min 0.1`."""
+    """The label of a setting: what distinguishes it from others, such as `tree 22, p_min 0.1`."""
     if knobs.mode == "ar":
         return "plain"
     auto = knobs.mode == "auto" and knobs.policy == "auto"

@@ -1,12 +1,12 @@
-"""What a step costs by the draft tokens that it verifies: measured where it was, else a line through what was.
+"""The cost of a step by the draft tokens that it verifies: measured, or estimated by a line through measurements.
 
     between two measured counts     the straight line between their medians    "interpolated"
     outside of them                 the least-squares line through all medians  "extrapolated"
 
-The line is followed only as many times beyond the measured counts as they lie apart, and only where it rises: two
-counts side by side differ by noise, which would be drawn out to any figure.
+The line is extrapolated only over a multiple of the measured range, and only where it rises: two adjacent counts differ
+by noise, which extrapolation would multiply.
 
-Real costs have steps of their own, where a kernel's tile or a cache is full; what is not measured cannot show them.
+Real costs have jumps, where a kernel's tile or a cache is full; these show only where they were measured.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from typing import Literal
 from dflash_core.events import StepEvent
 
 FEWEST_STEPS = 5
-"""Steps with the same count of nodes that make its median a measurement."""
+"""The least number of steps with the same count of nodes whose median counts as measured."""
 
 Source = Literal["measured", "interpolated", "extrapolated"]
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Milliseconds per step, and how they are known."""
+    """Milliseconds per step, and how they were obtained."""
 
     ms: float
     source: Source
 
 
 class StepCosts:
-    """Times of the steps of a session by the nodes they verified, the root not counted. Plain decoding is left out."""
+    """Times of a session's steps by the nodes that they verified, without the root. Plain decoding is left out."""
 
     def __init__(self, steps: Iterable[StepEvent] = ()) -> None:
         self._times: dict[int, list[float]] = {}
@@ -53,7 +53,7 @@ class StepCosts:
         return {nodes: statistics.median(times) for nodes, times in enough}
 
     def at(self, nodes: float) -> Cost | None:
-        """The cost of a step of `nodes`; None where what is measured does not tell, as a single count does not."""
+        """The cost of a step of `nodes`; None where the measurements do not suffice, such as a single count."""
         measured = self.measured
         if nodes in measured:
             return Cost(measured[int(nodes)], "measured")

@@ -1,4 +1,4 @@
-"""Two texts side by side: which words they share and which they do not."""
+"""Compares two texts: which words they share and which they do not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stretch of both texts: the same words, or what one has in the place of the other; either may be empty."""
+    """A stretch of both texts: the same words, or the words that differ; either may be empty."""
 
     a: str
     b: str

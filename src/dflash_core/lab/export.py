@@ -1,4 +1,4 @@
-"""A sweep or a curve in files: JSON and CSV for programs, PNG and SVG for people. The ending of the name decides."""
+"""Writes a sweep or a curve to a file: JSON or CSV for programs, PNG or SVG for people, by the file name's suffix."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDINGS = (".json", ".csv", *PICTURES)
 
 
 def to_json(result: SweepResult) -> dict[str, Any]:
-    """The object that `sweep --json` prints: `rows` summed up, `trials` one by one, texts left out."""
+    """The object that `sweep --json` prints: summarised `rows`, all `trials`, no texts."""
     table = rows(result)
     top = best(table)
     return {
@@ -84,7 +84,7 @@ def to_csv(result: SweepResult) -> str:
 
 
 def check_path(path: Path) -> Path:
-    """A path that `write` can write, as far as can be known before there is anything to write. Raises DFlashError."""
+    """A path that `write` can write, as far as can be checked in advance. Raises DFlashError."""
     if path.suffix.lower() not in ENDINGS:
         raise DFlashError(
             f"{path}: a file that ends in {', '.join(ENDINGS)} was expected; the ending says what to write"
@@ -97,7 +97,7 @@ def check_path(path: Path) -> Path:
 
 
 def write(result: SweepResult, path: Path) -> None:
-    """Write `result` to a file, whole or not at all. Raises DFlashError."""
+    """Write `result` to a file, completely or not at all. Raises DFlashError."""
     ending = check_path(path).suffix.lower()
     if ending == ".json":
         data = (json.dumps(to_json(result), ensure_ascii=False, indent=1) + "\n").encode()

@@ -1,4 +1,4 @@
-"""Which settings to try: axes as a user types them, every combination of them, refusals before anything runs.
+"""The settings of a sweep: axes as a user types them, all their combinations, checks before anything runs.
 
 budget=4,15,22      these values
 budget=4..63        from 4 to 63 in round steps, both ends included
@@ -19,7 +19,7 @@ from dflash_core.limits import Limits
 from dflash_core.policy.fixed import FixedPolicy
 
 MOST_VALUES = 12
-"""A range without a step is given at most this many values."""
+"""A range without a step gets at most this many values."""
 MOST_SETTINGS = 256
 NICE = (1, 2, 4, 5, 8)
 ONLY_IN_TREES = frozenset({"tree_width", "chain_seed"})
@@ -27,7 +27,7 @@ ONLY_IN_TREES = frozenset({"tree_width", "chain_seed"})
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One parameter and the values that it is to take, each once, in the order asked for."""
+    """One parameter and its values, each once, in the given order."""
 
     name: str
     values: tuple[Value, ...]
@@ -39,14 +39,14 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a run is made with, and the words that tell it from the others."""
+    """The knobs of a run, and the label that distinguishes it from others."""
 
     label: str
     knobs: Knobs
 
 
 def parse_axis(text: str) -> Axis:
-    """Read `name=values`. Raises KnobError: unknown name, a value out of range, a range that makes no sense."""
+    """Read `name=values`. Raises KnobError: unknown name, a value out of range, an invalid range."""
     name, _, values = (part.strip() for part in text.partition("="))
     if not name or not values:
         raise KnobError(f"{text}: expected NAME=VALUES, for example budget=4,15,22 or budget=4..63:8")
@@ -67,7 +67,7 @@ def parse_axes(words: Sequence[str]) -> tuple[Axis, ...]:
 
 
 def joined(words: Sequence[str]) -> list[str]:
-    """Words with an equals sign each: two words without one become one."""
+    """Words with an equals sign each: two words without one are joined."""
     rest = iter(words)
     return [word if "=" in word else f"{word}={next(rest, '')}" for word in rest]
 
@@ -75,7 +75,7 @@ def joined(words: Sequence[str]) -> list[str]:
 def settings(axes: Sequence[Axis], base: Knobs, limits: Limits) -> tuple[Setting, ...]:
     """Every combination, the last axis fastest.
 
-    Raises KnobError for combinations that the loaded pair, of these `limits`, cannot run, with the range that it can.
+    Raises KnobError for combinations that the loaded pair with these `limits` cannot run, with the valid range.
     """
     count = math.prod(len(axis.values) for axis in axes)
     if count > MOST_SETTINGS:
@@ -91,7 +91,7 @@ def settings(axes: Sequence[Axis], base: Knobs, limits: Limits) -> tuple[Setting
 
 
 def check(setting: Setting, changed: frozenset[str], limits: Limits) -> None:
-    """Raise KnobError where `setting` could not run as asked, or what was `changed` in it has no effect."""
+    """Raise KnobError if `setting` cannot run as requested, or if a `changed` value has no effect."""
     knobs, drafter = setting.knobs, limits.drafter and limits.drafter.named(setting.knobs.draft)
     limits.check(knobs, changed)
     if knobs.max_tokens < 2:
@@ -110,7 +110,7 @@ def check(setting: Setting, changed: frozenset[str], limits: Limits) -> None:
 
 
 def show(spec: Spec, value: Value) -> str:
-    """A value as short as it can be written."""
+    """A value in its shortest spelling."""
     return f"{value:g}" if isinstance(value, float) else spec.show(value)
 
 

@@ -1,12 +1,12 @@
-"""Which of many settings is fastest, with few runs: successive halving (Jamieson and Talwalkar, 2016) on paired runs.
+"""Finds the fastest of many settings with few runs: successive halving (Jamieson and Talwalkar, 2016) on paired runs.
 
-Every setting answers the same prompts in the same order, so any two that are left have been measured on the same
-pairs. When all that are left have as many pairs as a round asks for, the slower half is out. Those that somebody wants
-to see at the end, the present setting and `auto`, stay. Plain decoding is an arm like others: soon out where drafts
-pay, and where they do not perhaps the best.
+Every setting answers the same prompts in the same order, so any two remaining ones were measured on the same pairs.
+When all of them have the pairs of a round, the slower half is dropped. The present setting and `auto` always stay,
+because the result shows them. Plain decoding is an arm like any other: dropped early where drafts pay, and possibly the
+best where they do not.
 
-It is over when the leader is faster than every other one by the test that a sweep uses, when nothing more can be told
-apart after the last of `TARGETS`, or when the time is up. Nothing here knows of a model or a screen.
+It ends when the leader is faster than every other one by the test that a sweep uses, when differences remain
+insignificant after the last of `TARGETS`, or when the time is up. Nothing here depends on a model or a screen.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dflash_core.lab.grid import Setting
 TARGETS = (1, 2, 4, 8, 12)
 """Pairs that a setting has when its round ends; each round but the last halves the field."""
 HOPELESS = 0.6
-"""Of the leader's speed: who is slower than this on the first pair is out at once."""
+"""Share of the leader's speed: a setting slower than this on the first pair is dropped at once."""
 Role = Literal["", "now", "auto", "plain"]
 STAYS: frozenset[Role] = frozenset({"now", "auto"})
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A setting that is tried. One that is the present one and `auto` too has the role "now"."""
+    """A setting in the comparison. One that is both the present one and `auto` has the role "now"."""
 
     setting: Setting
     role: Role = ""
@@ -83,7 +83,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The best arm beside the present one, with the figures of its standing.
+    """The best arm compared with the present one, with the figures of its standing.
 
     `real`: the paired test says that it is faster, not only by chance. `settled`: more runs would not change it.
     """
@@ -108,7 +108,7 @@ class _Track:
 
 
 class Halving:
-    """Ask `next` what to run and `add` what came of it, until `next` has nothing more."""
+    """Call `next` for a run and `add` with its result, until `next` returns None."""
 
     def __init__(self, arms: Sequence[Arm]) -> None:
         if not arms:
@@ -126,12 +126,12 @@ class Halving:
         return self._over
 
     def extend(self, arms: Sequence[Arm]) -> None:
-        """Let more settings in; they are given the pairs that the others have."""
+        """Add settings; they get the pairs that the others have."""
         known = {track.arm.setting.knobs for track in self._tracks}
         self._tracks += [_Track(arm) for arm in arms if arm.setting.knobs not in known]
 
     def next(self) -> Next | None:
-        """The arm of those left that has the fewest pairs; which of equals goes first changes from pair to pair."""
+        """The remaining arm with the fewest pairs; the order among equals changes from pair to pair."""
         while not self._over:
             target = TARGETS[self._round]
             waiting = [at for at, track in enumerate(self._tracks) if track.left and len(track.runs) < target]
@@ -143,7 +143,7 @@ class Halving:
         return None
 
     def add(self, it: Next, run: Run) -> None:
-        """What came of a run that `next` asked for."""
+        """Add the result of a run that `next` returned."""
         track = self._tracks[it.arm]
         if it.pair != len(track.runs):
             raise ValueError(f"pair {it.pair} of a setting that has {len(track.runs)}")
@@ -159,11 +159,11 @@ class Halving:
             del track.runs[pair:]
 
     def stop(self) -> None:
-        """Ask for nothing more."""
+        """End: `next` returns no more runs."""
         self._over = True
 
     def runs_left(self) -> int:
-        """How many runs there may be at most, as rounds are planned now."""
+        """The most runs that the present rounds can need."""
         left = [track for track in self._tracks if track.left]
         stays = sum(track.arm.role in STAYS for track in left)
         count, field_size = 0, len(left)
@@ -188,7 +188,7 @@ class Halving:
         return sorted(found, key=place)
 
     def verdict(self) -> Verdict | None:
-        """The best of those left against the present setting; None before both have run."""
+        """The best remaining arm against the present setting; None before both have run."""
         now, level = self._now(), self._level()
         if now is None or now not in level:
             return None
@@ -236,7 +236,7 @@ class Halving:
     # Rounds
 
     def _end_round(self) -> None:
-        """All that are left have the pairs of this round: the slower half goes."""
+        """End a round: drop the slower half."""
         pairs = TARGETS[self._round]
         left = [at for at, track in enumerate(self._tracks) if track.left]
         if not left:
@@ -250,7 +250,7 @@ class Halving:
         self._over = self._round == len(TARGETS) or self._settled(ranked[0])
 
     def _settled(self, best: int) -> bool:
-        """Whether the leader is faster than every other one that is left, by the paired test."""
+        """Whether the leader is faster than every other remaining arm, by the paired test."""
         rest = [at for at, track in enumerate(self._tracks) if track.left and at != best]
         mine = self._tracks[best].runs
         if len(mine) < FEWEST_PAIRS:

@@ -27,13 +27,13 @@ from dflash_core.text.tokenizer import Tokenizer
 
 TIMED_ROUNDS = 4
 WARM_STEPS, TIMED_STEPS = 1, 3
-"""Of every budget in every round: thrown away, and timed."""
+"""Steps of every budget in every round: discarded, and timed."""
 TIMED_BUDGETS = (1, 4, 8, 15, 22, 32, 48, 63)
 MOST = int(SPEC["max_tokens"].maximum)
 
 
 class Laboratory:
-    """What can be tried with one engine. One experiment at a time, and none while an answer is written.
+    """Experiments with one engine. One at a time, and none while an answer is written.
 
     `about` are facts of machine and models that go into exports, as (name, value).
     """
@@ -46,7 +46,7 @@ class Laboratory:
 
     @property
     def limits(self) -> Limits:
-        """What the engine can do."""
+        """The engine's limits."""
         return replace(self._engine.limits, reasoning=self._template.reasoning)
 
     def sweep(
@@ -57,7 +57,7 @@ class Laboratory:
         return Sweep(answerer, settings, cases, repeats, axes, self._about)
 
     def tune(self, arms: Sequence[Arm], cases: Sequence[Case]) -> Tune:
-        """The best of several settings on prompts of the user's own."""
+        """Find the best of several settings on the user's own prompts."""
         answerer = Answerer(self._engine, self._tokenizer, self._template)
         return Tune(answerer, arms, cases, self.limits)
 
@@ -71,17 +71,17 @@ class Laboratory:
         return ExactReplay(self._engine.propose, record.start.prompt_ids, answer, knobs, budgets, self._engine.stop_ids)
 
     def time_plain(self, record: TurnRecord) -> PlainRun:
-        """How fast plain decoding is after the turn's prompt."""
+        """Measure the speed of plain decoding after the turn's prompt."""
         return PlainRun(self._engine, record)
 
     def time_steps(
         self, record: TurnRecord, budgets: Sequence[int], costs: StepCosts, drafter: str = ""
     ) -> Iterator[ExperimentProgress]:
-        """Time a few steps of each budget after the turn's prompt, into `costs`; what they write is thrown away. The
-        named one of several drafters drafts.
+        """Time a few steps of each budget after the turn's prompt, into `costs`; their tokens are discarded. `drafter`
+        names one of several.
 
-        The budgets take turns, so that a busy machine is busy for all of them. Stop iterating to give up; what was
-        timed is kept. Raises DFlashError without a drafter, and what the engine raises.
+        The budgets are interleaved, so that load on the machine affects all of them alike. Stop iterating to cancel;
+        times so far are kept. Raises DFlashError without a drafter, and what the engine raises.
         """
         if self._engine.limits.drafter is None:
             raise DFlashError("no drafter is loaded, so steps have no budget", code=Code.NO_DRAFTER)
@@ -90,7 +90,7 @@ class Laboratory:
             for done, slot in enumerate(slots):
                 budget = budgets[slot.setting]
                 yield ExperimentProgress(done, len(slots), None, f"timing steps of budget {budget}")
-                # p_min would leave the trees smaller than asked for; a stop token would leave too few of them.
+                # p_min would make the trees smaller than requested; a stop token would end the run too early.
                 asked = drafted_by(record.knobs, drafter)
                 knobs = asked.replace(mode="tree", budget=budget, p_min=0.0, ignore_eos=True, max_tokens=MOST)
                 ids, sinks = record.start.prompt_ids, record.start.sinks

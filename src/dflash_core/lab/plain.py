@@ -1,4 +1,4 @@
-"""How fast plain decoding is on this machine: what a speed with drafts is compared with."""
+"""The speed of plain decoding on this machine: the baseline for speeds with drafts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ FEWEST_STEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class PlainSpeed:
-    """Tokens per second of steps without drafts: how many steps, after how many positions, when (ISO 8601, UTC)."""
+    """Tokens per second of steps without drafts: the number of steps, the positions before them, the time (ISO 8601,
+    UTC)."""
 
     tokens_per_second: float
     steps: int
@@ -32,7 +33,7 @@ class PlainSpeed:
 
 
 class PlainRun:
-    """Decodes plainly after the prompt of a turn and throws the tokens away. Iterate; `speed` is there at the end.
+    """Decodes plainly after the prompt of a turn and discards the tokens. Iterate; `speed` is set at the end.
 
     Raises what the engine raises.
     """
@@ -56,7 +57,7 @@ class PlainRun:
 
 
 def plain_speed(steps: list[StepEvent], positions: int, how: str) -> PlainSpeed | None:
-    """The speed of `steps`, by their wall time; None for too few to tell, or where no time was taken."""
+    """The speed of `steps`, by their wall time; None for too few steps, or if no time was measured."""
     seconds = sum(step.stages.total for step in steps) / 1e3
     if len(steps) < FEWEST_STEPS or seconds <= 0:
         return None

@@ -1,4 +1,4 @@
-"""How far an experiment is."""
+"""The progress of an experiment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExperimentProgress:
-    """`done` of `total` parts; `left_s`, the seconds that the others will take, is None until it can be told."""
+    """`done` of `total` parts; `left_s`: estimated seconds for the others, None until known."""
 
     done: int
     total: int

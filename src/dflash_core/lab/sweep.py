@@ -1,7 +1,7 @@
-"""Sweeps: every setting on every prompt, several times, settings taking turns; what is done when it ends is kept.
+"""Sweeps: every setting on every prompt, several times, interleaved; a cancelled sweep keeps its finished runs.
 
-Before the first measured run every setting answers once, briefly, and that is thrown away: first runs compile, fill
-caches and raise clocks. A prompt that is answered with nothing says nothing about speed; it is left out and counted.
+Before the first measured run every setting answers once, briefly, and that is discarded: first runs compile, fill
+caches and raise clocks. A prompt with an empty answer cannot be measured; it is left out and counted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Trial:
 
     @property
     def pair(self) -> tuple[int, int]:
-        """What this run has in common with the runs of other settings."""
+        """The key that this run shares with runs of other settings."""
         return self.prompt, self.repeat
 
 
@@ -66,7 +66,7 @@ class Excluded:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """What was measured. `about` names machine and models; `complete` is False where the sweep was cut short."""
+    """The measured runs. `about` names machine and models; `complete` is False if the sweep was cancelled."""
 
     settings: tuple[Setting, ...]
     axes: tuple[str, ...]
@@ -79,12 +79,12 @@ class SweepResult:
 
 
 def default_repeats(prompts: int) -> int:
-    """The fewest repeats with which a difference can show; one where there are prompts enough."""
+    """The fewest repeats that can show a difference; one if there are enough prompts."""
     return math.ceil(FEWEST_PAIRS / prompts)
 
 
 class Experiment:
-    """What runs of settings have in common: they answer prompts, and can be ended."""
+    """The common part of experiments: they answer prompts, and can be cancelled."""
 
     def __init__(self, answerer: Answerer) -> None:
         self._answerer = answerer
@@ -105,9 +105,9 @@ class Experiment:
 
 
 class Sweep(Experiment):
-    """Iterate it once, in any one thread; `result` is what there is so far, at any time and from any thread.
+    """Iterate it once, in any one thread; `result` is the state so far, readable at any time and from any thread.
 
-    The engine's session is afterwards as it was before. Raises what answering raises; a prompt
+    The engine's session is restored afterwards. Raises what answering raises; a prompt
     that does not fit the context is left out instead.
     """
 
@@ -193,7 +193,7 @@ class Sweep(Experiment):
         return found
 
     def _left(self, rest: Sequence[Slot]) -> float | None:
-        """Seconds for the runs to come, each as long as its setting's have been, or as all have where it had none."""
+        """Estimated seconds of the remaining runs, by the mean of each setting, or of all where it has no runs yet."""
         every = [seconds for times in self._seconds.values() for seconds in times]
         if not every:
             return None

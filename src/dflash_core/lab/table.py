@@ -1,4 +1,4 @@
-"""The result of a sweep: a row per setting, the best of them, and which others cannot be distinguished from it."""
+"""The result of a sweep: a row per setting, the best one, and the ones that cannot be distinguished from it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Row:
 def rows(result: SweepResult) -> tuple[Row, ...]:
     """A row per setting that was measured, in the order of the grid.
 
-    Only runs that every setting has are counted, so that a sweep cut short compares like with like; where no prompt
-    got that far, all runs are counted and nothing is compared.
+    Only runs that every setting has are counted, so that a cancelled sweep compares equal sets; if no prompt has been
+    run with every setting, all runs are counted and nothing is compared.
     """
     trials, paired = _comparable(result)
     by_setting: dict[int, list[Trial]] = {}

@@ -1,4 +1,4 @@
-"""Tuning: settings against each other on prompts of the user's own, by successive halving, on the loaded pair."""
+"""Tuning: compares settings on the user's own prompts by successive halving, on the loaded pair."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from dflash_core.lab.sweep import WARM_UP_TOKENS, Case, Experiment
 from dflash_core.limits import Limits
 
 TOKENS = 96
-"""Of each answer, at most: the same ones under every setting, so that speeds are of the same text."""
+"""The most tokens of each answer. They are the same under every setting, so speeds refer to the same text."""
 LIMIT_S = 600.0
 FINE = 4
-"""When as few settings as this are left, neighbours of the best one are let in."""
+"""When this few settings are left, neighbours of the best one are added."""
 
 
 class Tune(Experiment):
     """Iterate it once, in any one thread; `standings` and `verdict` are what is known so far, from any thread.
 
-    The engine's session is afterwards as it was before. Raises what answering raises, and
+    The engine's session is restored afterwards. Raises what answering raises, and
     DFlashError where no prompt can be measured; a prompt that does not fit the context is left out.
     """
 
@@ -46,7 +46,7 @@ class Tune(Experiment):
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Prompts that say nothing, by name, and why."""
+        """Prompts that cannot be measured, by name, and why."""
         return dict(self._left_out)
 
     @property
@@ -93,7 +93,7 @@ class Tune(Experiment):
         return it
 
     def _warm_up(self) -> Iterator[ExperimentProgress]:
-        """Every setting once, briefly and thrown away: first runs compile, fill caches and raise clocks."""
+        """Run every setting once, briefly, and discard it: first runs compile, fill caches and raise clocks."""
         arms = self._halving.arms
         for number, arm in enumerate(arms):
             if self._cancelled:
@@ -102,7 +102,7 @@ class Tune(Experiment):
             self._run(self._cases[0], arm, WARM_UP_TOKENS)
 
     def _run(self, case: Case, arm: Arm, tokens: int = TOKENS) -> TurnReport | None:
-        """One answer; None where it was cancelled, or where the prompt had to be left out."""
+        """One answer; None if it was cancelled or the prompt was left out."""
         knobs = arm.setting.knobs.replace(max_tokens=min(arm.setting.knobs.max_tokens, tokens))
         found = self._answer(case.messages, knobs)
         if isinstance(found, str):

@@ -14,7 +14,7 @@ from dflash_core.lab.sweep import SweepResult, Trial
 from dflash_core.limits import Limits
 
 TREE_OR_CHAIN = "mode=chain | mode=tree"
-"""The preset: does the tree beat the chain here?"""
+"""The preset: the tree against the chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Versus:
-    """What is known so far; the answers are those of the newest pair."""
+    """The result so far; the answers are those of the newest pair."""
 
     pairs: int
     figures: tuple[Figure, ...]
@@ -43,9 +43,9 @@ class Versus:
 
 
 def parse_pair(text: str, base: Knobs, limits: Limits) -> tuple[Setting, Setting]:
-    """Two settings from `name=value ... | name=value ...`; without a bar, `base` against what is given.
+    """Two settings from `name=value ... | name=value ...`; without a bar, `base` against the given one.
 
-    Without anything, the preset. Raises KnobError: unknown or impossible settings, or two that are the same.
+    For an empty text, the preset. Raises KnobError: unknown or impossible settings, or two that are the same.
     """
     left, bar, right = (text.strip() or TREE_OR_CHAIN).partition("|")
     if not bar:
@@ -60,7 +60,7 @@ def parse_pair(text: str, base: Knobs, limits: Limits) -> tuple[Setting, Setting
 
 
 def versus(result: SweepResult) -> Versus | None:
-    """Compare setting 1 with setting 0 of `result`, by the pairs that both have; None before the first pair."""
+    """Compare setting 1 with setting 0 of `result` by the pairs that both have; None before the first pair."""
     sides: tuple[dict[tuple[int, int], Trial], ...] = ({}, {})
     for trial in result.trials:
         sides[trial.setting][trial.pair] = trial

@@ -1,16 +1,16 @@
-"""What other budgets would have given, from one turn: acceptance length by budget, with no pass of the target.
+"""Acceptance length by budget for one turn, as other budgets would have given it, without a pass of the target.
 
-The text of an answer does not depend on the budget, so whatever tree is drafted from some position of it, how far the
-target would have walked is known: as far as the tree holds the text. Trees of growing budget are prefixes of each
-other, so one tree of the largest budget tells it for all smaller ones.
+The text of an answer does not depend on the budget. So for a tree drafted at any of its positions, the target's walk is
+known: it goes as far as the tree contains the text. Trees of growing budget are prefixes of each other, so one tree of
+the largest budget gives the walks of all smaller ones.
 
-    estimate    from the step starts that the turn had and the candidates that were recorded there. A smaller budget
-                would have begun its next steps elsewhere, so this is not what it would have done.
+    estimate    from the turn's own step starts and the candidates recorded there. A smaller budget would have had
+                other step starts, so this is an approximation.
     exact       the drafter runs again from every step start that a budget would have had. Equals a real run, but for
                 near-ties in the drafter's order.
 
-Of several drafters each has curves of its own: an estimate goes by the steps that it drafted, an exact one by what it
-alone would have drafted.
+Each of several drafters has curves of its own: an estimate uses the steps that it drafted, an exact curve what it
+would have drafted alone.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from dflash_core.tree import Candidates, build, walk
 
 Kind = Literal["estimate", "exact"]
 Propose = Callable[[Sequence[int], int, Knobs], Candidates]
-"""(tokens before the root, root, knobs) -> what the drafter offers there: `Runner.propose`."""
+"""(tokens before the root, root, knobs) -> the drafter's candidates there: `Runner.propose`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What a budget gives over one turn: tokens per step, and the mean number of draft tokens that a step verifies."""
+    """A budget's result over one turn: tokens per step, and the mean number of draft tokens that a step verifies."""
 
     budget: int
     length: float
@@ -82,7 +82,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class AutoTurn:
-    """What `auto` made of a turn: tokens per step, nodes that a step verified, seconds of its steps."""
+    """The result of `auto` in a turn: tokens per step, nodes per step, seconds of its steps."""
 
     steps: int
     tokens: int
@@ -102,7 +102,7 @@ class AutoTurn:
         return self.tokens / self.seconds if self.seconds > 0 else None
 
     def saved(self, point: Point) -> float | None:
-        """Seconds that a fixed budget would have taken more (less: below 0); None where its speed is not known."""
+        """The additional seconds of a fixed budget, negative if it is faster; None where its speed is not known."""
         return self.tokens / point.tok_s - self.seconds if point.tok_s else None
 
 
@@ -119,13 +119,13 @@ def auto_turn(steps: Sequence[StepEvent]) -> AutoTurn | None:
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """From one start: the indices of the tree's nodes that the text walks over, and how many nodes the tree has."""
+    """For one start: the indices of the tree's nodes on the text's path, and the number of nodes of the tree."""
 
     path: tuple[int, ...]
     nodes: int
 
     def accepted(self, budget: int) -> int:
-        """How many draft tokens of the text are in the tree of that budget."""
+        """The number of draft tokens on the text's path in the tree of that budget."""
         return sum(node <= budget for node in self.path)
 
 
@@ -189,12 +189,12 @@ class ExactReplay:
         self.steps: dict[int, tuple[int, ...]] = {}
 
     def __iter__(self) -> Iterator[ExperimentProgress]:
-        """Yields before every draft; stop iterating to give up."""
+        """Yields before every draft; stop iterating to cancel."""
         last = len(self._answer) - 1
         starts = dict.fromkeys(self._budgets, 0)
         taken: dict[int, list[int]] = {budget: [] for budget in self._budgets}
         nodes = dict.fromkeys(self._budgets, 0)
-        # All budgets advance together, so that progress is that of the slowest and every draft is used at once.
+        # All budgets advance together: progress is that of the slowest, and every draft is used at once.
         while (at := min(starts.values())) < last:
             yield ExperimentProgress(at, last, None, "drafting again")
             reach = self._reach(at)
