@@ -1,11 +1,12 @@
-// What the target keeps of a tree: the walk, the stops, the state of the next step, and the report to the host.
+// Accepts part of a tree: the walk, the stops, the state of the next step, and the report to the host.
 //
 //   accept     one warp. Follows st->draw from the root (tree.walk is the twin), cuts the answer at a stop as
-//              Decoder does, moves StepState on, fills the ring slot. Once st->stop is set it changes nothing but
+//              Decoder does, updates StepState and fills the ring slot. Once st->stop is set it changes nothing but
 //              `accepted`, which becomes 0: nothing of that replay is committed.
 //   kv_commit  moves the accepted nodes' rows to where a sequence would have them.
 //
-// Bound by latency; the slot crosses the bus as posted writes. On an H200 5 us in a plain step, 10 to 14 in a tree's.
+// Bound by latency; the slot crosses the bus as posted writes. On an H200: 5 us in a plain step, 10 to 14 us in a tree
+// step.
 
 #include "ring.cuh"
 
@@ -47,11 +48,12 @@ extern "C" __global__ void __launch_bounds__(32) accept(
         return;
     }
     stamp(stamps, ACCEPT_BEGIN);
-    const int cancelled = *static_cast<const volatile int*>(cancel);  // across the bus: read early
+    const int cancelled = *static_cast<const volatile int*>(cancel);  // read early: it crosses the bus
     const int n = st->n, step = st->steps, length = st->length, answered = st->answered;
     const int* const forced = trace ? trace + step % trace_steps * (1 + MAX_DEPTH) : nullptr;
 
-    // The walk: path[0..walked) are nodes, the root first; the token after each is the next one's, the last is drawn.
+    // The walk: path[0..walked) are nodes, the root first; the token after each is that of the next node; the last is
+    // drawn.
     int walked = 1, at = 0;
     if (lane == 0) path[0] = 0;
     for (int node; (node = next_node(st, at, walked - 1, n, forced)) >= 0; ++walked) {
@@ -62,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(32) accept(
     if (lane == 0) tokens[walked - 1] = bonus;
     __syncwarp();
 
-    // Up to the first stop. Its own token is kept.
+    // Cut at the first stop. The stop token itself is kept.
     int kept = 0, stop = RUNNING;
     while (stop == RUNNING && kept < walked) {
         const int token = tokens[kept++], count = answered + kept;
@@ -73,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(32) accept(
         else if (st->prompt_length + count >= st->context_length) stop = CONTEXT_FULL;
     }
     if (stop == RUNNING && __any_sync(FULL_WARP, cancelled)) stop = CANCELLED;
-    // A draw from numbers that are not finite is no token, and the whole pass is suspect: nothing of it is kept.
+    // A draw from non-finite numbers is invalid, and so may be the whole pass: nothing of it is kept.
     const int added = stop == BROKEN ? 0 : kept;
 
     RingSlot* const slot = ring + step % slots;
@@ -104,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(32) accept(
             st->answered = answered + added;
             st->parity ^= 1;
         }
-        st->pending = added;  // none where the pass is dropped: what waited before it, it has committed
+        st->pending = added;  // none where the pass is dropped: it has already committed what was pending before it
         st->steps = step + 1;
         st->stop = stop;
         stamps[ACCEPT_END] = global_timer();

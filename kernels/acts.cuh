@@ -1,9 +1,9 @@
-// Activations as the matmuls read them: quantised or halved, in the order of the mma's B fragments.
+// Activations as the matmuls read them: quantised to int8 or converted to f16, in the order of the mma's B fragments.
 //
-// One block holds 8 rows (the 8 columns of an mma) x 256 k. Its address depends on nothing but (row, group), so a
+// One block holds 8 rows (the 8 columns of an mma) x 256 k. Its address depends on (row, group) alone, so a
 // producer need not know how many rows the pass has:
 //     f16    (group * 8 + row / 8) * BLOCK             group = k / 256, row < 64
-//     int8   (group * 16 + row / 8) * BLOCK, and 8 blocks further on a second one, which most launches do not read
+//     int8   (group * 16 + row / 8) * BLOCK, and a second one 8 blocks later, which most launches do not read
 // K is padded with zeros to whole groups: the producer calls with zeros for k >= K.
 //
 // int8 block, 2208 B                                   f16 block, 4384 B
@@ -19,7 +19,7 @@
 // lower plane the first block has sub 0 of every unit and the second sub 1; the 16 B of a lane are words 0 and 1 of that
 // sub, each followed by the same of the lower plane.
 // f16 brings max|x| into [512, 1024) so that no sum of 32 overflows. A group with an infinity or a NaN gets that as its
-// scale: it shows in the result. Twin: backends/cuda/acts.py.
+// scale, so that it shows in the result. Twin: backends/cuda/acts.py.
 //
 // Defines of producers and consumers of the int8 form, both at most one per launch:
 //     SPANS       scales of a group: 1, or 2 for one per 128 k. max|x| of a span becomes 127.
@@ -43,7 +43,7 @@ constexpr int ACTS_GROUP = 256;  // k of a block
 constexpr int ACTS_Q8_BLOCK = 2208, ACTS_Q8_SCALES = 2048, ACTS_Q8_SUMS = 2080;
 constexpr int ACTS_F16_BLOCK = 4384, ACTS_F16_SCALES = 4096, ACTS_F16_SUMS = 4128, ACTS_F16_SUMS_LOW = 4256;
 
-// Where a producer writes; a null pointer is a form that no consumer reads.
+// Where a producer writes; a pointer is null for a form that no consumer reads.
 struct Acts {
     u8* q8;
     u8* f16;

@@ -3,18 +3,18 @@
 // Rows are nodes node0.. of the tree in `st`; node i has position length + depth[i], its key and value in slot
 // length + i. Heads are HEAD_DIM wide; query head h reads kv head h / GROUP. The work is attention.cuh's.
 //
-// A node's bits are those of decoding its path one by one, whatever the tree: they follow from its position p alone. Of
-// p's tiles those from near_tile(p) on are separate parts, 0..NEAR - 1; the far ones are shared out to the splits,
-// parts NEAR... No node is deeper than MAX_NODES - 1, so a far tile is committed, and the same for all rows. So is a
-// near tile, up to the root. In the others a node's keys are arranged by position, wherever the cache holds them: nodes
+// A node's bits are those of decoding its path one by one, whatever the tree: they follow from its position p alone.
+// The tiles of p from near_tile(p) on are separate parts, 0..NEAR - 1; the far ones are divided among the splits, parts
+// NEAR... No node is deeper than MAX_NODES - 1, so a far tile is committed, and the same for all rows. So are near
+// tiles up to the root. In the others a node's keys are arranged by position, wherever the cache holds them: nodes
 // whose ancestors are 0, 1, 2, .. ("straight": plain decoding, a chain, a tree's first chain) have them in order and
-// share the work, every other node is worked on alone.
+// share the work; every other node is processed alone.
 //
 // Defines: HEAD_DIM; ROTARY, dimensions rotated; GROUP, query heads per kv head; SPLIT_K, split-K partials of a matmul;
 // UNGATED where queries have no gates; for attn_split NEAR, ROW_TILES, ROW_WARPS, COLUMN_WARPS, TILE, CHUNK, STAGES, and
-// where they are wanted COLUMNS, UNPACK_ONCE (backends/cuda/layers/split_attention.py chooses them), and
-// WINDOWED where rows see the first positions and the last ones alone, which is another argument of it; of the cache,
-// kv.cuh's.
+// optionally COLUMNS and UNPACK_ONCE (backends/cuda/layers/split_attention.py chooses them), and
+// WINDOWED where rows see only the first and the last positions, which adds an argument to it; for the cache, those of
+// kv.cuh.
 
 #include "combine.cuh"
 #include "state.cuh"
@@ -22,12 +22,12 @@
 constexpr int PREPARE_WARPS = 4;
 
 constexpr int NODE_TILES = ceil_div(GROUP, 16 * ROW_WARPS);  // tiles of 16 rows per row warp that hold one node
-// Of pieces of near parts, which many blocks have one of: where a block has several row warps, they share the rows of one
-// tile each.
+// For pieces of near parts, of which many blocks have one: where a block has several row warps, they share the rows of
+// one tile each.
 constexpr int NEAR_TILES = ROW_WARPS == 1 ? ROW_TILES : 1;
 constexpr int NEAR_ROWS = 16 * NEAR_TILES * ROW_WARPS;
-constexpr int FEW_TURNS = 2;  // where blocks need no more of such pieces alone, splits come in them too
-constexpr int PATH_BYTES = MAX_NODES + 128;                   // shared memory of attn_split before what attend takes
+constexpr int FEW_TURNS = 2;  // a block takes at most so many of these alone: then splits are divided into them too
+constexpr int PATH_BYTES = MAX_NODES + 128;                   // shared memory of attn_split, before that of attend
 static_assert(NEAR == ceil_div(MAX_NODES - 1, TILE) + 1, "tiles from near_tile(p) to that of p, both with them");
 static_assert(THREADS >= 64, "a thread for every row of a pass");
 static_assert(MAX_NODES <= 256 && TILE <= 128, "a path is bytes, and is read up to a tile past its end");
@@ -35,14 +35,15 @@ static_assert(MAX_NODES <= 256 && TILE <= 128, "a path is bytes, and is read up 
 // The first tile of a position's near keys.
 __device__ __forceinline__ int near_tile(int position) { return max(position - (MAX_NODES - 1), 0) / TILE; }
 
-// How many splits the tiles before `tile` are shared out to.
+// How many splits the tiles before `tile` are divided among.
 __device__ __forceinline__ int splits_of(int tile, int splits) { return min(ceil_div(tile, CHUNK), splits); }
 
-// The last tile not above `tile` that belongs to near part `part`; the tile's number alone says to which it belongs.
+// The last tile not above `tile` that belongs to near part `part`; the tile's number alone decides its part.
 __device__ __forceinline__ int tile_of(int part, int tile) { return tile - (tile - part + NEAR) % NEAR; }
 
-// Which positions a position sees apart from what a part and a tree decide: a base class, empty where there is no window. A
-// tile that no row of a part sees is not read; one that some row does not see leaves that row's bits as they are.
+// Which positions a position sees, before parts and the tree are considered: a base class, empty where there is no
+// window. A tile that no row of a part sees is not read; one that some row does not see leaves that row's bits as they
+// are.
 #ifdef WINDOWED
 struct Window {
     int size, sinks;  // as an argument of attn_split: the last `size` positions, the first `sinks`
@@ -50,10 +51,11 @@ struct Window {
     __device__ u64 shown(int position, int begin) const {
         return bit_range(0, sinks - 1 - begin) | bit_range(position - size + 1 - begin, 63);
     }
-    // Whether all positions up to `last` see all of the tile that begins there, and whether none from `first` on does.
+    // Whether all positions up to `last` see all of the tile that begins at `begin`, and whether none from `first` on
+    // does.
     __device__ bool shows(int last, int begin) const { return begin + TILE <= sinks || begin > last - size; }
     __device__ bool hides(int first, int begin) const { return begin >= sinks && begin + TILE <= first - size + 1; }
-    // The step of a split that is its `step`-th with a tile that some position from `first` on may see.
+    // The number of a split's `step`-th step, counting only those whose tile some position from `first` on may see.
     __device__ int step(const SplitTiles& tiles, int step, int first) const {
         const int before = tiles.from(ceil_div(sinks, TILE));
         return step < before ? step : max(tiles.from(max(first - size + 1, 0) / TILE), before) + step - before;
@@ -76,11 +78,12 @@ struct Tree {
     __device__ int position(int row) const { return length + st->depth[node0 + row]; }
     // Whether the row's ancestors are nodes 0, 1, 2, ..: its positions and their slots are the same.
     __device__ bool straight(int row) const { return st->depth[node0 + row] == node0 + row; }
-    // Tiles before this one hold no node but the root: all rows have them alike.
+    // Tiles before this one hold no node but the root: they are the same for all rows.
     __device__ int common() const { return (length + 1) / TILE; }
 };
 
-// What many rows of a pass see of one part, a split or a near part: of tiles that are not common, straight rows alone.
+// What many rows of a pass see of one part, a split or a near part. Tiles that are not common count for straight rows
+// only.
 struct SharedView : Window {
     Tree tree;
     SplitTiles tiles;
@@ -126,7 +129,7 @@ struct SharedView : Window {
     }
 };
 
-// What a node that is not straight sees of one of its tiles that are not common: `path` is its ancestor at each depth.
+// What a node that is not straight sees of one tile that is not common. `path` is its ancestor at each depth.
 struct NodeView : Window {
     int first, length, keys;
     const u8* path;
@@ -171,19 +174,19 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_prepare(
     );
 }
 
-// What there is to do for one kv head, and how much of it a block does.
+// The work for one kv head, and a block's share of it.
 struct Deal : Window {
     int length, live, near_blocks;
     int own;                    // nodes that are not straight, the last ones
     int far_rows;               // rows of a piece of a split
-    int from_first, from_last;  // pieces of the block: of splits, and of parts that follow any context
+    int from_first, from_last;  // pieces of the block: of splits, and of parts that exist at any context length
 
     __device__ Deal(const StepState* st, int node0, int rows, int splits, int straight, const Window& window)
         : Window(window), length(st->length), live(min(st->n - node0, rows)),
           near_blocks(ceil_div(live * GROUP, NEAR_ROWS)), own(live - straight) {
         const int block = blockIdx.x, blocks = gridDim.x, always = own + NEAR * near_blocks;
         const int far = splits_of(near_tile(length + node0 + live - 1), splits);
-        // A tile is read once for many rows where there are many; where there are few, more blocks have some of them.
+        // With many rows, a tile is read once for many of them; with few, they are spread over more blocks.
         far_rows = far * near_blocks + always <= FEW_TURNS * blocks ? NEAR_ROWS : ROWS;
         from_first = max(ceil_div(far_blocks() * far - block, blocks), 0);
         from_last = max(ceil_div(always - (blocks - 1 - block), blocks), 0);
@@ -192,7 +195,8 @@ struct Deal : Window {
 };
 static_assert(MAX_NODES + TILE + sizeof(Deal) <= PATH_BYTES, "room after the path");
 
-// One piece of a block's work. A function of its own: what a loop around it would keep in registers, attend needs.
+// One piece of a block's work. A separate function, because attend needs the registers that a loop around it would
+// hold.
 __device__ __attribute__((noinline)) void attend_piece(
     const StepState* st, int node0, int rows, int splits, int turn, const half* q, u8* k, u8* v, int slots,
     float* out, float2* stats
@@ -217,7 +221,7 @@ __device__ __attribute__((noinline)) void attend_piece(
         return;
     }
 
-    // The ancestor at a depth is the bit of the mask with as many below it.
+    // The ancestor at depth d is the mask's bit that has d set bits below it.
     const int row = deal->live + item, position = tree.position(row);
     const u64* const mask = st->mask[node0 + row];
     for (int node = threadIdx.x; node < MAX_NODES; node += THREADS) {
@@ -230,16 +234,17 @@ __device__ __attribute__((noinline)) void attend_piece(
     const PackedRows alone = {int(blockIdx.y), int(gridDim.y), rows * GROUP, row * GROUP, GROUP};
 #pragma unroll 1
     for (int tile = tree.common(); tile <= position / TILE; tile++) {
-        __syncthreads();  // the path is there, and all threads have finished the tile before
+        __syncthreads();  // the path is written, and all threads have finished the previous tile
         const int keys = deal->hides(position, tile * TILE) ? 0 : position + 1;
         const NodeView view(tile, tree.length, keys, path, *deal);
         attend<NODE_TILES>(view, alone, tile % NEAR, q, cache, tiles, out, stats);
     }
 }
 
-// Partial attention of all parts: see attend. Grid (any number of blocks, kv heads): blocks take pieces of work in turn,
-// from the first block on the splits of each block of rows, from the last block on the pieces that follow any
-// context: nodes that are not straight, near parts of each block of rows. One wave of blocks: each holds most of an SM.
+// Partial attention of all parts: see attend. Grid (any number of blocks, kv heads): blocks take pieces of work round
+// robin, from the first block on the splits of each block of rows, from the last block backwards the pieces that exist
+// at any context length: nodes that are not straight, near parts of each block of rows. One wave of blocks: each holds
+// most of an SM.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
     const StepState* st, int node0, int rows, int splits, const half* q, u8* k, u8* v, int slots,
     float* out, float2* stats
@@ -261,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
     __syncthreads();
 #pragma unroll 1
     for (int turn = 0; turn < deal->from_first + deal->from_last; turn++) {
-        if (turn) __syncthreads();  // all threads have finished the piece before
+        if (turn) __syncthreads();  // all threads have finished the previous piece
         attend_piece(st, node0, rows, splits, turn, q, k, v, slots, out, stats);
     }
 }

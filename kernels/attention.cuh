@@ -7,12 +7,12 @@
 // tensor cores' 16 rows are filled and a key is read once per row block. Inside a block, warp (r, c) of ROW_WARPS x
 // COLUMN_WARPS owns ROW_TILES tiles of 16 rows, and of each the c-th part of the tile's keys in Q K^T, then the c-th
 // part of the dimensions in P V; P passes through shared memory in between. Keys and values arrive by cp.async,
-// STAGES tiles in a ring, in the form of the cache; packed ones are converted to halves between there and the fragments, or
-// with UNPACK_ONCE once for all warps, into one or two tiles of halves next to the ring. With one stage K is loaded while
-// the block works on V, and V while it works on K.
+// STAGES tiles in a ring, in the form of the cache; packed ones are converted to f16 between shared memory and
+// the fragments, or with UNPACK_ONCE once for all warps, into one or two f16 tiles next to the ring. With one stage K
+// is loaded while the block works on V, and V while it works on K.
 //
-// Waits: a step has four barriers where K and V share a tile of halves, three where K of the next step is still being
-// loaded when P is complete, else two.
+// Waits: a step has four barriers where K and V share an f16 tile, three where K of the next step is still being loaded
+// when P is complete, else two.
 // Addresses: a lane's reads and writes are one offset, computed before the steps, plus constants (tiles.cuh).
 //
 // Bits: a row's keys are arranged in tiles by position. Its position alone decides which tiles it sees, which part each
@@ -23,7 +23,7 @@
 //
 // Bound by: bytes of K and V with a long context and few rows; latency under 1k positions; shared memory, of which Q's
 // fragments are half, from about 16 rows on. On an H200, 4 kv heads of 256, with its merge: 7 us at 200 positions; one row
-// at 32,768 takes 40 us, 8 rows 54, 24 rows 92, of q8_0 35, 60 and 103.
+// at 32,768 takes 40 us, 8 rows 54, 24 rows 92; with a q8_0 cache 35, 60 and 103.
 
 #pragma once
 
@@ -34,14 +34,14 @@ constexpr int MAX_PARTS = 64;
 constexpr int MERGE_WARPS = 4;
 
 // The tiles of one split. The first CHUNK of every split are adjacent, so that a short context makes few splits
-// with enough work each; the later ones go round, so that a long context is spread evenly.
+// with enough work each; the later ones are assigned round robin, so that a long context is spread evenly.
 struct SplitTiles {
     int split, splits;
 
     __device__ __forceinline__ int tile(int step) const {
         return step < CHUNK ? CHUNK * split + step : splits * step + split;
     }
-    // The first step whose tile is not below `first`: how many steps are below it.
+    // The first step whose tile is not below `first`, which is the number of steps below it.
     __device__ __forceinline__ int from(int first) const {
         if (CHUNK * (split + 1) > first) return max(0, first - CHUNK * split);
         return max(CHUNK, ceil_div(first - split, splits));
@@ -71,17 +71,17 @@ __device__ __forceinline__ PackedRows packed_rows(int rows, int live) {
 
 // Partial results of one part: `out` f32 [parts][kv heads][stride][HEAD_DIM], not yet divided by the weights, and
 // `stats` [parts][kv heads][stride]: the row's largest score (base 2) and its sum of weights, minus infinity and 0
-// where the row saw nothing; `out` then means nothing.
+// where the row saw nothing; `out` is then undefined.
 //
 // q f16 [kv heads][stride][HEAD_DIM], already times log2(e) / sqrt(HEAD_DIM); stride = GROUP * rows of the pass.
 // The cache is kv.cuh's; memory past the keys may hold anything. A block has THREADS threads and TILES tiles of 16 rows
 // per row warp; `shared`: see backends/cuda/layers/split_attention.py. `view`: the part, and which row sees what:
-//   step0, tile(step)    the tiles that are worked on, by number, from step0 on while they begin before `keys`
+//   step0, tile(step)    the tiles to process, by number, from step0 on while they begin before `keys`
 //   keys                 no row sees positions from here on
 //   order(begin)         which rows of the cache, counted from slot `begin`, are positions begin.. (tiles.cuh)
 //   open(begin)          every row sees all of the tile that begins there
 //   visible(row, begin)  bit i: the row sees position begin + i
-//   stores(row)          whether the row's result of this part is this block's to store
+//   stores(row)          whether this block stores the row's result of this part
 template <int TILES, class View>
 __device__ __forceinline__ void attend(
     const View& view, const PackedRows& rows, int part, const half* q, const KeyValues& cache, u8* shared, float* out,
@@ -130,7 +130,7 @@ __device__ __forceinline__ void attend(
         fetch_values(view.step0 + ahead);
     }
 
-    // Of each tile of 16 rows this thread has rows `quad` and quad + 8.
+    // This thread has rows `quad` and quad + 8 of each tile of 16 rows.
     const int row = 16 * TILES * row_warp, key = 8 * KEY_TILES * column_warp, dim = 8 * DIM_TILES * column_warp;
     Queries<TILES> queries(q_tile, row);
     const u32 p_at = chunk_offset<TILE>(row + quad, key / 8) + 4 * (lane % 4);
@@ -152,7 +152,8 @@ __device__ __forceinline__ void attend(
         if constexpr (KEY_HALVES) multiply_keys(scores, queries, keys, key);
         else multiply_packed_keys<KeyType>(scores, queries, stage(step), key);
     };
-    // Scores become minus infinity where the row does not see the key. The warp's largest of each row go to `tops`.
+    // Scores become minus infinity where the row does not see the key. The warp's maximum of each row is stored in
+    // `tops`.
     auto offer_tops = [&](Scores& scores, int step, float* tops) {
         const int begin = view.tile(step) * TILE;
         const bool open = view.open(begin);
@@ -179,7 +180,7 @@ __device__ __forceinline__ void attend(
                 if (lane % 4 == 0) tops[column_warp * HELD + at] = top;
             }
     };
-    // Weights of a step by the largest scores so far: P, and the sums so far on their new footing.
+    // Weights of a step relative to the largest scores so far: P, and the earlier sums rescaled to match.
     auto weigh = [&](const Scores& scores, const float* tops, half* p) {
 #pragma unroll
         for (int r = 0; r < TILES; r++)
@@ -189,16 +190,17 @@ __device__ __forceinline__ void attend(
                 float top = best[r][h];
 #pragma unroll
                 for (int c = 0; c < COLUMN_WARPS; c++) top = fmaxf(top, tops[c * HELD + at]);
-                // A row that has seen nothing yet stays at zero: never minus infinity less minus infinity.
+                // A row that has seen nothing yet stays at zero: never minus infinity minus minus infinity.
                 const float base = top == -INFINITE ? 0.0f : top;
                 const float carry = exp2f(best[r][h] - base);
                 best[r][h] = top;
-                // Rounded as it says here, however the compiler would put the rest together: see "Bits".
+                // Explicit rounding, so that the compiler does not fuse it differently: see "Bits".
 #pragma unroll
                 for (int s = 0; s < SHARES; s++) weight[r][h][s] = __fmul_rn(weight[r][h][s], carry);
 #pragma unroll
                 for (int t = 0; t < KEY_TILES; t++) {
-                    // Too small for a float, a weight is zero as a half, and in a sum that gets the 1 of the best key.
+                    // A weight too small for a float is zero in f16, and also in a sum that contains the 1 of the best
+                    // key.
                     const float left = exp2_or_zero(scores[r][t][2 * h] - base);
                     const float right = exp2_or_zero(scores[r][t][2 * h + 1] - base);
                     float& share = weight[r][h][t / (KEY_TILES / SHARES)];

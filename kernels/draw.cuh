@@ -1,13 +1,13 @@
 // How a row of logits becomes a draw, and what the kernels of a draw pass to each other.
 //
 // Three ways, by the knobs alone:
-//   LISTED  no more than MOST_LISTED tokens can be drawn: they lie in the blocks of 16 rows with the largest maxima (the
-//           head leaves these, logits.cu), so draw_list reads little else.
-//   FRONT   all tokens, or a beginning of the order of value (higher first, of equals the lower id) that top_k, top_p or
-//           min_p cut off. Whatever they cut, the token that is drawn has no token before it with a higher score: it is on
-//           the row's *front*, a dozen of a quarter million tokens. draw_list lists the first tokens of the order,
-//           draw_scan adds all others that score higher than any of these, draw_front takes the front of both, and
-//           draw_weights counts and weighs what precedes each of its tokens.
+//   LISTED  no more than MOST_LISTED tokens can be drawn: they are in the blocks of 16 rows with the largest maxima
+//           (the head writes these, logits.cu), so draw_list reads little else.
+//   FRONT   all tokens, or the first ones in order of value (higher first, of equals the lower id) that top_k, top_p or
+//           min_p keep. Whatever they cut, the token that is drawn has no token before it with a higher score: it is on
+//           the row's *front*, about a dozen of a quarter million tokens. draw_list lists the first tokens of the
+//           order, draw_scan adds all others that score higher than any of these, draw_front takes the front of both,
+//           and draw_weights counts and weighs what precedes each of its tokens.
 //   WHOLE   `sample` reads the whole row, as often as necessary: a large top_k with top_p. Also where a list or a front
 //           is too long, or rounding leaves the draw undecided. It compares exactly: the others give the same draw, or leave it to this.
 
@@ -22,35 +22,35 @@ constexpr int LIST = 2048;         // tokens of a list, at most; and tokens that
 constexpr int ANCHORS = 1024;      // blocks of 16 tokens whose best ones begin a front
 constexpr int FRONT_OF_ROW = 64;   // tokens of a front, at most
 
-// A count that is none: of tokens that are too many, or of a row with an infinite logit or one that is not a number.
+// Not a count: there are too many tokens, or the row has an infinite logit or a NaN.
 enum : int { TOO_LONG = -1, BROKEN_ROW = -2 };
 
 // What draw_list and draw_scan find in a row. During the scan, logits of penalised tokens are -inf.
 struct alignas(16) RowTokens {
     double penalised_value[HISTORY];  // by entry of the window of penalties
-    int penalised[HISTORY];           // ids, or -1 where another entry has it
-    float logit[HISTORY];             // as they were
+    int penalised[HISTORY];           // ids, or -1 for a repeat of another entry
+    float logit[HISTORY];             // unpenalised
     float value[LIST];
     int id[LIST];
     float added_value[LIST];
     int added_id[LIST];
     int window;                       // entries that are penalised
     int count;                        // listed
-    int added;                        // more than LIST where that is too little
+    int added;                        // more than LIST where that is too small
     float best;                       // the largest logit of the list; weights are exp((logit - best) / temperature)
-    float enough;                     // a score that the list has for sure
+    float enough;                     // a score that the list is certain to reach
     int unused[3];
 };
 
 // The front of a row.
 struct alignas(16) RowFront {
-    double value[FRONT_OF_ROW];  // exact: penalised tokens among them
+    double value[FRONT_OF_ROW];  // exact, penalised tokens included
     int id[FRONT_OF_ROW];
     int count;
     int unused[3];
 };
 
-// What part of DRAW_PART tokens precedes each token of the row's front, penalised tokens left out.
+// What precedes each token of the row's front within a part of DRAW_PART tokens, without penalised tokens.
 struct alignas(16) PartBefore {
     int count[FRONT_OF_ROW];
     float weight[FRONT_OF_ROW];
@@ -60,7 +60,7 @@ struct alignas(16) PartBefore {
 
 enum class Way { LISTED, FRONT, WHOLE };
 
-// top_k as it counts: 1 without a temperature, 0 where it cuts nothing off.
+// The effective top_k: 1 without a temperature, 0 where it cuts nothing off.
 __device__ __forceinline__ int kept_tokens(const StepState* st, int vocab) {
     return st->temperature > 0 ? (st->top_k < vocab ? st->top_k : 0) : 1;
 }
@@ -82,7 +82,8 @@ __device__ __forceinline__ float slack(float ratio) { return 5e-4f + 1e-6f * fab
 
 constexpr int BINS = 2048;
 
-// Sum over the block of everything before this thread; `total` of everything. `room`: scratch, a value per warp.
+// Sum over the block of everything before this thread; `total` of everything. `room`: scratch space, one value per
+// warp.
 template <int BLOCK, class T> __device__ __forceinline__ T block_sum_before(T mine, T& total, T* room) {
     T upto = mine;
 #pragma unroll

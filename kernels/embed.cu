@@ -1,9 +1,9 @@
-// Token rows out of the embedding matrix, which stays in the blocks of its GGUF file, as f32.
+// Token rows of the embedding matrix as f32; the matrix keeps the block format of its GGUF file.
 //
 // One thread per element: the matrix is too large to be worth another copy and a step reads a few rows of it. Bound by
 // latency. Share of bandwidth: not measured yet.
 //
-// Defines: FORMAT, the matrix's type as gguf.cuh spells it; WIDTH, elements of a row; SCALE, what they are multiplied by.
+// Defines: FORMAT, the matrix's type as gguf.cuh spells it; WIDTH, elements of a row; SCALE, their factor.
 
 #include "gguf.cuh"
 

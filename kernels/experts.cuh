@@ -1,11 +1,11 @@
-// A layer of experts: what was chosen for the rows of a pass, and how the products that follow find their work.
+// A layer of experts: the choices for the rows of a pass, and the list that the products after them work from.
 //
 // A pair is a row and one of the experts that it takes, rank by rank: pair = rank * ACTS_ROWS + row. The expert that
 // all rows take is the last rank, where there is one. Results of a pair are at rank * rows of the pass + row, so they
 // are partials like those of a split K: they are added in the order of ranks.
 //
 // An entry is a few pairs of one expert: the columns of one product. Entries are sorted by expert, pairs by row. Which
-// rows share an entry changes no bit: columns of a product do not touch each other.
+// rows share an entry changes no bit: columns of a product are independent.
 
 #pragma once
 
@@ -61,14 +61,14 @@ __device__ __forceinline__ u32 largest_of_warp(u32 v) {
 #endif
 }
 
-// A score as an integer of the same order; of a NaN the largest of all, so that it is chosen and shows in the result.
-// Nothing becomes 0.
+// A score as an integer of the same order; a NaN becomes the largest of all, so that it is chosen and shows
+// in the result. No score becomes 0.
 __device__ __forceinline__ u32 ordered(float score) {
     const u32 bits = __float_as_uint(score);
     return score != score ? 0xffffffffu : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// Of a lane's keys, largest first; equal ones keep their order, since only neighbours change places.
+// Sorts a lane's keys, largest first; equal ones keep their order, since only neighbours are swapped.
 template <int COUNT> __device__ __forceinline__ void sort_keys(u32 (&key)[COUNT], int (&at)[COUNT]) {
 #pragma unroll
     for (int turn = 0; turn < COUNT; ++turn) {
@@ -83,8 +83,8 @@ template <int COUNT> __device__ __forceinline__ void sort_keys(u32 (&key)[COUNT]
     }
 }
 
-// Up to as many scores a lane has its keys sorted. More keys and their places would not fit the registers of a thread
-// of `route`: they stay where they are, and each rank reads all of them.
+// Up to this many scores, a lane sorts its keys. More keys and their places would not fit the registers of a thread
+// of `route`: they stay unsorted, and each rank reads all of them.
 constexpr int MOST_SORTED = 8;
 
 // What a lane gets of a row: the expert of its rank, and that expert's weight.
@@ -93,8 +93,9 @@ struct Choice {
     float weight;
 };
 
-// Chooses the BEST best of COUNT scores of a row, of equal ones the lower expert: lane r gets the choice of rank r. The
-// whole warp calls. Weights are shares of the softmax over the chosen scores, or with OF_ALL over all, times `scale`.
+// Chooses the BEST largest of COUNT scores of a row, of equal ones the lower expert: lane r gets the choice of rank r.
+// The whole warp calls. Weights are shares of the softmax over the chosen scores, or with OF_ALL over all, times
+// `scale`.
 template <int COUNT, int BEST, bool OF_ALL>
 __device__ __forceinline__ Choice choice_of_row(const float* scores, float scale) {
     constexpr int EACH = ceil_div(COUNT, WARP);  // a lane's: neighbours, so a lower lane has lower experts
@@ -145,7 +146,7 @@ __device__ __forceinline__ Choice choice_of_row(const float* scores, float scale
 #pragma unroll
         for (int i = 0; i < EACH; ++i) sum += expf(score[i] - most);
         sum = warp_sum(sum);
-    } else if constexpr (OF_ALL) {  // of many scores none is held for this alone
+    } else if constexpr (OF_ALL) {  // many scores are not kept in registers just for this
 #pragma unroll 1
         for (int i = lane * EACH; i < min(COUNT, (lane + 1) * EACH); ++i) sum += expf(scores[i] - most);
         sum = warp_sum(sum);

@@ -1,7 +1,7 @@
 // experts_in: gate and up of the chosen experts, for the rows that take them.
 //
 // Activations are gathered by address: column c of a product is row pair[c] of what the norm wrote. Weights are found
-// by the list, so nothing is read before `route` has ended; what follows may begin after that, and may read the
+// through the list, so nothing is read before `route` has ended. Later kernels may begin after that, and may read the
 // list at once. Bound by memory. Defines: see experts_stream.cuh; CHOOSES where the row of a pass of one is routed
 // here, and then EXPERTS, USED, SHARED and ALL of router.cu.
 
@@ -59,8 +59,8 @@ struct OneRow {
     ExpertEntry entry[USED + SHARED_EXPERTS];
 };
 
-// What `route` leaves of one row, made by every thread block for itself: that is quicker than waiting for another
-// kernel. The first one tells experts_out.
+// What `route` computes for one row, computed by every thread block itself: that is quicker than waiting for another
+// kernel. The first block stores it for experts_out.
 __device__ __forceinline__ const ExpertWork* choose_for_row(
     const float* scores, float scale, bool live, ExpertWork* work, float* weights) {
     __shared__ OneRow own;
@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_in(
 
 #else
 
-// acts_q8/f16: activations of up to 64 rows; the form that no matrix needs may be null. out f32 [pair's place]
+// acts_q8/f16: activations of up to 64 rows; a form that no matrix needs may be null. out f32 [pair's place]
 // [launch.stride]. Shared memory: 1,024 B per warp, then tiles_k * bytes of a staged tile.
 extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_in(
     const ExpertLaunch launch, const ExpertWork* work, const u8* acts_q8, const u8* acts_f16, float* out, int rows) {

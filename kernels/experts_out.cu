@@ -1,12 +1,12 @@
 // experts_out: down of silu(gate) * up, times the pair's weight.
 //
-// A block makes the activations of its entries itself, from what experts_in left: a launch less, and the time that they
-// take is that of its first weights. Bound by memory. Defines: see experts_stream.cuh.
+// A block computes the activations of its entries itself, from the output of experts_in. This saves a launch, and
+// overlaps with the loading of its first weights. Bound by memory. Defines: see experts_stream.cuh.
 
 #include "experts_stream.cuh"
 #include "partials.cuh"
 
-// silu(gate) * up of pairs, from what experts_in left: f32 [place of the pair][stride], gate before up.
+// silu(gate) * up of pairs, from the output of experts_in: f32 [place of the pair][stride], gate before up.
 struct SwigluOfPairs {
     const float* inner;
     int rows, stride;

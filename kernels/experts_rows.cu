@@ -1,11 +1,11 @@
-// experts_rows: a prompt's chunk times the matrices of its experts; pairs_swiglu: silu(gate) * up of what came of that.
+// experts_rows: a prompt's chunk times the matrices of its experts; pairs_swiglu: silu(gate) * up of the result.
 //
 // A task is 256 rows of one matrix of one entry: a warp has two blocks of 16 rows and all columns of the entry. Weights
-// become halves in registers, rounded once from f32 as `dequant` does; 256 k of the entry's rows are in shared memory, the
-// next 256 are being copied. Sums are f32 over all of K, in one order; columns do not touch each other.
+// are converted to f16 in registers, rounded once from f32 as `dequant` does; 256 k of the entry's rows are in shared
+// memory while the next 256 are copied. Sums are f32 over all of K, in one order; columns are independent.
 //
-// A fragment's k are in the order of the formats: lane t of a quad has k 4 t .. + 3 of 16, so its halves of a column are
-// neighbours in shared memory.
+// A fragment's k are in the order of the formats: lane t of a quad has k 4 t .. + 3 of 16, so its f16 values of a
+// column are neighbours in shared memory.
 //
 // Defines: WITH_<name> of the formats.
 
@@ -15,7 +15,7 @@
 
 constexpr int ROWS_WARPS = 8, ROWS_THREADS = ROWS_WARPS * WARP, ROWS_BLOCKS = 2;  // blocks of 16 rows of a warp
 constexpr int TASK_BLOCKS = ROWS_WARPS * ROWS_BLOCKS;
-constexpr int COLUMN_BYTES = 2 * TILE_K + 32;  // of a column in shared memory: eight columns meet all banks
+constexpr int COLUMN_BYTES = 2 * TILE_K + 32;  // of a column in shared memory: eight columns cover all banks
 constexpr int STAGE_BYTES = CHUNK_COLUMNS * COLUMN_BYTES;
 constexpr int COLUMN_BLOCKS = CHUNK_COLUMNS / 8;
 
@@ -47,7 +47,7 @@ __device__ __forceinline__ void halves_of(
         for (int r = 0; r < 2; ++r) {
             float minimum = 0.0f;
             if constexpr (F::MINIMUM) {
-                // The pair of subs 2 t, 2 t + 1 is with lane t of the quad.
+                // Lane t of the quad holds the pair of subs 2 t, 2 t + 1.
                 const u32 pair = __shfl_sync(FULL_WARP, scales.minimum[r], (lane_id() & ~3) | sub >> 1);
                 minimum = scales.minimum_scale[r] * half_bits_float(u16(pair >> (16 * (sub & 1))));
             }
@@ -63,7 +63,7 @@ __device__ __forceinline__ void halves_of(
     }
 }
 
-// Start copying k [k0, k0 + TILE_K) of the entry's rows; what is past the last row or k becomes zeros.
+// Start copying k [k0, k0 + TILE_K) of the entry's rows; past the last row or k there are zeros.
 __device__ __forceinline__ void stage_rows(
     u8* to, const half* x, int stride, const int* order, const ChunkEntry& entry, int k0, int width) {
     constexpr int CHUNKS = TILE_K / 8;
@@ -90,7 +90,7 @@ template <class F>
 __device__ __forceinline__ void multiply_rows(
     const RowsJob& job, const ExpertKind& kind, const ExpertMatrix& matrix, const ChunkEntry& entry, int panel, u8* shared) {
     using Unit = typename F::Unit;
-    constexpr bool AHEAD = sizeof(Unit) <= 32;  // units of halves fill the registers as they are
+    constexpr bool AHEAD = sizeof(Unit) <= 32;  // f16 units already fill the registers
     const int lane = lane_id(), g = lane >> 2, t = lane & 3, tiles_k = kind.tiles_k;
     const int last = min(job.first_block + job.blocks, matrix.blocks) - 1;
     const int block = job.first_block + panel * TASK_BLOCKS + warp_id() * ROWS_BLOCKS;
@@ -128,7 +128,7 @@ __device__ __forceinline__ void multiply_rows(
 #pragma unroll
             for (int i = 0; i < ROWS_BLOCKS; ++i) {
                 if constexpr (AHEAD) {
-                    // Behind the last tile the same one is requested again, and not used.
+                    // After the last tile the same one is requested again, and not used.
                     const u8* from = u + 1 < TILE_UNITS || k + 1 == tiles_k ? tile[i] : tile[i] + F::BYTES;
                     F::load_unit(next[i], from, (u + 1) % TILE_UNITS, lane);
                 } else {
@@ -156,7 +156,7 @@ __device__ __forceinline__ void multiply_rows(
         }
 #pragma unroll
         for (int i = 0; i < ROWS_BLOCKS; ++i) tile[i] += F::BYTES;
-        __syncthreads();  // the next turn writes where this one read
+        __syncthreads();  // the next iteration writes where this one read
     }
     const int half_of = (kind.matrix[0].blocks + (kind.matrices > 1 ? kind.matrix[1].blocks : 0)) * TILE_ROWS / 2;
 #pragma unroll
@@ -226,8 +226,9 @@ extern "C" __global__ void __launch_bounds__(ROWS_THREADS, 1) experts_rows(
     }
 }
 
-// rows f16 [place][stride]: gate, and `width` further up, become silu(gate) * up where gate was; those of the expert that all
-// rows take, after `routed` * *count places, are `shared` wide. Grid (stride / 2 / (8 * ROWS_THREADS), rounded up; places).
+// rows f16 [place][stride]: gate, and `width` further up, become silu(gate) * up in place of gate; those of the expert
+// that all rows take, after `routed` * *count places, are `shared` wide. Grid (stride / 2 / (8 * ROWS_THREADS), rounded
+// up; places).
 extern "C" __global__ void __launch_bounds__(ROWS_THREADS) pairs_swiglu(
     const int* count, half* rows, int stride, int routed, int ranks, int width, int shared
 ) {

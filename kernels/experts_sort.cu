@@ -1,5 +1,5 @@
-// choose: the experts of every row of a prompt's chunk; sort: the rows of each expert side by side, in entries of at most
-// 64 (experts_rows.cuh); combine: what experts made of a row, added to it.
+// choose: the experts of every row of a prompt's chunk; sort: the rows of each expert grouped together, in entries of
+// at most 64 (experts_rows.cuh); combine: the experts' outputs for a row, added to it.
 //
 // Defines: EXPERTS, USED, SHARED, ALL as in router.cu; WIDTH, elements of a row of the output, a multiple of 8.
 
@@ -31,7 +31,7 @@ extern "C" __global__ void choose(const int* count, const float* scores, float s
 }
 
 // One block of SORT_THREADS. order int [rows * RANKS]: the row at each place; places int [rows][RANKS]: the place of each
-// pair. In which order an expert has its rows changes no bit.
+// pair. The order of an expert's rows changes no bit.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort(
     const int* count, const u16* chosen, ChunkWork* work, int* order, int* places
 ) {
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort(
     const int rows = *count, pairs = rows * USED;
     for (int pair = thread; pair < pairs; pair += SORT_THREADS) atomicAdd(&next[chosen[pair]], 1);
     __syncthreads();
-    // Rows and entries of the experts before mine.
+    // Rows and entries of the experts before this thread's.
     const int mine = thread < EXPERTS ? next[thread] : 0, entries = ceil_div(mine, CHUNK_COLUMNS);
     int sum[2] = {mine, entries};
 #pragma unroll

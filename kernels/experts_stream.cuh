@@ -1,16 +1,16 @@
 // Products by the matrices of experts, for the rows that take them (experts_in.cu, experts_out.cu).
 //
-// A launch processes the entries of a pass (experts.cuh), which the device itself has written: the grid is constant,
-// and its thread blocks take equal shares of the blocks of 16 rows that there are. Tiles, formats and products are
+// A launch processes the entries of a pass (experts.cuh), which the device itself has written. The grid is constant,
+// and its thread blocks take equal shares of all blocks of 16 rows. Tiles, formats and products are
 // matmul.cuh's.
 //
 // The K of a block of rows has `split` parts, and its sum is that of the parts in order: this depends on the shape of the
-// matrix alone, so a pair has the same bits whatever else the pass holds. Where there is little to do, as many warps
-// share a block of rows, and the first of them adds up what the others found; else each warp has its own and takes one
-// part after the other, without waiting for anyone.
+// matrix alone, so a pair has the same bits whatever else the pass holds. Where there is little work, `split`
+// warps share a block of rows, and the first of them adds the sums of the others; else each warp has its own block and
+// takes one part after the other, without waiting for other warps.
 //
-// An entry's activations are staged when its first rows begin, while these are under way: for all of K, in the columns
-// of the entry.
+// An entry's activations are staged when its first rows begin, while their weights are being loaded: for all of K, in
+// the columns of the entry.
 //
 // Defines: see matmul.cuh; WARPS of a block; PER_SM blocks that share a multiprocessor.
 
@@ -20,11 +20,11 @@
 #define AHEAD_BYTES 96  // leaves registers for walking the list
 #include "matmul.cuh"
 
-constexpr u32 ALONE_FROM = 2;  // blocks of rows per warp of the grid, from which on none is shared
+constexpr u32 ALONE_FROM = 2;  // from this many blocks of rows per warp of the grid on, none is shared
 
 static_assert(COLUMN_BLOCKS == 1 && COLUMNS <= ENTRY_COLUMNS, "the columns of an entry");
 
-// Which matrix of which entry: what is not kept in registers while tiles stream is found by it again.
+// Which matrix of which entry: all that is not kept in registers while tiles stream is looked up by it.
 struct Run {
     int entry;         // in the list
     int kind, matrix;  // in the launch
@@ -67,7 +67,7 @@ struct PairSink {
 struct Walk {
     Run run;
     bool alone;              // whether a warp has blocks of 16 rows of its own
-    int at, end;             // of the blocks of 16 rows of all entries, those that are this thread block's
+    int at, end;             // this thread block's share of the blocks of 16 rows of all entries
     int shared, of_all;      // entries of the expert that all rows take, and their blocks of rows
     int first, blocks;       // of the run, in the matrix
     int entry, tables;       // whose activations are staged, and the format whose tables are
@@ -84,13 +84,13 @@ __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u
     u8* const staged = shared + SLOTS_BYTES;
     const Run& run = walk.run;
     const int lane = lane_id();
-    // Powers of two, so that nothing is divided while weights are waited for.
+    // Powers of two, so that there are no divisions while weights are loading.
     const auto together = [&] { return walk.alone ? 1 : job.kind(run).split; };
     const auto part = [&] { return warp_id() & (together() - 1); };
     const auto side_by_side = [&] { return WARPS >> exponent_of(together()); };
     const auto tiles_k = [&] { return job.kind(run).tiles_k; };
     const auto part_end = [&](int index) { return tiles_k() * (index + 1) >> exponent_of(job.kind(run).split); };
-    int block = walk.first + (warp_id() >> exponent_of(together()));  // of 16 rows, mine
+    int block = walk.first + (warp_id() >> exponent_of(together()));  // of 16 rows, this warp's
     const int end = walk.first + walk.blocks;
     const int k0 = together() > 1 ? part_end(part() - 1) : 0, k1 = together() > 1 ? part_end(part()) : tiles_k();
     const u8* tile = job.matrix(run).weights + job.entry(run).expert * job.matrix(run).step +
@@ -111,7 +111,7 @@ __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u
 
 #pragma unroll 1
     for (int turn = 0; turn * side_by_side() < walk.blocks; ++turn, block += side_by_side()) {
-        float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // nothing, whatever is added
+        float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // zero: adding it changes nothing
         if (block < end) {
             Accumulator acc = {};
             int index = part(), border = part_end(index);
@@ -134,7 +134,7 @@ __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u
             }
         }
         if (together() > 1) {
-            // Two sets of slots: what is read now is not written before the barrier after the next.
+            // Two sets of slots: those read now are not written until after one more barrier.
             float4* slot = (float4*)shared + ((turn & 1) * WARPS + warp_id()) * WARP + lane;
             if (part() > 0) *slot = make_float4(total[0], total[1], total[2], total[3]);
             __syncthreads();
@@ -190,7 +190,7 @@ __device__ __forceinline__ void stream_experts(const Job& job, const Input& inpu
     }
 #pragma unroll 1
     for (;;) {
-        __syncthreads();  // the run before is complete: its staged activations are no longer read
+        __syncthreads();  // the previous run is complete: its staged activations are no longer read
         if (threadIdx.x == 0) {
             const int at = walk.at += walk.blocks;
             Run run;

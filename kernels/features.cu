@@ -20,8 +20,8 @@ extern "C" __global__ void keep_features(
         make_uint2(pack_half2(x.x * HEADROOM, x.y * HEADROOM), pack_half2(x.z * HEADROOM, x.w * HEADROOM));
 }
 
-// The residual after every accepted node, and its token, to the place of its position: features f32 [node][width], hidden
-// f32 [slots][width], tokens [slots]; width a multiple of 4. Grid (quads / threads, rows).
+// Stores the residual after every accepted node, and its token, at the place of its position: features f32
+// [node][width], hidden f32 [slots][width], tokens [slots]; width a multiple of 4. Grid (quads / threads, rows).
 extern "C" __global__ void keep_hidden(
     const StepState* st, const float* features, float* hidden, int* tokens, int width, int slots
 ) {
@@ -35,7 +35,7 @@ extern "C" __global__ void keep_hidden(
     if (quad == 0) tokens[slot] = st->token[node];
 }
 
-// All that was pending is in the drafter's cache. One thread.
+// Records that all pending features are in the drafter's cache. One thread.
 extern "C" __global__ void features_taken(StepState* st) {
     pdl_launch();
     pdl_wait();

@@ -1,5 +1,5 @@
-// Pending features are stored as halves of a sixteenth of their value: the residual stream of a large model may exceed the
-// range of halves. Twin: HEADROOM of backends/cuda/chunk.py.
+// Pending features are stored in f16 as a sixteenth of their value: the residual stream of a large model may exceed the
+// range of f16. Twin: HEADROOM of backends/cuda/chunk.py.
 
 #pragma once
 

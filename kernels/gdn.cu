@@ -9,7 +9,7 @@
 constexpr int PREPARE_WARPS = 8;
 static_assert(NODES <= 32 * PREPARE_WARPS, "a thread per row");
 constexpr int TURNS = ceil_div(NODES, PREPARE_WARPS);  // nodes of a warp
-constexpr int LOADED = TURNS < 4 ? TURNS : 4;          // of those, how many are loaded together
+constexpr int LOADED = TURNS < 4 ? TURNS : 4;          // how many of those are loaded together
 
 __device__ __forceinline__ float4 multiply_add(float4 x, float4 w, float4 sum) {
     return make_float4(
@@ -21,7 +21,7 @@ __device__ __forceinline__ float4 multiply_add(float4 x, float4 w, float4 sum) {
 // along the parents, SiLU, l2 norms, gates.
 //
 // One block per head of q, k or v (DIM channels); a warp takes every 8th node, a lane 4 channels. A block owns its
-// channels from the partials to the state, so nothing here is exchanged between blocks. The block of a value head also
+// channels from the partials to the state, so blocks exchange nothing. The block of a value head also
 // computes its beta and its decay factors. Bound by latency: what does not depend on the step's state is loaded
 // before the state is known. In a step of the 27B on an H200: 3.3 us with one row, 5.5 us with 16, 8 us with 64.
 //
@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
         past[warp][lane] = commits ? conv_after_path(st, early_path, conv, inputs, warp, channel)
                                    : *(const float4*)(conv + warp * CHANNELS + channel);
     }
-    __syncthreads();  // the last pass's inputs and the old state have been read: this pass may write over them
+    __syncthreads();  // the last pass's inputs and the old state have been read: this pass may overwrite them
 
     if (value_head >= 0 && own < live) decay[(u64)(half * V_HEADS + value_head) * capacity + node0 + own] = factor;
     if (commits && warp < PAST) *(float4*)(conv + warp * CHANNELS + channel) = past[warp][lane];
@@ -124,8 +124,8 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
     }
 }
 
-// The heads' outputs to ssm_out: RMSNorm over each head times silu(z), as activations. A warp takes two heads (256
-// elements) of a row. Bound by latency: 1.3 us alone with one row, 3.7 us with 64, most of it hidden in a step.
+// Converts the heads' outputs to activations for ssm_out: RMSNorm over each head times silu(z). A warp takes two heads
+// (256 elements) of a row. Bound by latency: 1.3 us alone with one row, 3.7 us with 64, most of it hidden in a step.
 //
 // grid (groups / warps of a block, rounded up; rows). attn_gate begins at column gate_at of the partials.
 extern "C" __global__ void gdn_out(

@@ -2,16 +2,16 @@
 //
 // Per value head, with S_p the state (DIM x DIM, k by v) of the node's parent, or the committed one at the root:
 //     u = beta (v - a S_p^T k),   o = a S_p^T q + (q k) u,   S = a S_p + k u^T,   a = e^g the node's decay factor
-// The committed state after an accepted path is S of its last node, made again from k, u and a of the path's nodes by
+// The committed state after an accepted path is S of its last node, recomputed from k, u and a of the path's nodes by
 // the same operations. That commit waits for the first pass of the next step, which has S in registers anyway.
 //
 // Memory of one layer; `capacity` nodes, as many as the widest pass has rows, or a multiple of ROWS:
 //     S     f32 [V_HEADS][DIM][DIM]                 conv  f32 [3][CHANNELS], the last inputs, oldest first
 //     k     f32 [2][K_HEADS][capacity][DIM]         inputs f32 [capacity][CHANNELS], of the convolution
 //     u     f32 [V_HEADS][capacity][DIM]            decay f32 [2][V_HEADS][capacity], a
-// k and decay are double: while a block of gdn_recurrence still commits from the last step's rows, another kernel has
-// written this step's. A step writes the half st->parity and finds the last step's rows in the other one; accept turns
-// st->parity over at its very end. All else is read and written by the same block.
+// k and decay have two buffers: while a block of gdn_recurrence still commits from the last step's rows, another kernel
+// has written this step's. A step writes the half st->parity and finds the last step's rows in the other one; accept
+// flips st->parity at its very end. All else is read and written by the same block.
 // Memory of one pass, shared by all layers, ROWS rows:
 //     q     f32 [K_HEADS][ROWS][DIM]    v f32 [V_HEADS][ROWS][DIM]    beta f32 [V_HEADS][ROWS]
 //     out   f32 [ROWS][V_HEADS][DIM]
@@ -37,7 +37,7 @@ __device__ __forceinline__ int live_rows(const StepState* st, int node0, int row
 // ---- The convolution's state --------------------------------------------------------------------------------------
 
 // The last PAST inputs along the pending path, 4 channels of the t-th; short paths reach into the old state. The whole
-// warp calls: `path` holds the first WARP entries of the path, one per lane, so that asking for the path need not wait
+// warp calls: `path` holds the first WARP entries of the path, one per lane, so that loading the path need not wait
 // for its length.
 __device__ __forceinline__ float4 conv_after_path(
     const StepState* st, int path, const float* conv, const float* inputs, int t, int channel

@@ -1,11 +1,11 @@
-// The gated delta net over many rows, 64 at a time: prompts. The tree form of gdn.cuh with a chain for a tree, of which
-// all but the state is done for every chunk side by side:
+// The gated delta net over many rows, 64 at a time: prompts. The tree form of gdn.cuh for a chain. All but the
+// state is computed for all chunks in parallel:
 //     T = (I + diag(beta) (strict D * K K^T))^-1,  W = T diag(beta e^G) K,  U0 = T diag(beta) V,  P = D * Q K^T
 // and then chunk after chunk, with the state in registers:
 //     U = U0 - W S,   O = diag(e^G) Q S + P U,   S = e^{G_64} S + K^T diag(e^{G_64 - G}) U
 //
-// Q, K, V, W, U, P and the state's copy that is multiplied are f16, sums and the state itself f32. Rows past the last have
-// beta 0, decay 0 and zeros, so they change nothing.
+// Q, K, V, W, U, P and the copy of the state used in products are f16, sums and the state itself f32. Rows past the
+// last have beta 0, decay 0 and zeros, so they change nothing.
 //
 // Memory, `rows` a multiple of CHUNK: q, k f16 [K_HEADS][rows][DIM]; v, w f16 [V_HEADS][rows][DIM]; p f16
 // [V_HEADS][rows][CHUNK]; decay (G, summed within a chunk), beta f32 [V_HEADS][rows]; out f16 [rows][V_HEADS][DIM].
@@ -35,7 +35,7 @@ constexpr int PREPARE_WARPS = 8;
 constexpr int WARP_ROWS = CHUNK / PREPARE_WARPS;
 
 // Convolution, SiLU, l2 norms and gates, of gridDim.x heads from `head0` on, counted over q, k and v. A block has one of
-// them and one chunk; a warp 8 rows that follow each other, a lane 4 channels. qkv f32 [rows][gridDim.x * DIM]; gates f32
+// them and one chunk; a warp has 8 consecutive rows, a lane 4 channels. qkv f32 [rows][gridDim.x * DIM]; gates f32
 // [rows][alpha of each head, beta of each head]. Grid (heads, chunks), block 256.
 extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS) gdn_rows(
     const int* count, int head0, const float* qkv, const float* gates, const float* conv_weight, const float* ssm_a,
@@ -113,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS) gdn_rows(
     totals[1] = (float)total;
 }
 
-// ---- Chunks side by side -------------------------------------------------------------------------------------------
+// ---- Chunks in parallel --------------------------------------------------------------------------------------------
 
 constexpr int SOLVE_THREADS = 128;
 constexpr int SYSTEM_STRIDE = CHUNK + 4;
@@ -178,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(SOLVE_THREADS) gdn_solve(
                 *(u32*)(p + ((u64)head * rows + first + i) * CHUNK + j) = pack_half2(seen[0], seen[1]);
             }
     }
-    __syncthreads();  // the system is there, the queries are not needed any more
+    __syncthreads();  // the system is written, and the queries are no longer needed
     copy_tile<CHUNK, DIM, SOLVE_THREADS>(other, v + value_at, DIM);
     cp_async_commit();
 
@@ -245,7 +245,7 @@ constexpr int SCAN_THREADS = 256;
 constexpr int SLICE = 64;  // columns of a head's state in one block
 constexpr int STAGE_HALVES = 3 * CHUNK * DIM + CHUNK * CHUNK + CHUNK * SLICE + 2 * CHUNK;
 
-// What one chunk brings: W, Q, K, P, the slice of U0, and G.
+// What is loaded for one chunk: W, Q, K, P, the slice of U0, and G.
 struct Stage {
     half *w, *q, *k, *p, *u;
     float* total;
@@ -307,7 +307,7 @@ extern "C" __global__ void __launch_bounds__(SCAN_THREADS) gdn_scan(
                 *(u32*)to = pack_half2(state[t][2 * h], state[t][2 * h + 1]);
             }
         cp_async_wait<0>();
-        __syncthreads();  // the chunk and the state are there; everyone is done with the chunk before
+        __syncthreads();  // the chunk and the state are written; all warps are done with the previous chunk
         if (STAGES > 1) fetch(chunk + 1);
 
         float known[4][4] = {}, o[4][4] = {};  // W S, Q S
@@ -340,9 +340,9 @@ extern "C" __global__ void __launch_bounds__(SCAN_THREADS) gdn_scan(
                 o[t][2 * h] *= carried, o[t][2 * h + 1] *= carried;
             }
         }
-        __syncthreads();  // U is there
+        __syncthreads();  // U is written
 
-        // The state first: the next chunk waits for it.
+        // The state first, since the next chunk waits for it.
         const float kept = expf(last);
 #pragma unroll
         for (int t = 0; t < SLICE / 8; t++)

@@ -1,5 +1,5 @@
-// The pending commits of all layers and nothing else: before a state is read, saved or left. The caller sets
-// st->pending to 0 afterwards. It runs whether the turn has stopped or not.
+// Runs the pending commits of all layers and nothing else, before a state is read, saved or discarded. The caller sets
+// st->pending to 0 afterwards. It also runs after the turn has stopped.
 //
 // Blocks of one layer: first as gdn_recurrence's, for the state; then one per head of q, k and v, for the
 // convolution's. Bound by the state's bytes. Defines: those of gdn_state.cuh.

@@ -1,6 +1,6 @@
 // The order in which gdn_recurrence visits the nodes of a pass, once for all layers. Format: gdn_order.cuh.
 //
-// A pass visits its own nodes and, of earlier passes, their ancestors. Bound by latency: every thread reads every
+// A pass visits its own nodes, and their ancestors from earlier passes. Bound by latency: every thread reads every
 // node, one thread per node. Defines: those of gdn.cuh.
 
 #include "gdn.cuh"

@@ -1,7 +1,7 @@
-// In which order a pass of the gated delta net visits a tree: what gdn_order writes and gdn_recurrence follows.
+// The order in which a pass of the gated delta net visits a tree: gdn_order writes it and gdn_recurrence follows it.
 //
-// Depth first: a node's own children without children first, which need its state but leave it as it is; then the
-// others, those with fewer nodes first and the one with most last. A state is kept only where a second child with
+// Depth first. A node's childless children come first: they need its state but do not change it. Then come the
+// others, by increasing number of nodes below them. A state is kept only where a second child with
 // children follows, so no more than log2(nodes) states are kept at a time, each in its `level`.
 
 #pragma once
@@ -9,12 +9,12 @@
 #include "state.cuh"
 
 struct Visit {
-    // LEAF: its output, from the state that there is. INNER: then also its state. REPLAY: a node of an earlier pass;
+    // LEAF: its output, from the current state. INNER: also its state. REPLAY: a node of an earlier pass;
     // its state alone.
     enum Kind { LEAF = 0, INNER = 1, REPLAY = 2 };
     static constexpr int NO_LEVEL = 255;
 
-    int node, load, keep, kind;  // `load`: the level to take the state from first; `keep`: to put it to at last
+    int node, load, keep, kind;  // `load`: the level to load the state from first; `keep`: where it is saved at the end
 
     __device__ __forceinline__ static Visit of(u32 bits) {
         return {int(bits & 255), int(bits >> 8 & 255), int(bits >> 16 & 255), int(bits >> 24)};
@@ -25,4 +25,4 @@ struct Visit {
 };
 static_assert(MAX_NODES <= 256, "a node is 8 bits");
 
-constexpr int ORDER_INTS = 1 + MAX_NODES;  // how many visits, then these
+constexpr int ORDER_INTS = 1 + MAX_NODES;  // the number of visits, then the visits

@@ -1,22 +1,22 @@
 // The gated delta rule for all rows of a pass: the plain recurrence, node by node, the state in registers. Layouts and
 // formulas: gdn.cuh.
 //
-// A warp owns its columns of one key head's states from reading them to the outputs and waits for other warps only
-// for what all share:
-//   1. S to registers, all else to shared memory, in flight together; only the pending path waits for the step's state
-//   2. q_i k_i of every row, shared out to the warps
-//   3. the pending path, node by node, when S is there, and S back to memory
+// A warp owns its columns of one key head's states from load to output, and waits for other warps only for shared
+// data:
+//   1. load S to registers and all else to shared memory, together; only the pending path waits for the step's state
+//   2. q_i k_i of every row, divided among the warps
+//   3. the pending path, node by node, once S is loaded; then S is stored back to memory
 //   4. the nodes, in the order of gdn_order: K S and Q S of the parent's state (a lane holds 16 rows of its columns,
 //      the 8 segments of a row are summed by shuffles), u, o, and where children follow the node's own state
-// A state that a second child needs is put to its level: the first SHARED_LEVELS are in shared memory, the others in
+// A state that a second child needs is saved in its level: the first SHARED_LEVELS are in shared memory, the others in
 // `levels`, which stays in the L2. Ancestors from earlier passes are replayed with their k, u and a.
 //
 // Bits: a dot product over DIM is the sum of 8 segments, each in order, the segments in a fixed tree, and a state is
 // one multiplication and one fma away from its parent's. So a node's output and state depend on its path alone, and are
-// what decoding that path one by one gives: whatever the other rows, NODES, the order or the shape of the blocks.
+// what decoding that path one by one gives: whatever the other rows, NODES, the order and the shape of the blocks are.
 //
-// Bound by: the state's bytes with one row, from 8 rows on the instructions that a node costs a warp, on the scheduler
-// with most of them: about 100 per column of a lane and 35 more. A block should have an SM to itself.
+// Bound by: with one row, the state's bytes; from 8 rows on, a warp's instructions per node, on the scheduler with the
+// most of them: about 100 per column of a lane, plus 35. A block should have an SM to itself.
 //
 // Defines: those of gdn_state.cuh; NODES, rows of the pass; SHARED_LEVELS.
 
@@ -54,8 +54,8 @@ __device__ __forceinline__ void load_state(StateTile& tile, const float4* level,
     }
 }
 
-// q_i k_i of all rows, a few of them at a time so that their sums travel together. Rows that are not live hold
-// anything. A single row every warp makes for itself.
+// q_i k_i of all rows, a few of them at a time so that their shuffles overlap. Rows that are not live hold
+// arbitrary data. With a single row every warp computes it itself.
 __device__ __forceinline__ void row_dots(float* dots, const float4* k_rows, const float4* q_rows, int warp) {
     constexpr int TURNS = NODES == 1 ? 1 : ceil_div(NODES, WARPS), TOGETHER = TURNS < 4 ? TURNS : 4;
     const int lane = lane_id(), first = NODES == 1 ? 0 : warp;
@@ -80,14 +80,14 @@ __device__ __forceinline__ void row_dots(float* dots, const float4* k_rows, cons
     }
 }
 
-// What all visits of a lane share.
+// A lane's data that all visits share.
 struct Lane {
     const float4 *k_rows, *q_rows;
     const float* values;   // v_rows from this lane's first column on
     const float2* gates;
     const float* dots;
     Place place;
-    float* to[RUNS];       // where this lane's results of row 0 go: u in segment 0, o in segment 1
+    float* to[RUNS];       // where this lane stores its results of row 0: u in segment 0, o in segment 1
     int to_row, segment;
 
     // This segment's part of a row of K or Q.
@@ -105,7 +105,7 @@ template <int OFFSET> __device__ __forceinline__ void add_segments(float (&sum)[
 }
 
 // A node of this pass: u and o from its parent's state, and where INNER the state becomes its own. Only K S is waited
-// for: all else stands where its sums travel between the lanes.
+// for: all else is computed while its sums are shuffled between lanes.
 template <bool INNER> __device__ __forceinline__ void run_node(
     const Lane& lane, StateTile& tile, const float4 (&key)[4], int row
 ) {
@@ -150,8 +150,8 @@ template <bool INNER> __device__ __forceinline__ void run_node(
     }
 }
 
-// grid (K_HEADS * SLICES), block THREADS. s, u, k, decay, q, v, beta, out: see gdn.cuh; order: of gdn_order, which the
-// pass of a single row that is a tree's root does without; levels: float4 [levels past the shared ones][4 COLUMNS]
+// grid (K_HEADS * SLICES), block THREADS. s, u, k, decay, q, v, beta, out: see gdn.cuh; order: from gdn_order, not
+// needed by the pass of a single row that is a tree's root; levels: float4 [levels past the shared ones][4 COLUMNS]
 // [threads of the grid]. A pass takes the nodes node0.., node0 a multiple of 64; only the pass of node0 = 0 commits.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     const StepState* st, int node0, const u32* order, float* s, const float* k, float* u, const float* decay,
@@ -180,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     const int live = live_rows(st, node0, NODES);
     const float* const k_head = k + (u64)(half * K_HEADS + key_head) * capacity * DIM;
     const float* const all_decay = decay + (u64)half * V_HEADS * capacity;
-    // Rows that are not live hold anything: no visit leads to them.
+    // Rows that are not live hold arbitrary data: no visit reads them.
 #pragma unroll
     for (int turn = 0; turn < ceil_div(NODES, WARPS); turn++) {
         const int row = warp + turn * WARPS, column = block_column() + 4 * lane;
@@ -207,20 +207,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
         for (int i = threadIdx.x; i < node0 + NODES; i += THREADS) visits[i] = order[1 + i];
     }
     if (live <= 0) return;
-    __syncthreads();  // the path is there
+    __syncthreads();  // the path is loaded
     const Staged staged = Staged::in(shared + LEVELS_AT);
     const float* const last_k = k + (u64)((half ^ 1) * K_HEADS + key_head) * capacity * DIM;
     const float* const last_decay = decay + (u64)(half ^ 1) * V_HEADS * capacity;
     if (pending > 0) staged.copy(st, path, 0, min(BATCH, pending), last_k, u, last_decay, capacity);
     cp_async_wait<0>();
-    __syncthreads();  // all rows are there
+    __syncthreads();  // all rows are loaded
     row_dots(dots, k_rows, q_rows, warp);
     if (pending > 0) {
         apply_path(tile, place, staged, st, path, pending, last_k, u, last_decay, capacity);
         tile.store(s, place);
     }
     if constexpr (NODES == 1) __syncwarp();
-    else __syncthreads();  // the dots are there, and the staged rows are done with
+    else __syncthreads();  // the dot products are written, and the staged rows are no longer needed
 
     Lane mine{k_rows, q_rows, v_rows + warp * 4 * COLUMNS + PAIR * (lane & 3), gates, dots, place};
     mine.segment = segment;
@@ -229,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     for (int r = 0; r < RUNS; r++) {
         mine.to[r] = segment == 0 ? u + place.at(r, capacity, node0) : out + place.head(r) * DIM + place.column[r];
     }
-    // The rows of a node are loaded at the end of the visit before; those that are replayed come from memory.
+    // The rows of a node are loaded at the end of the previous visit; those of replayed nodes come from global memory.
     float4 key[4];
     u32 bits = visits[0];
     if (Visit::of(bits).kind != Visit::REPLAY) mine.fetch(k_rows, Visit::of(bits).node - node0, key);

@@ -1,10 +1,10 @@
-// The recurrent state in registers and its one step, S := a S + k u^T: one code for every node that gdn_recurrence
-// runs, for its commits and for gdn_flush, so that all of them leave the same bits.
+// The recurrent state in registers and its one step, S := a S + k u^T. Every node of gdn_recurrence, its commits and
+// gdn_flush use this same code, so that all of them give the same bits.
 //
 // The columns of a key head's value heads, HEADS * DIM of them, are numbered one head after the other; column c is of
 // value head key_head + c / DIM * K_HEADS. A block holds WIDTH of them, a warp 4 COLUMNS, a lane 16 rows of COLUMNS:
 //     rows 16 * segment .. with segment = lane / 4, columns in RUNS runs of PAIR neighbours
-// so that one read of a row of K, spread over the segments, meets all the state that a lane has. How the columns are
+// so that one read of a row of K, spread over the segments, serves all the state that a lane has. How the columns are
 // assigned to lanes, warps and blocks does not change a bit: no sum crosses columns.
 //
 // Defines: K_HEADS, V_HEADS; COLUMNS of a lane, WARPS of a block.

@@ -1,5 +1,5 @@
-// Keys or values as the upper halves of floats. They become halves where they are read: their eight bits fit, and no
-// key or value is past the range of halves.
+// Keys or values as the upper halves of floats. They are converted to f16 where they are read: their eight bits fit,
+// and no key or value exceeds the range of f16.
 
 #pragma once
 

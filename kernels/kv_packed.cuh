@@ -1,9 +1,9 @@
-// Keys or values as small codes under a scale per 32 numbers: the types q8_0, q5_0, q4_0 and tq3_0.
+// Keys or values as small codes with a scale per 32 numbers: the types q8_0, q5_0, q4_0 and tq3_0.
 //
 // A row is: the codes' LOW bits, element e of group j in byte e of a run of 32 bytes that 8 / LOW groups share, the
 // first of them in the lowest bits; HIGH words of 32 bits per group, one for each further bit; a half per group. A
-// number is (code - ZERO) * scale, all in halves: the code's byte under the exponent of 1024 is 1024 + code, from which
-// 1024 + ZERO is taken off exactly. With CENTRED zero is between the two middle codes, so codes count in half scales.
+// number is (code - ZERO) * scale, all in f16: the code's byte below the exponent of 1024 is 1024 + code, from which
+// 1024 + ZERO is subtracted exactly. With CENTRED zero is between the two middle codes, so codes count in half scales.
 // A lane of the warp that stores a row has element e = lane of every group.
 
 #pragma once
@@ -16,7 +16,7 @@ template <int LOW, int HIGH, bool CENTRED, int REACH, bool TURNED> struct KvPack
     static constexpr int LOADED = 2 + (SHARED + 1) / 2 + HIGH * SHARED;  // words of Loaded
     static constexpr int PLANES = WARP * RUNS, SCALES = PLANES + 4 * HIGH * GROUPS;
     static constexpr int BYTES = ceil_div(SCALES + 2 * GROUPS, 16) * 16;
-    static constexpr int STRIDE = BYTES;  // a tile is one piece of memory there as here
+    static constexpr int STRIDE = BYTES;  // a tile is one contiguous range of memory on both sides
     static constexpr bool HALVES = false, ROTATED = TURNED;
     static constexpr int CODES = 1 << (LOW + HIGH);
     static constexpr float ZERO = CENTRED ? 0.5f * (CODES - 1) : 0.5f * CODES;
@@ -65,7 +65,7 @@ template <int LOW, int HIGH, bool CENTRED, int REACH, bool TURNED> struct KvPack
 
     // Four codes, a byte each, from their bytes in a run and, of a type with a plane, their four bits of it.
     static __device__ __forceinline__ u32 codes(u32 bytes, int group, u32 bits) {
-        constexpr int UP = CENTRED ? 1 : 0;  // centred codes are doubled, on their way
+        constexpr int UP = CENTRED ? 1 : 0;  // centred codes are doubled here
         static_assert(LOW < 8 || !CENTRED, "whole bytes have no room for that");
         u32 found = bytes;
         if constexpr (LOW < 8) {
@@ -104,7 +104,7 @@ template <int LOW, int HIGH, bool CENTRED, int REACH, bool TURNED> struct KvPack
         unpack(to, bytes, group, plane(row, group) >> 8 * part, scales(row, row, group));
     }
 
-    // What `eights` needs of a run, in few loads: groups that share bytes have their words and scales side by side.
+    // What `eights` needs of a run, in few loads: groups that share bytes have adjacent words and scales.
     struct Loaded {
         uint2 bytes;
         u32 planes[HIGH ? SHARED : 1], scales[(SHARED + 1) / 2];

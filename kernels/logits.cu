@@ -1,12 +1,12 @@
-// The head's logits, with what a search for the best needs: matmul with one k_part whose finished rows also leave, per
-// column and block of 16 rows, their maximum, so that a search for the best of a row reads a sixteenth of it.
+// The head's logits and their block maxima: matmul with one k_part, which also stores the maximum of each column over
+// each block of 16 finished rows. A search for the best of a row then reads a sixteenth of it.
 //
-// Bound by memory as head_argmax is, and by what matmul is bound by above 16 columns.
+// Bound by memory as head_argmax is; above 16 columns as matmul is.
 //
 // launch   one segment, one k_part
 // logits   f32 [columns][launch.stride]
 // maxima   f32 [columns][launch.stride / 16]: rows past the last are left out; a logit that is not a number counts as
-//          infinite, so that it does not lose quietly
+//          infinite, so that it is not hidden
 // sums     with SUMS: f32 like `maxima`: sum over a block's rows of exp((logit - its maximum) * inv_tree_temperature)
 // All of them: columns 8 * column_block .. + COLUMNS are written.
 //
@@ -15,7 +15,7 @@
 #include "matmul_launch.cuh"
 #include "state.cuh"
 
-// Lanes of fragment row g keep what column block g leaves, columns 2t and 2t + 1 of it.
+// Lanes of fragment row g keep the results of column block g, columns 2t and 2t + 1 of it.
 struct BlockSink {
     static constexpr bool TAKES_ROWS = false;
     PartialSink logits;
@@ -26,7 +26,7 @@ struct BlockSink {
     static __device__ __forceinline__ float candidate(float logit) { return logit == logit ? logit : INFINITE; }
 
 #ifdef LOGIT_SCALE
-    // Of a head that says so: a factor, then a soft limit, none where it is 0.
+    // For heads that define them: a factor, then a soft limit, none where it is 0.
     static __device__ __forceinline__ float shape(float logit) {
         constexpr float CAP = SOFTCAP;
         const float scaled = logit * float(LOGIT_SCALE);
@@ -65,7 +65,7 @@ struct BlockSink {
                 }
                 if (g == b) most[c] = best;
 #ifdef SUMS
-                // Of a block without a number there is none; infinite ones make the sum no number.
+                // Of a block without a number there is none; infinite ones make the sum a NaN.
                 float total = upper > -INFINITE ? __expf((upper - best) * scale) : 0.0f;
                 total += lower > -INFINITE ? __expf((lower - best) * scale) : 0.0f;
 #pragma unroll

@@ -1,9 +1,9 @@
-// The Markov head of DSpark: a bias over the draft vocabulary by the token before a position, w2 times w1's row of it, and
-// the confidence head next to it.
+// The Markov head of DSpark: a bias over the draft vocabulary that depends on the previous token, w2 times that token's
+// row of w1, and the confidence head next to it.
 //
-//   markov_bias    once per position, in their order: candidates.cu chooses by what it leaves, and so the token before the
-//                  next position
-//   markov_scores  once: of all candidates below all those of the position before, as pairs.cu does for a selector
+//   markov_bias    once per position, in order: candidates.cu chooses from its output the token before the next
+//                  position
+//   markov_scores  once: all candidates below all those of the previous position, as pairs.cu does for a selector
 //
 // markov_bias reads all of w2, so it is bound by memory; markov_scores by latency. Shares of bandwidth: not measured yet.
 //
@@ -14,7 +14,7 @@
 
 constexpr int BIAS_WARPS = 8, BLOCK = 16, EACH = ceil_div(RANK, WARP);
 
-// What w1's row of a token is multiplied by: `scale` is null where the file has none.
+// The factor of a token's row of w1: `scale` is null where the file has none.
 __device__ __forceinline__ float factor(const float* scale) { return scale ? *scale : 1.0f; }
 
 // The scores `logits` of draft position `position` with the bias, as head_logits leaves logits: `biased` [vocab], and the
@@ -57,7 +57,8 @@ extern "C" __global__ void __launch_bounds__(WARP* BIAS_WARPS) markov_bias(
 
 // As pair_scores of pairs.cu. rows [depths][PAIR_CANDIDATES] is w2's row of each candidate; normed f32 [depths][WIDTH] the
 // positions' final normed hiddens; confidence [CONFIDENCE] and offset (null for none) are the confidence head. Where there
-// is one, the best candidate below a token is as likely as it says, and the others share the rest as they did.
+// is one, the best candidate below a token gets its probability, and the others share the rest in unchanged
+// proportions.
 extern "C" __global__ void __launch_bounds__(PAIR_THREADS) markov_scores(
     const StepState* st, const int* ids, const int* rows, const float* marginal, const float* scale, const float* normed,
     const float* confidence, const float* offset, const u8* above, const u8* below, Pairing* out

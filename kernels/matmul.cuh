@@ -2,12 +2,12 @@
 //
 // A block owns rows [first, first + rows) (in blocks of 16) x k [k0, k0 + kn) (in tiles of 256). The rectangle is a
 // linear list of super-tiles, k fastest, cut evenly between WARPS warps; a warp reads its tiles straight from global
-// memory into registers, SLOTS units ahead of their use, each reloaded as soon as it is expanded. Activations of the k
-// k_part (acts.cuh) are staged in shared memory first; weights are under way before the previous kernel has ended.
+// memory into registers, SLOTS units ahead of their use, each reloaded as soon as it is expanded. Activations of the
+// k_part (acts.cuh) are staged in shared memory first; weights are requested before the previous kernel has ended.
 //
 // Sums: per tile (or span of it, acts.cuh) integers, or floats per sub, then one float per tile. A block of rows finished inside one warp
 // enters the sink at once. Otherwise the warp that began it keeps its part in registers and, after one barrier, adds
-// the parts that the following warps left in their shared slots, in order. Nothing of this depends on COLUMNS: a column's
+// the parts that the following warps left in their shared slots, in order. None of this depends on COLUMNS: a column's
 // bits are the same at every width.
 //
 // COLUMNS: columns of this pass, 1..64. WARPS: per block. ACTS_F16: activations in half precision for all formats.
@@ -35,7 +35,8 @@ static_assert(PREFETCH <= 32, "a lane asks for one tile");
 
 constexpr int MATMUL_THREADS = WARPS * 32;
 constexpr int COLUMN_BLOCKS = ceil_div(COLUMNS, 8);
-// Units in registers ahead of their use. A wide pass takes so long over one that two suffice, and needs registers.
+// Units in registers ahead of their use. A wide pass takes so long per unit that two suffice, and it needs the
+// registers.
 constexpr int MOST_SLOTS = COLUMN_BLOCKS <= 4 ? 4 : 2;
 constexpr int HEAD_AT = COLUMN_BLOCKS <= 4 ? 0 : 2;  // the unit during which the next header is requested
 
@@ -55,7 +56,7 @@ template <class F> struct Meeting {
     static constexpr bool PAIRED = SIDE_BY_SIDE && !F16_ACTS;  // columns are pairs of planes
     static constexpr int SPAN_UNITS = TILE_UNITS / (F16_ACTS ? 1 : SPANS);
     static constexpr int BLOCK = F16_ACTS ? ACTS_F16_BLOCK : ACTS_Q8_BLOCK;
-    static constexpr int SECOND = F16_ACTS ? 0 : PLANE_BITS ? ACTS_Q8_BLOCK : SPANS == 2 ? 32 : 0;  // and of it second one
+    static constexpr int SECOND = F16_ACTS ? 0 : PLANE_BITS ? ACTS_Q8_BLOCK : SPANS == 2 ? 32 : 0;  // and in its second
     static constexpr int SCALES = F16_ACTS ? ACTS_F16_SCALES : ACTS_Q8_SCALES;
     static constexpr int STAGE = COLUMN_BLOCKS * (BLOCK + SECOND);  // bytes per 256 k
     static constexpr int WANTED = F::SLOTS < MOST_SLOTS ? F::SLOTS : MOST_SLOTS;
@@ -80,7 +81,7 @@ template <class F> struct Ahead {
 #pragma unroll
         for (int u = 0; u < SLOTS; ++u) F::load_unit(unit[u], tile, u, lane);
     }
-    // Unit u of `tile` has been used: fetch what comes SLOTS units later, of this tile or of the next.
+    // Unit u of `tile` has been used: load the unit that comes SLOTS later, of this tile or of the next.
     template <bool MORE> __device__ __forceinline__ void refill(int u, const u8* tile, const u8* next, int lane) {
         if (u + SLOTS < TILE_UNITS) {
             F::load_unit(unit[u % SLOTS], tile, u + SLOTS, lane);
@@ -92,7 +93,7 @@ template <class F> struct Ahead {
 
 __device__ __forceinline__ uint4 shared_words4(const u8* at) { return *(const uint4*)at; }
 
-// Four signed bytes as two pairs of halves: a byte b becomes 1024 + (b + 128), less 1152.
+// Four signed bytes as two pairs of f16: a byte b becomes 1024 + (b + 128), minus 1152.
 __device__ __forceinline__ void signed_bytes_to_halves(u32 word, u32& low, u32& high) {
     const u32 biased = word ^ 0x80808080u;
     const half2 offset = as_half2(0x64806480u);
@@ -163,8 +164,8 @@ template <class F> __device__ __forceinline__ const float* column_scales(const u
     return (const float*)(acts + (span ? ACTS_Q8_SECONDS + column_block * M::SECOND : column_block * M::BLOCK + M::SCALES));
 }
 
-// Sums of a span of a tile to take(column block, i, value, factor of the column), and zeros in their place. Paired columns:
-// lane t of the quad holds a row's column t, as if it were column 2 t.
+// Passes the sums of a span of a tile to take(column block, i, value, factor of the column), and resets them to zero.
+// Paired columns: lane t of the quad holds a row's column t, as if it were column 2 t.
 template <class F, class Sum, class Take>
 __device__ __forceinline__ void take_sums(
     Sum (&sum)[COLUMN_BLOCKS][4], const typename F::Scales& scales, int span, const u8* acts, int lane, Take&& take) {
@@ -176,7 +177,7 @@ __device__ __forceinline__ void take_sums(
         const u8* block = acts + b * M::BLOCK;
         float minimum[4];
         if constexpr (F::MINIMUM) {
-            // Subs 2 t and 2 t + 1 are the lane's: of two spans the first has those of lanes 0 and 1 of a quad.
+            // The lane has subs 2 t and 2 t + 1: with two spans, the first has those of lanes 0 and 1 of a quad.
             const bool mine = SPANS == 1 || M::F16_ACTS || t >> 1 == span;
             const u32 a[2] = {mine ? scales.minimum[0] : 0, mine ? scales.minimum[1] : 0};
             const int at = M::PAIRED ? 16 * (lane >> 3) + 4 * t : 4 * lane;
@@ -201,7 +202,7 @@ __device__ __forceinline__ void take_sums(
     }
 }
 
-// Finished rows to the sink, columns 2 t and 2 t + 1 with lane t of a quad.
+// Passes finished rows to the sink; lane t of a quad has columns 2 t and 2 t + 1.
 template <class F, class Sink> __device__ __forceinline__ void deliver(Sink&& sink, int row0, const Accumulator& acc) {
     if constexpr (Meeting<F>::PAIRED) {
         Accumulator spread = {};
@@ -214,8 +215,8 @@ template <class F, class Sink> __device__ __forceinline__ void deliver(Sink&& si
     }
 }
 
-// One super-tile, whose sums go to take(span, column block, i, value, factor of the column). `acts`: the staged block of
-// its 256 k. MORE: meanwhile the next tile's weights are requested.
+// One super-tile, whose sums are passed to take(span, column block, i, value, factor of the column). `acts`: the staged
+// block of its 256 k. MORE: meanwhile the next tile's weights are requested.
 template <class F, bool MORE, class Take>
 __device__ __forceinline__ void multiply_tile(
     Ahead<F>& ahead, const u8* tile, const u8* next, const u8* acts, int lane, Take&& take) {
@@ -223,7 +224,7 @@ __device__ __forceinline__ void multiply_tile(
     using Sum = typename SumType<M::INTEGER>::Type;
     typename F::Scales scales = F::decode(ahead.head, lane);
     if constexpr (PLANE_BITS > 0 && !M::F16_ACTS) {
-        // Sums of high codes count in units of what the lower plane meets.
+        // Sums of high codes are in units of the codes that multiply the lower plane.
         constexpr float UNIT = F::CODES == Codes::HIGH ? 1 << PLANE_BITS : 1;
         scales.d[0] *= UNIT, scales.d[1] *= UNIT;
     }
@@ -307,7 +308,7 @@ __device__ __forceinline__ void stage_blocks(u8* to, const u8* from, int kn, int
     }
 }
 
-// Activations that a kernel before has made of all rows; `column_block`: the first of this pass.
+// Activations that an earlier kernel has computed for all rows; `column_block`: the first of this pass.
 struct StoredActs {
     const u8 *q8, *f16;
     int column_block;
@@ -345,7 +346,7 @@ struct Rectangle {
     int k0, kn;          // tiles of 256
 };
 
-// Stages the activations of a rectangle where an earlier one of the same part of K has not left them; a barrier follows.
+// Stages the activations of a rectangle unless an earlier one of the same part of K has already; a barrier follows.
 template <class F, class Acts>
 __device__ __forceinline__ void stage_once(const Acts& acts, u8* staged, const Rectangle& part, Staged& form) {
     constexpr Staged FORM = Meeting<F>::F16_ACTS ? Staged::F16 : Staged::Q8;
@@ -361,8 +362,8 @@ __device__ __forceinline__ int warp_begin(int tiles, int warp) { return int(unsi
 
 // Stream a rectangle; sink(first row of the block of 16, acc) receives each finished block, in order within a warp.
 // `slots`: WARPS * COLUMN_BLOCKS * 512 B of shared memory, `staged`: kn * STAGE B, which an earlier rectangle of the
-// same k_part may have left as `form` says. `acts`: StoredActs, or what makes them (swiglu_matmul.cu). All threads of
-// the block call.
+// same k_part may have left as `form` says. `acts`: StoredActs, or an object that computes them (swiglu_matmul.cu). All
+// threads of the block call.
 template <class F, class Acts, class Sink>
 __device__ __forceinline__ void stream_rectangle(
     const Rectangle& part, const Acts& acts, float* slots, u8* staged, Staged& form, Sink&& sink) {
@@ -416,7 +417,7 @@ __device__ __forceinline__ void stream_rectangle(
             ++block;
         }
     }
-    bool owner = false;  // of a block that later warps go on with
+    bool owner = false;  // of a block that later warps continue
     if (begin < end) {
         multiply_tile<F, false>(ahead, tile, tile, staged + k * M::STAGE, lane, Added{acc});
         owner = !continued && k + 1 < kn;

@@ -1,11 +1,11 @@
-// A rectangle of super-tiles where shared memory is too small for all activations of its k: they go by in chunks.
+// A rectangle of super-tiles where shared memory is too small for all activations of its k: they are staged in chunks.
 //
 // A warp takes whole blocks of 16 rows, up to WARPS at the same time, in as many rounds as the rectangle needs.
 // All warps go along k in step, CHUNK tiles at a time: one buffer is read while the next chunk is copied into the other.
 // So a pass of any width reads each weight once, and few parts of K are enough. Activations come from the L2 again in
 // every round.
 //
-// Sums: a block of rows is one warp's from its first k to its last, in order. Nothing of this depends on CHUNK or COLUMNS.
+// Sums: a block of rows is one warp's from its first k to its last, in order. None of this depends on CHUNK or COLUMNS.
 //
 // CHUNK: tiles of 256 k per chunk. Shared memory: 2 * CHUNK staged tiles.
 
@@ -13,7 +13,7 @@
 
 #include "matmul.cuh"
 
-// See stream_rectangle. `form` says whether the kernel before has been waited for.
+// See stream_rectangle. `form` says whether the previous kernel has been waited for.
 template <class F, class Sink>
 __device__ __forceinline__ void stream_in_chunks(
     const Rectangle& part, const StoredActs& acts, u8* staged, Staged& form, Sink&& sink) {
@@ -21,7 +21,7 @@ __device__ __forceinline__ void stream_in_chunks(
     const int lane = lane_id(), warp = warp_id(), kn = part.kn;
     // Rounds are even, so that the last one is not left to a few warps.
     const int rounds = ceil_div(part.rows, WARPS), side_by_side = ceil_div(part.rows, rounds);
-    const int mine = warp < side_by_side ? ceil_div(part.rows - warp, side_by_side) : 0;  // rounds with a block for me
+    const int mine = warp < side_by_side ? ceil_div(part.rows - warp, side_by_side) : 0;  // rounds with a block for this warp
     const u32 to_next_round = u32(side_by_side * part.tiles_k - kn + 1) * F::BYTES;
     const u8* tile = part.weights + (size_t(part.first + warp) * part.tiles_k + part.k0) * F::BYTES;
 
@@ -42,7 +42,7 @@ __device__ __forceinline__ void stream_in_chunks(
 #pragma unroll 1
         for (int k = 0; k < kn; k += CHUNK, turn ^= 1) {
             cp_async_wait<0>();
-            __syncthreads();  // the chunk is there, and the other buffer is no longer read
+            __syncthreads();  // the chunk is loaded, and the other buffer is no longer read
             const int next_k = k + CHUNK < kn ? k + CHUNK : 0;
             if (next_k > 0 || round + 1 < rounds) {
                 acts.stage<F>(buffer[turn ^ 1], part.k0 + next_k, min(CHUNK, kn - next_k));
@@ -51,7 +51,7 @@ __device__ __forceinline__ void stream_in_chunks(
             if (round >= mine) continue;
             const u8* staged_tile = buffer[turn];
             const u8* const end = staged_tile + min(CHUNK, kn - k) * M::STAGE;
-            // Behind the very last tile the same one is requested again, and not used.
+            // After the very last tile the same one is requested again, and not used.
             const u32 behind_chunk = next_k > 0 ? F::BYTES : round + 1 < mine ? to_next_round : 0;
 #pragma unroll 1
             for (; staged_tile < end; staged_tile += M::STAGE) {

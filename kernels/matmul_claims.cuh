@@ -1,9 +1,9 @@
 // One row: the warps of a block take tiles as they become free.
 //
-// With equal shares the warps of a block end up to 3 us apart, of 8 to 25 us, and while the last ones run the memory is
-// not kept busy. Here the next free warp takes the next tile, and each tile's sums go to shared memory. When all are
-// there, a thread adds the tiles of a row in the order and in the groups of stream_rectangle: the same bits. A warp claims
-// a tile while it works on the one before the last, so weights are requested as early as there.
+// With equal shares the warps of a block finish up to 3 us apart, out of 8 to 25 us, and the last ones alone do not
+// keep the memory busy. Here the next free warp takes the next tile, and each tile's sums go to shared memory. When all
+// are stored, a thread adds the tiles of a row in the order and in the groups of stream_rectangle: the same bits. A
+// warp claims a tile while it works on the one before the last, so weights are requested equally early.
 //
 // On an H200, whole steps of one row against equal shares: the 27B 1.9 % faster, the 8B 1.2 % (docs/RESULTS.md).
 //
@@ -18,7 +18,7 @@ static_assert(COLUMNS == 1, "the sums of all tiles of one column fit shared memo
 // Scales of activations per tile.
 template <class F> constexpr int TILE_SPANS = TILE_UNITS / Meeting<F>::SPAN_UNITS;
 
-// See stream_rectangle, but with sink.one(row, value). Behind the staged activations there is space for the sums, 64 B
+// See stream_rectangle, but with sink.one(row, value). After the staged activations there is space for the sums, 64 B
 // per tile and span.
 template <class F, class Acts, class Sink>
 __device__ __forceinline__ void stream_claimed(
@@ -45,7 +45,7 @@ __device__ __forceinline__ void stream_claimed(
 #endif
 
     prepare(F{});
-    if (form != Staged::NONE) __syncthreads();  // the sums of the rectangle before have been read
+    if (form != Staged::NONE) __syncthreads();  // the sums of the previous rectangle have been read
     if (threadIdx.x == 0) claimed = 2 * WARPS;
     stage_once<F>(acts, staged, part, form);
     __syncthreads();

@@ -1,4 +1,5 @@
-// Who does what in a launch of matmul or head: several matrices of the same K, shared out by parts of K and blocks of rows.
+// Work distribution in a launch of matmul or head: several matrices of the same K, divided by parts of K and blocks of
+// rows.
 //
 // Written by backends/cuda/plan.py, which gives each thread block its share by bytes. Passed by value: a thread block
 // finds its share without a read from global memory. Until then no weight can be requested, so there is one table entry to
@@ -36,7 +37,7 @@ struct MatmulLaunch {
     Segment segment[MAX_SEGMENTS];
     int segments, tiles_k, split_k, stride, blocks;  // of rows, over all segments
     u32 per_part;                                    // 2^32 / split_k, rounded up
-    Share share[MAX_GRID + 1];                       // the one behind the last is of part split_k
+    Share share[MAX_GRID + 1];                       // the one after the last is of part split_k
 
     // The first tile of a part of K.
     __device__ __forceinline__ int k_begin(int part) const {
@@ -49,7 +50,7 @@ template <class Sink> constexpr bool TAKES_ROWS = Sink::TAKES_ROWS;
 template <class Sink> constexpr bool TAKES_ROWS<Sink&> = TAKES_ROWS<Sink>;
 
 // The thread block's pieces of one format, one after another: visit(segment, Rectangle, k_part). A piece is found from
-// the table each time: what is not kept costs no registers while a piece streams.
+// the table each time: so it costs no registers while a piece streams.
 template <class Visit>
 __device__ __forceinline__ void for_each_piece(const MatmulLaunch& launch, int format, Visit&& visit) {
 #pragma unroll 1
