@@ -1,1 +1,1 @@
-"""What ends an answer, or its reasoning, besides the model: loops and a budget of thinking. No torch here."""
+"""Guards end an answer, or its reasoning: loops and a thinking budget. No torch here."""

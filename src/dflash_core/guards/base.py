@@ -1,4 +1,4 @@
-"""The seam between a runner and what watches over an answer."""
+"""The interface between a runner and the guards of an answer."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from dflash_core.events import GuardEvent
 
 @dataclass(frozen=True, slots=True)
 class Intervention:
-    """What happens where an answer has halted: `tokens` are said in the model's place; without any, it ends there."""
+    """The action where an answer has halted: `tokens` are inserted in the model's place; without any, the answer
+    ends."""
 
     event: GuardEvent
     tokens: tuple[int, ...] = ()
 
 
 class Guard(Protocol):
-    """Watches one answer, token by token. What it decides depends on the tokens alone, never on how they came in steps.
+    """Watches one answer, token by token. Its decisions depend on the tokens alone, not on how steps grouped them.
 
-    Steps of a card are under way before the ones before them were seen, so a limit that comes up in mid-answer leaves
-    them room: it is LAG tokens after the token that brought it up, or further.
+    On a card, steps are queued before the results of earlier ones are known. So a limit found in mid-answer is at least
+    LAG tokens after the token that caused it.
     """
 
     @property
@@ -30,12 +31,12 @@ class Guard(Protocol):
 
     @property
     def intervention(self) -> Intervention | None:
-        """What to do after the last token, where decoding has halted; None to go on, because what the limit stood for
-        is over."""
+        """The action after the last token, where decoding has halted; None to continue, because the reason for the
+        limit no longer holds."""
 
     def see(self, tokens: Sequence[int], *, said: bool = False) -> None:
-        """The answer goes on with `tokens`; `said`: they are an intervention's."""
+        """The answer continues with `tokens`; `said`: they are an intervention's."""
 
 
 LAG = 160
-"""Tokens between a finding and what comes of it: more than steps under way can commit."""
+"""Tokens between a finding and its action: more than steps under way can commit."""

@@ -1,8 +1,8 @@
-"""Whether a text goes round in circles, told from the ids of its tail alone.
+"""Detects whether a text repeats itself, from the ids of its tail alone.
 
 Three triggers, in this order: the tail repeats with a period; most of it is made of runs that occur again and again;
-it uses next to no different tokens. A passage that is written twice is a draft and its copy, so runs count from their
-third time on.
+it uses next to no different tokens. A passage that occurs twice may be a draft and its copy, so runs count from the
+third occurrence on.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 WINDOW = 2048
-"""Tokens of the tail that are looked at."""
+"""Tokens of the tail that are checked."""
 COVERAGE = 768  # tokens that a loop has to fill
 MOST_PERIOD = 512
-RATES = ((8, 0.995), (64, 0.99), (MOST_PERIOD, 0.98))  # up to which period, what part of the tail has to repeat
-SAMPLE = 128  # tokens whose comparison rules most periods out
+RATES = ((8, 0.995), (64, 0.99), (MOST_PERIOD, 0.98))  # by largest period, the share of the tail that has to repeat
+SAMPLE = 128  # tokens whose comparison excludes most periods
 RUNS = (8, 16, 32)
 LEAST_TIMES = 3
 LOW_ENTROPY = 1024  # tokens that hold LEAST_KINDS ids at most, MOST_USED of them LEAST_SHARE of all
@@ -27,8 +27,8 @@ Ids = npt.NDArray[np.int64]
 
 
 def find_loop(ids: Sequence[int], *, runs: bool) -> str:
-    """What repeats at the end of `ids`, in words; empty where nothing does. `runs`: whether the second trigger counts,
-    which a list or a table in an answer may well set off."""
+    """A description of the repetition at the end of `ids`; empty if there is none. `runs`: whether the second trigger
+    counts; a list or a table in an answer can cause it."""
     tail = np.asarray(ids[-WINDOW:], np.int64)
     return _periodic(tail) or (_repeated_runs(tail) if runs else "") or _low_entropy(tail)
 
@@ -38,7 +38,7 @@ def _periodic(tail: Ids) -> str:
     most = min(MOST_PERIOD, n // 3, n - COVERAGE)
     if most < 1:
         return ""
-    # What may differ over the whole tail may differ in its last tokens: few texts have a period left after these.
+    # The differences allowed in the whole tail may all be in its last tokens: few texts have a period left after these.
     sample = min(SAMPLE, n - most)
     windows = np.lib.stride_tricks.sliding_window_view(tail[n - most - sample : -1], sample)[::-1]
     differing = (windows != tail[n - sample :]).sum(axis=1)
@@ -59,7 +59,7 @@ def _repeated_runs(tail: Ids) -> str:
     while length < RUNS[-1]:
         if 2 * length > len(tail):
             return ""
-        # A polynomial over 2^64: two runs of equal sums are equal but for one case in 10^13 of a window.
+        # A polynomial hash modulo 2^64: runs with equal hashes are equal except in one of 10^13 windows.
         factor = np.uint64(pow(0xD1342543DE82EF95, length, 1 << 64))
         hashed, length = hashed[:-length] * factor + hashed[length:], 2 * length
         if length not in RUNS:

@@ -13,11 +13,12 @@ from dflash_core.text.thinking import CLOSE, ThinkingSplit
 from dflash_core.text.tokenizer import Tokenizer
 
 CHECKED_EVERY = 32  # tokens
-LEAST_THINKING = 1024  # tokens of reasoning before a loop is looked for
+LEAST_THINKING = 1024  # tokens of reasoning before loops are searched
 
 
 class TurnGuard:
-    """Implements `guards.base.Guard`. A tail is looked at after every 32 tokens of its part, the budget at each."""
+    """Implements `guards.base.Guard`. Loops are checked after every 32 tokens of a part, the budget after each
+    token."""
 
     def __init__(self, tokenizer: Tokenizer, knobs: Knobs, *, opens_thinking: bool) -> None:
         """`opens_thinking`: whether the prompt ends inside a think block."""
@@ -30,7 +31,7 @@ class TurnGuard:
 
     @staticmethod
     def of(tokenizer: Tokenizer, knobs: Knobs, *, opens_thinking: bool) -> TurnGuard | None:
-        """None where the knobs ask for nothing."""
+        """None if the knobs enable no guard."""
         idle = not knobs.thinking_budget and knobs.loop_guard == knobs.answer_loop_guard == "off"
         return None if idle else TurnGuard(tokenizer, knobs, opens_thinking=opens_thinking)
 
@@ -59,7 +60,7 @@ class TurnGuard:
     def _see(self, token: int) -> None:
         was_inside = self._split.inside
         if self._split.begun and not was_inside and self._knobs.answer_loop_guard == "off":
-            self._seen += 1  # an answer that nobody watches
+            self._seen += 1  # an answer without guards
             return
         self._split.push(self._detokenizer.push((token,)))
         self._seen += 1
@@ -83,8 +84,8 @@ class TurnGuard:
             self._found = self._seen + LAG, event
 
     def _budget_left(self) -> int | None:
-        """Tokens that may still be thought; None where there is no end to them, or nothing to end."""
-        # Until the first word it may all become a think block: better to halt once for nothing than too late.
+        """Tokens of reasoning that are left; None without a limit, or without reasoning."""
+        # Until the first word it may still become a think block: one needless halt is better than a late one.
         may_think = self._split.inside or not self._split.begun
         if not self._knobs.thinking_budget or self._closed or not may_think:
             return None

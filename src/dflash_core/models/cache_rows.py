@@ -1,4 +1,4 @@
-"""Rows of the cache in each type, in plain torch: what a CPU's cache holds, and what the card's kernels are held to.
+"""Cache rows of each type in plain torch: for the CPU's cache, and as the reference for the card's kernels.
 
 An integer type keeps, of a row's groups of GROUP numbers: codes; planes of single bits; a scale per group, as a half;
 zeros up to whole chunks. Element e of group j has its code's low bits in byte e of a run of GROUP bytes that 8 / low
@@ -25,7 +25,7 @@ class Codec(Protocol):
     dtype: torch.dtype
 
     def elements(self, numbers: int) -> int:
-        """Stored elements of a row of so many numbers."""
+        """Stored elements of a row of `numbers` numbers."""
 
     def pack(self, rows: Tensor) -> Tensor:
         """Rows (..., numbers) as they are stored, (..., elements)."""
@@ -107,7 +107,7 @@ class Packed:
 
     @staticmethod
     def _places(count: int, bits: int, device: torch.device) -> Tensor:
-        """Where in a byte the codes that share it begin."""
+        """The first bits of the codes that share a byte."""
         return torch.arange(0, count * bits, bits, dtype=torch.uint8, device=device)
 
 

@@ -1,7 +1,7 @@
 """Grouped dynamic convolutions over the rows of a drafted block, before and after a sub-layer.
 
-Both sides of a sub-layer take their coefficients from its normed input: a fixed part per channel, and a part per group
-of channels that the input itself gives. Rows before the block are zero.
+The coefficients of both convolutions come from the sub-layer's normed input: a fixed part per channel, and a part per
+group of channels that is computed from the input. Rows before the block are zero.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ L2_EPS = 1e-6
 
 @dataclass(slots=True)
 class DeltaRows:
-    """What a commit needs of one pass: convolution inputs (kernel - 1 + n, channels), K (heads, n, dk),
+    """The tensors of one pass that a commit needs: convolution inputs (kernel - 1 + n, channels), K (heads, n, dk),
     U (heads, n, dv) and G (heads, n) in float64."""
 
     inputs: Tensor
@@ -44,11 +44,11 @@ class DeltaState:
     component: str = "states"
 
     def checkpoint(self) -> DeltaState:
-        """The committed state alone, on memory of its own."""
+        """A copy of the committed state alone."""
         return DeltaState(self.s.clone(), self.conv.clone())
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        return ()  # nothing by position
+        return ()  # no tensors by position
 
     def put(self, begin: int, rows: Iterator[Tensor]) -> None:
         pass
@@ -69,7 +69,7 @@ class DeltaState:
         total, k = rows.log_decay[:, last], rows.k[:, at]
         if len(path) > 1:
             k = k * torch.exp(total[:, None] - rows.log_decay[:, at]).to(dtype)[..., None]
-        # In place: the state is the largest thing that a step writes.
+        # In place: the state is the largest tensor that a step writes.
         self.s.mul_(torch.exp(total).to(dtype)[:, None, None]).baddbmm_(k.transpose(1, 2), rows.u[:, at])
         self.conv = rows.inputs[rows.taps[last, 1:]]
         self.rows = None
@@ -91,7 +91,7 @@ class GatedDeltaNet:
         self.ssm_out: Matrix = weights.matrix(prefix + "ssm_out.weight")
 
     def new_state(self, kv: CachePair | None = None) -> DeltaState:
-        """Of an empty sequence; it has no keys and values."""
+        """The state of an empty sequence; there are no keys and values."""
         c, like = self.spec, self.ssm_norm
         s = like.new_zeros(c.value_heads, c.key_dim, c.value_dim)
         return DeltaState(s, like.new_zeros(c.conv_kernel - 1, c.channels))
@@ -130,7 +130,7 @@ class GatedDeltaNet:
         (I + diag(beta) (strict D * K K^T)) U = diag(beta) (V - diag(e^G) K S),   O = diag(e^G) Q S + (D * Q K^T) U.
         """
         if len(rows.tokens) == 1:
-            # A row alone meets no other: D is 1, the system is the identity, and plain decoding pays for neither.
+            # For a single row D is 1 and the system is the identity: plain decoding computes neither.
             carried = torch.exp(log_decay)[..., None]
             u = beta * (v - carried * (k @ s))
             out = carried * (q @ s) + (q * k).sum(-1, keepdim=True) * u

@@ -1,7 +1,7 @@
 """Block drafters in plain torch: one bidirectional pass denoises a block of masks after the committed context.
 
-DFlash borrows embedding and head from its target. DFlash 2 adds convolutions over the block and a selector; DSpark
-brings an embedding, a head and a Markov head of its own. Attributes carry the names of the `dflash` GGUF flavour.
+DFlash uses the embedding and head of its target. DFlash 2 adds convolutions over the block and a selector; DSpark has
+its own embedding, head and Markov head. Attributes have the tensor names of the `dflash` GGUF flavour.
 Formulas: z-lab's DFlash (Chen et al., 2026).
 """
 
@@ -30,7 +30,7 @@ from dflash_core.ranking import largest
 from dflash_core.tree import Candidates
 
 MARKOV_TOP_K = 16
-"""Tokens of a position that a Markov head's tree chooses among."""
+"""The tokens of a position from which a Markov head's tree chooses."""
 
 
 class DraftBlock:
@@ -58,7 +58,7 @@ class DraftBlock:
         positions = torch.arange(length, length + len(h))
         q, _ = self.mixer.queries(x, self.mixer.rotary.angles(positions))
         k, v = cache.write(length, *self.keys_values(x, positions))
-        # Rows that no query may see need not be read: the first query's view reaches back the furthest.
+        # Rows that no query sees need not be read: the first query sees the furthest back.
         first = max(0, length - window if window else 0, length - self.window + 1 if self.window else 0)
         mixed = attend(cache.queries(q), k[:, first:], v[:, first:], self._visible(positions, first, length))
         h = h + _output(self.mixer.attn_output(mixed), around)
@@ -79,7 +79,7 @@ class DraftBlock:
 
 
 def _input(x: Tensor, conv: Convolution | None) -> tuple[Tensor, Around | None]:
-    """A sub-layer's input, and what its output goes through where there are convolutions."""
+    """A sub-layer's input, and the convolution of its output, if there is one."""
     if conv is None:
         return x, None
     around = conv(x)
@@ -106,7 +106,8 @@ class DFlash:
         self.markov = MarkovHead(weights, config.heads.markov) if config.heads.markov else None
 
     def new_states(self, kv: CachePair | None = None) -> list[KVCache]:
-        """Of an empty context. `kv`: how layers that see all of it keep it; those with a window keep halves then."""
+        """Caches of an empty context. `kv`: the cache type of layers that see all of it; layers with a window use f16
+        then."""
         return [block.mixer.new_state(kv.windowed if kv and block.window else kv) for block in self.blk]
 
     def update_cache(self, features: Tensor, start: int, states: Sequence[KVCache]) -> None:
@@ -119,7 +120,7 @@ class DFlash:
     def forward(self, noise: Tensor, length: int, states: Sequence[KVCache], window: int = 0) -> Tensor:
         """Embedded block [root, mask, ...] (block, hidden) at positions length.. -> hidden rows for the target's head.
 
-        The context of `length` positions must be in the cache; `window` limits how far back all layers look.
+        The context of `length` positions must be in the cache; `window` limits how far back all layers see.
         """
         h = noise
         for block, cache in zip(self.blk, states, strict=True):
@@ -152,9 +153,9 @@ class DFlash:
 
     @torch.inference_mode()
     def path(self, root: int, hidden: Tensor, logits: Tensor, position: int) -> list[int]:
-        """The best token of each depth after `root`, each scored by the one before it where a head does so. `hidden`
-        (depths, hidden) of `forward`, `logits` (depths, vocab) of `spread`; `position`: how many tokens stand before
-        `root`, for messages. Raises NumericsError where the best is no number."""
+        """The best token of each depth after `root`, scored given the previous token if a head does that. `hidden`
+        (depths, hidden) of `forward`, `logits` (depths, vocab) of `spread`; `position`: the number of tokens before
+        `root`, for messages. Raises NumericsError where the best is NaN."""
         if self.selector is not None:
             return self.selector.path(root, hidden, logits, position)
         rows = logits if self.markov is None else self._biased(root, logits, position)
@@ -173,9 +174,9 @@ class DFlash:
     def conditional(
         self, root: int, hidden: Tensor, logits: Tensor, position: int, temperature: float, ranks: int
     ) -> Candidates:
-        """The best tokens of each depth with scores by the token above them; arguments and errors as of `path`.
+        """The best tokens of each depth with scores given the parent token; arguments and errors as of `path`.
 
-        Those of a selector are the best by their own scores, those of a Markov head the best along its greedy path.
+        A selector's are the best by their own scores, a Markov head's the best along its greedy path.
         """
         scaled = logits.double() / temperature
         log_probs = scaled.log_softmax(-1).numpy()
@@ -194,7 +195,7 @@ class DFlash:
         return Candidates(ids, marginal, PairScores(marginal, factors, temperature, position), ranks)
 
     def _own(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The target's tokens as rows of the head of its own."""
+        """The target's tokens as rows of the drafter's own head."""
         if self.d2t is None:
             return ids
         order = self.d2t.numpy().argsort()

@@ -1,4 +1,4 @@
-"""What scores a drafted token by the token before it: the selector of DFlash 2 and the Markov head of DSpark."""
+"""Heads that score a drafted token given the previous one: the selector of DFlash 2 and the Markov head of DSpark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dflash_core.ranking import largest
 
 
 class Selector:
-    """A product of three: the token before, the position's own hidden, and the candidate, each of `rank` numbers."""
+    """A product of three factors, each of `rank` numbers: previous token, the position's hidden state, candidate."""
 
     def __init__(self, weights: Weights, spec: draft_heads.Selector) -> None:
         self.top_k = spec.top_k
@@ -28,7 +28,7 @@ class Selector:
         return self.hidden(hidden)
 
     def factors(self, hidden: Tensor, ids: npt.NDArray[np.int64]) -> Factors:
-        """What it multiplies for candidates `ids` (depths, candidates) of final normed rows (depths, hidden)."""
+        """The factors for candidates `ids` (depths, candidates) of final normed rows (depths, hidden)."""
         return self.between(_numbers(self.projected(hidden)), ids)
 
     def between(self, positions: Array, ids: npt.NDArray[np.int64]) -> Factors:
@@ -49,7 +49,7 @@ class Selector:
 
 
 class MarkovHead:
-    """A bias over the draft vocabulary by the token before, and the confidence head, where there is one."""
+    """A bias over the draft vocabulary given the previous token, and the confidence head, if there is one."""
 
     def __init__(self, weights: Weights, spec: draft_heads.Markov) -> None:
         self.w1: Matrix = weights.matrix("markov_w1.weight")
@@ -62,7 +62,7 @@ class MarkovHead:
             self.confidence_bias = float(weights.vector("conf_proj.bias")) if spec.confidence_bias else 0.0
 
     def bias(self, token: int) -> Tensor:
-        """What `token` adds to the scores of the position after it, (draft vocab,)."""
+        """The bias that `token` adds to the scores of the next position, (draft vocab,)."""
         return self.w2(self.w1.rows([token]))[0] * self.scale
 
     def factors(self, hidden: Tensor, ids: npt.NDArray[np.int64]) -> Factors:
@@ -75,20 +75,20 @@ class MarkovHead:
         )  # fmt: skip
 
     def accepted(self, hidden: Tensor, token: int) -> float | None:
-        """How likely the best token of a position is to be accepted after `token`, given the position's final normed
-        hidden (hidden,); None without a confidence head."""
+        """The probability that the best token of a position is accepted after `token`, given the position's final
+        normed hidden state (hidden,); None without a confidence head."""
         if self.confidence is None:
             return None
         width = len(hidden)
         logit = hidden @ self.confidence[:width] + self.confidence_bias
         if len(self.confidence) > width:
             logit = logit + self.w1.rows([token])[0] @ self.confidence[width:]
-        return float(torch.sigmoid(logit.double()))  # a float would be 1 soon, and leave nothing to the others
+        return float(torch.sigmoid(logit.double()))  # a float would soon round to 1, and leave nothing to the others
 
 
 def best(scores: Tensor, position: int) -> int:
-    """The place of the largest of scores (n,), drafted after `position` tokens. Raises NumericsError where it is no
-    number; -inf rules a single one out."""
+    """The place of the largest of scores (n,), drafted after `position` tokens. Raises NumericsError where it is NaN;
+    -inf excludes a single one."""
     at = int(scores.argmax())  # of what is no number, where there is any
     if not scores[at].isfinite():
         raise not_finite("drafter", position)

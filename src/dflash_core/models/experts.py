@@ -1,4 +1,4 @@
-"""A feed-forward half of many experts, a few of which each row goes through."""
+"""A feed-forward half with many experts, a few of which process each row."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dflash_core.models.matrix import Matrix, Weights
 
 
 class Router:
-    """Which experts a row goes through, and with which weights, in float32 whatever the model's own type.
+    """Chooses the experts of each row and their weights, in float32 whatever the model's own type.
 
-    A row is scored by itself: its sums have one order however many rows a pass has, so that a pass of another width
-    chooses the same experts.
+    Each row is scored separately: the order of its sums does not depend on the number of rows, so a pass of another
+    width chooses the same experts.
     """
 
     def __init__(self, weights: Weights, prefix: str, spec: kinds.Experts) -> None:
@@ -36,7 +36,7 @@ class Router:
 
 
 class SharedExpert:
-    """What every row goes through: a SwiGLU times the sigmoid of a gate, one number per row."""
+    """The expert of every row: a SwiGLU times the sigmoid of a gate, one number per row."""
 
     def __init__(self, weights: Weights, prefix: str) -> None:
         self.ffn_gate_inp_shexp = _wide(weights.vector(prefix + kinds.SHARED_GATE))
@@ -63,7 +63,7 @@ class Experts:
     def __call__(self, x: Tensor) -> Tensor:
         chosen, shares = self.router(x)
         out = torch.zeros_like(x)
-        # Expert by expert, in order: what is added to a row, and in which order, depends on no other row.
+        # Expert by expert, in order: the terms of a row and their order depend on no other row.
         for expert in sorted({*chosen.flatten().tolist()}):
             rows, places = (chosen == expert).nonzero(as_tuple=True)
             share = shares[rows, places].to(x.dtype)[:, None]
@@ -76,5 +76,5 @@ class Experts:
 
 
 def _wide(x: Tensor) -> Tensor:
-    """In float32 at least: what chooses between experts is not rounded to a narrower type."""
+    """At least float32: router scores are not rounded to a narrower type."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""The cache of keys and values: who stores, who reads, and what a position takes."""
+"""The cache of keys and values of the CPU backend."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def is_spine(path: Sequence[int]) -> bool:
 class KVCache:
     """Keys and values of one layer's committed positions, followed by the uncommitted rows of the pass under way.
 
-    `kv`: how rows are kept, packed where they are written and unpacked where they are read; None and EXACT keep floats
-    of the model's own type. Where `rotated`, keys are kept as their Hadamard transform: whoever asks them transforms
-    the queries by `queries`.
+    `kv`: the cache type; rows are packed when written and unpacked when read. None and EXACT store floats of the
+    model's own type. Where `rotated`, keys are stored as their Hadamard transform: callers transform the queries with
+    `queries`.
     """
 
     component = "target KV"
@@ -36,12 +36,12 @@ class KVCache:
         self.k, self.v = (torch.empty(kv_heads, 0, one.elements(head_dim), dtype=one.dtype) for one in self._codecs)
 
     def write(self, length: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Put rows (kv_heads, n, head_dim) after `length` committed ones; returns all length + n, as they are read."""
+        """Write rows (kv_heads, n, head_dim) after `length` committed ones; returns all length + n, unpacked."""
         self.store(length, k, v)
         return self.read([slice(0, length + k.shape[1])])
 
     def store(self, length: int, k: Tensor, v: Tensor) -> None:
-        """Put rows (kv_heads, n, head_dim) after `length` committed ones."""
+        """Write rows (kv_heads, n, head_dim) after `length` committed ones."""
         end = length + k.shape[1]
         if end > self.k.shape[1]:
             self.k, self.v = self._grown(self.k, length, end), self._grown(self.v, length, end)
@@ -57,13 +57,13 @@ class KVCache:
         return found[0], found[1]
 
     def queries(self, q: Tensor) -> Tensor:
-        """Queries (..., head_dim) as the keys are kept."""
+        """Queries (..., head_dim), transformed like the keys."""
         return hadamard(q) if self.rotated else q
 
     def commit(self, length: int, path: Sequence[int]) -> None:
         """Commit the rows `path` of the last write: they move up to directly after `length`."""
         if is_spine(path):
-            return  # they stand there already
+            return  # they are in place already
         index, end = length + torch.tensor(path), length + len(path)
         self.k[:, length:end] = self.k[:, index]
         self.v[:, length:end] = self.v[:, index]
@@ -76,14 +76,14 @@ class KVCache:
         return other
 
     def checkpoint(self) -> None:
-        """Nothing: positions after the committed length are never read, so a cache only needs to be cut."""
+        """None: positions after the committed length are never read, so a cache only needs to be truncated."""
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        """Copies of what is kept of positions begin..end: keys and values (kv_heads, positions, row)."""
+        """Copies of the rows of positions begin..end: keys and values (kv_heads, positions, row)."""
         return self.k[:, begin:end].clone(), self.v[:, begin:end].clone()
 
     def put(self, begin: int, rows: Iterator[Tensor]) -> None:
-        """Put rows of positions from `begin` on back, where `begin` are there."""
+        """Restore rows of positions from `begin` on, after the `begin` ones in the cache."""
         k, v = next(rows), next(rows)
         end = begin + k.shape[1]
         if end > self.k.shape[1]:

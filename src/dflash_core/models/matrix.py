@@ -1,4 +1,4 @@
-"""A weight matrix that is either held as floats or dequantised from the file each time it is used."""
+"""A weight matrix that is either stored as floats or dequantised from the file at each use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Matrix(Protocol):
         """`x` (n, in) -> (n, out)."""
 
     def rows(self, ids: Sequence[int]) -> Tensor:
-        """Some of its rows, (len(ids), in): what an embedding is."""
+        """Some of its rows, (len(ids), in): an embedding look-up."""
 
 
 class DenseMatrix:
@@ -42,7 +42,7 @@ class DenseMatrix:
 
 
 class PackedMatrix:
-    """Stays in the file at its own bits per weight: slow, but a model larger than memory runs.
+    """Stays quantised in the file: slow, but a model larger than memory runs.
 
     `slab`: the matrix is that one of a stack of them.
     """

@@ -1,7 +1,7 @@
-"""An MTP head in plain torch: one more layer over the token after a position and the target's hidden there.
+"""An MTP head in plain torch: one more layer over the token after a position and the target's hidden state there.
 
-Hiddens are those after the output norm, its own too: what goes into a head is what the next token is drafted from.
-Pairs in the cache are those of tokens 1, 2, ..., as Hugging Face and vLLM have them: there is none for token 0.
+Hidden states are those after the output norm, also the head's own: the output for one token is the input for the next.
+Pairs in the cache are those of tokens 1, 2, ..., as in Hugging Face and vLLM: there is none for token 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from dflash_core.models.target import Block, TargetModel
 
 
 class Mtp:
-    """A head; what it lacks it borrows from `target`. A pair is (token at p + 1, hidden of p); caches hold pairs."""
+    """A head; tensors that it lacks are those of `target`. A pair is (token at p + 1, hidden of p); caches hold
+    pairs."""
 
     def __init__(self, weights: Weights, config: MtpConfig, target: TargetModel) -> None:
         self.config, self.target = config, target
@@ -51,7 +52,7 @@ class Mtp:
         return self.eh_proj(torch.cat((token, rms_norm(hidden, self.hnorm, eps)), dim=-1))
 
     def remember(self, tokens: Sequence[int], hidden: Tensor, length: int, cache: KVCache) -> None:
-        """Put pairs after `length` others. Keys and values of a pair depend on nothing but the pair."""
+        """Write pairs after `length` others. Keys and values of a pair depend on the pair alone."""
         mixer = self.blk.mixer
         assert isinstance(mixer, Attention), "an MTP block is attention"
         x = rms_norm(self.join(tokens, hidden), self.blk.attn_norm, self.config.rms_eps)
@@ -61,7 +62,7 @@ class Mtp:
     def forward(self, tokens: Sequence[int], hidden: Tensor, length: int, cache: KVCache) -> Tensor:
         """Pairs after `length` others, each seeing those before it -> its own hidden (n, hidden), normed.
 
-        The pairs stand in the cache until others are written there.
+        The pairs stay in the cache until others overwrite them.
         """
         rows = Rows.of(tokens, range(-1, len(tokens) - 1), length)
         return rms_norm(self.blk(self.join(tokens, hidden), rows, cache), self.norm, self.config.rms_eps)

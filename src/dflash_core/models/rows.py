@@ -1,6 +1,6 @@
-"""The rows of one pass, and what every layer keeps of a sequence.
+"""The rows of one pass, and the interface of a layer's state over a sequence.
 
-Every pass runs a set of rows that hang after the committed context as a tree: a prefill chunk is a chain of rows,
+Every pass runs a set of rows that follow the committed context as a tree: a prefill chunk is a chain of rows,
 a verify pass the root and its drafts, plain decoding the root alone. One code path serves all three.
 """
 
@@ -23,8 +23,8 @@ class Rows:
     """The rows of one pass. `length` positions are committed; row i sits at position length + depth of i.
 
     tokens: n ids; parents: n rows, -1 for the root; positions (n,); ancestors (n, n) bool, self included, and its
-    complement `unrelated`; `sums` (n, n) float64, which adds up a row's ancestors. `window`: what layers of full
-    attention see.
+    complement `unrelated`; `sums` (n, n) float64, which sums over a row's ancestors. `window`: the window of
+    full-attention layers.
     """
 
     tokens: tuple[int, ...]
@@ -44,17 +44,17 @@ class Rows:
         return Rows(tuple(tokens), tuple(parents), length, positions, mask, ~mask, mask.T.double(), window)
 
     def taps(self, kernel: int) -> Tensor:
-        """What a causal convolution over `kernel` inputs reads for each row, (n, kernel): see tree.conv_taps."""
+        """The inputs of a causal convolution over `kernel` inputs for each row, (n, kernel): see tree.conv_taps."""
         if kernel not in self._taps:
             self._taps[kernel] = torch.from_numpy(conv_taps(self.parents, kernel))
         return self._taps[kernel]
 
     def seen(self, window: AttentionWindow) -> list[slice]:
-        """Runs of slots of length + n that hold all that some row sees under `window`."""
+        """Runs of the length + n slots that cover everything that some row sees under `window`."""
         return window.runs(self.length, self.length + len(self.tokens))
 
     def visible(self, window: AttentionWindow = EVERYTHING) -> Tensor:
-        """Attention mask (n, slots of `seen`): committed positions, ancestors, self; of these what `window` shows."""
+        """Attention mask (n, slots of `seen`): committed positions, ancestors, self, limited by `window`."""
         mask = F.pad(self.ancestors, (self.length, 0), value=True)
         if not window.size:
             return mask
@@ -64,25 +64,25 @@ class Rows:
 
 
 class LayerState(Protocol):
-    """What one layer keeps of one sequence. `component`: what its bytes count as."""
+    """The state of one layer over one sequence. `component`: its name in the memory breakdown."""
 
     component: str
 
     def commit(self, length: int, path: Sequence[int]) -> None:
-        """Keep the rows `path` of the last pass after `length` committed positions."""
+        """Commit the rows `path` of the last pass after `length` committed positions."""
 
     def checkpoint(self) -> LayerState | None:
-        """A copy of what cannot be rewound; None where cutting is enough."""
+        """A copy of the state that cannot be rewound; None where truncating is enough."""
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        """Copies of what is kept of the committed positions begin..end."""
+        """Copies of the state of the committed positions begin..end."""
 
     def put(self, begin: int, rows: Iterator[Tensor]) -> None:
-        """Put what `positions` gave of positions from `begin` on back, as many tensors as it gives."""
+        """Restore the tensors that `positions` returned, from position `begin` on."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What `checkpoint` copies, as it is held."""
+        """The state that `checkpoint` copies, in its stored form."""
 
     @property
     def nbytes(self) -> int: ...

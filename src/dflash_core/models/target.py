@@ -1,4 +1,4 @@
-"""A target in plain torch, built from its spec: attributes carry the GGUF tensor names."""
+"""A target in plain torch, built from its spec: attributes have the GGUF tensor names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.norm import rms_norm
 from dflash_core.models.rows import LayerState, Rows
 
-# What runs each kind of layer: called with the weights, a prefix of their names, and the spec.
+# The class of each kind of layer: called with the weights, a prefix of their names, and the spec.
 MIXERS: dict[type, Callable[[Weights, str, Any], Any]] = {kinds.Attention: Attention, kinds.DeltaNet: GatedDeltaNet}
 FEED_FORWARDS: dict[type, Callable[[Weights, str, Any], Callable[[Tensor], Tensor]]] = {
     kinds.SwiGLU: SwiGLU,
@@ -47,7 +47,7 @@ class Block:
 
 
 class TargetModel:
-    """The whole target. Holds weights only; what a conversation owns is in the list of layer states."""
+    """The whole target. Holds weights only; the state of a conversation is in the list of layer states."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class TargetModel:
         self.output: Matrix = self.token_embd if spec.tied_output else weights.matrix("output.weight")
 
     def new_states(self, kv: CachePair | None = None) -> list[LayerState]:
-        """Of an empty sequence. `kv`: how keys and values are kept; None: as floats of the model's own type."""
+        """The states of an empty sequence. `kv`: cache type; None: floats of the model's own type."""
         return [block.new_state(kv) for block in self.blk]
 
     def forward(

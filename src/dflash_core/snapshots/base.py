@@ -1,4 +1,5 @@
-"""What a session gives away of a sequence, and takes back: rows of its positions, and what cannot be cut."""
+"""The state of a sequence that a session can save and restore: rows by position, and the state that cannot be
+truncated."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ Tokens = npt.NDArray[np.int32]
 
 
 class SnapshotError(DFlashError):
-    """A snapshot that cannot be used here: damaged, cut short, or of another model, version or machine."""
+    """A snapshot that cannot be used here: damaged, truncated, or of another model, version or machine."""
 
 
 class State(Protocol):
-    """What a session cannot be cut back to: recurrent states at `length`, and what rings of a drafter held."""
+    """The state at `length` that truncating cannot restore: recurrent states, and a drafter's ring buffers."""
 
     @property
     def length(self) -> int: ...
@@ -30,12 +31,12 @@ class State(Protocol):
     def nbytes(self) -> int: ...
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All of it, in host memory."""
+        """Its tensors, in host memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a sequence keeps of its positions begin..end, tensor by tensor, in host memory."""
+    """The state of the positions begin..end of a sequence, tensor by tensor, in host memory."""
 
     begin: int
     end: int
@@ -60,37 +61,37 @@ class Snapshot:
 
 
 class Resumable(Protocol):
-    """A session as far as snapshots are concerned."""
+    """The part of a session that snapshots use."""
 
     @property
     def length(self) -> int: ...
 
     def checkpoint(self) -> State:
-        """Copy what cannot be cut, as it is after all that is committed."""
+        """Copy the state that cannot be truncated, after all committed positions."""
 
     def restore(self, checkpoint: None) -> None:
         """Become an empty sequence."""
 
     def cut(self, length: int) -> bool:
-        """Go back to the first `length` positions; False, and nothing done, where that is not possible."""
+        """Truncate to the first `length` positions; False, without any change, if that is not possible."""
 
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        """Copies of what is kept of the committed positions begin..end, a drafter's too, in host memory."""
+        """Copies of the state of the committed positions begin..end, including a drafter's, in host memory."""
 
     def make_room(self, spans: Sequence[tuple[int, int]], most: int) -> None:
-        """Between turns: `checkpoint` and `rows` of these positions may come next. Memory that is held ready for them
-        takes `most` bytes at most."""
+        """Called between turns: `checkpoint` and `rows` of these positions may come next. May reserve up to `most`
+        bytes for them."""
 
     def state_of(self, length: int, tensors: Sequence[Tensor]) -> State:
-        """What `checkpoint` gave after `length` positions, of its `tensors`. Raises SnapshotError."""
+        """The result of `checkpoint` after `length` positions, built from its `tensors`. Raises SnapshotError."""
 
     def resume(self, snapshot: Snapshot) -> None:
-        """Become the sequence of a snapshot. Raises SnapshotError for one of another model or layout: then the
+        """Load the sequence of a snapshot. Raises SnapshotError for one of another model or layout: then the
         sequence is empty."""
 
 
 def check_rows(pages: Sequence[Rows], like: Sequence[Tensor], length: int) -> None:
-    """Refuse pages that are not `length` positions of what `like`, rows of no position, is of.
+    """Refuse pages that are not `length` positions with the layout of `like`, which has rows of no position.
 
     The dimension of positions is the one that has none in `like`. Raises SnapshotError.
     """

@@ -1,7 +1,7 @@
-"""Snapshots on disk: one file per conversation, written to a temporary name and moved into place.
+"""Snapshots on disk: one file per conversation, written under a temporary name and then renamed.
 
-Magic, a mark of the byte order, the header's length, the header (JSON), the tensors one after the other, and a digest
-of all of it. Only what this very version wrote, of this very pair and on a machine of this byte order, is read.
+A file has a magic, a byte-order mark, the header's length, the header (JSON), the tensors, and a digest of everything.
+It is read only if it has the same version, pair and byte order.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Implements `base.State`: what was read of one, before a session has looked at it."""
+    """Implements `base.State` with the tensors that were read, not yet checked by a session."""
 
     length: int
     tensors: tuple[Tensor, ...]
@@ -85,7 +85,7 @@ class Held:
 
 
 def write(folder: Path, space: str, snapshot: Snapshot) -> Path:
-    """Write a snapshot. Raises OSError; nothing of it is then left."""
+    """Write a snapshot. Raises OSError; then no partial file is left."""
     state = snapshot.state.tensors
     header = Header(
         VERSION, space, snapshot.tokens.tolist(),
@@ -135,7 +135,7 @@ def look(path: Path, space: str) -> Stored:
 
 
 def read(stored: Stored) -> Snapshot:
-    """The whole of it. Raises SnapshotError where a bit is wrong; OSError."""
+    """Read it completely. Raises SnapshotError where the digest is wrong; OSError."""
     digest = hashlib.blake2b(digest_size=DIGEST)
     with _named(stored.path), open_input(stored.path) as raw:
         digest.update(_exactly(raw, stored.begin))
@@ -161,7 +161,7 @@ def files(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Errors inside name this file."""
+    """Adds this file's name to errors inside the block."""
     try:
         yield
     except SnapshotError as error:
@@ -205,6 +205,6 @@ def _tensor(raw: BinaryIO, shape: Shape, digest: hashlib.blake2b) -> Tensor:
 
 
 def same_conversation(a: Tokens, b: Tokens) -> bool:
-    """Whether one of two states goes on from the other."""
+    """Whether one of two states is a continuation of the other."""
     count = min(len(a), len(b))
     return bool(np.array_equal(a[:count], b[:count]))

@@ -1,4 +1,4 @@
-"""States of the last conversations on disk: which files there are, which of them a prompt goes on from, which go."""
+"""States of the last conversations on disk: lists the files, finds one for a prompt, deletes old ones."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ LOG = logging.getLogger(__name__)
 
 
 class StateFolder:
-    """At most `keep` conversations, the newest; with 0 nothing is written, and what is there is read all the same."""
+    """Keeps the newest `keep` conversations; with 0 nothing is written, but existing files are still read."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder, self.keep = folder, keep
         self._stored: dict[str, list[Stored]] = {}
 
     def find(self, space: str, ids: Tokens, beyond: int, *, cut: bool) -> Snapshot | None:
-        """What shares most with `ids`, and more than `beyond` tokens. What cannot be read is dropped and logged."""
+        """The state with the longest common prefix with `ids`, if longer than `beyond` tokens. Unreadable files are
+        dropped and logged."""
         best: tuple[int, Stored] | None = None
         for one in self._index(space):
             shared = common(one.tokens, ids)
@@ -66,12 +67,12 @@ class StateFolder:
         self._stored.pop(space, None)
 
     def size(self) -> tuple[int, int]:
-        """How many files there are, and their bytes."""
+        """The number of files, and their bytes."""
         sizes = [path.stat().st_size for path in files(self.folder)]
         return len(sizes), sum(sizes)
 
     def clear(self) -> tuple[int, int]:
-        """Delete them all, and what an end in mid-write has left. Returns what there was. Raises OSError."""
+        """Delete them all, and partial files of an interrupted write. Returns what there was. Raises OSError."""
         found = self.size()
         for path in (*files(self.folder), *self.folder.glob("*.part")):
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""How a runner uses snapshots: it saves what its session is about to lose, and resumes what fits a prompt."""
+"""A runner's use of snapshots: it saves what its session is about to lose, and resumes what fits a prompt."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from dflash_core.snapshots.base import Resumable, Snapshot, SnapshotError, State
 from dflash_core.snapshots.store import SnapshotStore
 
 LOG = logging.getLogger(__name__)
-LEAST_GAIN = 64  # a snapshot is taken where it saves reading more than this share of it
+LEAST_GAIN = 64  # a snapshot is used if it saves processing more than this share of it
 
 
 class Snapshots:
     """Those of one pair. `space` names it and how its states are laid out; `cut` says whether its sequences can be cut
-    back anywhere, as those of attention alone can. A state that was read under another `window` is another state."""
+    back anywhere, as those of attention alone can. A state that was computed under another `window` is a different
+    one."""
 
     def __init__(self, store: SnapshotStore, space: str, *, cut: bool) -> None:
         self.store, self.space, self.cut = store, space, cut
@@ -27,7 +28,7 @@ class Snapshots:
         return f"{self.space} {window}" if window.size else self.space
 
     def write(self) -> None:
-        """Have the folder keep what it is to keep: of the windows that were used, the last one's count the most."""
+        """Have the folder write its states; those of the last used window have priority."""
         if (folder := self.store.folder) is not None:
             for space in self._spaces:
                 folder.save(space, self.store.snapshots(space))
@@ -35,26 +36,26 @@ class Snapshots:
     def keep(
         self, session: Resumable, tokens: Sequence[int], state: State, window: AttentionWindow = EVERYTHING
     ) -> None:
-        """Keep the first positions of what the session holds, `state` after them."""
+        """Store the first positions of the session, with `state` after them."""
         space = self._space(window)
         self._spaces.pop(space, None)
         self._spaces[space] = None
         self.store.put(space, tokens, state, session.rows)
 
     def held(self, tokens: Sequence[int], window: AttentionWindow = EVERYTHING) -> bool:
-        """Whether a sequence is kept already."""
+        """Whether a sequence is stored already."""
         return self.store.held(self._space(window), tokens)
 
     def prepare(self, session: Resumable, tokens: Sequence[int], window: AttentionWindow = EVERYTHING) -> None:
-        """A turn has ended: have room ready for what would be kept of it."""
+        """Called when a turn has ended: reserve memory for storing it."""
         left = max(self.store.most_bytes - self.store.nbytes, 0)
         session.make_room(self.store.missing(self._space(window), tokens), left)
 
     def resume(
         self, session: Resumable, ids: Sequence[int], own: int, window: AttentionWindow = EVERYTHING
     ) -> Snapshot | None:
-        """Have `session` become the sequence that shares more with `ids` than the `own` first tokens which it can go
-        back to by itself. None, and nothing done, where there is none worth the copying.
+        """Load into `session` the snapshot that shares more with `ids` than the first `own` tokens to which the
+        session can return without it. None, without any change, if no snapshot is worth the copying.
 
         A snapshot that cannot be used is dropped, and the session is empty.
         """

@@ -1,6 +1,6 @@
-"""Snapshots in main memory, under a cap of bytes: the least recently used go first.
+"""Snapshots in main memory with a limit in bytes: the least recently used are dropped first.
 
-Positions are kept in pages that snapshots share: those of one conversation differ in little but their last page and
+Positions are stored in pages that snapshots share: snapshots of one conversation differ mostly in their last page and
 their states. A page is found by the hash of all tokens up to its end, a snapshot by the hash of its tokens.
 """
 
@@ -46,12 +46,12 @@ class _Entry:
 
 
 class SnapshotStore:
-    """Snapshots of several pairs: `space` names the pair and how its states are laid out. `folder`: where those of the
-    last conversations are on disk, too."""
+    """Snapshots of several pairs: `space` names the pair and how its states are laid out. `folder`: also stores
+    those of the last conversations on disk."""
 
     def __init__(self, most_bytes: int, page: int = PAGE, folder: StateFolder | None = None) -> None:
         self.most_bytes, self._page, self.folder = most_bytes, page, folder
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()  # the least recently used first
+        self._entries: OrderedDict[Key, _Entry] = OrderedDict()  # in order of use, the least recent first
         self._pages: dict[Key, _Page] = {}
         self.nbytes = 0
 
@@ -61,14 +61,14 @@ class SnapshotStore:
     def put(
         self, space: str, tokens: Sequence[int], state: State, rows: Callable[[int, int], tuple[Tensor, ...]]
     ) -> bool:
-        """Keep a sequence. `rows` copies what is kept of some of its positions. False where there is no room for it."""
+        """Store a sequence. `rows` copies the state of some of its positions. False if it does not fit."""
         ids = np.asarray(tokens, np.int32)
         if not len(ids) or self.most_bytes <= 0:
             return False
         return self._keep(space, ids, state, rows, sum(tensor.nbytes for tensor in rows(0, 1)))
 
     def add(self, space: str, snapshot: Snapshot) -> bool:
-        """Keep a snapshot that was made elsewhere, in pages as they are here. False where there is no room for it."""
+        """Store a snapshot that was made elsewhere, in pages of this store. False if it does not fit."""
         pages = {(page.begin, page.end): page.tensors for page in snapshot.pages}
         if [(begin, end) for _, begin, end in self._spans(space, snapshot.tokens)] != list(pages):
             return False
@@ -102,21 +102,21 @@ class SnapshotStore:
         return True
 
     def held(self, space: str, tokens: Sequence[int]) -> bool:
-        """Whether this very sequence is kept; it then counts as used."""
+        """Whether exactly this sequence is stored; it then counts as used."""
         key = (space, _hash(np.asarray(tokens, np.int32)))
         if key in self._entries:
             self._entries.move_to_end(key)
         return key in self._entries
 
     def missing(self, space: str, tokens: Sequence[int]) -> list[tuple[int, int]]:
-        """Where the pages begin and end that keeping a sequence would copy."""
+        """First and last positions of the pages that storing a sequence would copy."""
         spans = self._spans(space, np.asarray(tokens, np.int32))
         return [(begin, end) for name, begin, end in spans if name not in self._pages]
 
     def find(self, space: str, ids: Sequence[int], *, cut: bool = False) -> tuple[Snapshot, int] | None:
-        """The snapshot that shares the longest beginning with `ids`, and how many tokens that is.
+        """The snapshot that shares the longest prefix with `ids`, and the length of that prefix.
 
-        All of its tokens, unless `cut` says that a sequence can be cut back anywhere.
+        It must be all of the snapshot's tokens, unless `cut`: then a sequence can be truncated anywhere.
         """
         wanted = np.asarray(ids, np.int32)
         best = self._beginning(space, wanted)
@@ -132,7 +132,7 @@ class SnapshotStore:
         return self._snapshot(key), length
 
     def drop(self, space: str, snapshot: Snapshot) -> None:
-        """Forget a snapshot that turned out to be of no use."""
+        """Drop a snapshot that cannot be used."""
         self._remove((space, _hash(snapshot.tokens)))
 
     def clear(self) -> None:
@@ -142,7 +142,7 @@ class SnapshotStore:
         self.nbytes = 0
 
     def snapshots(self, space: str) -> Iterator[Snapshot]:
-        """Those of a space, the most recently used first."""
+        """The snapshots of a space, the most recently used first."""
         return (self._snapshot(key) for key in reversed(list(self._entries)) if key[0] == space)
 
     def _snapshot(self, key: Key) -> Snapshot:
@@ -150,7 +150,7 @@ class SnapshotStore:
         return Snapshot(entry.tokens, tuple(self._pages[name].rows for name in entry.pages), entry.state)
 
     def _beginning(self, space: str, ids: Tokens) -> tuple[Key, int] | None:
-        """The longest of those that `ids` begins with."""
+        """The longest snapshot that is a prefix of `ids`."""
         lengths = sorted({len(one.tokens) for (where, _), one in self._entries.items() if where == space})
         digest, at, best = _new_hash(), 0, None
         for length in lengths:
@@ -163,7 +163,7 @@ class SnapshotStore:
         return best
 
     def _sharing(self, space: str, ids: Tokens) -> set[Key]:
-        """Those that have the most pages in common with `ids`; all of the space where none has one."""
+        """The snapshots with the most pages in common with `ids`; all of the space if none has any."""
         owners: set[Key] = set()
         for name, _, end in self._spans(space, ids):
             if name not in self._pages:
@@ -181,7 +181,7 @@ class SnapshotStore:
             yield (space, digest.digest()), begin, end
 
     def _make_room(self, need: int, held: Collection[Key]) -> bool:
-        """Drop what was used longest ago until `need` bytes fit; pages named in `held` are wanted again."""
+        """Drop the least recently used until `need` bytes fit; pages named in `held` are kept."""
         if need > self.most_bytes:
             return False
         for key in list(self._entries):
@@ -212,7 +212,7 @@ class SnapshotStore:
 
 
 def common(a: Tokens, b: Tokens) -> int:
-    """How many tokens two sequences begin with together."""
+    """The length of the common prefix of two sequences."""
     count = min(len(a), len(b))
     differ = np.flatnonzero(a[:count] != b[:count])
     return int(differ[0]) if len(differ) else count
