@@ -1,4 +1,4 @@
-"""How the files of one architecture are read."""
+"""Reads the files of one architecture."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEVER_QUANTISED = ("conv1d.weight", ROUTER)
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a file's tensors say of a model that its settings do not. `names`: of all tensors, where they are known."""
+    """Facts that a file's tensors show and its settings do not. `names`: of all tensors, if known."""
 
     vocab_size: int
     tied_output: bool
@@ -40,11 +40,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """How files of one architecture are read.
+    """The functions that read files of one architecture.
 
     read: settings (under the architecture's prefix) -> model; raises FormatError or UnsupportedError. facts: a model's
-    sizes under the names of the settings. check: refusals that say more than a missing tensor would. notes: what is
-    unusual about a file. models: which models these are.
+    sizes under the names of the settings. check: errors more specific than a missing tensor. notes: what is
+    unusual about a file. models: a description of its models.
     """
 
     name: str
@@ -60,12 +60,11 @@ class Architecture:
 
 
 def file_type(keys: Settings) -> str:
-    """The file's own word for its mix of types; empty where it does not say."""
+    """The file's own name for its mix of types; empty if it has none."""
     return FILE_TYPES.get(keys.integer("general.file_type", low=0, default=-1), "")
 
 
 def matrix_types(gguf: GGUFFile) -> Counter[str]:
-    """How many matrices are stored in each type; what is never quantised is left out: filters of convolutions, and
-    routers."""
+    """The number of matrices of each type, without those that are never quantised: convolution filters and routers."""
     matrices = (i for i in gguf.tensors.values() if len(i.shape) > 1 and not i.name.endswith(NEVER_QUANTISED))
     return Counter(info.type for info in matrices)

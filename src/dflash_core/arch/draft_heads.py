@@ -1,4 +1,4 @@
-"""What newer block drafters have in addition to a plain DFlash network, as plain data: sizes and tensors.
+"""The additional parts of newer block drafters, as plain data: sizes and tensors.
 
 DFlash 2 has convolutions around attention and feed-forward, and a selector that scores a candidate by the token before
 it. DSpark has a Markov head for the same purpose and a confidence head.
@@ -73,7 +73,7 @@ class Markov:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """All of it. A plain DFlash drafter has none, and borrows embedding and head from its target.
+    """All additional parts. A plain DFlash drafter has none, and uses its target's embedding and head.
 
     `draft_vocab`: rows of its own head, where that has fewer tokens than the target (d2t says which). `anchor_first`:
     the anchor's own row predicts too, so that a block proposes for as many positions as it has. `softcap`: 0 for none.
@@ -92,17 +92,17 @@ class Heads:
 
     @property
     def kind(self) -> str:
-        """What kind of drafter they make: dflash, dflash2 or dspark."""
+        """The kind of the drafter: dflash, dflash2 or dspark."""
         return "dspark" if self.markov else "dflash2" if self.selector or self.conv else "dflash"
 
     @property
     def shaped(self) -> bool:
-        """Whether its logits are not the head's alone."""
+        """Whether other parts than the head contribute to its logits."""
         return self.logit_scale != 1 or bool(self.softcap)
 
     @property
     def conditional(self) -> bool:
-        """Whether it can score a token by the one above it."""
+        """Whether it can score a token given its parent."""
         return self.selector is not None or self.markov is not None
 
     def tensors(self, hidden: int, vocab: int) -> Shapes:

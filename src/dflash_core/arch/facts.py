@@ -1,4 +1,4 @@
-"""A model's sizes by the names of its settings, and what of its layers is worth a note."""
+"""A model's sizes by the names of its settings, and notes on its layers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def has_experts(spec: ModelSpec) -> bool:
 
 
 def expert_notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:
-    """What most files with experts are not like."""
+    """Notes on unusual properties of files with experts."""
     found, kinds = [], [(index, layer.ffn) for index, layer in enumerate(spec.layers)]
     experts = [(index, ffn) for index, ffn in kinds if isinstance(ffn, Experts)]
     fused = sum(ffn.fused for _, ffn in experts)

@@ -1,7 +1,7 @@
-"""The kinds of layers, as plain data: their sizes, their tensors, and what they keep of a sequence.
+"""The kinds of layers, as plain data: their sizes, their tensors, and their state per sequence.
 
 Each kind lists its tensors here and nowhere else. To run, a kind also needs a file in models/ (the CPU reference) and
-one in backends/cuda/layers/, each with a line in the table beside them.
+one in backends/cuda/layers/, each with a line in the table there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Mixer(Protocol):
 
     @property
     def title(self) -> str:
-        """Its kind, in the words before "layers"."""
+        """The name of its kind, as in "full-attention layers"."""
 
     @property
     def label(self) -> str:
@@ -31,14 +31,14 @@ class Mixer(Protocol):
         """Its tensors in a model of width `hidden`."""
 
     def describe(self) -> str:
-        """Its sizes for people."""
+        """Its sizes, as shown to users."""
 
     def position_bytes(self, kv: CachePair) -> int:
-        """What it keeps for every position: keys and values, as `kv` says."""
+        """Bytes that it stores per position: keys and values of the types `kv`."""
 
     @property
     def state_numbers(self) -> int:
-        """Numbers that it keeps whatever the length: a recurrent state."""
+        """Numbers that it stores whatever the length: a recurrent state."""
 
 
 class FeedForward(Protocol):
@@ -56,9 +56,9 @@ class FeedForward(Protocol):
 class Attention:
     """Softmax attention: `heads` query heads over `kv_heads` heads of keys and values, `head_dim` wide each.
 
-    rotary: dimensions of a head that are rotated, by the angles of `rope_base`. gated: attn_q holds of each head the
-    query, then a gate whose sigmoid its output is multiplied by. eps: of the norms over the heads of Q and K.
-    window: positions that a query sees, its own included; 0 for all of them. scaling: of rotary positions.
+    rotary: dimensions of a head that are rotated, by the angles of `rope_base`. gated: attn_q holds for each head the
+    query and then a gate, whose sigmoid multiplies the output. eps: of the norms over the heads of Q and K.
+    window: positions that a query sees, including its own; 0 for all. scaling: of rotary positions.
     """
 
     heads: int
@@ -172,7 +172,8 @@ class DeltaNet:
 
 @dataclass(frozen=True, slots=True)
 class NextN:
-    """What an MTP block ("nextn") has besides a layer: it joins the token after a position with the hidden state there.
+    """The parts of an MTP block ("nextn") in addition to a layer: it joins the token after a position with the hidden
+    state there.
 
     own_norm, own_embedding, own_head: whether it has these itself, or uses the model's.
     """
@@ -197,7 +198,7 @@ class NextN:
 
 
 NORM, EMBEDDING, HEAD = (f"nextn.{name}.weight" for name in ("shared_head_norm", "embed_tokens", "shared_head_head"))
-"""The tensors of an MTP block that may be missing, as the model's own replace them."""
+"""The tensors of an MTP block that may be missing: the model's own replace them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,7 @@ class Experts:
     """For every row the `used` best of `count` experts, each a SwiGLU `width` wide, by the scores of a router.
 
     An expert's output is multiplied by its share of the softmax over all scores, or over those of the chosen ones where
-    it is `normalised`, times `scale`. shared: width of an expert that every row takes besides, its output multiplied by
+    it is `normalised`, times `scale`. shared: width of an additional expert of every row, its output multiplied by
     the sigmoid of a gate, one number per row; 0 where there is none. fused: gate and up of an expert are one tensor,
     rows of gate first. Expert e is slab e of a tensor; of equal scores the lower expert counts as the better one.
     """

@@ -55,7 +55,7 @@ def _full_layers(spec: ModelSpec) -> list[int]:
 
 
 def notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:
-    """What most files are not like."""
+    """Notes on unusual properties of a file."""
     found = []
     narrow = {i.type for i in gguf.tensors.values() if i.name.endswith(("ssm_alpha.weight", "ssm_beta.weight"))}
     if narrow & {*FLOATS} and len(matrix_types(gguf)) > 1:

@@ -17,7 +17,7 @@ def read(keys: Settings, head: Head) -> ModelSpec:
 
 
 def notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:
-    """What most files are not like."""
+    """Notes on unusual properties of a file."""
     lone = any(isinstance(layer.ffn, Experts) and not layer.ffn.shared for layer in spec.layers)
     return [*qwen35.notes(gguf, spec), *expert_notes(gguf, spec), *(["no shared expert"] if lone else [])]
 

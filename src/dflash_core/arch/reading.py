@@ -1,4 +1,4 @@
-"""What the architectures here read the same way: attention, experts, and refusals they share."""
+"""Code that the architectures share: attention, experts, and common errors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MOST_EXPERTS = 1 << 16
 
 
 def check_settings(keys: Settings) -> None:
-    """Refuse models that were trained to embed or to rank text, which have the same tensors but write none, and
-    settings that would change the forward pass and that nothing here implements."""
+    """Refuse embedding and reranker models, which have the same tensors but do not generate text, and settings that
+    change the forward pass in a way that is not implemented."""
     if keys.find("pooling_type"):
         raise UnsupportedError(
             f"{keys.source} is an embedding or reranker model (pooling_type {keys.get('pooling_type')!r}), expected one"
@@ -108,7 +108,7 @@ def model(
     name: str, keys: Settings, head: Head, layers: tuple[LayerSpec, ...], eps: float, nextn: LayerSpec | None = None,
     nextn_predict_layers: int = 0,
 ) -> ModelSpec:  # fmt: skip
-    """A model of these layers, with what every file says of the whole. `nextn`: of its MTP blocks, where there are."""
+    """A model of these layers, with the settings of the whole model. `nextn`: its MTP blocks, if any."""
     return ModelSpec(
         name=keys.text("general.name", default=keys.source.removesuffix(".gguf")),
         architecture=name,

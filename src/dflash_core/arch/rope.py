@@ -1,4 +1,4 @@
-"""Scaled rotary positions: how a model reaches beyond the context that it was trained on, and how files say so."""
+"""Scaled rotary positions, which extend a model's context beyond that of its training, and their settings in files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dflash_core.formats.weights import shown
 
 PLAIN = (None, "none", "default")
 KNOWN = "none, linear or yarn"
-FAST, SLOW = 32.0, 1.0  # turns, where a file does not say
+FAST, SLOW = 32.0, 1.0  # turns, by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Linear:
 
     @property
     def attention(self) -> float:
-        """What cosines and sines are multiplied by."""
+        """The factor of cosines and sines."""
         return 1.0
 
     def describe(self) -> str:
@@ -39,7 +39,7 @@ class Yarn:
     """YaRN: pairs that turn less than `slow` times within `original` positions are slowed down by `factor`, those that
     turn more than `fast` times are not, those between them in part.
 
-    attention: what cosines and sines are multiplied by. truncate: whether that range ends at whole pairs.
+    attention: the factor of cosines and sines. truncate: whether that range ends at whole pairs.
     """
 
     factor: float
@@ -71,16 +71,16 @@ Scaling = Linear | Yarn
 
 
 def usual_attention(factor: float) -> float:
-    """What cosines and sines are multiplied by where a file does not say, as the paper has it."""
+    """The default factor of cosines and sines, by the paper."""
     return 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def gguf_scaling(keys: Settings, base: float) -> Scaling | None:
-    """What a GGUF file says besides a rotary base. Raises FormatError, and UnsupportedError for an unknown kind."""
+    """The scaling in a GGUF file. Raises FormatError, and UnsupportedError for an unknown kind."""
     factor, attention = ("rope.scaling.factor", "rope.scale_linear"), ("yarn_attn_factor", "attn_factor")
-    kind, given = keys.get("rope.scaling.type"), bool(keys.get(*factor))  # some writers put 0 for none
+    kind, given = keys.get("rope.scaling.type"), bool(keys.get(*factor))  # some programs write 0 for none
     if kind in (None, "linear"):
-        kind = "linear" if given else None  # a factor alone is one of positions
+        kind = "linear" if given else None  # a factor alone means scaled positions
     for name, neutral in (("yarn_ext_factor", (1.0, -1.0)), ("yarn_log_multiplier", (0.0,))):
         found = keys.get(f"rope.scaling.{name}")
         if found not in (None, *neutral):

@@ -1,4 +1,4 @@
-"""A whole model as plain data, filled once from the file that holds it; nothing later reads metadata keys."""
+"""A whole model as plain data, read once from its file; later code does not read metadata keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EMBEDDING = -1  # among layers whose outputs are captured: what layer 0 reads
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """h += mixer(attn_norm h); h += ffn(ffn_norm h). `ffn_norm`: how the architecture names the second norm."""
+    """h += mixer(attn_norm h); h += ffn(ffn_norm h). `ffn_norm`: the architecture's name of the second norm."""
 
     mixer: Mixer
     ffn: FeedForward
@@ -32,7 +32,7 @@ class LayerSpec:
         }
 
     def active_numbers(self, hidden: int) -> int:
-        """Its weights that one row is multiplied by."""
+        """The number of weights that one row is multiplied by."""
         return sum(map(math.prod, self.tensors(hidden).values())) - self.ffn.idle_numbers(hidden)
 
 
@@ -40,8 +40,8 @@ class LayerSpec:
 class ModelSpec:
     """An embedding, layers, a norm and a head.
 
-    layers: the trunk; the MTP blocks that may follow it are not among them: each is a layer `nextn`, with more beside
-    it (`kinds.NextN`). vocab_size: rows of the embedding, padding
+    layers: the trunk, without MTP blocks, which may follow it: each of them is a layer `nextn` with additional tensors
+    (`kinds.NextN`). vocab_size: rows of the embedding, padding
     rows included. file_type: "Q4_K_M", or empty where the file does not say.
     """
 
@@ -63,7 +63,7 @@ class ModelSpec:
 
     @property
     def recurrent(self) -> bool:
-        """Whether any layer has a state that cannot be cut back to an earlier position."""
+        """Whether any layer has a state that cannot be truncated to an earlier position."""
         return any(layer.mixer.state_numbers for layer in self.layers)
 
     @property
@@ -85,14 +85,14 @@ class ModelSpec:
 
     @property
     def active_parameters(self) -> int:
-        """Weights that one token is multiplied by: not those of experts that it does not take, nor the embedding, of
-        which it reads one row, where that is not the head too."""
+        """Active weights per token: without the experts that it does not use, and without the embedding, unless that is
+        also the head."""
         idle = sum(layer.ffn.idle_numbers(self.embedding_length) for layer in self.layers)
         embedding = 0 if self.tied_output else self.vocab_size * self.embedding_length
         return self.parameters - idle - embedding
 
     def position_bytes(self, kv: CachePair) -> int:
-        """What its layers keep for every position: keys and values, as `kv` says."""
+        """Bytes that its layers store per position: keys and values of the types `kv`."""
         return sum(layer.mixer.position_bytes(kv) for layer in self.layers)
 
     def tensors(self) -> Shapes:

@@ -97,7 +97,7 @@ class StepDecoder(Protocol):
 
     @property
     def decision(self) -> Decision:
-        """What the next step runs."""
+        """The decision about the next step."""
 
     @property
     def answer(self) -> Sequence[int]:

@@ -73,7 +73,7 @@ def _open_split(path: Path, opened: _Opened, count: int) -> GGUFFile:
             raise FormatError(
                 f"{path.name} is split into {count} shards, and {shard_path.name} is not there; download that too"
             )
-    # The first shard holds the vocabulary, the long part of a header: not twice.
+    # The first shard holds the vocabulary, the long part of a header: do not read it twice.
     shards = [opened if paths[0] == path else _read_shard(paths[0], 0)]
     shards += [_read_shard(shard_path, index) for index, shard_path in enumerate(paths) if index > 0]
     tensors: dict[str, TensorInfo] = {}
@@ -97,14 +97,14 @@ def _open_split(path: Path, opened: _Opened, count: int) -> GGUFFile:
 
 
 def architecture_of(path: str | Path) -> MetaValue | None:
-    """What a GGUF file names as its architecture, read no further than that: vocabularies stand after it. Raises
+    """The architecture that a GGUF file names, read no further than that: vocabularies come after it. Raises
     FormatError or UnsupportedError."""
     cursor, _, _, count = _read_counts(Path(path))
     return _read_metadata(cursor, count, until=ARCHITECTURE).get(ARCHITECTURE)
 
 
 def _read_counts(path: Path) -> tuple[_Cursor, int, int, int]:
-    """Where the metadata begins; the version, and how many tensors and metadata entries there are."""
+    """The start of the metadata; the version, and the numbers of tensors and metadata entries."""
     shard = Shard(path)
     head = shard.read(0, min(len(shard), 64)).tobytes()
     if head[:4] != b"GGUF":
@@ -150,7 +150,7 @@ class _Cursor:
         self.inside = "the header"
 
     def need(self, n_bytes: int) -> int:
-        """The current offset, after which `n_bytes` are there. Moves past them."""
+        """The current offset, followed by at least `n_bytes`. Moves past them."""
         start = self.offset
         if n_bytes > self.size - start:
             raise FormatError(
@@ -197,7 +197,7 @@ class _Cursor:
         self.items += count
 
     def strings(self, count: int) -> list[str]:
-        """An array of strings; this loop is the time of opening a file with a large vocabulary."""
+        """An array of strings; this loop takes most of the time of opening a file with a large vocabulary."""
         self.claim(count, 8, "strings")
         data, have, size, offset = self.data, len(self.data), self.size, self.offset
         length_at = struct.Struct("<Q").unpack_from
@@ -322,7 +322,7 @@ def _read_tensor(cursor: _Cursor, name: str, alignment: int, shard: int) -> Tens
     return TensorInfo(name, tuple(reversed(dimensions)), kind.name, n_bytes, n_elements, shard, offset)
 
 
-# What people put where a GGUF file should be, by first bytes.
+# Other kinds of files that users pass instead of a GGUF file, by their first bytes.
 LOOKALIKES = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself; run git lfs pull or download the file"),
     (b"PK\x03\x04", "a zip archive, perhaps a PyTorch checkpoint; convert it to GGUF first"),

@@ -1,4 +1,4 @@
-"""Typed, range-checked access to what files say about themselves: GGUF metadata and config.json."""
+"""Typed, range-checked access to the settings in files: GGUF metadata and config.json."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from dflash_core.errors import FormatError
 
 MOST_EPS = 1.0
-"""What the epsilon of a norm stays under: in files it is some 1e-6, and near 1 a norm makes nothing but noise."""
+"""The upper bound of a norm's epsilon: in files it is about 1e-6; near 1 a norm's output would be useless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Key-value pairs of a file. Where a getter takes several names, the first that is present counts.
+    """Key-value pairs of a file. If a getter takes several names, the first one present is used.
 
     A name is looked up under `prefix` first and then as it is. JSON's null counts as absent.
     """
@@ -55,7 +55,7 @@ class Settings:
         return float(str(np.float32(self._checked(names, fits, expected, default))))
 
     def text(self, *names: str, default: str | None = None) -> str:
-        """Text for people and messages: of one line, and nothing in it that a terminal would obey."""
+        """Text for users and messages: one line without control characters."""
         value = str(self._checked(names, lambda value: isinstance(value, str), "text", default))
         return "".join(letter for letter in value[:200] if letter.isprintable())
 
@@ -77,7 +77,7 @@ class Settings:
         return (value,) * count if isinstance(value, bool) else tuple(value)
 
     def flag(self, *names: str) -> bool | None:
-        """True or false; None where the file does not say."""
+        """True or false; None if the file does not have it."""
         return self.flags(*names, count=1)[0] if self.find(*names) else None
 
     def uniform(self, *names: str, low: int = 1) -> int:

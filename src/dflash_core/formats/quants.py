@@ -1,4 +1,4 @@
-"""Tensor types: how many bytes a block takes, and blocks to float32."""
+"""Tensor types: bytes per block, and conversion of blocks to float32."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ SUPPORTED: dict[int, BlockType] = {
     22: BlockType("IQ2_S", 256, 82),
 }
 
-# What lists of tokens are stored as: read as numbers, never as weights.
+# Types of token lists: read as numbers, never as weights.
 LISTS: dict[int, BlockType] = {26: BlockType("I32", 1, 4), 27: BlockType("I64", 1, 8)}
 
-# Known by name only, so that a refusal can say more than a number.
+# Known by name only, so that an error can name the type.
 UNSUPPORTED: dict[int, str] = {
     9: "Q8_1", 15: "Q8_K", 19: "IQ1_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
     31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
@@ -75,10 +75,10 @@ def to_float32(rows: Bytes, name: str) -> Float32:
         return rows.view("<f2").astype(np.float32)
     if name == "BF16":  # the upper half of a float32
         return (rows.view("<u2").astype(np.uint32) << 16).view(np.float32)
-    if not rows.size:  # gguf's dequantisers reshape to -1, which no rows do not determine
+    if not rows.size:  # gguf's dequantisers reshape to -1, which is undefined for zero rows
         return np.empty((*rows.shape[:-1], rows.shape[-1] // BY_NAME[name].size * BY_NAME[name].block), np.float32)
     dequantize, kind = _gguf_quants(name)
-    # A block of garbage may hold infinite scales: that is the file's business, not a reason to print warnings.
+    # A damaged block may have infinite scales; numpy's warnings about them would not help the user.
     with np.errstate(all="ignore"):
         values: Float32 = dequantize(rows, kind)
     return values
@@ -86,7 +86,8 @@ def to_float32(rows: Bytes, name: str) -> Float32:
 
 @functools.cache
 def _gguf_quants(name: str) -> tuple[Callable[[Bytes, Any], Float32], Any]:
-    """The gguf package's dequantiser. Imported on first use: half a second that a header does not need."""
+    """The gguf package's dequantiser. Imported on first use: it takes half a second, and reading a header does not
+    need it."""
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize
 

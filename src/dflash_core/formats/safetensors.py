@@ -1,6 +1,6 @@
 """safetensors: a JSON header of names, types, shapes and byte ranges, then the bytes.
 
-The header is read by our own parser: it is short, and a forged length, range or shape must become a plain refusal.
+This module parses the header itself: it is short, and a forged length, range or shape must become a one-line error.
 """
 
 from __future__ import annotations

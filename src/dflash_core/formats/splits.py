@@ -1,4 +1,4 @@
-"""How files of a model in parts are named. The reader of files loads numpy; the app names files before that."""
+"""The file names of a split model. Separate from the reader, which loads numpy: the app needs names earlier."""
 
 from __future__ import annotations
 

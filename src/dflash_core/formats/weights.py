@@ -1,4 +1,4 @@
-"""What every weight file offers, whatever its format: named tensors in shards, read from the file as float32."""
+"""The interface of weight files of every format: named tensors in shards, read from the file as float32."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TensorInfo:
 
 
 class WeightFile(Protocol):
-    """What model code needs from a weight file."""
+    """The interface that model code uses."""
 
     @property
     def path(self) -> Path: ...
@@ -50,13 +50,13 @@ class WeightFile(Protocol):
 
 
 class Shard:
-    """A file of weights that is open, and read where something of it is needed.
+    """An open weight file, read on demand.
 
-    Not a memory map: where a mapped file becomes shorter, or its disk fails, reading it ends the process with SIGBUS.
+    Not a memory map: if a mapped file is truncated, or its disk fails, reading it ends the process with SIGBUS.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises FormatError for what is no regular file, is empty, or cannot be opened."""
+        """Raises FormatError if it is not a regular file, is empty, or cannot be opened."""
         self.name = path.name
         try:
             self._file = open_input(path)
@@ -74,7 +74,8 @@ class Shard:
         return self.size
 
     def read(self, offset: int, count: int, out: Bytes | None = None) -> Bytes:
-        """(count,) bytes from `offset` on, in a new array or in `out`. Raises FormatError where they are gone."""
+        """(count,) bytes from `offset` on, in a new array or in `out`. Raises FormatError if the file no longer has
+        them."""
         into = np.empty(count, np.uint8) if out is None else out.reshape(-1)
         done = 0
         try:
@@ -152,7 +153,7 @@ class StoredWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RenamedWeights:
-    """A WeightFile under other names: `names` maps the name shown to the name in the file."""
+    """A WeightFile with other tensor names: `names` maps each name to the name in the file."""
 
     source: WeightFile
     names: Mapping[str, str]
@@ -173,9 +174,9 @@ class RenamedWeights:
 
 
 def in_parts(info: TensorInfo, parts: Mapping[str, int]) -> dict[str, TensorInfo]:
-    """A tensor's rows as tensors of their own, `parts` naming them with how many each has.
+    """A tensor's rows as separate tensors: `parts` has their names and numbers of rows.
 
-    Blocks of a quantised type lie within rows, so each part is what it would be had it been stored by itself.
+    Blocks of a quantised type do not cross rows, so each part equals a tensor stored separately.
     """
     found, row = {}, 0
     for name, rows in parts.items():
@@ -188,7 +189,7 @@ def in_parts(info: TensorInfo, parts: Mapping[str, int]) -> dict[str, TensorInfo
 
 
 def check_apart(source: str, tensors: Iterable[TensorInfo]) -> None:
-    """Refuse a file in which two tensors share bytes: no writer makes one, so an offset is damaged or forged."""
+    """Refuse a file in which two tensors share bytes: no program writes one, so an offset is damaged or forged."""
     for first, second in itertools.pairwise(sorted(tensors, key=lambda info: info.offset)):
         shared = first.offset + first.n_bytes - second.offset
         if shared > 0:
@@ -203,7 +204,7 @@ def check_tensors(
 ) -> None:
     """Refuse a file whose tensors are not exactly `expected`, apart from `ignored` names.
 
-    A tensor nobody asked for would change the model's output if it were left out, so it is refused as well.
+    Ignoring an unknown tensor could change the model's output, so it is refused as well.
     """
     missing = [name for name in expected if name not in tensors]
     if missing:
@@ -232,5 +233,5 @@ def listed(names: Sequence[str], most: int = 4) -> str:
 
 
 def shown(name: str) -> str:
-    """A name out of a file as it may stand in a message: short, and nothing that a terminal would obey."""
+    """A name from a file, safe for messages: short and without control characters."""
     return name if name.isprintable() and len(name) <= 80 else ascii(name[:80])

@@ -1,4 +1,5 @@
-"""Block drafters on the CPU: they propose between two steps, and borrow what they lack of embedding and head."""
+"""Block drafters on the CPU: they propose between two steps, and use the target's embedding and head if they lack
+them."""
 
 from __future__ import annotations
 
@@ -74,8 +75,8 @@ class CpuDFlashDrafter:
         return self.draft(root, window, at)[1].float().numpy()
 
     def path(self, root: int, window: int, at: int | None = None) -> list[int]:
-        """The best token of each depth after `root`, each scored by the one before it where the drafter can. Raises
-        NumericsError where that is no number."""
+        """The best token of each depth after `root`, scored given the previous token if the drafter supports that.
+        Raises NumericsError where it is NaN."""
         return self._model.path(root, *self.draft(root, window, at), self._length if at is None else at)
 
     @torch.inference_mode()
@@ -123,7 +124,7 @@ class CpuDFlash:
     model: DFlash
     target: CpuTarget
     mask_token: int
-    weight_bytes: int  # as they are held
+    weight_bytes: int  # in their stored form
     notes: tuple[str, ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""This machine, as what runs in its main memory sees it."""
+"""This machine, for the CPU backend."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from dflash_core.tree import NO_CANDIDATES, Candidates
 if TYPE_CHECKING:
     from dflash_core.backends.cpu.target import CpuTarget
 
-LEAST_ROWS = 256  # room for hiddens
+LEAST_ROWS = 256  # space for hidden states
 
 
 class CpuMtpDrafter:
@@ -118,7 +118,7 @@ class CpuMtp:
     """A loaded MTP head: implements `drafters.base.Draft` and `HostDraft`."""
 
     def __init__(self, opened: OpenedMtp, model: Mtp, target: CpuTarget, weight_bytes: int) -> None:
-        """`weight_bytes`: what the weights take as they are held."""
+        """`weight_bytes`: bytes of the weights in their stored form."""
         self.file, self.notes, self.model, self.target = opened.file, opened.notes, model, target
         self.weight_bytes = weight_bytes
 

@@ -1,4 +1,4 @@
-"""What a pair takes of this machine's main memory, component by component, predicted before it is loaded."""
+"""Predicts a pair's use of this machine's main memory by component, before it is loaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DENSE_SHARE = 0.6
 
 
 def held_bytes(infos: Iterable[TensorInfo], packed: bool) -> int:
-    """What tensors take: as they are in the file, or as floats."""
+    """Bytes of tensors: as in the file, or as floats."""
     return sum(info.n_bytes if packed else info.n_elements * FLOAT_BYTES for info in infos)
 
 
@@ -39,7 +39,7 @@ class HostReckoner:
     auto = tuple(str(pair) for pair in (EXACT, *AUTO_PAIRS))
     kv_types = tuple(dict.fromkeys((auto[0], *KV_TYPES)))
     base = Setup(0, auto[-1], nodes=0)
-    chunk_rows = (PREFILL_ROWS,)  # rows of a prompt take nothing that counts
+    chunk_rows = (PREFILL_ROWS,)  # rows of a prompt need little memory
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class HostReckoner:
         self._packed = stays_packed(dense, self.available - machine.program_bytes)
 
     def spare(self, room: int) -> int:
-        """Half of what the weights leave."""
+        """Half of the memory that the weights leave."""
         left = room - total(self, self.base) + sequence_bytes(self, self.base)
         return max(left - left // 2, 0)
 
@@ -76,7 +76,7 @@ class HostReckoner:
     def sequence(self, setup: Setup) -> tuple[Component, ...]:
         kv, detail = named(setup.kv), f"{setup.kv}, {setup.context:,} positions at most"
         found = [Component("target KV", setup.context * self._spec.position_bytes(kv), detail)]
-        # What layers keep whatever the length: recurrent and convolution states.
+        # State of layers whatever the length: recurrent and convolution states.
         if states := sum(layer.mixer.state_numbers for layer in self._spec.layers) * FLOAT_BYTES:
             found.append(Component("states", states * (1 + MAX_CHECKPOINTS), f"{MAX_CHECKPOINTS} checkpoints"))
         draft = self._draft.config if self._draft and setup.drafted else None

@@ -74,7 +74,7 @@ class CpuTarget(OpenedTarget):
         return CpuMtp(opened, Mtp(weights, opened.config, self.model), self, held)
 
     def _drafter(self, file: WeightFile, dtype: torch.dtype) -> tuple[Weights, int]:
-        """A drafter's weights, and what they take."""
+        """A drafter's weights, and their bytes."""
         held = held_bytes(file.tensors.values(), self.packed)
         if not self.packed:
             _check_fits("drafter", file, held)
