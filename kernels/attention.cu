@@ -26,7 +26,7 @@ constexpr int NODE_TILES = ceil_div(GROUP, 16 * ROW_WARPS);  // tiles of 16 rows
 // one tile each.
 constexpr int NEAR_TILES = ROW_WARPS == 1 ? ROW_TILES : 1;
 constexpr int NEAR_ROWS = 16 * NEAR_TILES * ROW_WARPS;
-constexpr int FEW_TURNS = 2;  // a block takes at most so many of these alone: then splits are divided into them too
+constexpr int FEW_TURNS = 2;  // up to so many rounds of pieces per block, splits have NEAR_ROWS rows too
 constexpr int PATH_BYTES = MAX_NODES + 128;                   // shared memory of attn_split, before that of attend
 static_assert(NEAR == ceil_div(MAX_NODES - 1, TILE) + 1, "tiles from near_tile(p) to that of p, both with them");
 static_assert(THREADS >= 64, "a thread for every row of a pass");

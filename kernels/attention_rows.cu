@@ -1,15 +1,15 @@
 // Queries, keys and values of many consecutive rows, for an attention that a library computes: attn_prepare
-// of attention.cu without a tree. Bound by memory: 28 us for 2,048 rows of 24 + 2 x 4 heads of 256 on an H200, which is the
-// L2's speed.
-// Packed keys and values become halves for it (attn_unpack_keys, attn_unpack_values).
+// of attention.cu without a tree. Bound by memory: 28 us for 2,048 rows of 24 + 2 x 4 heads of 256 on an H200, the
+// bandwidth of the L2.
+// Packed keys and values are converted to f16 for it (attn_unpack_keys, attn_unpack_values).
 // Defines: as attn_prepare's; SPLIT_K is 1.
 
 #include "heads.cuh"
 
 constexpr int PREPARE_WARPS = 4;
 
-// Row i has position and slot first + i, with chunk = {rows, first}. Arguments as attn_prepare's; `rows` is how far
-// apart the kv heads of q lie. Grid (ceil((heads + 2 kv_heads) / PREPARE_WARPS), rows).
+// Row i has position and slot first + i, with chunk = {rows, first}. Arguments as attn_prepare's; `rows` is the
+// distance between the kv heads of q. Grid (ceil((heads + 2 kv_heads) / PREPARE_WARPS), rows).
 extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_rows(
     const int* chunk, const float* projected, int rows, int kv_heads, const float* q_norm, const float* k_norm,
     const float* frequency, float eps, float scale, half* q, u8* k, u8* v, int slots

@@ -1,5 +1,5 @@
-// A tile of TILE keys or values in split attention: brought to shared memory as it is kept, made halves of where all warps
-// share that work, and multiplied by what a warp has of the rows. attention.cuh says how warps share a tile.
+// A tile of TILE keys or values in split attention: copied to shared memory in the form of the cache, converted to f16
+// where all warps share that work, and multiplied by a warp's rows. attention.cuh says how warps share a tile.
 
 #pragma once
 
@@ -13,11 +13,11 @@ constexpr int DIM_TILES = HEAD_DIM / COLUMN_WARPS / 8;  // mma tiles of dimensio
 #ifndef COLUMNS
 #define COLUMNS COLUMN_WARPS
 #endif
-constexpr int SHARES = COLUMNS / COLUMN_WARPS;  // columns of the order that a warp does
+constexpr int SHARES = COLUMNS / COLUMN_WARPS;  // columns of the order that a warp computes
 #ifndef UNPACK_ONCE
 #define UNPACK_ONCE 0
 #endif
-constexpr int HALF_TILES = UNPACK_ONCE;  // one that K and V share in alternation, or one each
+constexpr int HALF_TILES = UNPACK_ONCE;  // one that K and V use alternately, or one each
 constexpr bool ONCE = HALF_TILES > 0, APART = HALF_TILES > 1;
 constexpr bool KEY_HALVES = KeyType::HALVES || ONCE, VALUE_HALVES = ValueType::HALVES || ONCE;
 constexpr int KEY_BYTES = TILE * KeyType::STRIDE, VALUE_BYTES = TILE * ValueType::STRIDE;  // of a stage
@@ -30,8 +30,8 @@ static_assert(STAGES >= 1 && (!ONCE || STAGES == 1), "what is unpacked makes roo
 static_assert(HALF_TILES <= 2, "K and V are all there is");
 static_assert(!ONCE || (!KeyType::HALVES && !ValueType::HALVES), "halves have nothing to unpack");
 
-// Start bringing rows of keys, or values, into a stage, row order(i) as the i-th; those from `live` on become zeros and
-// may be anywhere. There after the wait for the cp.async group and a barrier.
+// Start copying rows of keys, or values, into a stage, row order(i) as the i-th; those from `live` on become zeros,
+// wherever they are. Complete after the wait for the cp.async group and a barrier.
 template <class Type, class Order>
 __device__ __forceinline__ void fetch_rows(u8* stage, const u8* rows, int live, const Order& order) {
     if constexpr (Type::HALVES) {
@@ -57,14 +57,14 @@ __device__ __forceinline__ void fetch_rows(u8* stage, const u8* rows, int live, 
     }
 }
 
-// Runs of a row that a thread unpacks at a time: what it has loaded before it stores waits in registers.
+// Runs of a row that a thread unpacks at a time: they are all loaded to registers before any is stored.
 template <class Type> constexpr int LOADS_AT_ONCE = Type::LOADED > 5 ? 1 : 2;
 // Groups of a run.
 template <class Type> constexpr int SIDE_BY_SIDE = HEAD_DIM / WARP < Type::SHARED ? HEAD_DIM / WARP : Type::SHARED;
 
-// A tile of packed keys as one of halves, by all threads of the block. Elements of a group of keys stand where ldmatrix
-// gives a lane those that one read of packed keys gives it: see multiply_packed_keys. A warp takes eight rows at a
-// time, in which it has the same runs: from one turn to the next only constants are added. Sixteen lanes read every
+// Converts a tile of packed keys to f16, with all threads of the block. Elements of a group are placed so that ldmatrix
+// gives a lane the same ones as one read of packed keys: see multiply_packed_keys. A warp takes eight rows at a
+// time, in which it has the same runs: between iterations only constants are added. Sixteen lanes read every
 // second row, which are in different banks.
 template <class Type> __device__ __forceinline__ void unpack_keys(half* tile, const u8* rows) {
     constexpr int EVEN = WARPS & -WARPS, ABREAST = EVEN < Type::RUNS ? EVEN : Type::RUNS, OWN = Type::RUNS / ABREAST;
@@ -97,7 +97,7 @@ template <class Type> __device__ __forceinline__ void unpack_keys(half* tile, co
     }
 }
 
-// The same of values, in order. A lane has the same run and part of every row that it takes; eight lanes that store
+// The same for values, in order. A lane has the same run and part of every row that it takes; eight lanes that store
 // together have all chunks of a row's 128 bytes, or four of each of two rows that are four apart.
 template <class Type> __device__ __forceinline__ void unpack_values(half* tile, const u8* rows) {
     constexpr int BESIDE = 8 / Type::RUNS, PLACES = 8 / BESIDE;  // rows of a warp at a time, such sets in eight rows
@@ -132,8 +132,8 @@ template <class Type> __device__ __forceinline__ void unpack_values(half* tile, 
     }
 }
 
-// The fragments of a warp's rows of queries. Those of one tile of rows stay in registers where there is room beside the
-// sums: in a block of few threads that has a multiprocessor. Others are read wherever they are needed.
+// The fragments of a warp's rows of queries. Those of one tile of rows stay in registers where they fit next to the
+// sums: in a block of few threads that has a multiprocessor to itself. Others are read wherever they are needed.
 template <int TILES> struct Queries {
 #ifdef NEAR
     static constexpr bool KEPT = TILES == 1 && THREADS <= 256 && DIM_TILES <= 8;
@@ -146,7 +146,7 @@ template <int TILES> struct Queries {
 
     __device__ __forceinline__ Queries(half* tile, int row) : tile(tile), at(fragment_offset<HEAD_DIM>(row)) {}
 
-    // Once they are there.
+    // Call once they are in shared memory.
     __device__ __forceinline__ void read() {
         if constexpr (KEPT) {
 #pragma unroll
@@ -164,7 +164,7 @@ template <int TILES> struct Queries {
 };
 
 // scores = Q K^T for the warp's rows and packed keys (from `key`). Elements 8 i.. of a group of keys are one
-// read of lane i of four; queries have theirs where the fragments then expect them.
+// read of lane i of four; queries are stored in the matching order.
 template <class Type, int TILES>
 __device__ __forceinline__ void multiply_packed_keys(
     float (&scores)[TILES][KEY_TILES][4], const Queries<TILES>& q, const u8* k, int key
@@ -199,7 +199,7 @@ __device__ __forceinline__ void multiply_packed_keys(
     }
 }
 
-// Steps of P V at a time: with two tiles, all of them would spill where many warps share the registers.
+// Steps of P V at a time: with two tiles, all at once would spill where many warps share the registers.
 template <int TILES> constexpr int VALUE_STEPS = ROW_WARPS > 1 && TILES == 2 ? 2 : ceil_div(TILE, 16);
 
 // sums += P V for the warp's rows and the groups from dimension `dim` on, of packed values. Column n of tile i of four is

@@ -1,10 +1,11 @@
-// From the logits of a draft block to its candidates: the MAX_WIDTH best tokens of each draft position and their
-// log-probabilities, from what head_logits left of blocks of 16 tokens (logits.cu). The MAX_WIDTH best tokens lie in the
-// MAX_WIDTH blocks with the largest maxima, of equals the lower ones: so 128 logits are read of a row, and no more.
+// Chooses the candidates of a draft block: the MAX_WIDTH best tokens of each draft position and their
+// log-probabilities, from the maxima and sums of blocks of 16 tokens that head_logits writes (logits.cu). The MAX_WIDTH
+// best tokens are in the MAX_WIDTH blocks with the largest maxima, of equals the lower ones, so only 128 logits of a
+// row are read.
 //
-// With PAIRS the best so many of them, for pairs.cu, at most PAIR_CANDIDATES; the state has the first MAX_WIDTH all the
-// same. With TARGETS the logits are of a draft vocabulary: its row r is token targets[r], or r + targets[r] with OFFSETS.
-// With MARKOV the best are those of `biased`, which markov_bias has left, in the order of their own log-probabilities.
+// PAIRS is the number of candidates for pairs.cu, at most PAIR_CANDIDATES; the state still gets the first MAX_WIDTH.
+// With TARGETS the logits are of a draft vocabulary: its row r is token targets[r], or r + targets[r] with OFFSETS.
+// With MARKOV the best are those of `biased`, which markov_bias writes, in the order of their own log-probabilities.
 //
 // Grid = draft positions. Bound by latency: 124 KB of maxima and sums per row in one SM, 7 us on an H200 (estimated).
 
@@ -19,7 +20,7 @@ constexpr int TOP = MAX_WIDTH;
 #endif
 constexpr int LANES = WARP / TOP, EACH = BLOCK / LANES;  // lanes per scanned block, and tokens per lane
 
-// The best TOP of what it was offered, sorted; ids are offered in ascending order.
+// The best TOP of the entries offered, sorted; ids are offered in ascending order.
 struct TopList {
     float value[TOP];
     int id[TOP];
@@ -44,7 +45,7 @@ struct TopList {
         for (int i = 0; i + 1 < TOP; ++i) value[i] = value[i + 1], id[i] = id[i + 1];
         value[TOP - 1] = -INFINITE, id[TOP - 1] = 0x7fffffff;
     }
-    // The best of all lanes' lists, taken out of its list; every lane gets it.
+    // The best of all lanes' lists, removed from its list; every lane gets it.
     __device__ __forceinline__ BestPart pop() {
         BestPart best = {value[0], id[0]};
 #pragma unroll
@@ -121,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(CANDIDATE_THREADS, 1) candidates(
             top.value[rank] = of_warps[lane][rank].value, top.id[rank] = of_warps[lane][rank].id;
         }
     }
-    // Some lanes to each of the best blocks.
+    // Several lanes for each of the best blocks.
     int mine = 0x7fffffff;
 #pragma unroll
     for (int rank = 0; rank < TOP; ++rank) {
@@ -136,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(CANDIDATE_THREADS, 1) candidates(
             if (id < vocab && by[id] > top.value[TOP - 1]) top.offer(by[id], id);
         }
     }
-    // A lane for each of the best.
+    // One lane for each of the best.
     BestPart own = {-INFINITE, 0};
 #pragma unroll
     for (int rank = 0; rank < TOP; ++rank) {

@@ -10,7 +10,7 @@
 // Columns of [queries | keys | values].
 __device__ __forceinline__ int projected(int kv_heads) { return (QUERY_PARTS * GROUP + 2) * kv_heads * HEAD_DIM; }
 
-// A group of 256 activations: made before the kernel before has ended.
+// A group of 256 activations: constructed before the previous kernel has ended.
 struct GatedGroup {
     const int group, element;
     const bool padding;
@@ -18,8 +18,8 @@ struct GatedGroup {
     __device__ __forceinline__ GatedGroup(int group, int kv_heads)
         : group(group), element(group * ACTS_GROUP + 8 * lane_id()), padding(element >= kv_heads * GROUP * HEAD_DIM) {}
 
-    // Of row `row` of `rows`; all MERGE_WARPS warps call. `parts()`: how many parts the row has, called once the loads of its
-    // gates are issued. partials: of the projection, which the gates are part of.
+    // For row `row` of `rows`; all MERGE_WARPS warps call. `parts()`: how many parts the row has, called once the loads
+    // of its gates are issued. partials: of the projection that includes the gates.
     template <class Parts>
     __device__ __forceinline__ void combine(
         const Parts& parts, int row, int rows, int kv_heads, const float* out, const float2* stats,

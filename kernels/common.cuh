@@ -1,7 +1,7 @@
 // What all kernels share: names of types, half-precision helpers, reductions over a warp and a block.
 //
 // NVRTC has no standard headers, so the types are spelled here. <ptx.cuh> is found through the include path: the
-// emulator of the tests puts its own in front.
+// emulator of the tests puts its own first.
 
 #pragma once
 
@@ -40,7 +40,7 @@ __device__ __forceinline__ u16 half_bits(half v) { return __half_as_ushort(v); }
 __device__ __forceinline__ float half_bits_float(u16 bits) { return __half2float(__ushort_as_half(bits)); }
 __device__ __forceinline__ float bf16_bits_float(u16 bits) { return __uint_as_float(u32(bits) << 16); }
 
-// Two values as the halves of one register, the first in the low bits: an operand of mma_f16.
+// Two values as the two f16 of one register, the first in the low bits: an operand of mma_f16.
 __device__ __forceinline__ u32 pack_half2(float low, float high) {
     return u32(half_bits(__float2half_rn(low))) | u32(half_bits(__float2half_rn(high))) << 16;
 }

@@ -1,6 +1,6 @@
 // The dynamic convolutions around a sub-layer of a drafted block: tap t of row i multiplies row i - t, rows before the block
-// count as zero. A coefficient is a fixed one of the channel plus one that the sub-layer's normed input gives to CHANNELS
-// neighbouring channels of a row.
+// count as zero. A coefficient is a constant of the channel plus one computed from the sub-layer's normed input, which
+// CHANNELS neighbouring channels of a row share.
 //
 //   norm -> conv_proj -> conv_before -> sub-layer -> conv_after
 //
@@ -29,8 +29,8 @@ template <class Given> __device__ __forceinline__ void coefficients(float (&to)[
 }
 
 // A sub-layer's input as acts, from normed rows f32 [block][WIDTH] and `given` f32 [SPLIT_K][rows][stride], by side, tap and
-// group. What the other side takes of it goes to `later` f32 [block][TAPS][GROUPS]. Grid (groups of 256 channels, rows), one
-// warp.
+// group. The part for the other side is stored in `later` f32 [block][TAPS][GROUPS]. Grid (groups of 256 channels,
+// rows), one warp.
 extern "C" __global__ void __launch_bounds__(WARP) conv_before(
     const float* normed, const float* given, int rows, int stride, const float* base, float* later, u8* acts_q8,
     u8* acts_f16

@@ -1,9 +1,9 @@
-// dequant: super-tiles to f16 rows, for batches that go through a library's matrix product (prefill).
+// dequant: super-tiles to f16 rows, for batches that a library's matrix product computes (prefill).
 //
-// out[row][k] f16, rows x (256 * tiles_k), for the row blocks [first, first + gridDim.y) of a matrix. A warp turns one
-// super-tile; a lane writes eight halves at a time, a quad 64 consecutive bytes. Bound by memory: 3.0 to 3.2
+// out[row][k] f16, rows x (256 * tiles_k), for the row blocks [first, first + gridDim.y) of a matrix. A warp converts
+// one super-tile; a lane writes eight f16 at a time, a quad 64 consecutive bytes. Bound by memory: 3.0 to 3.2
 // of 4.6 TB/s on an H200.
-// The f32 value d * scale * code + minimum is rounded once; past the range of halves it becomes an infinity.
+// The f32 value d * scale * code + minimum is rounded once; beyond the range of f16 it becomes an infinity.
 //
 // Grid: (ceil(tiles_k / WARPS), row blocks). Rows under `rows` are written, row 16 * first at out.
 
@@ -77,7 +77,7 @@ template <class F> struct Dequantize {
                 if constexpr (F::MINIMUM) {
 #pragma unroll
                     for (int r = 0; r < 2; ++r) {
-                        // The pair of subs 2t, 2t + 1 is with the lane t of the quad.
+                        // Lane t of the quad holds the pair of subs 2t, 2t + 1.
                         const u32 pair = __shfl_sync(FULL_WARP, scales.minimum[r], (lane & ~3) | sub >> 1);
                         minimum[r] = scales.minimum_scale[r] * half_bits_float(u16(pair >> (16 * (sub & 1))));
                     }

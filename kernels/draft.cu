@@ -1,11 +1,11 @@
-// What the drafter does between its matmuls, but for norms and SwiGLU.
+// The drafter's kernels between its matmuls, except norms and SwiGLU.
 //
 // Context, once per committed position:  draft_gather -> fc -> norm -> k, v of all layers -> draft_update
 // Block, once per step and layer:        q, k, v -> draft_prepare -> draft_split -> draft_combine -> attn_output
 //
 // A layer's keys and values are as in kv.cuh, in a ring: positions [0, length) are context, of which a layer with a
-// window holds the last ones; a block's own rows stand after it at positions length.. until the next block overwrites
-// them. All HEAD_DIM dimensions are rotated. Row i of a block has position length + i. What a layer sees:
+// window holds the last ones; a block's own rows are stored after it at positions length.. until the next block
+// overwrites them. All HEAD_DIM dimensions are rotated. Row i of a block has position length + i. What a layer sees:
 // models/dflash.py. The attention is attention.cuh's.
 //
 // Defines: as attention.cu's, with ROTARY equal to HEAD_DIM.
@@ -20,8 +20,8 @@
 
 constexpr int PREPARE_WARPS = 4;
 
-// What the rows of a block see: context and block, or causally, or no further than the layer's window; and none
-// of it further back from the block than the knob draft_window. A part is a split.
+// What the rows of a block see: context and block, or causally, or no further than the layer's window; and nothing
+// further back from the block than the knob draft_window. A part is a split.
 struct BlockView {
     int length, live, keys, window, first, step0;
     bool causal;

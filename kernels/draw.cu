@@ -1,5 +1,5 @@
-// Which tokens of a row can be drawn (draw.cuh), before `sample` decides among them. Kernels that a row has no use for
-// leave at once.
+// Which tokens of a row can be drawn (draw.cuh), before `sample` decides among them. Kernels that a row does not need
+// return at once.
 //
 //   draw_list     grid = rows of the pass: hides penalised tokens, lists the first tokens of the order.
 //   draw_scan     grid (parts of DRAW_PART tokens, rows): adds the tokens that score higher than all of the list. Bound by
@@ -27,7 +27,7 @@ struct Noise {
 
 // ---- The list ------------------------------------------------------------------------------------------------------
 
-// The distance to the best as a number of two digits under BINS, of any scale: 32 first digits to each power of two.
+// The distance to the best as two digits below BINS, at any scale: 32 first digits per power of two.
 __device__ __forceinline__ int distance_digits(float best, float value) {
     constexpr int NEAREST = (127 - 40) << 5;  // 2^-40
     const u32 bits = __float_as_uint(best - value);
@@ -45,7 +45,7 @@ struct ListShared {
     u32 left, many;
 };
 
-// Give the newest tokens their penalised values, and take their logits out of the row.
+// Compute the penalised values of the newest tokens, and hide their logits in the row.
 __device__ __forceinline__ int penalise(const StepState* st, int node, float* logits, ListShared& s, RowTokens& out) {
     const int window = penalty_window(st, node, s.tokens);
     for (int i = threadIdx.x; i < window; i += ROW_THREADS) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ int penalise(const StepState* st, int node, float* lo
     return window;
 }
 
-// List all tokens whose distance to the largest maximum is within that of the block that is `wanted`th; how many.
+// List all tokens at most as far from the largest maximum as the `wanted`th block's; returns how many.
 __device__ __forceinline__ int list_tokens(
     const float* logits, const float* maxima, int vocab, u32 wanted, ListShared& s, RowTokens& out) {
     constexpr int EACH = BINS / ROW_THREADS;
@@ -70,7 +70,8 @@ __device__ __forceinline__ int list_tokens(
     best = block_max<ROW_THREADS>(best, s.most);
     if (!(best < INFINITE)) return BROKEN_ROW;
 
-    // The digits of the `wanted`th distance, one after the other; the second is worth it where the first is too coarse.
+    // The digits of the `wanted`th distance, one after the other; the second is only needed where the first is too
+    // coarse.
     if (threadIdx.x == 0) s.last = BINS * BINS - 1, s.listed = 0;
     u32 left = wanted;
     int first = -1;
@@ -133,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1) draw_list(
     const Way way = way_of(st, vocab);
     if (threadIdx.x == 0) out.window = window, out.added = 0;
     if (way == Way::WHOLE) return;
-    // Among so many blocks and one for every penalised token there are that many maxima of tokens as they are.
+    // Among so many blocks plus one per penalised token, that many maxima are of tokens without a penalty.
     const int wanted = way == Way::LISTED ? kept_tokens(st, vocab) + window : min(ANCHORS, ceil_div(vocab, 128));
     int count = list_tokens(logits, maxima, vocab, u32(wanted), s, out);
     if (way == Way::FRONT && count >= 0) {
@@ -181,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 3)
         if (!(value[i] > -INFINITE) || ratio + MOST_NOISE < lacking) continue;
         const int id = first + i * PART_THREADS;
         const u32 word = noise.word(id);
-        // Noise of x needs 1 - u <= e^-x, which costs one exponential to rule out.
+        // Noise of x needs 1 - u <= e^-x, so one exponential is enough to rule it out.
         if (float(~word) > exp2f(32.0f - (lacking - ratio) * LOG2_E) * 1.001f + 1.0f) continue;
         if (ratio + gumbel_about(word) < lacking) continue;
         const int at = atomicAdd(&out.added, 1);
@@ -203,7 +204,7 @@ struct Scored {
 
 constexpr int ROW_WARPS = ROW_THREADS / WARP;
 
-// The best of the block, to all threads. `room` [2][warps]: calls alternate its halves, so one barrier is enough.
+// The best of the block, for all threads. `room` [2][warps]: calls alternate its halves, so one barrier is enough.
 __device__ __forceinline__ Scored block_best(Scored mine, Scored (*room)[ROW_WARPS], int turn) {
 #pragma unroll
     for (int offset = WARP / 2; offset; offset /= 2) {
@@ -224,13 +225,13 @@ __device__ __forceinline__ Scored block_best(Scored mine, Scored (*room)[ROW_WAR
 
 struct FrontShared {
     Scored room[2][ROW_WARPS], front[FRONT_OF_ROW];
-    // Of penalised tokens: a float that the value is not under, a score that the token has for sure.
+    // For penalised tokens: a float that is a lower bound of the value, and a lower bound of the score.
     float value[HISTORY], low[HISTORY];
     int joining[ROW_WARPS];
 };
 
 // Lists may have a token twice. Each round takes the best score that is left, and with it all tokens that come after it
-// and can not have a higher one.
+// and cannot have a higher one.
 extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
     draw_front(const StepState* st, int vocab, int node0, const RowTokens* rows, RowFront* fronts) {
     constexpr int EACH = 2 * LIST / ROW_THREADS;
@@ -281,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
     }
     __syncthreads();
 
-    // Penalised tokens join with what they are worth in double, but for those that others rule out.
+    // Penalised tokens are added with their values in double, except those that others rule out.
     if (count >= 0 && tokens.window > 0) {
         static_assert(HISTORY <= ROW_THREADS, "a thread per entry of the window");
         const int token = threadIdx.x < tokens.window ? tokens.penalised[threadIdx.x] : -1;

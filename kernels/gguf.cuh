@@ -136,7 +136,7 @@ struct Q3_K {
         const int low = packed[group % 8] >> (group / 8 * 4) & 15, high = packed[8 + group % 4] >> (group / 4 * 2) & 3;
         const float scale = half_at(block + 108) * (float)((low | high << 4) - 32);
         const int pair = block[32 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
-        const int lifted = block[i % 32] >> (i / 32) & 1;  // a bit that is not set takes 4 off
+        const int lifted = block[i % 32] >> (i / 32) & 1;  // a clear bit subtracts 4
         return scale * (float)(pair - (lifted ? 0 : 4));
     }
 };

@@ -1,4 +1,4 @@
-// Eight neighbours of a row of halves, in one load or store of 16 B.
+// Eight neighbours of an f16 row, in one load or store of 16 B.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// The output matrix where nothing but the best of its logits is needed: matmul with one k k_part whose finished rows go into
-// a running maximum per column, not to memory. BestPart [column][thread block], which merge_draws (tree.cu) reads.
+// The output matrix where only the best logit is needed: matmul with one k_part, whose finished rows update a running
+// maximum per column and are not stored. BestPart [column][thread block], which merge_draws (tree.cu) reads.
 // logits.cu is for passes that need more.
 //
 // Bound by memory: the largest matrix of a model, read once. Measured share of bandwidth on an H200: 97 % at one column
@@ -35,7 +35,7 @@ struct BestSink {
         }
     }
 
-    // A logit that is not a number must not lose quietly: it wins, as an infinity that no merge takes for a draw.
+    // A NaN must not be hidden: it wins, as an infinity that no merge accepts as a draw.
     static __device__ __forceinline__ float candidate(float logit) { return logit == logit ? logit : INFINITE; }
 };
 

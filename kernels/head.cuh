@@ -1,4 +1,5 @@
-// What head_argmax leaves of a row of logits: the best of every thread block, [row][part]. merge_draws (tree.cu) reads it.
+// The output of head_argmax for a row of logits: the best of every thread block, [row][part]. merge_draws (tree.cu)
+// reads it.
 
 #pragma once
 

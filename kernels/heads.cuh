@@ -47,7 +47,7 @@ struct Head {
         constexpr int HALF = ROTARY / 2 / WARP;
 #pragma unroll
         for (int j = 0; j < HALF; j++) {
-            // The product is rounded to float, as in the reference; whole turns are taken off in double, since at
+            // The product is rounded to float, as in the reference; whole turns are subtracted in double, since at
             // position 262,144 float sine and cosine would need their slow path and its local memory.
             const double turns = double(float(position) * frequency[WARP * j + lane_id()]) * 0.15915494309189535;
             float sine, cosine;
@@ -58,7 +58,8 @@ struct Head {
         }
     }
 
-    // The orthonormal Hadamard transform, its own inverse. Sums and differences alone: the order of its steps is free.
+    // The orthonormal Hadamard transform, its own inverse. It has only sums and differences, so its steps may have any
+    // order.
     __device__ __forceinline__ void transform() {
 #pragma unroll
         for (int half = 1; half < PARTS; half *= 2)

@@ -3,14 +3,14 @@
 // where they are left out). A type is a struct with a file of its own:
 //
 //   BYTES                       of a head's row of HEAD_DIM numbers, a multiple of CHUNK_BYTES
-//   ROTATED                     keys are kept as their Hadamard transform, and queries meet them so
+//   ROTATED                     keys are stored as their Hadamard transform; queries are transformed too
 //   HALVES                      rows are HEAD_DIM halves; all others are packed (kv_packed.cuh)
 //   store(row, x)               a warp stores a head's row; lane l has elements l, l + 32, l + 64, ...
 // and where packed, of rows in shared memory, or anywhere:
 //   STRIDE                      bytes from one row of a tile to the next
 //   eight(to, row, group, part)            elements 8 part.. of a group of 32, as halves
 //   four(to, first, second, group, part)   elements 4 part.. of two rows: to[i] holds the i-th of both
-//   RUNS, SHARED                runs of bytes in a row, and groups that one holds side by side (the last may hold fewer)
+//   RUNS, SHARED                runs of bytes in a row, and adjacent groups in one (the last may hold fewer)
 //   load(loaded, row, run, part), eights(to, loaded, part)    `eight` of a run's groups, loads apart; LOADED words
 //
 // With KV_RING positions share the slots: position p is stored in slot p % slots, which holds the newest of them. A

@@ -56,7 +56,7 @@ template <class F> struct Meeting {
     static constexpr bool PAIRED = SIDE_BY_SIDE && !F16_ACTS;  // columns are pairs of planes
     static constexpr int SPAN_UNITS = TILE_UNITS / (F16_ACTS ? 1 : SPANS);
     static constexpr int BLOCK = F16_ACTS ? ACTS_F16_BLOCK : ACTS_Q8_BLOCK;
-    static constexpr int SECOND = F16_ACTS ? 0 : PLANE_BITS ? ACTS_Q8_BLOCK : SPANS == 2 ? 32 : 0;  // and in its second
+    static constexpr int SECOND = F16_ACTS ? 0 : PLANE_BITS ? ACTS_Q8_BLOCK : SPANS == 2 ? 32 : 0;  // and of its second
     static constexpr int SCALES = F16_ACTS ? ACTS_F16_SCALES : ACTS_Q8_SCALES;
     static constexpr int STAGE = COLUMN_BLOCKS * (BLOCK + SECOND);  // bytes per 256 k
     static constexpr int WANTED = F::SLOTS < MOST_SLOTS ? F::SLOTS : MOST_SLOTS;

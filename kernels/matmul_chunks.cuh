@@ -21,7 +21,7 @@ __device__ __forceinline__ void stream_in_chunks(
     const int lane = lane_id(), warp = warp_id(), kn = part.kn;
     // Rounds are even, so that the last one is not left to a few warps.
     const int rounds = ceil_div(part.rows, WARPS), side_by_side = ceil_div(part.rows, rounds);
-    const int mine = warp < side_by_side ? ceil_div(part.rows - warp, side_by_side) : 0;  // rounds with a block for this warp
+    const int mine = warp < side_by_side ? ceil_div(part.rows - warp, side_by_side) : 0;  // this warp's rounds
     const u32 to_next_round = u32(side_by_side * part.tiles_k - kn + 1) * F::BYTES;
     const u8* tile = part.weights + (size_t(part.first + warp) * part.tiles_k + part.k0) * F::BYTES;
 

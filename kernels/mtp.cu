@@ -1,4 +1,5 @@
-// The attention of an MTP head, between its matmuls: pairs enter the cache, and the one that drafts attends to all before it.
+// The attention of an MTP head, between its matmuls: pairs enter the cache, and the drafting pair attends to all before
+// it.
 //
 //   mtp_join -> eh_proj -> norm -> q, k, v -> mtp_prepare -> mtp_split -> mtp_combine -> attn_output -> feed-forward
 //

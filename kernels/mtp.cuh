@@ -1,4 +1,4 @@
-// Which pairs the rows of an MTP head's pass are. Pair s is token s and the target's hidden after token s - 1; it has slot and
+// The pairs of an MTP head's pass, by row. Pair s is token s and the target's hidden after token s - 1; it has slot and
 // position s of the head's own cache, and there is none for token 0.
 //
 // Where `first` is -1, row 0 is the pair that drafts. The rows after it, or all of them from `first` on, are pending pairs

@@ -9,7 +9,7 @@
 #include "partials.cuh"
 
 constexpr int GROUPS = ceil_div(2 * WIDTH, ACTS_GROUP);
-constexpr int TURNS = ceil_div(GROUPS, 20);  // of more warps each has too few registers
+constexpr int TURNS = ceil_div(GROUPS, 20);  // with more warps, each has too few registers
 constexpr int JOIN_WARPS = ceil_div(GROUPS, TURNS), JOIN_THREADS = WARP * JOIN_WARPS;
 static_assert(WIDTH % 8 == 0, "a lane's 8 elements are of one half");
 

@@ -4,13 +4,13 @@
 // A row is spread over a cluster of CLUSTER blocks (one where there are no clusters), one warp per 256 elements: a lane
 // loads its 8 elements of h, of all partials and of the weight before it adds anything, and the blocks exchange
 // their sums of squares, so a row costs about one trip to the L2. Squares are summed per group and the groups in
-// order, whatever the cluster, the turns a warp takes and the other rows.
+// order, whatever the cluster, a warp's iterations and the other rows are.
 //
 // Bound by latency: on an H200, 5120 elements and 4 or 8 partials, 2.9 us in one block and 2.0 us in five. One SM takes
 // 2 us to read what 8 partials hold of a row.
 //
 // Defines: WIDTH, elements of a row, a multiple of 8; SPLIT_K, partials to add, 0 for none; CLUSTER, blocks of a row;
-// FRESH where the partials are all of the sum, and h is not read; ROWS where the normed rows go out as f32 too.
+// FRESH where the partials are the whole sum and h is not read; ROWS where the normed rows go out as f32 too.
 
 #include "acts.cuh"
 #include "partials.cuh"
@@ -76,7 +76,7 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
     }
     const bool live = node0 + row < *count;
 #if CLUSTER > 1
-    cluster_wait();  // all blocks of the row have begun: their shared memory is there
+    cluster_wait();  // all blocks of the row have begun, so their shared memory is valid
 #endif
     if (!live) return;
 

@@ -1,4 +1,4 @@
-// What trees are built with: candidates, and the best of those on offer.
+// Candidates of a tree, and the search for the best offer.
 //
 // One warp builds; all its lanes call all of this, with the same arguments unless stated otherwise.
 
@@ -73,12 +73,12 @@ __device__ __forceinline__ Found better_of(const Found& a, const Found& b) {
     return {second ? b.key : a.key, second ? b.slot : a.slot};
 }
 
-// Offers that are never put into a slot again, so that of equal ones the lowest slot came first. `clear` comes first.
+// Offers whose slots are never reused, so that of equal ones the lowest slot came first. `clear` comes first.
 template <int ROOM> struct OffersInTurn {
     static constexpr int AT_ONCE = 4 * WARP;  // keys that are loaded together, without a check whether they exist
     u64 key[ceil_div(ROOM, AT_ONCE) * AT_ONCE];
 
-    // All threads of the block call, and meet before the first offer.
+    // All threads of the block call; a barrier must follow before the first offer.
     __device__ __forceinline__ void clear() {
         for (int slot = threadIdx.x; slot < ceil_div(ROOM, AT_ONCE) * AT_ONCE; slot += blockDim.x) key[slot] = NOTHING;
     }

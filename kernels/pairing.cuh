@@ -1,4 +1,4 @@
-// From scores of candidates below one token to rows of the table of pairs.cuh: what every head that gives scores shares.
+// Turns scores of candidates below one token into rows of the table of pairs.cuh. All heads that give scores share it.
 //
 // A thread block is a token of the position before, a warp of it a candidate.
 

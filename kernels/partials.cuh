@@ -1,4 +1,5 @@
-// What a matmul leaves: split-K partials, f32 [COUNT][rows][width], one per part of K. The value is their sum, in order.
+// The output of a matmul: split-K partials, f32 [COUNT][rows][width], one per part of K. The value is their sum, in
+// order.
 
 #pragma once
 

@@ -2,9 +2,10 @@
 //
 // With a lower plane q = (value << PLANE_BITS) + lower. Up to four columns both planes are side by side in one mma, a
 // row's values in an even column and its lower plane in the odd one next to it, and integers are joined afterwards. In
-// wider passes they follow each other along k: the codes that meet the values weigh 1 << PLANE_BITS more than those that
-// meet the lower plane, so that 16 k of both planes are one mma over 32. Codes that fill their byte cannot, so their two
-// products are joined one by one. The joined sums are the same integers either way.
+// wider passes they follow each other along k: the codes multiplied by the values are scaled by 1 << PLANE_BITS
+// relative to those multiplied by the lower plane, so that 16 k of both planes are one mma over 32. Codes that fill
+// their byte cannot be scaled, so their two products are computed separately and then joined. The joined sums are the
+// same integers either way.
 //
 // Included by matmul.cuh, which needs COLUMNS.
 
@@ -16,7 +17,7 @@
 constexpr bool SIDE_BY_SIDE = PLANE_BITS > 0 && COLUMNS <= 4;
 constexpr bool STACKED = PLANE_BITS > 0 && !SIDE_BY_SIDE;
 
-// Staged blocks of one k: those of all columns, then as much as is read of their second ones.
+// Staged blocks of one k: those of all columns, then the part of their second ones that is read.
 constexpr int ACTS_Q8_SECONDS = ceil_div(COLUMNS, 8) * ACTS_Q8_BLOCK;
 
 // Where in a staged block the lane's 16 B of the first unit are. Columns that do not exist read the last one that does.
@@ -55,7 +56,7 @@ private:
     }
 };
 
-// How the codes of one unit meet the planes: where they lie side by side, as they are.
+// The codes of one unit as multiplied by the planes: unchanged where the planes are side by side.
 template <class F> struct PlaneCodes {
     u32 value[2][4], lower[2][4];
 
@@ -68,7 +69,7 @@ template <class F> struct PlaneCodes {
             for (int i = 0; i < 4; ++i) {
                 value[s][i] = lower[s][i] = a[s][i];
                 if constexpr (STACKED && F::CODES == Codes::LOW) {
-                    // Of two rows in the nibbles of a byte the odd one lies where values meet it.
+                    // Of two rows in the nibbles of a byte the odd one is already in position for the values.
                     if (PLANE_BITS == 4 && i & 1) {
                         value[s][i] = opaque(a[s][i] << PLANE_BITS);
                         lower[s][i] = value[s][i] >> PLANE_BITS;
@@ -85,13 +86,13 @@ template <class F> struct PlaneCodes {
     }
 };
 
-// Of the sums over values and over the lower plane, that over q. High codes: both count in units that the lower
-// plane's codes have, 1 << PLANE_BITS of theirs.
+// The sum over q, from the sums over values and over the lower plane. High codes: both are in units of the lower
+// plane's codes, 1 << PLANE_BITS of theirs.
 template <class F> __device__ __forceinline__ int join(int value, int lower) {
     return F::CODES == Codes::HIGH ? value + (lower >> PLANE_BITS) : (value << PLANE_BITS) + lower;
 }
 
-// 32 k of a sub: codes, as values and lower plane meet them, times fragments of both.
+// 32 k of a sub: codes, as needed for values and lower plane, times fragments of both.
 template <class F>
 __device__ __forceinline__ void product_32(int (&p)[4], const PlaneCodes<F>& codes, const Fragments& acts, int s) {
     const u32(&a)[4] = codes.value[s], (&a_lower)[4] = codes.lower[s];

@@ -3,7 +3,7 @@
 // `dflash-tui doctor` compiles this file for the card's architecture (without a card: for every architecture that
 // the project supports) and, where a driver and a card are found, runs one warp of it and checks all 32 results.
 //
-// What it touches on purpose:
+// What it tests on purpose:
 //   - cuda_fp16.h, so that a missing or mismatched header package shows here and not in the first real kernel;
 //   - a warp shuffle and a half-precision multiply-add, so that the wrong machine code gives a wrong number;
 //   - no C or C++ standard header: NVRTC has none.

@@ -1,4 +1,4 @@
-// Every instruction that CUDA C++ has no word for. All inline PTX of the project is in this file; the emulator of the
+// Every instruction that CUDA C++ cannot express. All inline PTX of the project is in this file; the emulator of the
 // tests (tests/support/emulator/ptx.cuh) has the same names in plain C++.
 //
 // Fragments, with g = lane / 4 and t = lane % 4, for A (16 x K), B (K x 8) and C, D (16 x 8), as in the PTX ISA:
@@ -190,7 +190,7 @@ __device__ __forceinline__ unsigned prmt(unsigned a, unsigned b, unsigned select
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
     return r;
 }
-// x, of which the compiler does not know how it was made: bits that were taken once are not taken again.
+// x with its origin hidden from the compiler, so that bits already extracted are not extracted again.
 __device__ __forceinline__ unsigned opaque(unsigned x) {
     asm("" : "+r"(x));
     return x;
@@ -270,7 +270,7 @@ __device__ __forceinline__ void pdl_launch() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// Everything that earlier kernels wrote is there.
+// Waits until everything that earlier kernels wrote is visible.
 __device__ __forceinline__ void pdl_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -280,12 +280,12 @@ __device__ __forceinline__ void pdl_wait() {
 // ---- Clusters: blocks side by side that write to each other's shared memory (sm_90 and later only) ------------------
 
 #if __CUDA_ARCH__ >= 900
-// All threads of all blocks of the cluster arrive, then wait; what was written before the one is seen after the other.
+// All threads of all blocks of the cluster arrive, then wait; writes before the arrival are visible after the wait.
 __device__ __forceinline__ void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// `v` to where block `rank` of the cluster has its own `shared`.
+// Stores `v` at the address of `shared` in block `rank` of the cluster.
 __device__ __forceinline__ void cluster_store(float* shared, int rank, float v) {
     asm volatile(
         "{ .reg .u32 there; mapa.shared::cluster.u32 there, %0, %1; st.shared::cluster.f32 [there], %2; }" ::"r"(

@@ -36,7 +36,7 @@ struct RingSlot {
     float candidate_log_prob[MAX_DEPTH][MAX_WIDTH];
 };
 
-// One thread notes the time of a stage. `stamps`: device memory of STAMPS values, kept from step to step.
+// One thread records the time of a stage. `stamps`: device memory of STAMPS values, kept from step to step.
 __device__ __forceinline__ void stamp(u64* stamps, Stamp stage) {
     if (threadIdx.x == 0 && blockIdx.x == 0) stamps[stage] = global_timer();
 }

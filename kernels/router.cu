@@ -1,8 +1,8 @@
 // router: scores of every expert for every row, in f32 from f32 rows; route: the experts that each row of a pass takes,
-// and the work that comes of it (experts.cuh).
+// and the resulting work list (experts.cuh).
 //
 // A score is a sum of WIDTH products in one order, whatever the rows: a lane takes every 128th four of them in order,
-// then the lanes of a warp are added up. Nothing less would do: which experts are chosen hangs on the last bits.
+// then the lanes of a warp are added up. This is necessary: the choice of experts depends on the last bits.
 //
 // Defines: WIDTH, elements of a row, a multiple of 4; TURN, rows that a block of `router` goes through together;
 // EXPERTS; of `route` USED, experts of a row; SHARED where there is one that all rows take; ALL where weights are
@@ -53,7 +53,7 @@ extern "C" __global__ void router(
             last = min(rows, *count - node0) - 1;
             if (row0 > last) return;
         }
-        // Rows side by side: their loads are under way together, and their sums do not wait for each other.
+        // Rows in parallel: their loads overlap, and their sums do not wait for each other.
 #pragma unroll
         for (int i = 0; i < HELD_FOURS; ++i) {
             const int k = begin + i * ROUTER_STEP + k0;
@@ -113,10 +113,10 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route(
     }
     __syncthreads();
 
-    // Every expert finds the place of its entries, every pair its own in one of them.
+    // Each expert computes the place of its entries, and each pair its place in one of them.
     const int shared = SHARED_EXPERTS * ceil_div(live, ENTRY_COLUMNS);
     const int taken = thread < EXPERTS ? __popcll(rows_of[thread]) : 0, entries = ceil_div(taken, ENTRY_COLUMNS);
-    int place = entries;  // after mine in the list
+    int place = entries;  // after this one in the list
     if (warp < EXPERT_WARPS) {
 #pragma unroll
         for (int step = 1; step < WARP; step *= 2) {

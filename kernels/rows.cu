@@ -1,7 +1,7 @@
 // Rows of activations for products that a library computes: f16, row-major. The passes of few rows have norm.cu,
 // swiglu.cu and gdn_out, which write the order of acts.cuh instead.
 //
-// Live are the rows below *count; grids are those of the largest chunk. Bound by memory: with 2,048 rows on an H200
+// The rows below *count are live; grids are those of the largest chunk. Bound by memory: with 2,048 rows on an H200
 // rows_norm (WIDTH 5120) moves 3.6 TB/s, rows_swiglu (8704) 4.1, partly from the L2. Defines: WIDTH, elements of a row, a
 // multiple of 8; ROWS where normed rows go out as f32 too.
 

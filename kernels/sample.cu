@@ -1,5 +1,5 @@
-// The target's own draw after each node, from what draw.cu found in its row of logits: one block per row. Every way ends in
-// the same exact comparisons (sampler.cuh), over a list of tokens, over the row's front, or over the whole row.
+// The target's own draw after each node, from the results of draw.cu for its row of logits: one block per row. All ways
+// end in the same exact comparisons (sampler.cuh), over a list of tokens, over the row's front, or over the whole row.
 //
 //   LISTED, FRONT  bound by latency: about 8 us on an H200 (estimated).
 //   WHOLE          bound by the passes over a row in one SM, 2 without truncation, 5 to 8 with: 1.0 ms with top_k 40.
@@ -7,7 +7,7 @@
 #include "sampler.cuh"
 
 constexpr int UNDECIDED = -2;
-// How far a sum of weights in float may be off, of the total.
+// The largest error of a sum of weights in float, as a share of the total.
 constexpr double WEIGHT_SLACK = 4e-5;
 
 struct Candidates {

@@ -2,13 +2,13 @@
 // noise (src/dflash_core/sampling.py is the twin). The set is a row of logits, or a list of some of its tokens.
 //
 // Values are compared in double, as the twin does. The truncations find their border, the last token they keep in the
-// order of value (higher first) and id (lower first), by radix descent: a histogram of what tokens weigh (1 each for
+// order of value (higher first) and id (lower first), by radix descent: a histogram of the tokens' weights (1 each for
 // top_k, probability for top_p), the bin that holds the border, then that bin's next digit. The first digit is the
 // distance to the best in 1/64, which spreads logits well; then come the value's bits, then the id's. Weights are
 // integers of 2^-44, so that sums do not depend on their order.
 //
-// Penalised tokens (at most HISTORY) are held apart with their double values; their logits are -inf while this runs, and
-// put back at the end. THREADS, a multiple of 32, to a block.
+// Penalised tokens (at most HISTORY) are kept separately with their double values; their logits are -inf while this
+// runs, and restored at the end. A block has THREADS threads, a multiple of 32.
 
 #pragma once
 
@@ -106,7 +106,7 @@ struct Row {
     __device__ __forceinline__ Place place(double value, int id) const {
         const u64 bits = u64(__double_as_longlong(__dadd_rn(value, 0.0)));  // -0 and 0 are equals
         const double distance = (best - value) * BINS_PER_UNIT;
-        // Ascending where values descend: positive values have their bits turned, negative ones only the sign kept.
+        // Ascending where values descend: positive values have their bits inverted, negative ones keep only the sign.
         return {distance < BINS - 1 ? u32(distance) : BINS - 1, bits >> 63 ? bits : ~bits & ~(1ull << 63), u32(id)};
     }
 
@@ -170,7 +170,7 @@ template <bool by_weight> __device__ Place Row::border(double share, u64 count, 
     for (int level = 0; level < DIGITS; ++level) {
         for (int i = threadIdx.x; i < BINS; i += THREADS) s.mass[i] = 0, s.count[i] = 0;
         __syncthreads();
-        // Most tokens may be in the first digit's last bin: its sum is not made by atomics.
+        // Most tokens may be in the first digit's last bin: its sum does not use atomics.
         u64 far_mass = 0;
         u32 far_count = 0;
         each([&](double value, int id) {
@@ -230,7 +230,8 @@ template <bool by_weight> __device__ Place Row::border(double share, u64 count, 
     return chosen.up_to(within) ? chosen : within;  // a whole bin may reach further
 }
 
-// The best of weight and noise among those up to `border` and not under `min_p`; of equals the earlier in the order.
+// The best of weight and noise among those up to `border` and not under `min_p`; of equals the earlier one in the
+// order.
 __device__ int Row::draw(const Place& border, double min_p, u64 seed, u64 position) {
     constexpr double MARGIN = 1e-3;  // of the estimate in float
     double value = best, score = gumbel(philox(seed, position, u32(best_id)));

@@ -1,4 +1,4 @@
-// What one speculative step knows of itself, on the device: every length, index and knob that a kernel reads.
+// The state of a speculative step on the device: every length, index and knob that a kernel reads.
 // Grids are constant; kernels read their bounds here. backends/cuda/state.py mirrors this struct field by field and a
 // test compares the two. Fields are 4 bytes wide but for the masks and the seed, which come first.
 
@@ -23,7 +23,7 @@ struct StepState {
     // The sequence.
     int length;                  // committed positions: keys and values of [0, length) are final
     int root;                    // the newest token of the answer: drawn, not yet run
-    int parity;                  // which half of a double buffer this step writes; a step that counts turns it over
+    int parity;                  // which half of a double buffer this step writes; a step that counts flips it
     int pending;                 // accepted nodes of the last pass that recurrent and conv states have not seen yet
     int draft_length;            // positions in the drafter's cache; [draft_length, length) are pending
     int stop;                    // enum Stop; once set, every later replay is a no-op

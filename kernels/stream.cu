@@ -1,7 +1,7 @@
 // Kernels that others are compared with, or run between others in measurements.
 //
 //   stream  reads memory and does nothing else. Grid-stride over 16-byte words, four under way per thread. Bound by memory.
-//   pause   lasts a given time and touches nothing, as a small kernel between two products does.
+//   pause   lasts a given time and touches nothing, like a small kernel between two products.
 
 #include "common.cuh"
 
@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(256) stream(const u8* data, u64 wor
     out[me] = all;
 }
 
-// cycles: of the multiprocessor's clock, from when the kernel before has ended.
+// cycles: of the multiprocessor's clock, from the end of the previous kernel.
 extern "C" __global__ void __launch_bounds__(128) pause(long long cycles) {
     pdl_launch();
     pdl_wait();

@@ -1,5 +1,5 @@
-// silu(gate) * up, as activations for ffn_down: the partials of the [gate, up] matmul added up on the way. For one row
-// swiglu_matmul.cu does it.
+// silu(gate) * up, as activations for ffn_down: from the partials of the [gate, up] matmul, which it adds up. For one
+// row swiglu_matmul.cu does this.
 //
 // One warp per (256 elements, row); a block holds as many neighbouring groups as it has warps. A lane has all partials of
 // its 8 gates and 8 ups in flight at once. Bound by latency with few rows, by the L2 with many: in a step of the 27B on

@@ -1,10 +1,10 @@
 // ffn_down of one row, which does swiglu.cu's work itself.
 //
-// A kernel between two products of one row takes some 2 us, nearly all of it latency. Here each thread block makes the
-// activations of its part of K where it would copy them, while its first weights are being loaded: one launch less for 2 KB
-// per partial and group of 256, from the L2. Blocks of the same part make the same ones. A warp takes a group as it would in
-// swiglu.cu, which wider passes run, so the bits are the same. On an H200 plain steps of the 27B went from 5.171 to
-// 5.110 ms, of the 8B from 1.872 to 1.843.
+// A kernel between two products of one row takes some 2 us, nearly all of it latency. Here each thread block computes
+// the activations of its part of K instead of copying them, while its first weights are being loaded: one launch less
+// for 2 KB per partial and group of 256, from the L2. Blocks of the same part compute the same ones. A warp takes a
+// group as it would in swiglu.cu, which wider passes run, so the bits are the same. On an H200 plain steps of the 27B
+// went from 5.171 to 5.110 ms, of the 8B from 1.872 to 1.843.
 //
 // Defines: matmul.cuh's and swiglu.cuh's.
 
@@ -27,7 +27,7 @@ struct SwigluActs {
             span.load(partials, 1, width, 0, (k0 + k) * ACTS_GROUP + 8 * lane_id());
             span.values(x);
             u8* const block = staged + k * M::STAGE;
-            // Of a second block there are the lower plane or the second scales alone.
+            // A second block has only the lower plane or the second scales.
             if constexpr (M::F16_ACTS) acts_fill_f16(block, 0, x);
             else acts_fill_q8(block, block + ACTS_Q8_SECONDS - (PLANE_BITS > 0 ? 0 : M::SCALES), 0, x);
         }

@@ -1,9 +1,9 @@
 // A sequence's own text as drafts: what followed the same run of tokens before (drafters/text_table.py is the twin, and
 // writes what is read here between steps).
 //
-// `last` has by the length of a run less one and its hash the place of its last token, -1 for none. Slots are shared, and
-// the text lacks the steps that are queued: so a place is verified against the text, and what is proposed has
-// followed the run for sure. A look-up is two dependent loads, however long the text; one thread alone loads a
+// `last`, indexed by a run's length minus one and its hash, has the place of the run's last token, -1 for none. Slots
+// are shared, and the text lacks queued steps, so a place is verified against the text: a proposed token has certainly
+// followed the run. A look-up is two dependent loads, however long the text; one thread alone loads a
 // few numbers more of the same line where something is found.
 
 #pragma once
@@ -30,7 +30,7 @@ struct Successor {
 // Whether the last `ones` bits are all set.
 __device__ __forceinline__ bool begins(u32 bits, int ones) { return (~bits & ((1u << ones) - 1)) == 0; }
 
-// Of a match of so many tokens.
+// The class of a match of so many tokens.
 __device__ __forceinline__ int class_of(int match) { return match < 3 ? match - 1 : match < 5 ? 2 : match < 9 ? 3 : 4; }
 
 // What follows `size` tokens of which tail(0) is the newest. One thread does a whole look-up.
@@ -103,8 +103,8 @@ __device__ __forceinline__ Successor verified(const LookUp& it, int own) {
     return {__shfl_sync(FULL_WARP, it.said, from), equal ? match : -1};
 }
 
-// Bring the table and the text of `ints` numbers into the L2, which the weights of a step have emptied. All threads of a
-// block call.
+// Prefetch the table and the text of `ints` numbers into the L2, from which a step's weights have evicted them. All
+// threads of a block call.
 __device__ __forceinline__ void come_closer(const int* last, int ints) {
     constexpr int PIECE = 1024;
     for (int at = threadIdx.x * PIECE; at < ints; at += blockDim.x * PIECE) bulk_prefetch(last + at, 4 * min(PIECE, ints - at));

@@ -1,7 +1,7 @@
 // text_news: writes a conversation's new tokens into the arrays in which trees look them up (text.cuh).
 //
-// `news` is in the host's memory: a count, a number that says nothing, then so many pairs of a place among the arrays'
-// numbers and what stands there from now on. No place comes twice with different numbers. One block; bound by the two trips
+// `news` is in the host's memory: a count, an unused number, then that many pairs: an index into the arrays'
+// numbers and the new value there. No index occurs twice with different values. One block; bound by the two trips
 // to the host's memory.
 
 #include "common.cuh"

@@ -1,11 +1,11 @@
-// Tiles of halves in shared memory, and the fragments of matrix instructions that are read from them.
+// f16 tiles in shared memory, and the fragments of matrix instructions that are read from them.
 
 #pragma once
 
 #include "common.cuh"
 
-// Which chunk of a row in a shared tile of rows of WIDTH halves lies where its first one would. It puts the 8 rows that
-// an ldmatrix reads together into different banks.
+// Which chunk of a row is stored in the place of its first one, in a shared tile of rows of WIDTH f16. It puts the 8
+// rows that an ldmatrix reads together into different banks.
 template <int WIDTH> __device__ __forceinline__ int swizzle_of(int row) {
     constexpr int CHUNKS = WIDTH / 8;
     static_assert(CHUNKS == 2 || CHUNKS == 4 || CHUNKS % 8 == 0, "row width");
@@ -18,12 +18,12 @@ __device__ __forceinline__ half* chunk_at(half* tile, int row, int chunk) {
     return tile + row * WIDTH + (chunk ^ swizzle_of<WIDTH>(row)) * 8;
 }
 
-// The same in bytes from the tile's beginning: what a thread works out once, before a loop.
+// The same in bytes from the tile's beginning: a thread computes it once, before a loop.
 constexpr int CHUNK_BYTES = 16;
 template <int WIDTH> __device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
     return row * 2 * WIDTH + (chunk ^ swizzle_of<WIDTH>(row)) * CHUNK_BYTES;
 }
-// What else it reads and writes is constants away: the chunk by `more` further on, which has no bit of the first one's
+// The other addresses differ by constants: the chunk by `more` further on, which has no bit of the first one's
 // number, and so many bytes beyond, such as those of 8 rows.
 __device__ __forceinline__ half* chunk_on(half* tile, u32 offset, int more, int bytes) {
     u8* const near = reinterpret_cast<u8*>(tile) + (offset ^ more % 8 * CHUNK_BYTES);
@@ -39,7 +39,7 @@ __device__ __forceinline__ half* row_on(half* tile, u32 offset, int row, int chu
     }
 }
 
-// Which row of its source becomes row `first` + `step` of a tile: the same one. A thread keeps one pointer, to `first`.
+// The source row of a tile's row `first` + `step`: the same one. A thread keeps one pointer, to `first`.
 struct InOrder {
     static constexpr bool STRAIGHT = true;
     __device__ __forceinline__ int operator()(int row) const { return row; }

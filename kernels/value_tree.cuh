@@ -1,14 +1,15 @@
 // The tree by learned value (src/dflash_core/policy/best_first.py is the twin): a node's value is the chance that the walk
-// comes to it, and the best on offer is added.
+// reaches it, and the best offer is added first.
 //
-// All threads of the block say what is known before: the candidates, and what the text has after each below the spine.
-// Then one warp adds nodes, one after the other: it computes the drafter's offers that a node brings, and takes the best.
-// With the text two more look up meanwhile what it has there and offer that, a fourth keeps the node's columns, and all meet
-// once a node; without it the one warp does without barriers. What is kept is written at the end.
+// All threads of the block first compute what does not depend on the tree: the candidates, and the text's successors of
+// each below the spine. Then one warp adds nodes, one after the other: it computes the drafter's offers below a node,
+// and takes the best offer. With the text, two more warps look up the node's successors there and offer them, and a
+// fourth stores the node's columns, with one barrier per node. Without it, one warp works without barriers. The tree is
+// written to memory at the end.
 //
 // Bound by the latency of one chain of dependent operations per node: without the text the chance in double (not on the
-// spine, where it is looked up) and the best of the offers; with it also a barrier, and where something is found two loads
-// from the L2 one after the other. 0.5 us a node on an H200, with the text 0.8.
+// spine, where it is looked up) and the best of the offers; with it also a barrier, and where a match is found two
+// dependent loads from the L2. 0.5 us per node on an H200, with the text 0.8.
 
 #pragma once
 
@@ -22,7 +23,7 @@ constexpr int VALUE_NODES = 64;
 enum Worker { CHOOSES, LOOKS_UP, LOOKS_UP_TOO, KEEPS };  // warps
 constexpr int TEXTUAL = 1;
 constexpr double LEAST_SHARE = 1 / (LEAST_COPIED + 1e-9);
-// A node that is added leaves four slots, of which a sibling, one from the text and two children; one that was there, two.
+// An added node takes four slots: a sibling, one from the text and two children; one that existed already takes two.
 constexpr int VALUE_OFFERS = 6 * VALUE_NODES;
 #else
 enum Worker { CHOOSES, KEEPS = CHOOSES };  // one warp, and no barrier
@@ -34,7 +35,7 @@ constexpr int UNLIKELY = 15;                        // replaces the candidate wh
 constexpr double SMALLEST = 1e-4, BLOCK = 15.0;     // policy/values.py
 
 // A token below `parent`. `stated`: the candidate whose probability it has, by rank, or by slot where each node has its
-// own; `above`: the same of its parent, and `off` how far that is from the spine: 0 on it, 1 one step, 2 more.
+// own; `above`: the same for its parent; `off`: the parent's distance from the spine: 0 on it, 1 one step, 2 more.
 struct __align__(8) Offer {
     int token;
     u32 place;
@@ -66,11 +67,11 @@ struct ValueBuilder {
     double value[VALUE_NODES], path[VALUE_NODES], log_prob[VALUE_NODES];
     u64 mask[VALUE_NODES];
 #ifdef TEXT
-    // The best offer except what the text has after the newest node, and that; alternately, as a warp may be behind the
-    // one that writes.
+    // The best offer without the text's after the newest node, and the text's. Double-buffered, as a warp may be behind
+    // the one that writes.
     Found best[2], copy[2][2];  // copy: by which warp looked it up
     int line[LONGEST + MAX_DEPTH];          // the newest tokens up to the root, and the spine's
-    Successor found[MAX_DEPTH][MAX_WIDTH];  // what the text has after a candidate below the spine
+    Successor found[MAX_DEPTH][MAX_WIDTH];  // the text's successor of a candidate below the spine
     Successor first;                        // and after the root
     int tail[VALUE_NODES][LONGEST];         // the newest tokens at a node, its own first
 #endif
@@ -86,7 +87,7 @@ __device__ __forceinline__ double clipped(double p) { return within(p, SMALLEST,
 __device__ __forceinline__ double odds_of(double p) { return log(clipped(p) / (1 - clipped(p))); }
 __device__ __forceinline__ double share_of(double p) { return 1 / (p + 1e-9); }
 __device__ __forceinline__ double chance_at(double z) {
-    const double chance = 1 / (1 + exp(-z));  // computed unconditionally: one branch less
+    const double chance = 1 / (1 + exp(-z));  // computed unconditionally, to save a branch
     return z > -500 ? chance : 0.0;
 }
 
@@ -124,8 +125,8 @@ struct ValueTree {
         }
     }
 
-    // What the drafter says of every candidate, and the chances below the spine: a candidate a thread, all of the block
-    // call.
+    // The drafter's statement of every candidate, and the chances below the spine: one candidate per thread; all of the
+    // block call.
     __device__ __forceinline__ void state_candidates() {
         b.offers.clear();
         for (int i = threadIdx.x; i < VALUE_CLASSES * VALUE_FEATURES; i += blockDim.x)
@@ -171,7 +172,7 @@ struct ValueTree {
         return chance_at(w[0] + w[1] * odds + w[2] * before + w[3] * third + w[4] * fourth);
     }
 
-    // Lanes put candidates into slots, each its own, or leave them empty; below 0: none.
+    // Each lane stores a candidate in its own slot, or leaves it empty; slot below 0: none.
     __device__ __forceinline__ void offer(int slot, int depth, int rank, const Above& above) {
         if (slot < 0 || depth >= depths || rank >= width) return;
         const Choice choice = choices().at(depth, rank, above.stated);
@@ -212,7 +213,7 @@ struct ValueTree {
 #endif
     }
 
-    // All of an offer but its key. One lane calls, or each for its own slot.
+    // Stores all of an offer except its key. One lane calls, or each for its own slot.
     __device__ __forceinline__ void put(int slot, const Offer& it, double value) {
         b.offer[slot] = it;
         b.offer_value[slot] = value;
@@ -268,7 +269,7 @@ struct ValueTree {
         offer(offers ? slot : -1, it.depth() + child, child ? lane - 1 : it.rank() + 1, above);
     }
 
-    // In the order in which they count as come: the sibling, what the text has, the children.
+    // In their order of arrival: the sibling, the text's successor, the children.
     __device__ __forceinline__ int first_child(bool sibling) const { return size + sibling + TEXTUAL; }
 
 #ifdef TEXT
@@ -283,7 +284,7 @@ struct ValueTree {
         __device__ __forceinline__ int operator()(int back) const { return back ? *(above - back) : token; }
     };
 
-    // The tail at the root, of the answer and of the prompt before it. One warp calls.
+    // The tail at the root, from the answer and the prompt before it. One warp calls.
     __device__ __forceinline__ void begin_tails() {
         const int lane = lane_id(), at = known - 1 - lane, said = at - st->prompt_length;
         if (lane >= LONGEST) return;
@@ -291,8 +292,8 @@ struct ValueTree {
         b.tail[0][lane] = b.line[LONGEST - 1 - lane] = token;
     }
 
-    // What the text has after the root and after every candidate below the spine, one a thread. Backwards, so that the
-    // last warps begin: the first ones add up what is stated.
+    // The text's successors of the root and of every candidate below the spine, one per thread. In reverse order, so
+    // that the last warps begin: the first ones are busy with the drafter's probabilities.
     __device__ __forceinline__ void look_below_spine() {
         for (int i = depths * width - int(threadIdx.x); i >= 0; i -= blockDim.x) {
             if (i == 0) {
@@ -304,7 +305,8 @@ struct ValueTree {
         }
     }
 
-    // Put a node's tail together: its first tokens into `newest`, and to each lane its own as of a LookUp. One warp calls.
+    // Assemble a node's tail: its first tokens in `newest`, and for each lane its own token as in a LookUp. One warp
+    // calls.
     __device__ __forceinline__ int tail_of(const Offer& it, int (&newest)[RUNS]) const {
         newest[0] = it.token;
 #pragma unroll
@@ -313,9 +315,9 @@ struct ValueTree {
         return back < 0 ? it.token : b.tail[it.parent()][back];
     }
 
-    // Offer what the text has after a node, unless it is the drafter's first choice there: `found`, or with `asks` what a
-    // look-up brings. While the text is being loaded each lane computes the chance of one outcome, which is a match with one
-    // of the candidates or with none of them. Two warps call, for some of the matches each.
+    // Offer the text's successor of a node, unless it is the drafter's first choice there: `found`, or with `asks` what
+    // a look-up brings. While the text is being loaded each lane computes the chance of one outcome, which is a match
+    // with one of the candidates or with none of them. Two warps call, each for some of the matches.
     __device__ __forceinline__ void copy(
         int slot, const Offer& it, const Above& node, bool asks, Successor found, int turn
     ) {
@@ -344,7 +346,7 @@ struct ValueTree {
         const double q = chance_at(w[0] + w[1] * odds + w[2] * b.odds[depth][0] + w[4] * kind);
         if (asks) found = verified(asked, own);
         const u32 among = __ballot_sync(FULL_WARP, (lane < width) & (choice == found.token));
-        __syncwarp();  // the key of no offer is there
+        __syncwarp();  // the key of an empty slot is stored
         if (match != found.match || (among & (0 - among)) != (rank ? 1u << rank : 0)) return;
         const int stated = one && b.p[depth][rank] >= LEAST_COPIED ? rank : UNLIKELY;
         put(slot, Offer::of(found.token, depth, node.node, node.off, COPIED, stated, 0), node.value * q);
@@ -391,7 +393,7 @@ struct ValueTree {
 #endif
         for (int pops = 1; n <= most; ++pops) {
 #ifdef TEXT
-            __syncthreads();  // what is on offer is known, with what the text has after the newest node
+            __syncthreads();  // all offers are known, with the text's after the newest node
             Found newest = {NOTHING, 0};
             if (looks) newest = better_of(b.copy[pops % 2][0], b.copy[pops % 2][1]);
             best = better_of(b.best[pops % 2], newest);
@@ -409,7 +411,8 @@ struct ValueTree {
             }
 #endif
             const bool ends = ends_answer(stop_id, it.token), below = added & !ends;
-            // On the spine, at the first step off it and after a first rank the next rank follows; deeper both come at once.
+            // On the spine, at the first step off it and after a first rank the next rank follows; deeper both are
+            // offered at once.
             const int off = from_text || it.off() || it.rank() ? min(it.off() + 1, 2) : 0;
             const bool sibling = !from_text && (off < 2 || it.rank() > 0);
             const int children = below ? off ? 2 : 1 : 0;

@@ -1,8 +1,8 @@
-// F16 and BF16 (held as halves), and F32 (held as the sum of two halves), with a power of two per row that brings them
-// into the range of halves: 1 for F16.
+// F16 and BF16 (stored as f16), and F32 (stored as the sum of two f16), with a power of two per row that brings them
+// into the range of f16: 1 for F16.
 //
 // Tile, 8256 and 16448 B: scale [16 rows] f32; unit: [4 chunks of 16 k][parts][32 lanes][4 words], the fragments
-// as they are: upper k 4t, 4t+1; lower the same; upper 4t+2, 4t+3; lower. Part 1 of F32 is what part 0 left over.
+// as they are: upper k 4t, 4t+1; lower the same; upper 4t+2, 4t+3; lower. Part 1 of F32 is the remainder of part 0.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a weight format gives to the kernels that read it.
+// The interface of a weight format to the kernels that read it.
 //
 // Weights are stored in super-tiles of 16 rows x 256 k, BYTES each: a header of scales, then 4 units of 64 k, in the
 // order of the A fragments of mma.m16n8k32. Lane 4 g + t holds rows g and g + 8 ("upper", "lower"); of a sub (32 k)
@@ -12,7 +12,7 @@
 //     SLOTS                     units in registers ahead of their use: 4, or fewer where a unit is large
 //     SCALING                   see below
 //     MINIMUM                   whether something is subtracted per sub: Scales::minimum, Scales::minimum_scale
-//     CODES                     see below; the halved formats have none
+//     CODES                     see below; the f16 formats have none
 //     MOST_PLANE_BITS           bits of a lower plane of activations (acts.cuh) that fit with its codes and sums
 //     Unit, load_unit(tile, u, lane), expand(unit, sub of the unit, a)
 //     Head, load_head(tile, lane), decode(head, lane) -> Scales
@@ -59,7 +59,7 @@ enum class Scaling {
     ROW,         // nothing but one float per row; the codes are halves
 };
 
-// Where a code is in its byte, and so how both planes of activations are multiplied by it (planes.cuh).
+// Where a code is in its byte, which decides how both planes of activations are multiplied by it (planes.cuh).
 enum class Codes {
     LOW,   // unsigned, in the low bits
     HIGH,  // two's complement, in the high bits
@@ -69,7 +69,7 @@ enum class Codes {
 template <class F> __device__ __forceinline__ void prepare(F) {}
 template <class Scales, class Unit> __device__ __forceinline__ void take_scales(Scales&, const Unit&) {}
 
-// Four words of a lane's own, `offset` bytes into a tile: 512 B over the warp.
+// A lane's four words, `offset` bytes into a tile: 512 B over the warp.
 __device__ __forceinline__ void load_words4(u32 (&to)[4], const u8* at, int lane) {
     const uint4 v = ldg_stream16(at + lane * 16);
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;

@@ -25,7 +25,7 @@ template <int COUNT> __device__ __forceinline__ void iq3_prepare(u32* table, con
     }
 }
 
-// Bytes of `word` negated where bit 7 of a byte of `signs` is set. They are not zero, so nothing is carried over.
+// Bytes of `word` negated where bit 7 of a byte of `signs` is set. None is zero, so there is no carry.
 __device__ __forceinline__ u32 negate_bytes(u32 word, u32 signs) {
     const u32 mask = prmt(signs, 0, 0xba98u);
     return (word ^ mask) + (mask & 0x01010101u);
@@ -138,7 +138,7 @@ struct IQ3_XXS {
             const u32 seven = unit.signs[2 * sub + (i & 1)] >> (7 * (i & 2) + 7 * (t >> 1)) & 127u;
             const u32 eight = seven | u32(__popc(seven)) << 7;
             const u32 four = eight >> (4 * (t & 1)) & 15u;
-            // Bit j to bit 7 of byte j: of the products with these four powers of two no two meet.
+            // Bit j to bit 7 of byte j: the products with these four powers of two do not overlap.
             a[i] = negate_bytes(grid[byte_of(unit.index[sub], i)], four * 0x10204080u);
         }
     }

@@ -3,7 +3,7 @@
 //
 // Tile: d [16 rows][8 subs] f16, for Q4_1 and Q5_1 then m in the same way; units of nibbles as Q4_K, and of fifth bits.
 // Q4_0 and Q5_0 hold q - 8 and q - 16 in two's complement, put together at the top of a byte: 16 and 8 times the code,
-// which d makes up for. The bits of Q5_0 are placed as those of Q6_K: low four at bits 3..6, the lower row's rotated by
+// which d compensates. The bits of Q5_0 are placed as those of Q6_K: low four at bits 3..6, the lower row's rotated by
 // 4; the fifth of register i of the unit gets to bit 7 by a shift by i.
 
 #pragma once
@@ -84,7 +84,7 @@ struct SubMinimumScales : SubScales {
     float minimum_scale[2];
 };
 
-// NIBBLES: the type of the same codes without d and m of its own.
+// NIBBLES: the type with the same codes but without its own d and m.
 template <class NIBBLES, int NUMBER_> struct WithMinimum {
     static constexpr int NUMBER = NUMBER_, BYTES = NIBBLES::BYTES + 256, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::FLOAT_32;

@@ -143,17 +143,17 @@ class Session(Backend, Resumable, Protocol):
         """Bytes held now, by component of the memory breakdown."""
 
     def grown(self, setup: Setup) -> Setup:
-        """`setup` as this sequence is by now: the nodes of its trees, rows of a prompt at once, and its window."""
+        """`setup` as it is for this sequence now: its tree nodes, rows of a prompt at once, and its window."""
 
     def leave(self) -> None:
-        """The session will not be used again: it no longer owns the memory of its copies."""
+        """End of the session's use: it gives up the memory of its copies."""
 
     def features(self) -> Logits:
         """Outputs of the captured layers (n, layers * hidden) at the rows of the last verify, before its commit."""
 
 
 class Machine(Protocol):
-    """Where a pair runs: what it can do, and what memory there is. `Target.reckoner` says what a pair takes of it."""
+    """Where a pair runs: what it can do, and what memory there is. `Target.reckoner` predicts a pair's share."""
 
     @property
     def name(self) -> str: ...
@@ -236,7 +236,7 @@ class Target(DraftTarget, Protocol):
         """Whether its file has an MTP head that runs here."""
 
     def mtp_logits(self, ids: Sequence[int]) -> Logits:
-        """What the MTP head in its file says, (n - 1, vocab) float32: row p is from token p + 1 and the hidden of
+        """Logits of the MTP head in its file, (n - 1, vocab) float32: row p is from token p + 1 and the hidden of
         position p, and predicts token p + 2.
 
         Raises ContextError for ids that it does not have, or fewer than 2, and UnsupportedError without a head.

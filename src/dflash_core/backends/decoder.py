@@ -24,7 +24,7 @@ from dflash_core.tree import NO_CANDIDATES, Candidates, Tree, Walk
 def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], room: int) -> Stop | None:
     """Why an answer ends with `token`, the `answered`-th of it, if it does.
 
-    `room`: positions of the context after the prompt. A token occupies its own once it has run, and the next one must
+    `room`: positions of the context after the prompt. A token occupies one once it has run, and the next token must
     still fit.
     """
     if token in stop_ids:
@@ -185,8 +185,8 @@ class Decoder:
         return self.backend.propose(self.answer[-1], knobs.replace(draft=named) if named else knobs)
 
     def tree(self, drafts: Candidates) -> tuple[Tree, Choice | None]:
-        """The tree to verify: the policy's own, or the candidates' best-first tree within the budget; a chain is made
-        of the best ones alone. It has no nodes past the answer's end or halt."""
+        """The tree to verify: the policy's own, or the candidates' best-first tree within the budget; a chain has
+        the best ones alone. It has no nodes past the answer's end or halt."""
         knobs, left = self.knobs, self._left()
         # The token after the deepest node is drawn, so the answer's last possible token is never drafted.
         deepest = max(0, left - 1)

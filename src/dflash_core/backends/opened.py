@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class TeacherForced(Protocol):
-    """A loaded MTP head that says what it makes of a whole text."""
+    """A loaded MTP head that gives its logits for a whole text."""
 
     def teacher_forced(self, tokens: Sequence[int], outputs: Logits) -> Logits:
         """Logits (n - 1, vocab) of n tokens with the outputs (n, hidden) of the target's last layer."""

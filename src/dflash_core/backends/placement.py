@@ -9,8 +9,8 @@ from dflash_core.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`cards[i]`: the card that holds layer i, by the driver's order of visible cards. What comes before the first
-    layer is on its card, and what comes after the last on that one's."""
+    """`cards[i]`: the card that holds layer i, by the driver's order of visible cards. Weights before the first
+    layer are on its card, and those after the last layer are on the last layer's."""
 
     cards: tuple[int, ...]
 

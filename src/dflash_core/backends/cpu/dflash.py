@@ -29,7 +29,7 @@ from dflash_core.tree import Candidates
 if TYPE_CHECKING:
     from dflash_core.backends.cpu.target import CpuTarget
 
-# Features wait until this many rows are there or a draft needs them, so that plain decoding rarely pays for them.
+# Features are kept until there are this many rows or a draft needs them, so that plain decoding rarely pays for them.
 PENDING_ROWS = 256
 
 
@@ -103,7 +103,7 @@ class CpuDFlashDrafter:
         self._length = self._cached = begin + len(tokens)
 
     def cut(self, length: int) -> None:
-        self._update()  # some of what is pending may stay
+        self._update()  # some pending rows may stay
         self._length = self._cached = length
 
     @torch.inference_mode()
@@ -147,7 +147,7 @@ class CpuDFlash:
         array = checked_features(features, self.config)
         check_ids([anchor], self.target.config.vocab_size)
         drafter = self.drafter()
-        # Of a context only its features count here; which tokens they belong to does not.
+        # Only the features of a context count here, not the tokens that they belong to.
         rows = torch.from_numpy(array).to(self.model.output_norm.dtype)
         drafter.observe(range(len(array)), rows)
         return drafter

@@ -28,8 +28,8 @@ LEAST_ROWS = 256  # space for hidden states
 class CpuMtpDrafter:
     """Implements `drafters.base.Drafter` and `DenseDrafter`.
 
-    Pair k is (token k + 1, hidden k), so n committed positions make n - 1 pairs; the root makes the next with the last
-    hidden. Pairs wait until a draft needs them: plain decoding does not pay for them.
+    Pair k is (token k + 1, hidden k), so n committed positions make n - 1 pairs; the root and the last hidden make
+    the next one. Pairs are kept until a draft needs them: plain decoding does not pay for them.
     """
 
     def __init__(self, model: Mtp) -> None:

@@ -18,7 +18,7 @@ from dflash_core.formats.weights import TensorInfo, WeightFile
 from dflash_core.memory import Component
 
 FLOAT_BYTES = 4
-# Dense weights may take this share of the free memory; past it they stay packed in the file's own types.
+# Dense weights may take this share of the free memory; above it they stay packed in the file's own types.
 DENSE_SHARE = 0.6
 
 
@@ -33,8 +33,8 @@ def stays_packed(dense: int, free: int) -> bool:
 
 
 class HostReckoner:
-    """Implements `fits.Reckoner` for a target and a drafter that was opened for it. `memory_bytes`: what there is for
-    all of it, 0 for what this machine has."""
+    """Implements `fits.Reckoner` for a target and a drafter that was opened for it. `memory_bytes`: the
+    total that they may use, 0 for all that this machine has."""
 
     auto = tuple(str(pair) for pair in (EXACT, *AUTO_PAIRS))
     kv_types = tuple(dict.fromkeys((auto[0], *KV_TYPES)))

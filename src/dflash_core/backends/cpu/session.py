@@ -1,4 +1,4 @@
-"""The reference backend: one sequence in torch float32 on the CPU. Slow, plain, and the truth for every other one."""
+"""The reference backend: one sequence in torch float32 on the CPU. Slow, plain, and the standard for all others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dflash_core.tree import Candidates
 
 @dataclass(slots=True)
 class CpuCheckpoint:
-    """The recurrent states at `length`; keys and values need no copy, they are only cut, a drafter's too."""
+    """The recurrent states at `length`; keys and values, also a drafter's, are only cut and need no copy."""
 
     length: int
     states: list[LayerState | None]

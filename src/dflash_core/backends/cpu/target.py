@@ -38,7 +38,7 @@ class CpuTarget(OpenedTarget):
     packed: bool
 
     def __init__(self, path: str | Path, memory_bytes: int = 0) -> None:
-        """`memory_bytes`: what a plan may count on, 0 for what this machine has free."""
+        """`memory_bytes`: what a plan may use, 0 for what this machine has free."""
         super().__init__(path)
         self._memory_bytes = memory_bytes
 
@@ -97,7 +97,7 @@ class CpuTarget(OpenedTarget):
     def step_seconds(self, rows: int) -> float:
         try:
             return time_step(self.model, rows)
-        except NumericsError:  # said by the turn that meets it
+        except NumericsError:  # reported by the turn that needs it
             return 0.0
 
 
