@@ -1,4 +1,4 @@
-"""One prompt, one measured answer: what every measurement is made of."""
+"""One prompt, one measured answer: the unit of every measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Split attention alone, on the card at hand: microseconds of a layer by cache type, context length, rows and order.
+"""Split attention alone, on this card: microseconds of a layer by cache type, context length, rows and order.
 
 The caches are those of a whole 27B, layer by layer, so that each comes from memory as in a step. attn_split and
 attn_combine of all layers are recorded in a graph; a figure is the median over replays, of one layer.

@@ -1,4 +1,4 @@
-"""What `auto` costs a step on a card: each width that it chooses among, and the fixed tree of that width, taking turns.
+"""What `auto` costs a step on a card: each width that it may choose, and the fixed tree of that width, interleaved.
 
     python -m dflash_core.bench.chosen [--model 27b] [--rounds 5] [--steps 60]
 
@@ -31,7 +31,7 @@ TRACE = ((1,),)
 
 
 class OneWidth(LatePolicy):
-    """`auto`, were `rows` rows always what pays."""
+    """`auto` if it always chose `rows` rows."""
 
     def __init__(self, drafter: Capabilities | None, rows: int) -> None:
         super().__init__(drafter, PairState(), GivenCosts(H200))

@@ -2,8 +2,8 @@
 
     python -m dflash_core.bench.depths --folder FOLDER [--kv f16,q8_0] [--contexts 200,32768,131072]
 
-Plain steps, and trees of 23 nodes and a root. Weights are read once; cache types follow each other, steps of one type
-take turns.
+Plain steps, and trees of 23 nodes and a root. Weights are read once; cache types run one after the other, steps of one
+type are interleaved.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The order of runs: settings take turns, so that a machine that warms up or slows down does so under all of them."""
+"""The order of runs: settings are interleaved, so that a change of the machine's speed affects all of them alike."""
 
 from __future__ import annotations
 

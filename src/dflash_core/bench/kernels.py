@@ -1,7 +1,7 @@
-"""The matrix products of a 27B step, one by one and in a row, on the card at hand: what `bench kernels` prints.
+"""Times the matrix products of a 27B step, one by one and in sequence, on this card: the output of `bench kernels`.
 
 Shapes and types are those of the synthetic 27B target. Weights are random bytes, as many copies as fit into a few
-gigabytes, so that none is in the L2 when its turn comes. Launches are recorded in a graph as in a step; a figure is the
+gigabytes, so that none is in the L2 when it is read. Launches are recorded in a graph as in a step; a figure is the
 median over replays, of one launch. Read bandwidth is that of a kernel which does nothing but read.
 
     python -m dflash_core.bench.kernels [--activations int8] [--chain [--gap 3] [WAY ...]]
@@ -197,7 +197,7 @@ def chains(
     progress: Progress | None = None,
     activations: Activations = DEFAULT,
 ) -> dict[tuple[Way, int], list[float]]:
-    """The same in several ways, taking turns, with a pause of `gap_us` after every product: seconds of each round."""
+    """The same in several ways, interleaved, with a pause of `gap_us` after every product: seconds of each round."""
     products = products_27b()
     bench = Bench(device, sum(p.nbytes for p in products), products, activations)
     projections, at = [], 0

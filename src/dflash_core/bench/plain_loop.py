@@ -1,4 +1,4 @@
-"""The plainest way to decode: one row, the best of its logits, commit. What plain decoding must not be slower than."""
+"""The simplest way to decode: one row, the best of its logits, commit. Plain decoding must not be slower than this."""
 
 from __future__ import annotations
 

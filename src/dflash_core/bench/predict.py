@@ -1,9 +1,9 @@
-"""What a step of the synthetic 27B pair should take on a card, from what it reads and how fast the card reads.
+"""Predicts a step of the synthetic 27B pair on a card, from the bytes that it reads and the card's bandwidth.
 
 Weights are read once per pass, at the bandwidth of a kernel that does nothing else. Around the products of a layer
-are about ten small kernels that wait for each other: an amount of time per layer, more where the card cannot launch a
+are about ten small kernels that depend on each other: they add a time per layer, more where the card cannot launch a
 kernel while the one before runs, and more with more rows. The amounts are those of the cards that were measured
-(docs/RESULTS.md); a card where a step takes much longer is one that the plans do not know.
+(docs/RESULTS.md); if a step takes much longer, the plans do not suit the card.
 """
 
 from __future__ import annotations

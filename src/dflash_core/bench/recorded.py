@@ -1,7 +1,7 @@
-"""Answers with the drafts of every one of their positions: what any policy would have done on them is then exact.
+"""Recorded answers with the drafts at every position, on which any policy can be replayed exactly.
 
-The text of an answer depends on no policy, at any temperature. So whatever tree is built after some position, how far
-the target would have walked is known: as far as the tree holds the text.
+The text of an answer does not depend on the policy, at any temperature. So for a tree built at any position, the
+target's walk is known: it goes as far as the tree contains the text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Recorded:
     certain: tuple[float, ...] = ()
 
     def drafts(self, at: int) -> Candidates:
-        """What was offered after the token `at` of the answer."""
+        """The candidates after the token `at` of the answer."""
         return Candidates(self.tokens[at], self.log_probs[at])
 
 

@@ -1,4 +1,4 @@
-"""The recurrence of the gated delta net alone, on the card at hand: microseconds of a layer by width, tree and cut.
+"""The recurrence of the gated delta net alone, on this card: microseconds of a layer by width, tree and cut.
 
 The states are those of a whole 27B, layer by layer, so that each comes from memory as in a step. Launches are recorded
 in a graph; a figure is the median over replays, of one layer. All cuts give the same bits, which is checked.

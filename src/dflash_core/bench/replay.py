@@ -1,4 +1,4 @@
-"""What policies would have made of recorded answers: tokens per step and projected speeds, exactly and without a model.
+"""Replays policies on recorded answers: exact tokens per step and projected speeds, without a model.
 
     python -m dflash_core.bench.replay FOLDER
 
@@ -29,7 +29,7 @@ from dflash_core.tree import NO_CANDIDATES, Candidates, build
 CURVES = {"h200": H200, "consumer": CONSUMER, "cpu": CPU}
 RECORDED = Capabilities("recorded", 16)
 UNDERSTATED = 2.2
-"""How far a drafter of a 27B understated the probability of siblings."""
+"""The factor by which a 27B's drafter understated the probability of siblings."""
 BUDGETS = range(2, 64)
 
 
@@ -51,8 +51,8 @@ class GivenCosts(StepCosts):
 
 @dataclass(slots=True)
 class Ran:
-    """What a policy did on a set: steps, tokens after the first of each answer, milliseconds, rows, and each step as
-    (text, position, nodes, tokens)."""
+    """The result of a policy on a set: steps, tokens after the first of each answer, milliseconds, rows, and each step
+    as (text, position, nodes, tokens)."""
 
     steps: int = 0
     tokens: int = 0
@@ -167,7 +167,7 @@ def plain(texts: Sequence[Recorded], shape: Shape) -> Ran:
 
 
 def understated(texts: Sequence[Recorded], factor: float = UNDERSTATED) -> list[Recorded]:
-    """The same drafts by a drafter that says siblings to be `factor` less likely than it does."""
+    """The same drafts with the probability of siblings divided by `factor`."""
     out = []
     for text in texts:
         log_probs = text.log_probs.copy()
@@ -177,7 +177,7 @@ def understated(texts: Sequence[Recorded], factor: float = UNDERSTATED) -> list[
 
 
 def _walk(text: Recorded, at: int, parents: Sequence[int], tokens: Sequence[int]) -> tuple[int, ...]:
-    """The nodes, from the root on, that the text goes over."""
+    """The nodes on the text's path, from the root on."""
     children = {pair: node for node, pair in enumerate(zip(parents, tokens))}
     path, answer = [0], text.answer
     while at + len(path) < len(answer):

@@ -1,4 +1,4 @@
-"""What it costs to continue a conversation that the session does not hold, compared with one that it holds.
+"""The time to continue a conversation that the session does not hold, compared with one that it holds.
 
 python -m dflash_core.bench.resume --folder FOLDER --reused 16384 --new 64
 

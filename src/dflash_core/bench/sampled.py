@@ -1,4 +1,4 @@
-"""What sampling costs on a card: steps of a tree of 23 drafts, greedy and by every kind of sampling, taking turns.
+"""What sampling costs on a card: steps of a tree of 23 drafts, greedy and with every kind of sampling, interleaved.
 
     python -m dflash_core.bench.sampled [--rounds 5] [--steps 200]
 

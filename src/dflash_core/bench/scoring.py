@@ -37,7 +37,7 @@ def final(text: str, *, exact: bool = False) -> str | None:
 
 
 def normal(answer: str) -> str:
-    """One way of writing for answers that mean the same: no spaces, signs of money, units of degrees or percent."""
+    """A normal form of answers: without spaces, currency signs, degree or percent units."""
     answer = _DROPPED.sub(lambda match: match[1] or "", answer).rstrip(".")
     answer = _FRACTION.sub(lambda m: f"{m[1]}{m[2] or m[3]}/{m[4] or m[5]}", answer)
     return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", answer)

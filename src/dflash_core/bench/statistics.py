@@ -1,16 +1,16 @@
-"""What figures that scatter can say: medians with their spread, and whether a difference is more than noise.
+"""Statistics of noisy figures: medians with their spread, and whether a difference is more than noise.
 
-Two settings are compared in pairs, so that what makes a prompt fast or slow for both falls out of the difference:
+Two settings are compared in pairs, so that a prompt's own speed cancels out:
 
     d_i = (b_i - a_i) / a_i        one relative difference per pair
 
-Two questions are asked of the d_i, and a difference counts only where both answer yes:
+A difference counts only if both tests of the d_i agree:
 
 - the sign test (Dixon and Mood, 1946): were as many pairs on one side as a fair coin would hardly give,
   p = 2 * P(X <= min(wins, losses)), X ~ Binomial(wins + losses, 1/2), ties left out, p < 0.05?
 - the bootstrap (Efron, 1979): does the 95 % percentile interval of the median of the d_i leave out 0?
 
-The sign test assumes nothing about the distribution and cannot say yes with fewer than six pairs. The rest is noise.
+The sign test assumes nothing about the distribution and cannot succeed with fewer than six pairs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a step costs on a card: every kind of step of one loaded pair in one run, taking turns, and what surrounds them.
+"""The time of every kind of step of one loaded pair on a card, interleaved in one run, and related figures.
 
-Shapes and types decide, not values, so a synthetic pair stands in for a real one; its drafts are never accepted, which
-is why acceptance can be forced (`Trace`): the walk is told which nodes to take, and all that follows from it happens.
+Times depend on shapes and types, not on values, so a synthetic pair can replace a real one. Its drafts are never
+accepted, so acceptance can be forced (`Trace`): the nodes of the walk are given, and everything after that runs.
 Times of parts are the device's own stamps; `wall` is the host's clock from the first to the last token in the ring.
 """
 
@@ -95,12 +95,12 @@ class StepReport:
         return {case.name: case for case in self.cases}[name]
 
     def verify_ratio(self, rows: int) -> float:
-        """A verify pass of so many rows, in plain steps."""
+        """The time of a verify pass of `rows` rows, in plain steps."""
         return self.case(f"tree {rows - 1}").stages["verify"] / self.case("ar").wall.median
 
     @property
     def bandwidth_share(self) -> float:
-        """Of the measured read bandwidth, what a plain step reaches with the bytes it has to move."""
+        """The share of the measured read bandwidth that a plain step reaches with the bytes that it must move."""
         return self.step_bytes / (self.case("ar").wall.median / 1e3) / self.read_bandwidth
 
     def to_json(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class StepReport:
 
 
 def shown(name: str) -> str:
-    """A case's name as people read it. Files keep `ar`, so that they can be compared with earlier ones."""
+    """A case's name as shown to users. Files use `ar`, so that they can be compared with earlier ones."""
     return f"plain{name[2:]}" if name.split(" ")[0] == "ar" else name
 
 
@@ -202,7 +202,7 @@ class StepBench:
         yield len(order), len(order), "prefill and bandwidth"
         timed = tuple(_timed(case, found[index]) for index, case in enumerate(cases))
         plain = summary([self._plain_loop() for _ in range(rounds)])
-        # The widest trees have grown the sequence: what it takes is told of the room that the default knobs need.
+        # The widest trees have grown the sequence: report memory for the default knobs.
         with self.device.stream():
             self.session.shrink()
         prefill = summary([self._prefill() for _ in range(rounds + 1)][1:])

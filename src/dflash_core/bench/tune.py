@@ -11,14 +11,14 @@ from dflash_core.progress import Progress
 
 
 def retune(device: CudaDevice, progress: Progress) -> Tuner:
-    """Forget what is known of the card and time everything. Shapes and types decide, so what is found holds for every
-    model that has them; others are timed when they are loaded. Raises OutOfMemoryError."""
+    """Discard what is known about the card and time everything. Times depend on shapes and types, so they hold for
+    every model with these; others are timed when they are loaded. Raises OutOfMemoryError."""
     products = list(dict.fromkeys(products_27b()))
     bench = Bench(device, ARENA, products)
     tuner = Tuner(device, device.programs.cache.folder)
     tuner.forget()
     groups: Groups = {product.planned: [*bench.copies(product)] for product in products}
-    # Each time at most as much as fits the budget; what is left goes on.
+    # In parts that fit the budget, until all are done.
     for _ in range(len(groups)):
         known = len(tuner.tuning.choices)
         tuner.run(groups, progress)
@@ -28,7 +28,7 @@ def retune(device: CudaDevice, progress: Progress) -> Tuner:
 
 
 def lines(found: tuning.Tuning) -> list[str]:
-    """A line per product: the way that is taken, what it takes, and what came second."""
+    """A line per product: the chosen way, its time, and the second best."""
     if not found.choices:
         return ["kernels were not timed on this card yet; the first load of a model does it, or doctor --tune"]
     shown = []

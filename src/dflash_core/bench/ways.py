@@ -1,4 +1,4 @@
-"""Steps of one loaded pair whose products are computed in several ways (plan.Way), in one run, taking turns.
+"""Steps of one loaded pair whose products are computed in several ways (plan.Way), interleaved in one run.
 
     python -m dflash_core.bench.ways plain prefetch=0 prefetch=2 [--rounds 5] [--steps 200]
 
