@@ -124,7 +124,7 @@ def test_a_way_in_words(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "prefetch", "prefetch=-1", "width=3", "prefetch=2;split_k=3"])
 def test_words_for_no_way(text: str) -> None:
-    with pytest.raises(ValueError, match="expected one of prefetch, chunked, split_k"):
+    with pytest.raises(ValueError, match="expected NAME=NUMBER with one of prefetch, chunked, split_k"):
         Way.of(text)
 
 
