@@ -88,7 +88,7 @@ class KeepsContext(Drafter, Protocol):
 
 
 class DraftModel(Protocol):
-    """The model of a drafter that has one."""
+    """A drafter's own model, as far as plans and descriptions need it."""
 
     @property
     def name(self) -> str: ...
@@ -97,7 +97,7 @@ class DraftModel(Protocol):
         """Its layers."""
 
     def position_bytes(self, kv: CachePair) -> int:
-        """The specs of what it stores for every position."""
+        """Bytes that it stores per position, with keys and values of the types `kv`."""
 
 
 class DraftTarget(Protocol):
@@ -161,7 +161,7 @@ class OpenedDraft(ForTarget, Protocol):
 
     @property
     def file(self) -> WeightFile | None:
-        """Its weights; None for a drafter without."""
+        """Its weights; None for a drafter without weights."""
 
     def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
         """Read the weights, stored like the target's, in float32 by default. Raises OutOfMemoryError."""
