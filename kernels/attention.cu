@@ -3,18 +3,18 @@
 // Rows are nodes node0.. of the tree in `st`; node i has position length + depth[i], its key and value in slot
 // length + i. Heads are HEAD_DIM wide; query head h reads kv head h / GROUP. The work is attention.cuh's.
 //
-// A node's bits are those of decoding its path one by one, whatever the tree: they follow from its position p alone.
-// The tiles of p from near_tile(p) on are separate parts, 0..NEAR - 1; the far ones are divided among the splits, parts
-// NEAR... No node is deeper than MAX_NODES - 1, so a far tile is committed, and the same for all rows. So are near
-// tiles up to the root. In the others a node's keys are arranged by position, wherever the cache holds them: nodes
-// whose ancestors are 0, 1, 2, .. ("straight": plain decoding, a chain, a tree's first chain) have them in order and
-// share the work; every other node is processed alone.
+// A node's result has the same bits as decoding its path token by token, whatever the tree: the order of its sums
+// follows from its position p alone. Tiles before near_tile(p) are far: they are divided among the splits, parts NEAR
+// and up. Each later tile up to p is a part of its own, 0..NEAR - 1. No node is deeper than MAX_NODES - 1, so far tiles
+// hold committed positions only and are the same for all rows. So are near tiles that hold nothing after the root. In
+// the other near tiles a node's keys are arranged by position, wherever the cache holds them. Nodes whose ancestors are
+// 0, 1, 2, .. ("straight": plain decoding, a chain, a tree's first chain) have them in order and share the work; every
+// other node is processed alone.
 //
 // Defines: HEAD_DIM; ROTARY, dimensions rotated; GROUP, query heads per kv head; SPLIT_K, split-K partials of a matmul;
-// UNGATED where queries have no gates; for attn_split NEAR, ROW_TILES, ROW_WARPS, COLUMN_WARPS, TILE, CHUNK, STAGES, and
-// optionally COLUMNS and UNPACK_ONCE (backends/cuda/layers/split_attention.py chooses them), and
-// WINDOWED where rows see only the first and the last positions, which adds an argument to it; for the cache, those of
-// kv.cuh.
+// UNGATED where queries have no gates. For attn_split: NEAR, ROW_TILES, ROW_WARPS, COLUMN_WARPS, TILE, CHUNK, STAGES,
+// optionally COLUMNS and UNPACK_ONCE (backends/cuda/layers/split_attention.py chooses them), and WINDOWED where rows
+// see only the first and the last positions, which adds an argument. For the cache: those of kv.cuh.
 
 #include "combine.cuh"
 #include "state.cuh"
@@ -22,11 +22,11 @@
 constexpr int PREPARE_WARPS = 4;
 
 constexpr int NODE_TILES = ceil_div(GROUP, 16 * ROW_WARPS);  // tiles of 16 rows per row warp that hold one node
-// For pieces of near parts, of which many blocks have one: where a block has several row warps, they share the rows of
-// one tile each.
+// Tiles of 16 rows per row warp in a piece of a near part: one where a block has several row warps, so that pieces are
+// small and spread over many blocks.
 constexpr int NEAR_TILES = ROW_WARPS == 1 ? ROW_TILES : 1;
 constexpr int NEAR_ROWS = 16 * NEAR_TILES * ROW_WARPS;
-constexpr int FEW_TURNS = 2;  // up to so many rounds of pieces per block, splits have NEAR_ROWS rows too
+constexpr int FEW_TURNS = 2;  // rounds per block: if all pieces fit in so many, those of splits have NEAR_ROWS rows too
 constexpr int PATH_BYTES = MAX_NODES + 128;                   // shared memory of attn_split, before that of attend
 static_assert(NEAR == ceil_div(MAX_NODES - 1, TILE) + 1, "tiles from near_tile(p) to that of p, both with them");
 static_assert(THREADS >= 64, "a thread for every row of a pass");
@@ -38,24 +38,24 @@ __device__ __forceinline__ int near_tile(int position) { return max(position - (
 // How many splits the tiles before `tile` are divided among.
 __device__ __forceinline__ int splits_of(int tile, int splits) { return min(ceil_div(tile, CHUNK), splits); }
 
-// The last tile not above `tile` that belongs to near part `part`; the tile's number alone decides its part.
+// The last tile not above `tile` that belongs to near part `part`. A tile's near part is its number modulo NEAR.
 __device__ __forceinline__ int tile_of(int part, int tile) { return tile - (tile - part + NEAR) % NEAR; }
 
-// Which positions a position sees, before parts and the tree are considered: a base class, empty where there is no
-// window. A tile that no row of a part sees is not read; one that some row does not see leaves that row's bits as they
-// are.
+// The window: which positions a query at some position sees, before parts, the tree and causality are considered. A
+// base class, empty without WINDOWED. A tile that no row of a part sees is not read. A tile that some rows see leaves
+// the results of the others as they are, bit for bit.
 #ifdef WINDOWED
 struct Window {
-    int size, sinks;  // as an argument of attn_split: the last `size` positions, the first `sinks`
+    int size, sinks;  // visible: the last `size` positions, its own included, and the first `sinks`
 
     __device__ u64 shown(int position, int begin) const {
         return bit_range(0, sinks - 1 - begin) | bit_range(position - size + 1 - begin, 63);
     }
-    // Whether all positions up to `last` see all of the tile that begins at `begin`, and whether none from `first` on
-    // does.
+    // shows: all positions up to `last` see all of the tile that begins at `begin`. It may be false for a tile that
+    // sinks and window only cover together. hides: no position from `first` on sees any of the tile.
     __device__ bool shows(int last, int begin) const { return begin + TILE <= sinks || begin > last - size; }
     __device__ bool hides(int first, int begin) const { return begin >= sinks && begin + TILE <= first - size + 1; }
-    // The number of a split's `step`-th step, counting only those whose tile some position from `first` on may see.
+    // The split's step that comes `step`-th when steps whose tile no position from `first` on sees are skipped.
     __device__ int step(const SplitTiles& tiles, int step, int first) const {
         const int before = tiles.from(ceil_div(sinks, TILE));
         return step < before ? step : max(tiles.from(max(first - size + 1, 0) / TILE), before) + step - before;
@@ -70,7 +70,7 @@ struct Window {
 };
 #endif
 
-// The tree of a pass: node and row differ by node0.
+// The tree of a pass: row i is node node0 + i.
 struct Tree {
     const StepState* st;
     int node0, length;
@@ -78,16 +78,16 @@ struct Tree {
     __device__ int position(int row) const { return length + st->depth[node0 + row]; }
     // Whether the row's ancestors are nodes 0, 1, 2, ..: its positions and their slots are the same.
     __device__ bool straight(int row) const { return st->depth[node0 + row] == node0 + row; }
-    // Tiles before this one hold no node but the root: they are the same for all rows.
+    // Tiles before this one hold committed positions and at most the root: they are the same for all rows.
     __device__ int common() const { return (length + 1) / TILE; }
 };
 
-// What many rows of a pass see of one part, a split or a near part. Tiles that are not common count for straight rows
-// only.
+// What many rows of a pass see of one part, a split or a near part. Only straight rows see tiles that are not common:
+// NodeView has those of the other rows.
 struct SharedView : Window {
     Tree tree;
     SplitTiles tiles;
-    int near, begin, keys, last;  // near: which near part, negative for a split; last: row
+    int near, begin, keys, last;  // near: which near part, negative for a split; begin: its first tile
     static constexpr int step0 = 0;
 
     __device__ SharedView(const Tree& tree, const PackedRows& rows, int held, int near, SplitTiles tiles, const Window& window)
@@ -129,7 +129,7 @@ struct SharedView : Window {
     }
 };
 
-// What a node that is not straight sees of one tile that is not common. `path` is its ancestor at each depth.
+// What a node that is not straight sees of one tile that is not common. path[d] is its ancestor at depth d.
 struct NodeView : Window {
     int first, length, keys;
     const u8* path;
@@ -141,7 +141,7 @@ struct NodeView : Window {
     struct Order {
         static constexpr bool STRAIGHT = false;
         const u8* path;
-        int committed;  // rows of the tile
+        int committed;  // rows of the tile that are committed positions; negative if the tile begins in the tree
         __device__ int operator()(int row) const { return row < committed ? row : committed + path[row - committed]; }
     };
 
@@ -154,11 +154,11 @@ struct NodeView : Window {
     __device__ bool stores(int) const { return true; }
 };
 
-// Columns of [attn_q | attn_k | attn_v].
-// Sums the partials of [attn_q | attn_k | attn_v] (per query head: query, then its gate), norms and rotates queries and
-// keys, writes q f16 [kv heads][rows * GROUP][HEAD_DIM] times `scale` (log2(e) / sqrt(HEAD_DIM)), and keys and values
-// into slots length + node. Grid (ceil(tasks / PREPARE_WARPS), rows) with a warp per task = head to write.
-// Latency-bound: rows * 32 KB in, half of it out.
+// Sums the partials of [attn_q | attn_k | attn_v] (per query head: query, then its gate), normalises and rotates
+// queries and keys, writes q f16 [kv heads][rows * GROUP][HEAD_DIM] times `scale` (log2(e) / sqrt(HEAD_DIM)), and keys
+// and values into slots length + node. Grid (ceil(tasks / PREPARE_WARPS), rows); a warp per task, which is a head to
+// write.
+// Bound by latency: with 24 + 2 x 4 heads of 256, a row reads 32 KB per partial and writes 16 KB.
 extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_prepare(
     const StepState* st, int node0, const float* partials, int rows, int kv_heads, const float* q_norm,
     const float* k_norm, const float* frequency, float eps, float scale, half* q, u8* k, u8* v, int slots
@@ -174,19 +174,19 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_prepare(
     );
 }
 
-// The work for one kv head, and a block's share of it.
+// How the work for one kv head is cut into pieces, and how many of them this block takes.
 struct Deal : Window {
     int length, live, near_blocks;
-    int own;                    // nodes that are not straight, the last ones
+    int own;                    // nodes that are not straight, always the last ones: a piece each
     int far_rows;               // rows of a piece of a split
-    int from_first, from_last;  // pieces of the block: of splits, and of parts that exist at any context length
+    int from_first, from_last;  // the block's pieces: of splits, and those that exist at any context length
 
     __device__ Deal(const StepState* st, int node0, int rows, int splits, int straight, const Window& window)
         : Window(window), length(st->length), live(min(st->n - node0, rows)),
           near_blocks(ceil_div(live * GROUP, NEAR_ROWS)), own(live - straight) {
         const int block = blockIdx.x, blocks = gridDim.x, always = own + NEAR * near_blocks;
         const int far = splits_of(near_tile(length + node0 + live - 1), splits);
-        // With many rows, a tile is read once for many of them; with few, they are spread over more blocks.
+        // Larger pieces read a tile once for more rows; smaller ones, where there are few, occupy more blocks.
         far_rows = far * near_blocks + always <= FEW_TURNS * blocks ? NEAR_ROWS : ROWS;
         from_first = max(ceil_div(far_blocks() * far - block, blocks), 0);
         from_last = max(ceil_div(always - (blocks - 1 - block), blocks), 0);
@@ -221,7 +221,7 @@ __device__ __attribute__((noinline)) void attend_piece(
         return;
     }
 
-    // The ancestor at depth d is the mask's bit that has d set bits below it.
+    // The ancestor at depth d is the node whose bit in the mask has d set bits below it.
     const int row = deal->live + item, position = tree.position(row);
     const u64* const mask = st->mask[node0 + row];
     for (int node = threadIdx.x; node < MAX_NODES; node += THREADS) {
@@ -241,10 +241,10 @@ __device__ __attribute__((noinline)) void attend_piece(
     }
 }
 
-// Partial attention of all parts: see attend. Grid (any number of blocks, kv heads): blocks take pieces of work round
-// robin, from the first block on the splits of each block of rows, from the last block backwards the pieces that exist
-// at any context length: nodes that are not straight, near parts of each block of rows. One wave of blocks: each holds
-// most of an SM.
+// Partial attention of all parts: see attend. Grid (any number of blocks, kv heads). Pieces of work are assigned to
+// blocks round robin. Those of splits (a split times a group of rows) start with the first block. Those that exist at
+// any context length (a node that is not straight; a near part times a group of rows) start with the last block and go
+// backwards. Launch no more blocks than run at the same time: each takes most of an SM.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
     const StepState* st, int node0, int rows, int splits, const half* q, u8* k, u8* v, int slots,
     float* out, float2* stats
@@ -271,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
     }
 }
 
-// combine.cuh. Grid (groups of 256 activations, rows). Latency-bound; reads parts * 1 KB per group.
+// See combine.cuh. Grid (groups of 256 activations, rows). Bound by latency; reads 1 KB per part and group.
 extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS, 6) attn_combine(
     const StepState* st, int node0, const float* out, const float2* stats, int splits, const float* partials, int rows,
     int kv_heads, u8* acts_q8, u8* acts_f16

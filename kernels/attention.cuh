@@ -1,29 +1,31 @@
-// Flash-decoding over a KV cache: few query rows against many keys, whose tiles are divided into parts.
+// Flash-decoding over a KV cache: few query rows and many keys. Keys are read in tiles, and tiles are divided into
+// parts.
 //
 //   attend         one block: online softmax of some rows over the tiles of one part, TILE keys each
-//   merge_parts    one row: the partial results in order
+//   merge_parts    one row: adds up the partial results of its parts, in order
 //
 // The query heads that share a kv head are packed as rows (row = node * GROUP + head within the group), so that the
 // tensor cores' 16 rows are filled and a key is read once per row block. Inside a block, warp (r, c) of ROW_WARPS x
-// COLUMN_WARPS owns ROW_TILES tiles of 16 rows, and of each the c-th part of the tile's keys in Q K^T, then the c-th
-// part of the dimensions in P V; P passes through shared memory in between. Keys and values arrive by cp.async,
-// STAGES tiles in a ring, in the form of the cache; packed ones are converted to f16 between shared memory and
+// COLUMN_WARPS owns ROW_TILES tiles of 16 rows. For these it computes the c-th share of the tile's keys in Q K^T, then
+// the c-th share of the dimensions in P V; P passes through shared memory in between. Keys and values arrive by
+// cp.async in the form of the cache, STAGES tiles in a ring. Packed ones are converted to f16 between shared memory and
 // the fragments, or with UNPACK_ONCE once for all warps, into one or two f16 tiles next to the ring. With one stage K
 // is loaded while the block works on V, and V while it works on K.
 //
-// Waits: a step has four barriers where K and V share an f16 tile, three where K of the next step is still being loaded
-// when P is complete, else two.
+// Barriers of a step: four where K and V share an f16 tile (UNPACK_ONCE 1), three with one or two stages, whose next K
+// is still being loaded when P is complete, else two (UNPACK_ONCE 2, three stages or more).
 // Addresses: a lane's reads and writes are one offset, computed before the steps, plus constants (tiles.cuh).
 //
 // Bits: a row's keys are arranged in tiles by position. Its position alone decides which tiles it sees, which part each
-// belongs to and in which order they are processed; a tile that it does not see leaves its maximum, weight and sums as they are,
-// bit for bit. So a row's result depends neither on how many rows share the pass, nor on how rows are assigned to warps and
-// blocks, nor on where the cache holds a position. COLUMNS, TILE, CHUNK and the number of parts are part of the order: one
-// choice for all widths. A warp computes COLUMNS / COLUMN_WARPS columns, with separate weights for each.
+// belongs to and in which order they are processed. A tile that it does not see leaves its maximum, weight and sums as
+// they are, bit for bit. So a row's result depends neither on how many rows share the pass, nor on how rows are
+// assigned to warps and blocks, nor on where the cache holds a position. COLUMNS, TILE, CHUNK and the number of parts
+// decide the order of the sums, so they are the same at all widths. COLUMNS is the number of columns whose weights are
+// summed separately; a warp computes COLUMNS / COLUMN_WARPS of them.
 //
-// Bound by: bytes of K and V with a long context and few rows; latency under 1k positions; shared memory, of which Q's
-// fragments are half, from about 16 rows on. On an H200, 4 kv heads of 256, with its merge: 7 us at 200 positions; one row
-// at 32,768 takes 40 us, 8 rows 54, 24 rows 92; with a q8_0 cache 35, 60 and 103.
+// Bound by: bytes of K and V with a long context and few rows; latency under 1k positions; from about 16 rows on,
+// shared memory reads, half of which are Q's fragments. On an H200, 4 kv heads of 256, with the merge: 7 us at 200
+// positions; one row at 32,768 takes 40 us, 8 rows 54, 24 rows 92; with a q8_0 cache 35, 60 and 103.
 
 #pragma once
 
@@ -41,7 +43,7 @@ struct SplitTiles {
     __device__ __forceinline__ int tile(int step) const {
         return step < CHUNK ? CHUNK * split + step : splits * step + split;
     }
-    // The first step whose tile is not below `first`, which is the number of steps below it.
+    // The first step whose tile is not below `first`; as steps count from 0, also how many have a tile below it.
     __device__ __forceinline__ int from(int first) const {
         if (CHUNK * (split + 1) > first) return max(0, first - CHUNK * split);
         return max(CHUNK, ceil_div(first - split, splits));
@@ -237,21 +239,21 @@ __device__ __forceinline__ void attend(
 
     for (int step = view.step0; there(step); step++) {
         if constexpr (APART || AHEAD) {
-            // K is here
+            // K has been loaded
         } else if constexpr (ONCE) {
             cp_async_wait<1>();
-            __syncthreads();  // K is here, and everyone is done with the halves
+            __syncthreads();  // K is loaded, and all warps are done with the f16 tile
             unpack_keys<KeyType>(key_halves, stage(step));
             __syncthreads();
             fetch_keys(step + 1);
         } else if constexpr (STAGES == 1) {
             if (step == view.step0) cp_async_wait<1>();
             else cp_async_wait<0>();
-            __syncthreads();  // K is here, and everyone is done with V
+            __syncthreads();  // K is loaded, and all warps are done with V
             if (step != view.step0) fetch_values(step);
         } else {
             cp_async_wait<2 * STAGES - 3>();
-            __syncthreads();  // K is here, and everyone is done with the stage that is fetched next
+            __syncthreads();  // K is loaded, and all warps are done with the stage that is loaded next
             fetch_keys(step + STAGES - 1);
             fetch_values(step + STAGES - 1);
         }
@@ -262,7 +264,7 @@ __device__ __forceinline__ void attend(
         offer_tops(scores, step, exchange);
         if constexpr (APART) cp_async_wait<0>();
         else if constexpr (ONCE) cp_async_wait<1>();
-        __syncthreads();  // everyone is done with K, and with V of the step before
+        __syncthreads();  // all warps are done with K, and with V of the step before
         if constexpr (AHEAD) {
             fetch_keys(step + STAGES - 1);
             fetch_values(step + STAGES - 1);
@@ -271,14 +273,14 @@ __device__ __forceinline__ void attend(
         }
 
         weigh(scores, exchange, p_tile);
-        // Scores are done with: what is unpacked has their registers.
+        // Scores are no longer needed: unpacking reuses their registers.
         if constexpr (ONCE) unpack_values<ValueType>(value_halves, stage(step) + KEY_BYTES);
         if constexpr (APART) {
             if (there(step + 1)) unpack_keys<KeyType>(key_halves, stage(step + 1));
         }
         if constexpr (AHEAD) cp_async_wait<2 * STAGES - 3>();
         else if constexpr (!ONCE) cp_async_wait<STAGES == 1 ? 1 : 2 * STAGES - 2>();
-        __syncthreads();  // P and V are here, and with APART or AHEAD the next K
+        __syncthreads();  // P and V are complete, and with APART or AHEAD the next K
         if constexpr (APART) fetch_keys(step + 2);
         if constexpr (ONCE) fetch_values(step + 1);
         add_values(step, p_tile);
@@ -333,10 +335,10 @@ __device__ __forceinline__ void attend(
         }
 }
 
-// Elements `element`..+7 of a row's attention, heads side by side, from the partial results of all parts: warp w adds
-// up parts w, w + MERGE_WARPS, .., then the first warp adds up the warps and alone gets the result. All warps call,
-// with `element` of the lane. A part that the row saw nothing of is left out and its memory not read: how many parts
-// other rows keep busy changes nothing.
+// Elements `element`..+7 of a row's attention, counted through its heads, from the partial results of all parts. Warp w
+// adds up parts w, w + MERGE_WARPS, ..; then the first warp adds up the warps' sums, and only it gets the result. All
+// warps call, with `element` of the lane. A part of which the row saw nothing is left out and its results are not read,
+// so the number of parts that other rows need changes nothing.
 __device__ __forceinline__ void merge_parts(
     float (&x)[8], const float* out, const float2* stats, int parts, int row, int rows, int kv_heads, int element
 ) {

@@ -1,11 +1,13 @@
 // Chooses the candidates of a draft block: the MAX_WIDTH best tokens of each draft position and their
-// log-probabilities, from the maxima and sums of blocks of 16 tokens that head_logits writes (logits.cu). The MAX_WIDTH
-// best tokens are in the MAX_WIDTH blocks with the largest maxima, of equals the lower ones, so only 128 logits of a
-// row are read.
+// log-probabilities, from the maxima and sums of blocks of 16 tokens that head_logits writes (logits.cu). The N best
+// tokens are in the N blocks with the largest maxima (of equal ones the lower blocks), so only 16 N logits of a row are
+// read.
 //
-// PAIRS is the number of candidates for pairs.cu, at most PAIR_CANDIDATES; the state still gets the first MAX_WIDTH.
+// With PAIRS, N is PAIR_CANDIDATES instead of MAX_WIDTH. The PAIRS best tokens, at most PAIR_CANDIDATES, go to `ids`
+// and `log_probs` for pairs.cu; the rest of a row is -1 and -inf. The state gets the first MAX_WIDTH as without PAIRS.
 // With TARGETS the logits are of a draft vocabulary: its row r is token targets[r], or r + targets[r] with OFFSETS.
-// With MARKOV the best are those of `biased`, which markov_bias writes, in the order of their own log-probabilities.
+// With MARKOV and the state's by_parent, the best tokens are those of `biased`, which markov_bias writes; they are
+// ordered by their log-probabilities without that bias.
 //
 // Grid = draft positions. Bound by latency: 124 KB of maxima and sums per row in one SM, 7 us on an H200 (estimated).
 
@@ -18,9 +20,9 @@ constexpr int TOP = PAIR_CANDIDATES;
 #else
 constexpr int TOP = MAX_WIDTH;
 #endif
-constexpr int LANES = WARP / TOP, EACH = BLOCK / LANES;  // lanes per scanned block, and tokens per lane
+constexpr int LANES = WARP / TOP, EACH = BLOCK / LANES;  // lanes per block whose logits are read, and tokens per lane
 
-// The best TOP of the entries offered, sorted; ids are offered in ascending order.
+// The best TOP of the entries offered, sorted. A lane offers its ids in ascending order, so ties go to the lower id.
 struct TopList {
     float value[TOP];
     int id[TOP];
@@ -60,8 +62,8 @@ struct TopList {
 };
 
 // Row r of `logits` f32 [rows][stride], `maxima` and `sums` [rows][vocab / 16, rounded up] is draft position first + r.
-// ids, log_probs [positions][PAIR_CANDIDATES]. With MARKOV a launch is one position; rows [positions][PAIR_CANDIDATES] are
-// the candidates' rows of the draft vocabulary, and path[position] is the best token.
+// ids, log_probs [positions][PAIR_CANDIDATES]. With MARKOV a launch is one position; rows [positions][PAIR_CANDIDATES]
+// are the candidates' rows of the draft vocabulary, and path[position] is the best token, -1 if there is none.
 extern "C" __global__ void __launch_bounds__(CANDIDATE_THREADS, 1) candidates(
     StepState* st, const float* logits, const float* maxima, const float* sums, int vocab, int stride, int first
 #ifdef PAIRS

@@ -1,11 +1,12 @@
-// The dynamic convolutions around a sub-layer of a drafted block: tap t of row i multiplies row i - t, rows before the block
-// count as zero. A coefficient is a constant of the channel plus one computed from the sub-layer's normed input, which
-// CHANNELS neighbouring channels of a row share.
+// The dynamic convolutions before and after a sub-layer of a drafted block. Tap t of row i multiplies row i - t; rows
+// before the block count as zero. A coefficient is the sum of a constant per tap and channel, and of a value that
+// conv_proj computes for each row from the sub-layer's normalised input; CHANNELS neighbouring channels share that
+// value.
 //
 //   norm -> conv_proj -> conv_before -> sub-layer -> conv_after
 //
-// Bound by latency: a few rows. Defines: WIDTH, a multiple of 8; TAPS; CHANNELS; SPLIT_K, partials of conv_proj for
-// conv_before, of the sub-layer's output for conv_after.
+// Bound by latency: there are few rows. Defines: WIDTH, a multiple of 8; TAPS; CHANNELS; SPLIT_K, the partials of
+// conv_proj for conv_before, of the sub-layer's output for conv_after.
 
 #include "acts.cuh"
 #include "partials.cuh"
@@ -13,7 +14,7 @@
 constexpr int GROUPS = WIDTH / CHANNELS;
 static_assert(WIDTH % 8 == 0 && WIDTH % CHANNELS == 0, "lanes hold 8 channels, groups are whole");
 
-// Coefficients of 8 channels from k on: `base` (WIDTH) and what `given(group)` adds.
+// Coefficients of one tap for 8 channels from k on: base[k] of WIDTH constants, plus given(group).
 template <class Given> __device__ __forceinline__ void coefficients(float (&to)[8], const float* base, int k, Given given) {
     Span<8> fixed;
     fixed.load(base + k);
@@ -28,9 +29,9 @@ template <class Given> __device__ __forceinline__ void coefficients(float (&to)[
     }
 }
 
-// A sub-layer's input as acts, from normed rows f32 [block][WIDTH] and `given` f32 [SPLIT_K][rows][stride], by side, tap and
-// group. The part for the other side is stored in `later` f32 [block][TAPS][GROUPS]. Grid (groups of 256 channels,
-// rows), one warp.
+// A sub-layer's input as acts, from normalised rows f32 [block][WIDTH]. `given`, conv_proj's output, f32
+// [SPLIT_K][rows][stride], has columns [before, after][TAPS][GROUPS]; those for conv_after are added up and stored in
+// `later` f32 [block][TAPS][GROUPS]. Grid (groups of 256 channels, rows), one warp.
 extern "C" __global__ void __launch_bounds__(WARP) conv_before(
     const float* normed, const float* given, int rows, int stride, const float* base, float* later, u8* acts_q8,
     u8* acts_f16
@@ -59,8 +60,8 @@ extern "C" __global__ void __launch_bounds__(WARP) conv_before(
     acts_store({acts_q8, acts_f16}, row, group, x);
 }
 
-// h f32 [block][WIDTH] += the sub-layer's output, f32 [SPLIT_K][rows][WIDTH], through the other side; `base` is that side's.
-// Grid as conv_before's.
+// h f32 [block][WIDTH] += the convolution of the sub-layer's output, f32 [SPLIT_K][rows][WIDTH]. `base`: the constants
+// of this convolution. Grid as conv_before's.
 extern "C" __global__ void __launch_bounds__(WARP) conv_after(
     float* h, const float* output, int rows, const float* base, const float* later
 ) {

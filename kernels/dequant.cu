@@ -3,9 +3,10 @@
 // out[row][k] f16, rows x (256 * tiles_k), for the row blocks [first, first + gridDim.y) of a matrix. A warp converts
 // one super-tile; a lane writes eight f16 at a time, a quad 64 consecutive bytes. Bound by memory: 3.0 to 3.2
 // of 4.6 TB/s on an H200.
-// The f32 value d * scale * code + minimum is rounded once; beyond the range of f16 it becomes an infinity.
+// d * scale * code + minimum is computed in f32 and then rounded to f16; beyond the range of f16 it becomes an
+// infinity.
 //
-// Grid: (ceil(tiles_k / WARPS), row blocks). Rows under `rows` are written, row 16 * first at out.
+// Grid: (ceil(tiles_k / WARPS), row blocks). Only rows below `rows` are written; row 16 * first is the first of `out`.
 
 #include "formats/all.cuh"
 
@@ -15,11 +16,12 @@
 
 template <class F> struct Dequantize {
     const u8* tile;
-    half* out;  // of the tile's first row and k
+    half* out;  // where the tile's first row and k are stored
     int row, rows, stride, lane;
 
-    // Of one of the lane's rows the four values from k + 4 * (place in the quad) on, and those 16 further. Neighbours trade, so
-    // that an even lane has eight consecutive ones of the former, an odd one of the latter.
+    // Values of one of the lane's two rows: `near` has the four from column k + 4 * (lane % 4) on, `far` those 16
+    // columns further. An even lane and the odd one after it swap four, so that each stores eight consecutive values:
+    // the even lane near ones, the odd lane far ones.
     __device__ __forceinline__ void store(int half_of_rows, int k, const float (&near)[4], const float (&far)[4]) const {
         const int r = (lane >> 2) + 8 * half_of_rows, odd = lane & 1;
         const uint2 a = make_uint2(pack_half2(near[0], near[1]), pack_half2(near[2], near[3]));

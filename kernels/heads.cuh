@@ -83,8 +83,9 @@ struct Head {
 
     __device__ __forceinline__ void store(half* out, float scale = 1.0f) const { store_at(out, lane_id(), scale); }
 
-    // A query for keys of a type: within groups of 32, element 8 i + k is what lane i of four needs as the k-th of its
-    // halves of two fragments.
+    // Stores a query in the order that keys of a type need. For packed keys element 8 i + k of each group of 32 is
+    // stored where lane i of a quad loads the k-th of its 8 elements of a row, in two successive fragments of 16
+    // columns.
     template <class Keys> __device__ __forceinline__ void store_for(half* out, float scale) const {
         const int e = lane_id();
         store_at(out, Keys::HALVES ? e : (e & 4) << 2 | (e & 2) << 2 | e >> 3 << 1 | (e & 1), scale);
@@ -96,7 +97,7 @@ struct Head {
     }
 };
 
-// A key as the cache has it: normed, rotated to its position, transformed where its type requires it.
+// Stores a key as the cache holds it: normalised, rotated to its position, transformed where its type requires it.
 __device__ __forceinline__ void store_key(
     const KeyValues& cache, Head& head, const float* norm, const float* frequency, float eps, int kv_head, int position,
     int slot
@@ -112,7 +113,7 @@ __device__ __forceinline__ void store_value(const KeyValues& cache, const Head& 
 
 // One head of row `row` of [queries | keys | values]: `task` counts query heads, then key heads, then value heads. A
 // query head is QUERY_WIDTH columns wide, of which the first HEAD_DIM are the query. Queries are packed by kv head,
-// q [kv heads][rows * GROUP][HEAD_DIM], multiplied by `scale` for the attention, and in the order that `Reader` needs.
+// q [kv heads][rows * GROUP][HEAD_DIM], multiplied by `scale`, and in the order that keys of type `Reader` need.
 template <int QUERY_WIDTH, class Reader = KeyType>
 __device__ __forceinline__ void prepare_head(
     const Projection& in, int row, int task, int kv_heads, int position, int slot, const float* q_norm,

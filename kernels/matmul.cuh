@@ -1,18 +1,19 @@
 // Quantised weights times a few columns: how one block streams its rectangle of super-tiles.
 //
 // A block owns rows [first, first + rows) (in blocks of 16) x k [k0, k0 + kn) (in tiles of 256). The rectangle is a
-// linear list of super-tiles, k fastest, cut evenly between WARPS warps; a warp reads its tiles straight from global
-// memory into registers, SLOTS units ahead of their use, each reloaded as soon as it is expanded. Activations of the
-// k_part (acts.cuh) are staged in shared memory first; weights are requested before the previous kernel has ended.
+// linear list of super-tiles, k fastest, cut evenly between WARPS warps. A warp loads its tiles from global memory
+// directly into registers, SLOTS units ahead of their use; a register is reloaded as soon as its unit is expanded.
+// Activations of these k (acts.cuh) are staged in shared memory first. The first weights are requested before the
+// previous kernel has ended.
 //
-// Sums: per tile (or span of it, acts.cuh) integers, or floats per sub, then one float per tile. A block of rows finished inside one warp
-// enters the sink at once. Otherwise the warp that began it keeps its part in registers and, after one barrier, adds
-// the parts that the following warps left in their shared slots, in order. None of this depends on COLUMNS: a column's
-// bits are the same at every width.
+// Sums: integers over a tile (or a span of it, acts.cuh), or floats per sub; each becomes one float, which is added to
+// those of the tiles before. A block of rows that one warp begins and finishes is passed to the sink at once. Otherwise
+// the warp that began it keeps its part in registers and, after one barrier, adds the parts that the following warps
+// left in their shared slots, in order. None of this depends on COLUMNS: a column's bits are the same at every width.
 //
 // COLUMNS: columns of this pass, 1..64. WARPS: per block. ACTS_F16: activations in half precision for all formats.
-// PREFETCH: tiles past its first that a warp prefetches into L2 as the previous kernel ends. AHEAD_BYTES: of a lane's
-// units ahead of their use, at most.
+// PREFETCH: tiles after its first that a warp prefetches into the L2 before the previous kernel has ended. AHEAD_BYTES:
+// a lane loads more than two units ahead of their use only if they take no more bytes than this.
 
 #pragma once
 
@@ -53,10 +54,12 @@ template <class F> struct Meeting {
     static constexpr bool ROW = F::SCALING == Scaling::ROW;
     static constexpr bool F16_ACTS = ROW || ALL_F16;
     static constexpr bool INTEGER = !F16_ACTS && F::SCALING != Scaling::FLOAT_32;  // sums of a tile are integers
-    static constexpr bool PAIRED = SIDE_BY_SIDE && !F16_ACTS;  // columns are pairs of planes
+    static constexpr bool PAIRED = SIDE_BY_SIDE && !F16_ACTS;  // two mma columns are the planes of one column
     static constexpr int SPAN_UNITS = TILE_UNITS / (F16_ACTS ? 1 : SPANS);
     static constexpr int BLOCK = F16_ACTS ? ACTS_F16_BLOCK : ACTS_Q8_BLOCK;
-    static constexpr int SECOND = F16_ACTS ? 0 : PLANE_BITS ? ACTS_Q8_BLOCK : SPANS == 2 ? 32 : 0;  // and of its second
+    // Bytes that are staged of the second int8 block (acts.cuh): all of it with a lower plane, with two spans the
+    // scales.
+    static constexpr int SECOND = F16_ACTS ? 0 : PLANE_BITS ? ACTS_Q8_BLOCK : SPANS == 2 ? 32 : 0;
     static constexpr int SCALES = F16_ACTS ? ACTS_F16_SCALES : ACTS_Q8_SCALES;
     static constexpr int STAGE = COLUMN_BLOCKS * (BLOCK + SECOND);  // bytes per 256 k
     static constexpr int WANTED = F::SLOTS < MOST_SLOTS ? F::SLOTS : MOST_SLOTS;
@@ -158,14 +161,14 @@ __device__ __forceinline__ void multiply_f16(
     }
 }
 
-// The scales of a column block's columns in a staged block of 256 k: of its first or its second span.
+// The scales of a column block's columns for one span of a staged block of 256 k.
 template <class F> __device__ __forceinline__ const float* column_scales(const u8* acts, int span, int column_block) {
     using M = Meeting<F>;
     return (const float*)(acts + (span ? ACTS_Q8_SECONDS + column_block * M::SECOND : column_block * M::BLOCK + M::SCALES));
 }
 
 // Passes the sums of a span of a tile to take(column block, i, value, factor of the column), and resets them to zero.
-// Paired columns: lane t of the quad holds a row's column t, as if it were column 2 t.
+// Paired columns: lane t of a quad holds column t, in the place of mma column 2 t.
 template <class F, class Sum, class Take>
 __device__ __forceinline__ void take_sums(
     Sum (&sum)[COLUMN_BLOCKS][4], const typename F::Scales& scales, int span, const u8* acts, int lane, Take&& take) {
@@ -206,7 +209,7 @@ __device__ __forceinline__ void take_sums(
 template <class F, class Sink> __device__ __forceinline__ void deliver(Sink&& sink, int row0, const Accumulator& acc) {
     if constexpr (Meeting<F>::PAIRED) {
         Accumulator spread = {};
-        const int lane = lane_id(), from = (lane & ~3) + 2 * (lane & 1);  // lanes 2 and 3 hold no columns
+        const int lane = lane_id(), from = (lane & ~3) + 2 * (lane & 1);  // lanes 2 and 3: no such columns
 #pragma unroll
         for (int i = 0; i < 4; ++i) spread[0][i] = __shfl_sync(FULL_WARP, acc[0][i & 2], from + (i & 1));
         sink(row0, spread);
@@ -216,7 +219,7 @@ template <class F, class Sink> __device__ __forceinline__ void deliver(Sink&& si
 }
 
 // One super-tile, whose sums are passed to take(span, column block, i, value, factor of the column). `acts`: the staged
-// block of its 256 k. MORE: meanwhile the next tile's weights are requested.
+// block of its 256 k. MORE: the next tile's weights are requested meanwhile.
 template <class F, bool MORE, class Take>
 __device__ __forceinline__ void multiply_tile(
     Ahead<F>& ahead, const u8* tile, const u8* next, const u8* acts, int lane, Take&& take) {
@@ -224,7 +227,8 @@ __device__ __forceinline__ void multiply_tile(
     using Sum = typename SumType<M::INTEGER>::Type;
     typename F::Scales scales = F::decode(ahead.head, lane);
     if constexpr (PLANE_BITS > 0 && !M::F16_ACTS) {
-        // Sums of high codes are in units of the codes that multiply the lower plane.
+        // With high codes the sums are over the codes shifted right by PLANE_BITS (planes.cuh): the scale makes up for
+        // it.
         constexpr float UNIT = F::CODES == Codes::HIGH ? 1 << PLANE_BITS : 1;
         scales.d[0] *= UNIT, scales.d[1] *= UNIT;
     }
@@ -295,7 +299,8 @@ struct Added {
     }
 };
 
-// Start copying PER_K bytes of each of kn groups, from `from` in memory to `to` in shared memory. Units end at `end` of a block.
+// Start copying PER_K bytes of each of kn groups, from `from` in memory to `to` in shared memory. A block's units, of
+// which only the bytes of existing columns are copied, end at offset `end`.
 template <int PER_K, int FROM_STEP, int TO_STEP>
 __device__ __forceinline__ void stage_blocks(u8* to, const u8* from, int kn, int end) {
     constexpr int CHUNKS = PER_K / 16;
@@ -308,7 +313,7 @@ __device__ __forceinline__ void stage_blocks(u8* to, const u8* from, int kn, int
     }
 }
 
-// Activations that an earlier kernel has computed for all rows; `column_block`: the first of this pass.
+// Activations that an earlier kernel has stored for all rows; `column_block`: the first column block of this pass.
 struct StoredActs {
     const u8 *q8, *f16;
     int column_block;
@@ -346,7 +351,8 @@ struct Rectangle {
     int k0, kn;          // tiles of 256
 };
 
-// Stages the activations of a rectangle unless an earlier one of the same part of K has already; a barrier follows.
+// Stages a rectangle's activations, unless an earlier rectangle with the same k has left them there. A barrier must
+// follow.
 template <class F, class Acts>
 __device__ __forceinline__ void stage_once(const Acts& acts, u8* staged, const Rectangle& part, Staged& form) {
     constexpr Staged FORM = Meeting<F>::F16_ACTS ? Staged::F16 : Staged::Q8;
@@ -362,7 +368,7 @@ __device__ __forceinline__ int warp_begin(int tiles, int warp) { return int(unsi
 
 // Stream a rectangle; sink(first row of the block of 16, acc) receives each finished block, in order within a warp.
 // `slots`: WARPS * COLUMN_BLOCKS * 512 B of shared memory, `staged`: kn * STAGE B, which an earlier rectangle of the
-// same k_part may have left as `form` says. `acts`: StoredActs, or an object that computes them (swiglu_matmul.cu). All
+// same k may have filled, as `form` says. `acts`: StoredActs, or an object that computes them (swiglu_matmul.cu). All
 // threads of the block call.
 template <class F, class Acts, class Sink>
 __device__ __forceinline__ void stream_rectangle(

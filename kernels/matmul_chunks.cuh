@@ -1,11 +1,12 @@
 // A rectangle of super-tiles where shared memory is too small for all activations of its k: they are staged in chunks.
 //
-// A warp takes whole blocks of 16 rows, up to WARPS at the same time, in as many rounds as the rectangle needs.
-// All warps go along k in step, CHUNK tiles at a time: one buffer is read while the next chunk is copied into the other.
-// So a pass of any width reads each weight once, and few parts of K are enough. Activations come from the L2 again in
-// every round.
+// A warp computes whole blocks of 16 rows, one per round, in as many rounds as the rectangle needs. In a round all
+// warps advance along k together, CHUNK tiles at a time: one buffer is read while the next chunk is copied into the
+// other. So a pass of any width reads each weight once, and K needs few parts. Activations are read from the L2 again
+// in every round.
 //
-// Sums: a block of rows is one warp's from its first k to its last, in order. None of this depends on CHUNK or COLUMNS.
+// Sums: one warp adds up a block of rows from its first k to its last, in order. The result does not depend on CHUNK or
+// COLUMNS.
 //
 // CHUNK: tiles of 256 k per chunk. Shared memory: 2 * CHUNK staged tiles.
 
@@ -19,7 +20,7 @@ __device__ __forceinline__ void stream_in_chunks(
     const Rectangle& part, const StoredActs& acts, u8* staged, Staged& form, Sink&& sink) {
     using M = Meeting<F>;
     const int lane = lane_id(), warp = warp_id(), kn = part.kn;
-    // Rounds are even, so that the last one is not left to a few warps.
+    // Rounds are of equal size, so that the last one does not leave most warps idle.
     const int rounds = ceil_div(part.rows, WARPS), side_by_side = ceil_div(part.rows, rounds);
     const int mine = warp < side_by_side ? ceil_div(part.rows - warp, side_by_side) : 0;  // this warp's rounds
     const u32 to_next_round = u32(side_by_side * part.tiles_k - kn + 1) * F::BYTES;

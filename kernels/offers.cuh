@@ -10,7 +10,8 @@
 
 constexpr u64 NOTHING = ~0ull;
 
-// Doubles in falling order, as integers in rising order: below NOTHING. None is -0: it would come after 0.
+// A key by which larger doubles come first in ascending integer order, always below NOTHING. `x` must not be -0: it
+// would come after 0.
 __device__ __forceinline__ u64 falling(double x) {
     const u64 bits = u64(__double_as_longlong(x));
     return bits >> 63 ? bits : bits ^ ~0ull >> 1;
@@ -73,7 +74,7 @@ __device__ __forceinline__ Found better_of(const Found& a, const Found& b) {
     return {second ? b.key : a.key, second ? b.slot : a.slot};
 }
 
-// Offers whose slots are never reused, so that of equal ones the lowest slot came first. `clear` comes first.
+// Offers whose slots are never reused, so that of equal keys the lowest slot is the oldest. Call `clear` before use.
 template <int ROOM> struct OffersInTurn {
     static constexpr int AT_ONCE = 4 * WARP;  // keys that are loaded together, without a check whether they exist
     u64 key[ceil_div(ROOM, AT_ONCE) * AT_ONCE];
@@ -117,7 +118,7 @@ struct Choice {
     double log_prob;
 };
 
-// What is offered below a node: the same at all nodes of a depth, or its own, by its slot.
+// The candidates below a node: the same for all nodes of a depth, or with `given` its own, found by its slot.
 struct Choices {
     const int (*token)[MAX_WIDTH];  // of each depth
     const float (*log_prob)[MAX_WIDTH];
@@ -133,7 +134,7 @@ struct Choices {
     }
 };
 
-// Whether an answer ends with `token`; `stop_id`: a lane's own of the tokens that do.
+// Whether an answer ends with `token`. `stop_id`: each lane has one of the stop tokens.
 __device__ __forceinline__ bool ends_answer(int stop_id, int token) {
     return __any_sync(FULL_WARP, token >= 0 && stop_id == token);
 }

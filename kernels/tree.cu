@@ -1,13 +1,13 @@
 // Around the tree: the draws of a greedy pass, and the best-first tree itself (src/dflash_core/tree.py is the twin).
 //
 //   merge_draws       grid = rows of the pass, one warp each: the target's own token after each node
-//   tree_build        one block, of which one warp builds, or by value several; with TEXT another block, which only
-//                     prefetches
+//   tree_build        one block, of which one warp builds, or up to four where the tree is by value and with TEXT; then
+//                     another block only prefetches
 //   step_begin        one thread: when a step began
 //
-// With TEXT a tree by value takes successors from the conversation's own text too (text.cuh), no deeper than the drafts:
-// tokens that followed the same tokens are offered below every node, and `copied` tells the host which nodes came from
-// there. A second block prefetches the text into the L2 while the drafter ends.
+// With TEXT a tree by value takes successors from the conversation's own text too (text.cuh), no deeper than the
+// drafts: tokens that followed the same tokens are offered below every node, and `copied` tells the host which nodes
+// came from there. A second block prefetches the text into the L2 while the drafter ends.
 //
 // With PAIRS tree_build takes a table of the candidates below each other (pairs.cuh), and uses it where the state
 // says by_parent.
@@ -28,7 +28,7 @@ __device__ __forceinline__ void warp_best(float& value, int& id) {
     }
 }
 
-// A row whose best logit is a NaN, or that has none, draws -1.
+// A row whose best logit is not finite, or that has none, draws -1.
 extern "C" __global__ void __launch_bounds__(32) merge_draws(StepState* st, const BestPart* parts, int count, int node0) {
     pdl_launch();
     pdl_wait();

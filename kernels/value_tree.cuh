@@ -1,15 +1,16 @@
-// The tree by learned value (src/dflash_core/policy/best_first.py is the twin): a node's value is the chance that the walk
-// reaches it, and the best offer is added first.
+// The tree by learned value (src/dflash_core/policy/best_first.py is the twin). A node's value is the learned
+// probability that the walk reaches it. An offer is a token that may be added below a node; the one of the highest
+// value is added first. The spine is the root and, below it, the drafter's best candidate at each depth.
 //
-// All threads of the block first compute what does not depend on the tree: the candidates, and the text's successors of
-// each below the spine. Then one warp adds nodes, one after the other: it computes the drafter's offers below a node,
-// and takes the best offer. With the text, two more warps look up the node's successors there and offer them, and a
-// fourth stores the node's columns, with one barrier per node. Without it, one warp works without barriers. The tree is
-// written to memory at the end.
+// All threads of the block first compute what does not depend on the tree: the candidates' probabilities and, with
+// TEXT, which token followed each of them in the conversation's text, if it were added below the spine. Then one warp
+// adds node after node: it computes the drafter's offers below a node and takes the best offer. With TEXT, two more
+// warps look up what followed the node in the text and offer it, and a fourth stores the node's columns, with one
+// barrier per node. Without TEXT, one warp does all of it, without barriers. The tree is written to memory at the end.
 //
-// Bound by the latency of one chain of dependent operations per node: without the text the chance in double (not on the
-// spine, where it is looked up) and the best of the offers; with it also a barrier, and where a match is found two
-// dependent loads from the L2. 0.5 us per node on an H200, with the text 0.8.
+// Bound by the latency of one chain of dependent operations per node: without TEXT the probability in double (on the
+// spine it is computed beforehand) and the search for the best offer; with TEXT also a barrier and, where a match is
+// found, two dependent loads from the L2. 0.5 us per node on an H200, with TEXT 0.8.
 
 #pragma once
 
@@ -23,19 +24,21 @@ constexpr int VALUE_NODES = 64;
 enum Worker { CHOOSES, LOOKS_UP, LOOKS_UP_TOO, KEEPS };  // warps
 constexpr int TEXTUAL = 1;
 constexpr double LEAST_SHARE = 1 / (LEAST_COPIED + 1e-9);
-// An added node takes four slots: a sibling, one from the text and two children; one that existed already takes two.
+// An added node takes at most four slots: a sibling, one from the text and two children. An offer whose token its
+// parent already has as a child takes at most two.
 constexpr int VALUE_OFFERS = 6 * VALUE_NODES;
 #else
 enum Worker { CHOOSES, KEEPS = CHOOSES };  // one warp, and no barrier
 constexpr int TEXTUAL = 0;
 constexpr int VALUE_OFFERS = 3 * VALUE_NODES + 1;
 #endif
-constexpr int COPIED = 15;                          // the rank of an offer from the text
-constexpr int UNLIKELY = 15;                        // replaces the candidate where the drafter has none, or a worse one
+constexpr int COPIED = 15;                          // as a rank: the offer is from the text
+constexpr int UNLIKELY = 15;                        // as `stated`: the token is no candidate, or below LEAST_COPIED
 constexpr double SMALLEST = 1e-4, BLOCK = 15.0;     // policy/values.py
 
-// A token below `parent`. `stated`: the candidate whose probability it has, by rank, or by slot where each node has its
-// own; `above`: the same for its parent; `off`: the parent's distance from the spine: 0 on it, 1 one step, 2 more.
+// A token that may be added below `parent`. `stated`: which candidate's probability it has, by rank, or by slot where
+// each node has its own candidates; `above`: the same for its parent; `off`: steps of the parent from the spine, 2 for
+// more.
 struct __align__(8) Offer {
     int token;
     u32 place;
@@ -55,7 +58,7 @@ static_assert(MAX_DEPTH <= 64 && VALUE_NODES <= 64 && MAX_WIDTH < COPIED && PAIR
 struct ValueBuilder {
     int candidate[MAX_DEPTH][MAX_WIDTH];
     float stated[MAX_DEPTH][MAX_WIDTH];                          // log-probabilities
-    double p[MAX_DEPTH][MAX_WIDTH], odds[MAX_DEPTH][MAX_WIDTH];  // of the same
+    double p[MAX_DEPTH][MAX_WIDTH], odds[MAX_DEPTH][MAX_WIDTH];  // probabilities and log-odds
     double on_spine[MAX_DEPTH][MAX_WIDTH];                       // chances below the spine's nodes
     double before[MAX_DEPTH];                                    // minus the spine's log-probability above, at most 8
     double share[MAX_DEPTH][MAX_WIDTH];                          // 1 / p
@@ -67,18 +70,19 @@ struct ValueBuilder {
     double value[VALUE_NODES], path[VALUE_NODES], log_prob[VALUE_NODES];
     u64 mask[VALUE_NODES];
 #ifdef TEXT
-    // The best offer without the text's after the newest node, and the text's. Double-buffered, as a warp may be behind
-    // the one that writes.
-    Found best[2], copy[2][2];  // copy: by which warp looked it up
+    // `copy`: the text's offer below the newest node, by the warp that looked it up; `best`: the best of all other
+    // offers. Double-buffered, as a warp may still read one while another warp writes the next.
+    Found best[2], copy[2][2];
     int line[LONGEST + MAX_DEPTH];          // the newest tokens up to the root, and the spine's
-    Successor found[MAX_DEPTH][MAX_WIDTH];  // the text's successor of a candidate below the spine
-    Successor first;                        // and after the root
+    Successor found[MAX_DEPTH][MAX_WIDTH];  // what followed a candidate below the spine in the text
+    Successor first;                        // and what followed the root
     int tail[VALUE_NODES][LONGEST];         // the newest tokens at a node, its own first
 #endif
 };
 
 __device__ __forceinline__ double within(double x, double least, double most) { return fmin(fmax(x, least), most); }
-// The same of 0 and 1, by bits: a positive double's order is that of its bits, and this is on the critical path of every node.
+// within(x, 0, 1) by integer comparisons: positive doubles sort as their bits do. It is on the critical path of every
+// node.
 __device__ __forceinline__ double within_one(double x) {
     const i64 bits = __double_as_longlong(x), one = __double_as_longlong(1.0);
     return bits < 0 ? 0.0 : bits >= one ? 1.0 : x;
@@ -91,7 +95,7 @@ __device__ __forceinline__ double chance_at(double z) {
     return z > -500 ? chance : 0.0;
 }
 
-// A node, as far as what is offered below it depends on it; `stated` and `off` as in an Offer.
+// What offers below a node depend on. `stated` as in an Offer; `off`: the node's own steps from the spine.
 struct Above {
     int node, stated, off;
     double log_prob, value;
@@ -112,8 +116,8 @@ struct ValueTree {
 
     __device__ __forceinline__ Choices choices() const { return {b.candidate, b.stated, given}; }
 
-    // Where each node has its own candidates, what is known of them all: how likely the spine is above a depth, which is
-    // the best of the best below the root. One thread calls.
+    // `before`, where each node has its own candidates. There the spine is the best candidate below the root, the best
+    // one below that, and so on. Nothing else of them can be computed before the tree is built. One thread calls.
     __device__ __forceinline__ void state_spine() {
         int above = 0;
         double sum = 0;
@@ -125,8 +129,8 @@ struct ValueTree {
         }
     }
 
-    // The drafter's statement of every candidate, and the chances below the spine: one candidate per thread; all of the
-    // block call.
+    // The drafter's probabilities of all candidates, and their chances below the spine's nodes: a candidate per thread.
+    // All threads of the block call.
     __device__ __forceinline__ void state_candidates() {
         b.offers.clear();
         for (int i = threadIdx.x; i < VALUE_CLASSES * VALUE_FEATURES; i += blockDim.x)
@@ -172,7 +176,8 @@ struct ValueTree {
         return chance_at(w[0] + w[1] * odds + w[2] * before + w[3] * third + w[4] * fourth);
     }
 
-    // Each lane stores a candidate in its own slot, or leaves it empty; slot below 0: none.
+    // Each lane offers a candidate in its own slot, or leaves the slot empty. A slot below 0: the lane has nothing to
+    // offer.
     __device__ __forceinline__ void offer(int slot, int depth, int rank, const Above& above) {
         if (slot < 0 || depth >= depths || rank >= width) return;
         const Choice choice = choices().at(depth, rank, above.stated);
@@ -198,7 +203,7 @@ struct ValueTree {
         b.offers.key[slot] = falling(above.value * q);
     }
 
-    // What the drafter states of a candidate, or is taken to state of one that it lacks.
+    // The drafter's probability of a candidate, or the one that is assumed of a token that it lacks (UNLIKELY).
     struct Stated {
         double log_prob, p, share;
     };
@@ -219,7 +224,7 @@ struct ValueTree {
         b.offer_value[slot] = value;
     }
 
-    // What the drafter states of an offer.
+    // The drafter's log-probability of an offer.
     __device__ __forceinline__ double log_prob_of(const Offer& it) const {
         if (given) return choices().pairing(it.depth(), it.rank(), it.above()).log_prob;
         return stated_of(it.depth(), it.stated()).log_prob;
@@ -255,8 +260,8 @@ struct ValueTree {
         }
     }
 
-    // Offer what follows `it`, which is or would be `node`: its next sibling and its first children, in the slots behind
-    // `size`. One warp calls.
+    // Offer the next sibling and the first children of `it`, which is or would be `node`, in the slots from `size` on.
+    // One warp calls.
     __device__ __forceinline__ void expand(const Offer& it, bool sibling, const Above& node, int children) {
         const int lane = lane_id();
         const bool child = lane > 0;
@@ -269,11 +274,11 @@ struct ValueTree {
         offer(offers ? slot : -1, it.depth() + child, child ? lane - 1 : it.rank() + 1, above);
     }
 
-    // In their order of arrival: the sibling, the text's successor, the children.
+    // Slots in order: the sibling, the text's offer, the children. Of equal values the lower slot is taken first.
     __device__ __forceinline__ int first_child(bool sibling) const { return size + sibling + TEXTUAL; }
 
 #ifdef TEXT
-    // Tokens backwards from a node, and from a candidate below the spine.
+    // Tokens by distance backwards, the newest being a node's own, or a candidate below the spine.
     struct Tail {
         const int* newest;
         __device__ __forceinline__ int operator()(int back) const { return newest[back]; }
@@ -284,7 +289,7 @@ struct ValueTree {
         __device__ __forceinline__ int operator()(int back) const { return back ? *(above - back) : token; }
     };
 
-    // The tail at the root, from the answer and the prompt before it. One warp calls.
+    // The newest tokens at the root, from the answer and the prompt before it. One warp calls.
     __device__ __forceinline__ void begin_tails() {
         const int lane = lane_id(), at = known - 1 - lane, said = at - st->prompt_length;
         if (lane >= LONGEST) return;
@@ -292,8 +297,9 @@ struct ValueTree {
         b.tail[0][lane] = b.line[LONGEST - 1 - lane] = token;
     }
 
-    // The text's successors of the root and of every candidate below the spine, one per thread. In reverse order, so
-    // that the last warps begin: the first ones are busy with the drafter's probabilities.
+    // What followed the root, and every candidate below the spine, in the text: one look-up per thread. Assigned in
+    // reverse, so that the root's, which is a branch of its own, is a later warp's: the first ones still sum up
+    // `before`.
     __device__ __forceinline__ void look_below_spine() {
         for (int i = depths * width - int(threadIdx.x); i >= 0; i -= blockDim.x) {
             if (i == 0) {
@@ -305,8 +311,8 @@ struct ValueTree {
         }
     }
 
-    // Assemble a node's tail: its first tokens in `newest`, and for each lane its own token as in a LookUp. One warp
-    // calls.
+    // A node's newest tokens: the first RUNS of them in `newest`, and as the result the one that the lane compares in a
+    // LookUp. One warp calls.
     __device__ __forceinline__ int tail_of(const Offer& it, int (&newest)[RUNS]) const {
         newest[0] = it.token;
 #pragma unroll
@@ -315,9 +321,10 @@ struct ValueTree {
         return back < 0 ? it.token : b.tail[it.parent()][back];
     }
 
-    // Offer the text's successor of a node, unless it is the drafter's first choice there: `found`, or with `asks` what
-    // a look-up brings. While the text is being loaded each lane computes the chance of one outcome, which is a match
-    // with one of the candidates or with none of them. Two warps call, each for some of the matches.
+    // Offer the token that followed a node in the text, unless it is the drafter's first candidate there. The token is
+    // `found`, or with `asks` the result of a look-up. While that loads, each lane computes the chance of one possible
+    // result: a class of match, and which candidate the token is, or none. Two warps call, each for half of the
+    // classes.
     __device__ __forceinline__ void copy(
         int slot, const Offer& it, const Above& node, bool asks, Successor found, int turn
     ) {
@@ -338,7 +345,7 @@ struct ValueTree {
         if (lane == 0) offered.key = NOTHING;
         if (!promising) return;
         const int choice = lane < width ? b.candidate[depth][rank] : -1;
-        // Rank 0 means none of the candidates: the first is not copied.
+        // Rank 0 means none of the candidates, as the first one is never offered here.
         const bool one = rank > 0 && rank < width;
         const double odds = one ? fmax(b.odds[depth][rank], LEAST_ODDS) : LEAST_ODDS;
         const double kind = node.node && it.rank() == COPIED ? 2 : node.off ? 1 : 0;
@@ -393,7 +400,7 @@ struct ValueTree {
 #endif
         for (int pops = 1; n <= most; ++pops) {
 #ifdef TEXT
-            __syncthreads();  // all offers are known, with the text's after the newest node
+            __syncthreads();  // all offers are written, those from the text too
             Found newest = {NOTHING, 0};
             if (looks) newest = better_of(b.copy[pops % 2][0], b.copy[pops % 2][1]);
             best = better_of(b.best[pops % 2], newest);
@@ -411,8 +418,8 @@ struct ValueTree {
             }
 #endif
             const bool ends = ends_answer(stop_id, it.token), below = added & !ends;
-            // On the spine, at the first step off it and after a first rank the next rank follows; deeper both are
-            // offered at once.
+            // Below a spine node, a rank is offered when the one before it is taken. Elsewhere 0 and 1 are both offered
+            // at once as children, so only from rank 1 on is the next rank offered.
             const int off = from_text || it.off() || it.rank() ? min(it.off() + 1, 2) : 0;
             const bool sibling = !from_text && (off < 2 || it.rank() > 0);
             const int children = below ? off ? 2 : 1 : 0;
