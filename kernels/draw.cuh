@@ -1,15 +1,16 @@
-// How a row of logits becomes a draw, and what the kernels of a draw pass to each other.
+// How a token is drawn from a row of logits, and what the kernels of a draw pass to each other.
 //
-// Three ways, by the knobs alone:
-//   LISTED  no more than MOST_LISTED tokens can be drawn: they are in the blocks of 16 rows with the largest maxima
-//           (the head writes these, logits.cu), so draw_list reads little else.
+// Three ways; the knobs alone decide which one is tried:
+//   LISTED  greedy, or top_k up to MOST_LISTED: all tokens that can be drawn are in the blocks of 16 tokens with the
+//           largest maxima (the head writes these, logits.cu), so draw_list reads little else.
 //   FRONT   all tokens, or the first ones in order of value (higher first, of equals the lower id) that top_k, top_p or
-//           min_p keep. Whatever they cut, the token that is drawn has no token before it with a higher score: it is on
-//           the row's *front*, about a dozen of a quarter million tokens. draw_list lists the first tokens of the
-//           order, draw_scan adds all others that score higher than any of these, draw_front takes the front of both,
-//           and draw_weights counts and weighs what precedes each of its tokens.
+//           min_p keep. Wherever they cut, no token before the drawn one in that order has a higher score: it is on the
+//           row's *front*, about a dozen of a quarter million tokens. draw_list lists the first tokens of the order,
+//           draw_scan adds all others that score higher than all of these, draw_front takes the front of both, and
+//           draw_weights sums the number and the weight of the tokens before each token of the front.
 //   WHOLE   `sample` reads the whole row, as often as necessary: a large top_k with top_p. Also where a list or a front
-//           is too long, or rounding leaves the draw undecided. It compares exactly: the others give the same draw, or leave it to this.
+//           is too long, or rounding leaves the draw undecided. It compares exactly. The other ways give the same draw,
+//           or fall back to this one.
 
 #pragma once
 
@@ -18,11 +19,11 @@
 
 constexpr int DRAW_PART = 4096;    // tokens of a thread block of draw_scan and draw_weights
 constexpr int MOST_LISTED = 512;   // top_k up to which tokens are LISTED
-constexpr int LIST = 2048;         // tokens of a list, at most; and tokens that draw_scan adds to it
-constexpr int ANCHORS = 1024;      // blocks of 16 tokens whose best ones begin a front
+constexpr int LIST = 2048;         // tokens of a list, at most; draw_scan adds at most as many again
+constexpr int ANCHORS = 1024;      // most blocks of 16 tokens whose maxima decide where the list of FRONT ends
 constexpr int FRONT_OF_ROW = 64;   // tokens of a front, at most
 
-// Not a count: there are too many tokens, or the row has an infinite logit or a NaN.
+// In place of a count: there are too many tokens; or the row's largest logit is infinite or it has a NaN.
 enum : int { TOO_LONG = -1, BROKEN_ROW = -2 };
 
 // What draw_list and draw_scan find in a row. During the scan, logits of penalised tokens are -inf.
@@ -36,13 +37,13 @@ struct alignas(16) RowTokens {
     int added_id[LIST];
     int window;                       // entries that are penalised
     int count;                        // listed
-    int added;                        // more than LIST where that is too small
+    int added;                        // tokens that draw_scan found; those beyond LIST are not stored
     float best;                       // the largest logit of the list; weights are exp((logit - best) / temperature)
     float enough;                     // a score that the list is certain to reach
     int unused[3];
 };
 
-// The front of a row.
+// A row's front: see FRONT.
 struct alignas(16) RowFront {
     double value[FRONT_OF_ROW];  // exact, penalised tokens included
     int id[FRONT_OF_ROW];
@@ -50,7 +51,7 @@ struct alignas(16) RowFront {
     int unused[3];
 };
 
-// What precedes each token of the row's front within a part of DRAW_PART tokens, without penalised tokens.
+// The tokens of one part (DRAW_PART tokens) that precede each token of the row's front; penalised ones do not count.
 struct alignas(16) PartBefore {
     int count[FRONT_OF_ROW];
     float weight[FRONT_OF_ROW];
@@ -76,14 +77,14 @@ __device__ __forceinline__ u64 drawn_position(const StepState* st, int node) {
     return u64(st->length) + u64(st->depth[node]) + 1;
 }
 
-// A score in float: value / temperature + noise. It is off by less than `slack`.
+// A score in f32, value / temperature + noise, differs from the exact one by less than `slack`.
 constexpr float LARGEST_RATIO = 1e6f;  // of value and temperature: beyond it, f32 is too imprecise
 __device__ __forceinline__ float slack(float ratio) { return 5e-4f + 1e-6f * fabsf(ratio); }
 
 constexpr int BINS = 2048;
 
-// Sum over the block of everything before this thread; `total` of everything. `room`: scratch space, one value per
-// warp.
+// The sum of `mine` over the block's threads before this one; `total`: over all threads. `room`: scratch space, one
+// value per warp.
 template <int BLOCK, class T> __device__ __forceinline__ T block_sum_before(T mine, T& total, T* room) {
     T upto = mine;
 #pragma unroll

@@ -8,7 +8,7 @@
 
 constexpr int PREPARE_WARPS = 8;
 static_assert(NODES <= 32 * PREPARE_WARPS, "a thread per row");
-constexpr int TURNS = ceil_div(NODES, PREPARE_WARPS);  // nodes of a warp
+constexpr int TURNS = ceil_div(NODES, PREPARE_WARPS);  // nodes per warp
 constexpr int LOADED = TURNS < 4 ? TURNS : 4;          // how many of those are loaded together
 
 __device__ __forceinline__ float4 multiply_add(float4 x, float4 w, float4 sum) {
@@ -17,8 +17,8 @@ __device__ __forceinline__ float4 multiply_add(float4 x, float4 w, float4 sum) {
     );
 }
 
-// From the projection's partials to Q, K, V, beta, a: the pending commit of the convolution's state, the convolution
-// along the parents, SiLU, l2 norms, gates.
+// Computes Q, K, V, beta and a from the projection's partials: the pending commit of the convolution's state, the
+// convolution along the parents, SiLU, l2 norms, gates.
 //
 // One block per head of q, k or v (DIM channels); a warp takes every 8th node, a lane 4 channels. A block owns its
 // channels from the partials to the state, so blocks exchange nothing. The block of a value head also

@@ -11,7 +11,7 @@
 //     u     f32 [V_HEADS][capacity][DIM]            decay f32 [2][V_HEADS][capacity], a
 // k and decay have two buffers: while a block of gdn_recurrence still commits from the last step's rows, another kernel
 // has written this step's. A step writes the half st->parity and finds the last step's rows in the other one; accept
-// flips st->parity at its very end. All else is read and written by the same block.
+// flips st->parity at its end if the step adds tokens. All else is read and written by the same block.
 // Memory of one pass, shared by all layers, ROWS rows:
 //     q     f32 [K_HEADS][ROWS][DIM]    v f32 [V_HEADS][ROWS][DIM]    beta f32 [V_HEADS][ROWS]
 //     out   f32 [ROWS][V_HEADS][DIM]

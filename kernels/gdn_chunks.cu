@@ -1,7 +1,7 @@
-// The gated delta net over many rows, 64 at a time: prompts. The tree form of gdn.cuh for a chain. All but the
+// The gated delta net over the many rows of a prompt, in chunks of 64: the formulas of gdn.cuh for a chain. All but the
 // state is computed for all chunks in parallel:
 //     T = (I + diag(beta) (strict D * K K^T))^-1,  W = T diag(beta e^G) K,  U0 = T diag(beta) V,  P = D * Q K^T
-// and then chunk after chunk, with the state in registers:
+// and the rest chunk after chunk, with the state in registers:
 //     U = U0 - W S,   O = diag(e^G) Q S + P U,   S = e^{G_64} S + K^T diag(e^{G_64 - G}) U
 //
 // Q, K, V, W, U, P and the copy of the state used in products are f16, sums and the state itself f32. Rows past the
@@ -9,8 +9,8 @@
 //
 // Memory, `rows` a multiple of CHUNK: q, k f16 [K_HEADS][rows][DIM]; v, w f16 [V_HEADS][rows][DIM]; p f16
 // [V_HEADS][rows][CHUNK]; decay (G, summed within a chunk), beta f32 [V_HEADS][rows]; out f16 [rows][V_HEADS][DIM].
-// Bound by: memory (gdn_rows, 2.4 TB/s with 2,048 rows on an H200), the triangular inverse (gdn_solve), the latency of a
-// chunk (gdn_scan, 4.0 us there).
+// Bound by: memory (gdn_rows, 2.4 TB/s with 2,048 rows on an H200), the triangular inverse (gdn_solve), the latency of
+// a chunk (gdn_scan, 4.0 us there).
 // Defines: K_HEADS, V_HEADS; STAGES of gdn_scan's ring, 1 or 2.
 
 #include "gdn.cuh"
@@ -34,8 +34,8 @@ __device__ __forceinline__ void copy_tile(half* tile, const half* from, int stri
 constexpr int PREPARE_WARPS = 8;
 constexpr int WARP_ROWS = CHUNK / PREPARE_WARPS;
 
-// Convolution, SiLU, l2 norms and gates, of gridDim.x heads from `head0` on, counted over q, k and v. A block has one of
-// them and one chunk; a warp has 8 consecutive rows, a lane 4 channels. qkv f32 [rows][gridDim.x * DIM]; gates f32
+// Convolution, SiLU, l2 norms and gates, of gridDim.x heads from `head0` on, counted over q, k and v. A block has one
+// of them and one chunk; a warp has 8 consecutive rows, a lane 4 channels. qkv f32 [rows][gridDim.x * DIM]; gates f32
 // [rows][alpha of each head, beta of each head]. Grid (heads, chunks), block 256.
 extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS) gdn_rows(
     const int* count, int head0, const float* qkv, const float* gates, const float* conv_weight, const float* ssm_a,
@@ -119,7 +119,8 @@ constexpr int SOLVE_THREADS = 128;
 constexpr int SYSTEM_STRIDE = CHUNK + 4;
 
 // W, P, and U0 in place of V. A warp has 16 rows of all of them; of the triangular inverse it has 16 columns, two lanes
-// each. Grid (chunks, V_HEADS), block 128; shared: two tiles of DIM, two squares of f32 [CHUNK][SYSTEM_STRIDE], G, beta.
+// each. Grid (chunks, V_HEADS), block 128; shared: two tiles of DIM, two squares of f32 [CHUNK][SYSTEM_STRIDE], G,
+// beta.
 extern "C" __global__ void __launch_bounds__(SOLVE_THREADS) gdn_solve(
     const int* count, const half* q, const half* k, half* v, const float* decay, const float* beta, half* w, half* p,
     int rows
@@ -255,7 +256,8 @@ struct Stage {
 };
 
 // O of all chunks, and the state after the last. A warp has 16 rows of the state, and 16 x 32 of U and O. s f32
-// [V_HEADS][DIM][DIM]. Grid (V_HEADS * DIM / SLICE), block 256; shared: STAGES stages, the state's copy [DIM][SLICE], U twice.
+// [V_HEADS][DIM][DIM]. Grid (V_HEADS * DIM / SLICE), block 256; shared: STAGES stages, the state's copy [DIM][SLICE], U
+// twice.
 extern "C" __global__ void __launch_bounds__(SCAN_THREADS) gdn_scan(
     const int* count, const half* q, const half* k, const half* v, const half* w, const half* p, const float* decay,
     float* s, half* out, int rows

@@ -14,9 +14,9 @@ extern "C" __global__ void __launch_bounds__(MAX_NODES, 1) gdn_order(
     __shared__ int parents[MAX_NODES];
     __shared__ int weight[MAX_NODES];  // nodes of this pass below a node or at it; 0: it is not visited
     __shared__ int size[MAX_NODES];    // nodes visited below a node or at it
-    __shared__ int ahead[MAX_NODES];   // nodes visited from its parent to a node
-    __shared__ u8 light[MAX_NODES];    // its parent's state is needed again after it
-    __shared__ u8 keeps[MAX_NODES];    // its own state is
+    __shared__ int ahead[MAX_NODES];   // visits from its parent's to its own
+    __shared__ u8 light[MAX_NODES];    // its parent's state is needed again after the nodes below it
+    __shared__ u8 keeps[MAX_NODES];    // its own state is saved, for a second child with children
     const int node = threadIdx.x;
     pdl_launch();
     pdl_wait();

@@ -3,20 +3,20 @@
 //
 // A warp owns its columns of one key head's states from load to output, and waits for other warps only for shared
 // data:
-//   1. load S to registers and all else to shared memory, together; only the pending path waits for the step's state
+//   1. load S to registers and all else to shared memory, together; only the path's rows need the StepState first
 //   2. q_i k_i of every row, divided among the warps
 //   3. the pending path, node by node, once S is loaded; then S is stored back to memory
 //   4. the nodes, in the order of gdn_order: K S and Q S of the parent's state (a lane holds 16 rows of its columns,
-//      the 8 segments of a row are summed by shuffles), u, o, and where children follow the node's own state
+//      the sums of a column's 8 segments are added by shuffles), u, o, and where children follow, the node's own state
 // A state that a second child needs is saved in its level: the first SHARED_LEVELS are in shared memory, the others in
 // `levels`, which stays in the L2. Ancestors from earlier passes are replayed with their k, u and a.
 //
 // Bits: a dot product over DIM is the sum of 8 segments, each in order, the segments in a fixed tree, and a state is
 // one multiplication and one fma away from its parent's. So a node's output and state depend on its path alone, and are
-// what decoding that path one by one gives: whatever the other rows, NODES, the order and the shape of the blocks are.
+// those of decoding that path token by token, whatever the other rows, NODES, the order and the shape of the blocks.
 //
-// Bound by: with one row, the state's bytes; from 8 rows on, a warp's instructions per node, on the scheduler with the
-// most of them: about 100 per column of a lane, plus 35. A block should have an SM to itself.
+// Bound by: with one row, the state's bytes; from 8 rows on, a warp's instructions per node (about 100 per column of a
+// lane, plus 35) on the scheduler that issues the most of them. A block should have an SM to itself.
 //
 // Defines: those of gdn_state.cuh; NODES, rows of the pass; SHARED_LEVELS.
 

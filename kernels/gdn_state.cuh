@@ -19,7 +19,7 @@ constexpr int RUNS = COLUMNS / PAIR;              // each run of a warp's lanes 
 constexpr int WIDTH = 4 * COLUMNS * WARPS;        // columns of a block
 constexpr int SLICES = HEADS * DIM / WIDTH;       // blocks of a key head
 constexpr int THREADS = 32 * WARPS;
-constexpr int BATCH = 16;                         // rows of the pending path that are staged at a time
+constexpr int BATCH = 16;                         // rows of the pending path that are staged together
 static_assert(V_HEADS % K_HEADS == 0 && HEADS * DIM % WIDTH == 0, "blocks hold whole parts of one key head");
 static_assert(WIDTH <= 128, "a lane copies 4 columns of a row");
 
@@ -28,11 +28,11 @@ __device__ __forceinline__ int block_column() { return blockIdx.x % SLICES * WID
 // Of a column of the block's key head.
 __device__ __forceinline__ int value_head(int column) { return block_key_head() + column / DIM * K_HEADS; }
 
-// A value that is the same in all lanes, in a form that tells the compiler so: it then expects no divergence.
+// A value that is the same in all lanes. The shuffle tells the compiler so, which then expects no divergence.
 __device__ __forceinline__ int uniform(int v) { return __shfl_sync(FULL_WARP, v, 0); }
 
-// Where the f4-th float4 of a row of DIM floats is in shared memory. Both the 8 segments of one row and 8
-// neighbouring rows at one f4 come from different banks.
+// Where the f4-th float4 of a row of DIM floats is in shared memory. Reads of the 8 segments of one row, and of 8
+// neighbouring rows at one f4, are free of bank conflicts.
 __device__ __forceinline__ int swizzled(int row, int f4) { return row * (DIM / 4) + (f4 ^ (f4 >> 3) ^ (row & 7)); }
 
 // A lane's columns: `member` of the key head's value heads and `column` in it, by runs.
@@ -91,8 +91,8 @@ struct StateTile {
             }
     }
 
-    // S := a S + k u^T, what a node leaves of its parent's state, in two parts: a does not wait for u. By 4 rows each;
-    // k: this segment's values; a: by runs.
+    // S := a S + k u^T, a node's state from its parent's, in two steps, since the first does not depend on u. Each call
+    // does 4 rows. k: this segment's values; a: by runs.
     __device__ __forceinline__ void decay(int part, const float (&a)[RUNS]) {
 #pragma unroll
         for (int j = 0; j < 4; j++)

@@ -1,6 +1,7 @@
 // The state of a speculative step on the device: every length, index and knob that a kernel reads.
-// Grids are constant; kernels read their bounds here. backends/cuda/state.py mirrors this struct field by field and a
-// test compares the two. Fields are 4 bytes wide but for the masks and the seed, which come first.
+// Grids are constant, as launches are recorded in graphs; kernels read their bounds here. backends/cuda/state.py
+// mirrors this struct field by field, and a test compares the two. All fields are 4 bytes wide except the masks and the
+// seed, which come first.
 
 #pragma once
 
@@ -13,32 +14,32 @@ constexpr int MAX_STOP_IDS = 16;
 constexpr int HISTORY = 256;     // newest answer tokens that penalties count
 constexpr int VALUE_CLASSES = 16, VALUE_FEATURES = 5;
 
-// BROKEN: the target drew from numbers that are not finite.
+// BROKEN: the target's logits were not finite.
 enum Stop { RUNNING = 0, STOP_TOKEN = 1, MAX_TOKENS = 2, CONTEXT_FULL = 3, CANCELLED = 4, BROKEN = 5 };
 
 struct StepState {
-    u64 mask[MAX_NODES][4];      // ancestors or self of each node, a bit per node
+    u64 mask[MAX_NODES][4];      // each node's ancestors and itself, a bit per node
     u64 seed;
 
     // The sequence.
     int length;                  // committed positions: keys and values of [0, length) are final
     int root;                    // the newest token of the answer: drawn, not yet run
-    int parity;                  // which half of a double buffer this step writes; a step that counts flips it
-    int pending;                 // accepted nodes of the last pass that recurrent and conv states have not seen yet
+    int parity;                  // which half of a double buffer this step writes; a step that adds tokens flips it
+    int pending;                 // accepted nodes of the last step that recurrent and conv states do not contain yet
     int draft_length;            // positions in the drafter's cache; [draft_length, length) are pending
     int stop;                    // enum Stop; once set, every later replay is a no-op
     int answered;                // tokens of the answer so far, the root included
-    int steps;                   // steps since the turn began: the ring's write cursor
+    int steps;                   // steps since the turn began; accept writes ring slot steps % slots
 
     // The tree of this step. Node 0 is the root; parents come before children.
     int n;                       // live nodes, the root included: those that passes run
-    int built;                   // nodes that were built, n of them live; more only under by_value
+    int built;                   // nodes that were built, under by_value; the first n of them are live
     int token[MAX_NODES];
     int parent[MAX_NODES];
     int depth[MAX_NODES];
     float log_prob[MAX_NODES];   // the drafter's own log-probability of the node, 0 for the root
     float path_log_prob[MAX_NODES];
-    float value[MAX_NODES];      // under by_value: the learned chance that the walk comes to a node
+    float value[MAX_NODES];      // under by_value: the learned probability that the walk reaches a node
     int draw[MAX_NODES];         // the target's own token after each node
     int path[MAX_NODES];         // accepted nodes of this step, the root first
     int accepted;                // how many
@@ -53,8 +54,8 @@ struct StepState {
     int draft_depth;             // draft positions used: block - 1, or 0 in plain decoding
     int width;                   // candidates used per position: 1 for a chain
     int chain_seed;
-    int by_parent;               // candidates are scored by the token above them, where the drafter can
-    int by_value;                // the tree is built by learned value: policy/best_first.py without copied text
+    int by_parent;               // candidates are scored given the token above them, where the drafter can
+    int by_value;                // the tree is built by learned value: policy/best_first.py
     int rows;                    // under by_value: nodes that passes run, the root included
     float weights[VALUE_CLASSES][VALUE_FEATURES];  // of the logistic models, see policy/values.py
     int draft_window;            // 0: all of the context

@@ -69,7 +69,7 @@ def test_axes_in_words_and_pairs() -> None:
     for words, message in (
         ([], "expected one or two"),
         (["budget=1", "p_min=0", "top_k=1"], "expected one or two"),
-        (["budget=4", "budget=5"], "is there twice"),
+        (["budget=4", "budget=5"], "is given twice"),
         (["budget"], "expected NAME=VALUES"),
     ):
         with pytest.raises(KnobError, match=message):

@@ -142,7 +142,7 @@ def test_requests() -> None:
     [
         ("budget=4..8 repeats=0", "repeats=0: expected a whole number from 1"),
         ("budget=4..8 samples=many", "samples=many: expected a whole number"),
-        ("budget=4..8 budget=9", "budget is there twice"),
+        ("budget=4..8 budget=9", "budget is given twice"),
         ("budget='4", "quotation mark is not closed"),
         ("repeats=2", "expected one or two"),
     ],

@@ -62,7 +62,7 @@ class Model:
         return {**self.settings, "block_count": self.settings["block_count"] + 1, "nextn_predict_layers": 1}
 
     def mtp(self) -> MtpConfig:
-        """An MTP head, with what publishers give it: its own norm alone."""
+        """An MTP head as publishers ship it: of the optional tensors it has only its own norm."""
         spec = self._read(self.with_block)
         assert spec.nextn is not None, "settings with an MTP block"
         hidden, index = spec.embedding_length, spec.block_count
@@ -76,7 +76,7 @@ class Model:
         return architecture.read(keys, Head(self.vocabulary.size, tied_output=self.tied))
 
     def cut(self, layers: int) -> Model:
-        """The same with its first layers alone."""
+        """The same model with only its first `layers` layers."""
         if layers == self.settings["block_count"]:
             return self
         captured = tuple(layer for layer in self.draft.target_layers if layer < layers)
@@ -94,7 +94,7 @@ def is_float(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def target_types(spec: ModelSpec, model: Model) -> dict[str, str]:
-    """The storage type of every tensor of a target of the model's kind."""
+    """The storage type of every tensor of the model's target."""
     full = [index for index, layer in enumerate(spec.layers) if isinstance(layer.mixer, Attention)]
     types: dict[str, str] = {}
     for name, shape in spec.tensors().items():
@@ -120,12 +120,12 @@ def draft_types(config: DraftConfig) -> dict[str, str]:
 
 
 def _more_bits(at: int, count: int) -> bool:
-    """llama.cpp's use_more_bits: the first and last eighth, and every third layer between."""
+    """llama.cpp's use_more_bits: the first and the last eighth of the layers, and every third one between them."""
     return at < count // 8 or at >= 7 * count // 8 or (at - count // 8) % 3 == 2
 
 
 def _dense(part: str, generous: bool, generous_attention: bool) -> str:
-    """Q4_K_M, with what publishers of the hybrid models raise."""
+    """Q4_K_M, with more bits for the tensors to which publishers of the hybrid models give more."""
     if part == "output.weight":
         return "Q6_K"
     if part in ("attn_qkv.weight", "ssm_out.weight"):
@@ -140,12 +140,12 @@ def _dense(part: str, generous: bool, generous_attention: bool) -> str:
 
 
 def _tied(part: str, generous: bool, generous_attention: bool) -> str:
-    """The same where the embedding is the head too."""
+    """`_dense` for a model whose embedding is also its output head."""
     return "Q6_K" if part == "token_embd.weight" else _dense(part, generous, generous_attention)
 
 
 def _experts(part: str, generous: bool, generous_attention: bool) -> str:
-    """Experts at 4 and 5 bits, what every row goes through at 8, what is small as it came."""
+    """Experts at 4 and 5 bits, attention and the shared expert at 8; the small gates of the delta net stay f16."""
     if part.startswith(("ssm_alpha", "ssm_beta")):
         return "F16"
     if part.startswith(("attn_q.", "attn_k.", "attn_v.", "attn_output.")) or "shexp" in part:
@@ -156,7 +156,7 @@ def _experts(part: str, generous: bool, generous_attention: bool) -> str:
 def _draft(
     layers: int, hidden: int, width: int, kv_heads: int, taps: tuple[int, ...], mask: int, base: float
 ) -> DraftConfig:
-    """A drafter whose layers all see the whole context, in blocks of 16."""
+    """A drafter with blocks of 16, whose layers all see the whole context."""
     return DraftConfig(
         name="synthetic DFlash drafter",
         flavour="dflash",
@@ -180,7 +180,7 @@ def _draft(
 
 
 def _sliding(config: DraftConfig, window: int) -> DraftConfig:
-    """All layers but the last see `window` positions."""
+    """`config` with a sliding window in all layers but the last: they see `window` positions."""
     return replace(config, sliding_window=window, sliding=(True,) * (config.block_count - 1) + (False,))
 
 

@@ -62,7 +62,7 @@ def parse_axes(words: Sequence[str]) -> tuple[Axis, ...]:
     if not 1 <= len(axes) <= 2:
         raise KnobError(f"{len(axes)} parameters to sweep, expected one or two; for example budget=4..63 p_min=0,0.1")
     if len({axis.name for axis in axes}) < len(axes):
-        raise KnobError(f"{axes[0].name} is there twice; name two different parameters, or one")
+        raise KnobError(f"{axes[0].name} is given twice; name two different parameters, or one")
     return axes
 
 

@@ -63,7 +63,7 @@ def _words(text: str) -> list[str]:
     names = [_name(word) for word in words]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise KnobError(f"{twice} is there twice; give it once")
+        raise KnobError(f"{twice} is given twice; give it once")
     return words
 
 
