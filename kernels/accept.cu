@@ -129,8 +129,8 @@ extern "C" __global__ void __launch_bounds__(32) accept(
 }
 
 // Rows of 16-byte chunks. A stream is one [slot][chunks] array, such as the keys of one head of one layer; one block
-// moves one stream, a thread one chunk of every row. Node i lies in slot length + i until here. The path's nodes only
-// grow, so a row is read before anything is written over it as long as rows go in order; READ of them are read ahead.
+// moves one stream, a thread one chunk of every row. Node i has been in slot length + i so far. Node numbers
+// grow along the path, so in that order each row is read before it is overwritten; READ rows are read ahead.
 extern "C" __global__ void kv_commit(const StepState* st, const u64* streams, int chunks, u64* stamps) {
     constexpr int READ = 8;
     pdl_launch();

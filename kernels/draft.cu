@@ -20,8 +20,8 @@
 
 constexpr int PREPARE_WARPS = 4;
 
-// What the rows of a block see: context and block, or causally, or no further than the layer's window; and nothing
-// further back from the block than the knob draft_window. A part is a split.
+// What the rows of a block see: context and block, with `causal` only up to themselves, with `window` only that near,
+// and of the context at most the last draft_window positions (a knob; 0: all). A part is a split.
 struct BlockView {
     int length, live, keys, window, first, step0;
     bool causal;
@@ -52,7 +52,7 @@ struct BlockView {
     __device__ bool stores(int) const { return true; }
 };
 
-// Whether row `row` of the pending ones is live: there is one per position draft_length..length.
+// Whether row `row` of the pending ones is live: there is one per position in [draft_length, length).
 __device__ __forceinline__ bool is_pending(const StepState* st, int row) { return row < st->length - st->draft_length; }
 
 // Acts of fc: row i is the features of position draft_length + row0 + i, row row0 + i of `features` f16 [row][width],
@@ -80,8 +80,8 @@ extern "C" __global__ void draft_gather(
 
 // Context keys and values of `layers` layers with caches of one type: sums the partials of [attn_k | attn_v] of the
 // first, of the second, .., in rows of CONTEXT_LAYERS layers where these are not all; norms keys with k_norm
-// [layers][HEAD_DIM], rotates them to position draft_length + row0 + row, writes `caches` [layers]. A row whose slot a later row of the same launch may take is left out. Grid
-// (ceil(layers * 2 * kv_heads / PREPARE_WARPS), rows).
+// [layers][HEAD_DIM], rotates them to position draft_length + row0 + row, writes `caches` [layers]. A row whose slot a
+// later row of the same launch may take is left out. Grid (ceil(layers * 2 * kv_heads / PREPARE_WARPS), rows).
 extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_update(
     const StepState* st, int row0, const float* partials, int rows, int layers, int kv_heads, const float* k_norm,
     const float* frequency, float eps, const KeyValues* caches
@@ -121,8 +121,8 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_prepare(
     );
 }
 
-// Partial attention of one split: see attend. Grid (row blocks, kv heads, splits); `window` is the layer's sliding window
-// or 0.
+// Partial attention of one split: see attend. Grid (row blocks, kv heads, splits); `window` is the layer's sliding
+// window or 0.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) draft_split(
     const StepState* st, int block, int rows, int window, int causal, const half* q, u8* k, u8* v,
     int slots, float* out, float2* stats

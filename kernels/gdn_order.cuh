@@ -1,8 +1,8 @@
 // The order in which a pass of the gated delta net visits a tree: gdn_order writes it and gdn_recurrence follows it.
 //
-// Depth first. A node's childless children come first: they need its state but do not change it. Then come the
-// others, by increasing number of nodes below them. A state is kept only where a second child with
-// children follows, so no more than log2(nodes) states are kept at a time, each in its `level`.
+// Depth first. A node's childless children come first: they need its state but do not change it. Then come the others,
+// by increasing number of nodes below them. A state is saved only where another child with children follows, so no more
+// than log2(nodes) states are kept at a time, each in its `level`.
 
 #pragma once
 

@@ -5,10 +5,11 @@
 //                  position
 //   markov_scores  once: all candidates below all those of the previous position, as pairs.cu does for a selector
 //
-// markov_bias reads all of w2, so it is bound by memory; markov_scores by latency. Shares of bandwidth: not measured yet.
+// markov_bias reads all of w2, so it is bound by memory; markov_scores by latency. Shares of bandwidth: not measured
+// yet.
 //
-// Defines: ABOVE and BELOW, types of w1 and w2 as gguf.cuh spells them; RANK. For markov_scores WIDTH, the hidden size, and
-// CONFIDENCE, inputs of the confidence head: WIDTH, WIDTH + RANK, or 0 where there is none.
+// Defines: ABOVE and BELOW, types of w1 and w2 as gguf.cuh spells them; RANK. For markov_scores WIDTH, the hidden size,
+// and CONFIDENCE, inputs of the confidence head: WIDTH, WIDTH + RANK, or 0 where there is none.
 
 #include "pairing.cuh"
 
@@ -17,8 +18,9 @@ constexpr int BIAS_WARPS = 8, BLOCK = 16, EACH = ceil_div(RANK, WARP);
 // The factor of a token's row of w1: `scale` is null where the file has none.
 __device__ __forceinline__ float factor(const float* scale) { return scale ? *scale : 1.0f; }
 
-// The scores `logits` of draft position `position` with the bias, as head_logits leaves logits: `biased` [vocab], and the
-// maximum of every 16 of them. path[p] is the best token of position p. Grid: ceil(vocab / 128), a warp per 16 tokens.
+// The scores `logits` of draft position `position` with the bias, as head_logits leaves logits: `biased` [vocab], and
+// the maximum of every 16 of them. path[p] is the best token of position p. Grid: ceil(vocab / 128), a warp per 16
+// tokens.
 extern "C" __global__ void __launch_bounds__(WARP* BIAS_WARPS) markov_bias(
     const StepState* st, const float* logits, const u8* above, const u8* below, const float* scale, const int* path,
     int vocab, int position, float* biased, float* maxima
@@ -55,10 +57,10 @@ extern "C" __global__ void __launch_bounds__(WARP* BIAS_WARPS) markov_bias(
     if (lane == 0) maxima[block] = most;
 }
 
-// As pair_scores of pairs.cu. rows [depths][PAIR_CANDIDATES] is w2's row of each candidate; normed f32 [depths][WIDTH] the
-// positions' final normed hiddens; confidence [CONFIDENCE] and offset (null for none) are the confidence head. Where there
-// is one, the best candidate below a token gets its probability, and the others share the rest in unchanged
-// proportions.
+// As pair_scores of pairs.cu. rows [depths][PAIR_CANDIDATES] is w2's row of each candidate; normed f32 [depths][WIDTH]
+// the positions' final normed hiddens; confidence [CONFIDENCE] and offset (null for none) are the confidence head.
+// Where there is one, the best candidate below a token gets the probability that this head computes, and the others
+// share the rest in unchanged proportions.
 extern "C" __global__ void __launch_bounds__(PAIR_THREADS) markov_scores(
     const StepState* st, const int* ids, const int* rows, const float* marginal, const float* scale, const float* normed,
     const float* confidence, const float* offset, const u8* above, const u8* below, Pairing* out

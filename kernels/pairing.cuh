@@ -23,14 +23,14 @@ __device__ __forceinline__ float log_sum(float value) {
     return most + logf(warp_sum(value > -INFINITE ? expf(value - most) : 0.0f));
 }
 
-// A candidate below a token, one per lane of a warp; lanes past the last have none.
+// A candidate below a token, one per lane of a warp; lanes from PAIR_CANDIDATES on have none.
 struct Paired {
     int slot, rank;
     bool there;
     float log_prob;
 
-    // Candidate `lane` has token ids[lane], -1 for none, and alone the log-probability marginal[lane]. What all of them
-    // have together stays what the marginal gives them. Ties go to the lower id.
+    // Candidate `lane` has token ids[lane], -1 for none, and the log-probability marginal[lane] where the token above
+    // is not known. The candidates' total probability stays that of `marginal`. Ties go to the lower id.
     __device__ __forceinline__ Paired(const float* scores, const float* marginal, const int* ids) : slot(lane_id()), rank(0) {
         const bool real = slot < PAIR_CANDIDATES;
         const float score = real ? scores[slot] : -INFINITE, base = real ? marginal[slot] : -INFINITE;

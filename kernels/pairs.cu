@@ -1,6 +1,7 @@
-// Scores of a draft block's candidates by the token above them, all at once: the product of three rows of RANK numbers, the
-// token above, the position's own hidden and the candidate, is added to the candidate's log-probability. What all candidates
-// of a position have together stays what the marginal gives them.
+// Scores of a draft block's candidates given the token above them, for all positions at once. A pair's score is a sum
+// over RANK products of three numbers: of the token above, of the position's hidden and of the candidate. Divided by
+// the tree's temperature, it is added to the candidate's log-probability. The candidates' total probability stays as it
+// was.
 //
 // Bound by latency: a few kilobytes of each codebook.
 //
@@ -10,8 +11,8 @@
 #include "pairing.cuh"
 #include "partials.cuh"
 
-// Grid (depths, parents), a warp per candidate. hidden f32 [SPLIT_K][rows][stride], row first_row + d is depth d's; marginal
-// f32 [depths][PAIR_CANDIDATES].
+// Grid (depths, parents), a warp per candidate. hidden f32 [SPLIT_K][rows][stride], row first_row + d is depth d's;
+// marginal f32 [depths][PAIR_CANDIDATES].
 extern "C" __global__ void __launch_bounds__(PAIR_THREADS) pair_scores(
     const StepState* st, const int* ids, const float* marginal, const float* hidden, int rows, int stride, int first_row,
     const u8* above, const u8* below, Pairing* out

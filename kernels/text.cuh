@@ -1,16 +1,16 @@
 // A sequence's own text as drafts: what followed the same run of tokens before (drafters/text_table.py is the twin, and
 // writes what is read here between steps).
 //
-// `last`, indexed by a run's length minus one and its hash, has the place of the run's last token, -1 for none. Slots
-// are shared, and the text lacks queued steps, so a place is verified against the text: a proposed token has certainly
-// followed the run. A look-up is two dependent loads, however long the text; one thread alone loads a
-// few numbers more of the same line where something is found.
+// `last`, indexed by a run's length minus one and its hash, has the place of the run's last token in the text, -1 for
+// none. Runs of equal hash share a slot, and the text lacks steps that are still queued. So a place is verified against
+// the text: a proposed token has certainly followed the run. A look-up is two dependent loads, however long the text.
+// successor_of, in which one thread does it all, then loads a few more numbers of the same line if it finds a place.
 
 #pragma once
 
 #include "common.cuh"
 
-constexpr int LONGEST = 12;  // tokens that a match is followed backwards
+constexpr int LONGEST = 12;  // how many tokens back a match is compared
 constexpr int RUNS = 3, SLOT_BITS = 16;
 constexpr u32 MULTIPLIER = 0x9E3779B1u;
 constexpr int COPIED_CLASS = 11;  // of policy/values.py, where the classes of matches begin

@@ -23,13 +23,13 @@ constexpr int CHUNK_BYTES = 16;
 template <int WIDTH> __device__ __forceinline__ u32 chunk_offset(int row, int chunk) {
     return row * 2 * WIDTH + (chunk ^ swizzle_of<WIDTH>(row)) * CHUNK_BYTES;
 }
-// The other addresses differ by constants: the chunk by `more` further on, which has no bit of the first one's
-// number, and so many bytes beyond, such as those of 8 rows.
+// The other addresses differ by constants: the chunk `more` after the first one, where `more` and the first chunk's
+// number have no bit in common, and `bytes` beyond that, such as those of 8 rows.
 __device__ __forceinline__ half* chunk_on(half* tile, u32 offset, int more, int bytes) {
     u8* const near = reinterpret_cast<u8*>(tile) + (offset ^ more % 8 * CHUNK_BYTES);
     return reinterpret_cast<half*>(near + more / 8 * 8 * CHUNK_BYTES + bytes);
 }
-// Chunk by `more` of row `row` + STEP i, where `offset` is that of `row` and `chunk`.
+// Chunk `chunk` + `more` of row `row` + STEP i, where `offset` is that of `row` and `chunk`.
 template <int WIDTH, int STEP>
 __device__ __forceinline__ half* row_on(half* tile, u32 offset, int row, int chunk, int i, int more = 0) {
     if constexpr (WIDTH % 64 == 0 && STEP % 4 == 0) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ half* row_on(half* tile, u32 offset, int row, int chu
     }
 }
 
-// The source row of a tile's row `first` + `step`: the same one. A thread keeps one pointer, to `first`.
+// Which source row is a tile's row `row`: the same one. A thread then needs one pointer only, to its first row.
 struct InOrder {
     static constexpr bool STRAIGHT = true;
     __device__ __forceinline__ int operator()(int row) const { return row; }
