@@ -14,10 +14,10 @@
 //     0  values again (PLANE_BITS)
 //  2048  scales of k 128.. (SPANS 2)
 //  2080  sums, lower part (PLANE_BITS)
-// Lane 4 * row + t of a unit (64 k = 2 subs of 32) owns 16 B, word j = k  32 * (j / 2) + 16 * (j & 1) + 4 t .. + 3 of it;
-// of a sub (32 k) 8 halves, half i = k  16 * (i / 4) + 4 t + (i & 3). Both are what one lane feeds to its mmas. With a
-// lower plane the first block has sub 0 of every unit and the second sub 1; the 16 B of a lane are words 0 and 1 of that
-// sub, each followed by the same of the lower plane.
+// Lane 4 * row + t of a unit (64 k = 2 subs of 32) owns 16 B, word j = k  32 * (j / 2) + 16 * (j & 1) + 4 t .. + 3 of
+// it; of a sub (32 k) 8 halves, half i = k  16 * (i / 4) + 4 t + (i & 3). Both are what one lane feeds to its mmas.
+// With a lower plane the first block has sub 0 of every unit and the second sub 1; the 16 B of a lane are words 0 and 1
+// of that sub, each followed by the same of the lower plane.
 // f16 brings max|x| into [512, 1024) so that no sum of 32 overflows. A group with an infinity or a NaN gets that as its
 // scale, so that it shows in the result. Twin: backends/cuda/acts.py.
 //
@@ -67,7 +67,8 @@ template <int LANES> __device__ __forceinline__ u32 acts_largest(const float x[8
     return largest;
 }
 
-// Quantise 256 values into row r of a block, and of its second one. The whole warp calls; lane l holds k = 8 l .. 8 l + 7 in x.
+// Quantise 256 values into row r of a block, and of its second block. The whole warp calls; lane l has the eight from
+// k = 8 l on in x.
 __device__ __forceinline__ void acts_fill_q8(u8* block, u8* second, int r, const float x[8]) {
     constexpr int MOST = 127 << PLANE_BITS;
     const int lane = threadIdx.x & 31;

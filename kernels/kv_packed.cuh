@@ -1,10 +1,11 @@
 // Keys or values as small codes with a scale per 32 numbers: the types q8_0, q5_0, q4_0 and tq3_0.
 //
-// A row is: the codes' LOW bits, element e of group j in byte e of a run of 32 bytes that 8 / LOW groups share, the
-// first of them in the lowest bits; HIGH words of 32 bits per group, one for each further bit; a half per group. A
-// number is (code - ZERO) * scale, all in f16: the code's byte below the exponent of 1024 is 1024 + code, from which
-// 1024 + ZERO is subtracted exactly. With CENTRED zero is between the two middle codes, so codes count in half scales.
-// A lane of the warp that stores a row has element e = lane of every group.
+// A row has three parts. First the LOW lower bits of the codes: element e of group j is in byte e of a run of 32 bytes,
+// which 8 / LOW groups share, the first of them in the lowest bits. Then HIGH words of 32 bits per group, one for each
+// further bit. Then the scale of each group, an f16. A number is (code - ZERO) * scale, all in f16: the code's byte
+// under the exponent bits of 1024 is 1024 + code, from which 1024 + ZERO is subtracted exactly. With CENTRED zero is
+// between the two middle codes, so codes are doubled and the scale is halved. A lane of the warp that stores a row has
+// element e = lane of every group.
 
 #pragma once
 
@@ -21,7 +22,7 @@ template <int LOW, int HIGH, bool CENTRED, int REACH, bool TURNED> struct KvPack
     static constexpr int CODES = 1 << (LOW + HIGH);
     static constexpr float ZERO = CENTRED ? 0.5f * (CODES - 1) : 0.5f * CODES;
     static constexpr u32 MASK = 0x01010101u * ((1 << LOW) - 1), FIRST_PLANE = 1u << LOW;
-    // 1024 + ZERO as two halves, of codes that count in half scales where CENTRED.
+    // 1024 + ZERO as two halves; where CENTRED, 1024 + 2 ZERO, as codes are doubled.
     static constexpr u32 OFFSET = 0x00010001u * (0x6400 + (CENTRED ? CODES - 1 : CODES / 2));
     static_assert(HIGH <= 1, "one word per group");
 

@@ -59,8 +59,8 @@ extern "C" __global__ void __launch_bounds__(WARP* BIAS_WARPS) markov_bias(
 
 // As pair_scores of pairs.cu. rows [depths][PAIR_CANDIDATES] is w2's row of each candidate; normed f32 [depths][WIDTH]
 // the positions' final normed hiddens; confidence [CONFIDENCE] and offset (null for none) are the confidence head.
-// Where there is one, the best candidate below a token gets the probability that this head computes, and the others
-// share the rest in unchanged proportions.
+// Where there is one, the best candidate below a token gets the probability that this head computes. The others'
+// probabilities are scaled to the rest, but by no larger factor than the best one's, so that it stays the best.
 extern "C" __global__ void __launch_bounds__(PAIR_THREADS) markov_scores(
     const StepState* st, const int* ids, const int* rows, const float* marginal, const float* scale, const float* normed,
     const float* confidence, const float* offset, const u8* above, const u8* below, Pairing* out

@@ -1,10 +1,10 @@
-// h += the partials of the last matmul; h to a row of captured layers where there is one; RMSNorm of h, as activations for the
-// next matmul.
+// h += the partials of the last matmul; h to a row of captured layers where there is one; RMSNorm of h, as activations
+// for the next matmul.
 //
 // A row is spread over a cluster of CLUSTER blocks (one where there are no clusters), one warp per 256 elements: a lane
-// loads its 8 elements of h, of all partials and of the weight before it adds anything, and the blocks exchange
-// their sums of squares, so a row costs about one trip to the L2. Squares are summed per group and the groups in
-// order, whatever the cluster, a warp's iterations and the other rows are.
+// loads its 8 elements of h, of the first HELD partials and of the weight before it adds anything, and the blocks
+// exchange their sums of squares, so a row costs about one trip to the L2. Squares are summed per group and the groups
+// in order, whatever the cluster, a warp's iterations and the other rows are.
 //
 // Bound by latency: on an H200, 5120 elements and 4 or 8 partials, 2.9 us in one block and 2.0 us in five. One SM takes
 // 2 us to read what 8 partials hold of a row.

@@ -1,9 +1,9 @@
 // silu(gate) * up, as activations for ffn_down: from the partials of the [gate, up] matmul, which it adds up. For one
 // row swiglu_matmul.cu does this.
 //
-// One warp per (256 elements, row); a block holds as many neighbouring groups as it has warps. A lane has all partials of
-// its 8 gates and 8 ups in flight at once. Bound by latency with few rows, by the L2 with many: in a step of the 27B on
-// an H200 1.8 us with one row, 3.6 us with 16, 6 us with 64 (27 MB of partials: 4.5 TB/s).
+// One warp per (256 elements, row); a block holds as many neighbouring groups as it has warps. A lane loads up to 8
+// partials of its 8 gates and 8 ups together (PartialSpan). Bound by latency with few rows, by the L2 with many: in a
+// step of the 27B on an H200 1.8 us with one row, 3.6 us with 16, 6 us with 64 (27 MB of partials: 4.5 TB/s).
 //
 // Defines: swiglu.cuh.
 
