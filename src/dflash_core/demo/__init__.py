@@ -1,6 +1,6 @@
 """The demo pair: a small chat model of the Qwen3.5 architecture and its drafter.
 
-`recipe` made them. A wheel leaves it out, so nothing outside it imports it.
+The scripts in `recipe` trained both. A wheel does not contain `recipe`, so no other module imports it.
 """
 
 from dflash_core.demo.pair import (

@@ -27,7 +27,8 @@ def demo_dflash2_path() -> Path:
 
 
 def demo_draft(source: str | Path | None = None) -> Path:
-    """The demo target's drafter of a kind, or several joined by "+"; the DFlash one unless said otherwise."""
+    """What `source` names as the demo target's drafter: kinds of DEMO_KINDS or files, several joined by "+". The
+    DFlash drafter if it names nothing."""
     files = {"dflash": demo_draft_path(), "dflash2": demo_dflash2_path(), "mtp": demo_mtp_path()}
     return Path("+".join(str(files.get(kind, kind)) for kind in str(source or "dflash").split("+")))
 

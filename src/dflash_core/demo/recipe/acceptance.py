@@ -1,7 +1,7 @@
 """Acceptance lengths in plain torch, without the decoder.
 
-Greedy decoding is lossless, so the text a speculative decoder writes is known beforehand: the target's own greedy
-answer. Drafts for every position of it are computed at once and the steps are then walked through.
+Speculative decoding is lossless, so with greedy sampling its text is known in advance: the target's own greedy answer.
+Drafts for every position of that answer are computed in one pass, and the steps are then simulated.
 """
 
 from __future__ import annotations

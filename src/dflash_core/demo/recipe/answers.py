@@ -31,7 +31,7 @@ def answer_all(
     out: list[np.ndarray] = [np.zeros(0, np.uint16) for _ in prompts]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     groups = [order[i : i + batch] for i in range(0, len(order), batch)]
-    np.random.default_rng(seed).shuffle(groups)  # what a deadline leaves out must not be the longest prompts
+    np.random.default_rng(seed).shuffle(groups)  # else a deadline would drop the longest prompts
     for group in groups:
         if time.monotonic() > deadline:
             break
@@ -58,7 +58,7 @@ def answer_all(
             finished = writes & (token == end)
             ends = torch.where(finished, t + 2, ends)
             done |= finished | (t + 2 >= ends) & (t + 1 >= sizes)
-            if t % 8 == 0 and bool(done.all()):  # asking makes the GPU wait, so not at every token
+            if t % 8 == 0 and bool(done.all()):  # reading it synchronises with the GPU
                 break
         rows, stops = text.cpu().numpy(), ends.cpu().numpy()
         for row, i in enumerate(group):

@@ -1,4 +1,4 @@
-"""The held-out prompts that the pair is measured on: generated ones, and benchmark files from a folder the user has."""
+"""The held-out prompts that the pair is measured on: generated ones, and benchmark files from a folder."""
 
 from __future__ import annotations
 

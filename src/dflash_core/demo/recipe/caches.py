@@ -1,10 +1,10 @@
-"""What a type of cache costs: logits with keys and values kept in it against those with halves, and the drafts.
+"""Measures the accuracy that a KV cache type costs: logits and acceptance length, compared with an f16 cache.
 
     python -m dflash_core.demo.recipe.caches [TARGET ...] [--ids FILE.npz] [--documents 24] [--answers 6] [KV ...]
 
 Arithmetic is float32 on the CPU, so the difference is that of the cache alone. Over all positions of the text:
 
-    KL = sum_v p(v) * (log p(v) - log q(v))    p with halves, q with the type; mean and 99th percentile, nats
+    KL = sum_v p(v) * (log p(v) - log q(v))    p with f16, q with the type; mean and 99th percentile, nats
     top-1                                       share of positions where both have the same best token
 
 Acceptance length: tokens per step of the built-in pair, chains of its block, over `--answers` greedy answers; drafter
@@ -31,11 +31,11 @@ from dflash_core.loading import load_target
 from .numerics import Difference, difference, held_out
 
 USUAL = (*TYPES, "q8_0/q5_0", "q8_0/q4_0", "q5_0/q4_0", "q4_0/tq3_0")
-POSITION = 1024  # numbers of a position that bytes are told for
+POSITION = 1024  # numbers in a key row, and in a value row, for which bits per number are computed
 
 
 def differences(target: Target, texts: Sequence[Sequence[int]], names: Sequence[str]) -> dict[str, Difference]:
-    """Of each cache from halves, over token sequences of their own each."""
+    """The difference between each cache type and f16, over independent token sequences."""
 
     def logits(name: str) -> np.ndarray:
         return np.concatenate([target.logits(ids, kv=name) for ids in texts])
@@ -63,11 +63,11 @@ def acceptance_length(name: str, answers: int) -> float:
 def main() -> None:
     """Print a table per target."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("target", nargs="*", type=Path, default=[demo_target_path()], help="GGUF files; the demo's")
-    parser.add_argument("--kv", nargs="*", default=list(USUAL), help="types, or two as K/V")
-    parser.add_argument("--ids", type=Path, help="an npz whose `ids` are the text")
+    parser.add_argument("target", nargs="*", type=Path, default=[demo_target_path()], help="GGUF files (default: demo)")
+    parser.add_argument("--kv", nargs="*", default=list(USUAL), help="cache types, or two as K/V")
+    parser.add_argument("--ids", type=Path, help="an .npz file with the text's token ids in `ids`")
     parser.add_argument("--documents", type=int, default=24, help="held-out documents of the demo's corpus")
-    parser.add_argument("--answers", type=int, default=6, help="answers that acceptance is measured over; 0: none")
+    parser.add_argument("--answers", type=int, default=6, help="answers to measure acceptance on; 0: none")
     options = parser.parse_args()
     for path in options.target:
         target = load_target(path)

@@ -1,11 +1,11 @@
-"""What the choice among the demo pair's drafters brings, on recorded answers: tokens per second by set of prompts.
+"""Measures what the choice among the demo target's drafters gains on recorded answers: tokens per second by prompt set.
 
     python -m dflash_core.demo.recipe.choice --prompts FOLDER --records FILE
 
-Answers are greedy and lossless, so their text is known, and so is what every drafter would have proposed after each
-of their tokens. The policies then decode the same stream of answers, in mixed order. Steps cost what they cost the demo
-pair on one core (`policy/costs.py`), drafting as each drafter was timed. Recording takes minutes on a CPU; `--records`
-keeps the answers in a file.
+Answers are greedy and decoding is lossless, so their text is known, and so is what every drafter would propose after
+each of their tokens. The policies then decode the same stream of answers, in mixed order. A step is charged the time
+that the demo pair takes on one core (`policy/costs.py`), with each drafter's own drafting time. Recording takes minutes
+on a CPU; `--records` keeps the answers in a file.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from .record_drafts import _facts, _fresh, _say, certain
 LONGEST = 96
 LONGEST_PROMPT = 600
 PASSES = 5
-"""Times that the answers are decoded, in another order each."""
-WITHIN = 0.03  # of the better single drafter: what the choice may lose in a set
-DRAWS = 2000
+"""How often all answers are decoded, each time in another order."""
+WITHIN = 0.03  # share of the better single drafter's speed that the choice may lose in a set
+DRAWS = 2000  # bootstrap samples
 
 
 class Pair:
-    """The demo target with each of its drafters."""
+    """The demo target with each of the drafters `kinds`."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
         self.target = load_target(demo_target_path())
@@ -56,7 +56,7 @@ class Pair:
         self.stops = self.target.tokenizer.stop_ids
 
     def answered(self, group: str, text: str, thinking: bool) -> Answered | None:
-        """A prompt's greedy answer; None where it is too short to tell anything."""
+        """A prompt's greedy answer with the drafts after each token; None where it has fewer than 8 tokens."""
         prompt = build_prompt(self.target.tokenizer, self.target.template, [Message("user", text)], thinking).ids
         prompt, engine = prompt[:LONGEST_PROMPT], next(iter(self.engines.values()))
         engine.reset()
@@ -74,20 +74,20 @@ class Pair:
         return Answered(group, tuple(prompt), answer, drafts, certain(self.target, prompt, answer))
 
     def draft_ms(self, kind: str, prompt: Sequence[int]) -> float:
-        """What drafting takes in a step, the median of an answer's."""
+        """Milliseconds of drafting in a step, the median over an answer."""
         self.engines[kind].reset()
         events = self.engines[kind].generate(prompt, Knobs(mode="tree", max_tokens=LONGEST, ignore_eos=True))
         return statistics.median(event.stages.draft for event in events if isinstance(event, StepEvent))
 
 
 def costs_of(draft_ms: float) -> GivenCosts:
-    """Steps of the demo pair on one core with a drafter that takes so long."""
+    """Step costs of the demo pair on one core with a drafter that takes `draft_ms`."""
     more = draft_ms - CPU.draft
     return GivenCosts(replace(CPU, steps={rows: ms + more for rows, ms in CPU.steps.items()}, draft=draft_ms))
 
 
 def stream(answers: Sequence[Answered], seed: int) -> list[Answered]:
-    """All answers, PASSES times, in mixed order."""
+    """All answers PASSES times, each time in another order."""
     draws, out = random.Random(seed), list[Answered]()
     for _ in range(PASSES):
         out += draws.sample(answers, len(answers))
@@ -99,7 +99,7 @@ Speeds = dict[str, list[tuple[int, float]]]
 
 
 def speeds(pair: Pair, answers: Sequence[Answered], policy: Policy, costs: dict[str, GivenCosts], kind: str) -> Speeds:
-    """What decoding `answers` brings; `kind`: who drafts where the policy names nobody."""
+    """Decode `answers` under `policy`. `kind`: the drafter where the policy names none."""
     found: dict[tuple[str, tuple[int, ...]], tuple[int, float]] = {}
     for one in answers:
         tokens, ms = found.get((one.group, one.prompt), (0, 0.0))
@@ -125,12 +125,12 @@ def _row(name: str, found: Speeds, groups: Sequence[str]) -> str:
 
 
 def over_better(auto: Sequence[tuple[int, float]], alone: Iterable[Sequence[tuple[int, float]]]) -> float:
-    """What the choice makes over the better single drafter, the same texts decoded by each, less 1."""
+    """The choice's speed divided by that of the better single drafter on the same texts, minus 1."""
     return _speed(auto) / max(_speed(each) for each in alone) - 1
 
 
 def drawn_again(auto: Sequence[tuple[int, float]], alone: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, float]:
-    """The 95 % interval of `over_better` with other texts: those at hand, drawn again and again."""
+    """The 95 % bootstrap interval of `over_better`: the texts are resampled with replacement."""
     draws, found = random.Random(DRAWS), list[float]()
     for _ in range(DRAWS):
         at = draws.choices(range(len(auto)), k=len(auto))
@@ -148,7 +148,7 @@ def _over(auto: Speeds, alone: Sequence[Speeds], groups: Sequence[str]) -> list[
 
 
 def _together(orders: Sequence[Speeds], group: str) -> list[tuple[int, float]]:
-    """Each text of a set in all orders."""
+    """Tokens and milliseconds of each text of a set, summed over all orders."""
     texts = zip(*(one[group] for one in orders), strict=True)
     return [(sum(tokens for tokens, _ in each), sum(ms for _, ms in each)) for each in texts]
 
@@ -161,8 +161,8 @@ def main() -> None:
     parser.add_argument("--others", type=int, default=8, help="prompts of each other set")
     parser.add_argument("--part", type=int, default=0, choices=range(4), help="which prompts: no two parts share one")
     parser.add_argument("--kinds", default="dflash2+mtp")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the order of answers")
-    parser.add_argument("--draft-ms", type=float, nargs="+", help="what drafting takes, by kind; else it is timed")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds of the orders of answers")
+    parser.add_argument("--draft-ms", type=float, nargs="+", help="drafting time of each kind; else it is timed")
     parser.add_argument("--records", type=Path, help="a file (.npz) that keeps the answers; it is read where it exists")
     options = parser.parse_args()
     kinds = options.kinds.split("+")
@@ -203,7 +203,7 @@ def main() -> None:
 
 
 def _answers(pair: Pair, options: argparse.Namespace) -> list[Answered]:
-    """Recorded answers, from the file or for it."""
+    """The recorded answers: read from the file if it exists, else recorded and written to it."""
     asked = f"{options.kinds}, {options.texts} and {options.others} texts, part {options.part}"
     if options.records and options.records.exists():
         selectors = {

@@ -1,6 +1,6 @@
-"""Recorded answers of the demo pair with what each of its drafters proposes, in a file: recording takes minutes.
+"""A file of recorded answers of the demo target with what each drafter proposes; recording them takes minutes.
 
-What a drafter states is kept bit by bit, so that a policy does the same on a file as on a fresh recording.
+Drafts are stored bit for bit, so that a policy decides the same on a file as on a fresh recording.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Answered:
 
 
 def save(path: Path, answers: Sequence[Answered], asked: str) -> None:
-    """Write answers, and in words what was asked for."""
+    """Write answers. `asked`: a description of the options that they were recorded with."""
     arrays: dict[str, npt.NDArray[np.generic]] = {
         "asked": np.array(asked),
         "groups": np.array([one.group for one in answers]),
@@ -50,18 +50,21 @@ def save(path: Path, answers: Sequence[Answered], asked: str) -> None:
         arrays[f"{kind} ranks"] = np.array(drafts[0].ranks or 0)
         given = [each.given.factors.positions for each in drafts if isinstance(each.given, PairScores)]
         if given:
-            arrays[f"{kind} positions"] = np.stack(given).astype(np.float32)  # as they were worked out
+            arrays[f"{kind} positions"] = np.stack(given).astype(np.float32)  # computed in float32, so this is exact
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
 
 
 def load(path: Path, asked: str, selectors: Mapping[str, Selector | None]) -> list[Answered]:
-    """Read answers. `selectors`: by kind, what scores a drafter's tokens by the one above them."""
+    """Read answers. `selectors`: by kind, the selector that scores a drafter's tokens by the token above, if any.
+
+    Raises DFlashError where the file was recorded with other options.
+    """
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
     if (found := str(arrays["asked"])) != asked:
         raise DFlashError(f"{path} holds answers of {found}, expected {asked}; name another file")
     prompts, answers = arrays["prompt_offsets"].tolist(), arrays["answer_offsets"].tolist()
-    out, before = list[Answered](), 0  # drafts of the answers before
+    out, before = list[Answered](), 0  # `before`: drafts of the previous answers
     for number, group in enumerate(arrays["groups"].tolist()):
         prompt = arrays["prompts"][prompts[number] : prompts[number + 1]].tolist()
         said = slice(answers[number], answers[number + 1])

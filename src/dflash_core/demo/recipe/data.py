@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 ANSWER = 1 << 15
-"""Bit of a token that the model has to write."""
+"""Set in a token that the model has to generate."""
 
 U16 = npt.NDArray[np.uint16]
 I64 = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ from .shapes import TargetConfig, Weights
 
 @dataclass
 class DecodeState:
-    """What a batch of B sequences remembers: lists with one entry per layer of the kind, in the order of the layers."""
+    """The state of a batch of B sequences. Each list has one entry per layer of its kind, in the order of layers."""
 
     conv: list[Tensor]
     """(B, conv - 1, conv_dim) raw rows, oldest first"""

@@ -1,9 +1,9 @@
 """Trains the demo target's DFlash 2 head on one GPU: `python -m dflash_core.demo.recipe.dflash2 --out FOLDER`.
 
-The target stays as it ships. It answers new prompts of the recipe for about a third of the time, and the head learns
-from those answers: its own scores, and what its selector makes of them by the token before. Writes `demo-dflash2.gguf`
-and `dflash2-log.jsonl`. The learning rate follows the clock, so that it always ends inside `--time-limit`. Needs torch,
-numpy, gguf and tokenizers only.
+The target is the shipped one and is not trained. For about a third of the time it answers newly generated prompts. The
+head is trained on those answers: its own scores, and the scores that its selector makes of them with the preceding
+token. Writes `demo-dflash2.gguf` and `dflash2-log.jsonl`. The learning rate follows the clock, so that training always
+ends inside `--time-limit`. Needs torch, numpy, gguf and tokenizers only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .sizes import dflash2_config, target_config
 from .target_net import target_forward
 from .train import answered_prompts, pick_blocks
 
-GAMMA = 7.0  # position i of a block counts exp(-i / GAMMA): a draft matters only where all before it were accepted
+GAMMA = 7.0  # position i of a block has weight exp(-i / GAMMA): a draft is of use only if all before it were accepted
 
 
 class Head:
@@ -45,7 +45,8 @@ class Head:
     def rows(
         self, head: Weights, tokens: Tensor, seg: Tensor, count: int, draws: torch.Generator
     ) -> tuple[Tensor, ...]:
-        """Hidden rows of `count` blocks of each row, their tokens (B, count, block), and which of these count."""
+        """For `count` blocks of each row: hidden rows (B, count, block - 1, hidden), the true tokens (B, count, block),
+        and which of the drafted ones (B, count, block - 1) lie in the anchor's document."""
         c, dc, w = self.c, self.dc, self.w
         with torch.no_grad():
             _, features = target_forward(c, w, split_tokens(tokens, seg)[0], seg, dc.captured_layers)
@@ -57,7 +58,7 @@ class Head:
         return hidden, block, inside[..., 1:]
 
     def losses(self, head: Weights, tokens: Tensor, seg: Tensor, count: int, draws: torch.Generator) -> Tensor:
-        """Mean weighted cross-entropies: of the plain scores, and of those after the true token before."""
+        """Weighted mean cross-entropies: of the plain scores, and of the selector's scores after the true token."""
         hidden, block, inside = self.rows(head, tokens, seg, count, draws)
         decay = torch.exp(-torch.arange(self.dc.block - 1, device=hidden.device) / GAMMA)
         weight = inside * decay
@@ -70,7 +71,7 @@ class Head:
 
     @torch.no_grad()
     def accepted(self, head: Weights, tokens: Tensor, seg: Tensor, count: int, draws: torch.Generator) -> list[float]:
-        """Mean length of a chain that is right: of the best plain scores, and of the selector's greedy path."""
+        """Mean number of leading tokens that are right: of the best plain scores, and of the selector's greedy path."""
         hidden, block, inside = self.rows(head, tokens, seg, count, draws)
         logits = linear(hidden, self.w["output.weight"]).float()
         best = logits.topk(self.dc.selector.top_k if self.dc.selector else 1, dim=-1)

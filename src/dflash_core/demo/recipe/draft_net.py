@@ -27,7 +27,7 @@ def draft_attention(
     wv: Tensor, wo: Tensor, qn: Tensor, kn: Tensor, heads: int, kv_heads: int, head_dim: int, theta: float,
     window: int, eps: float, conv_base: Tensor | None = None, conv_proj: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Blocks h (B, A, L, hidden) look at the context before their anchor and at themselves.
+    """Blocks h (B, A, L, hidden) attend to the context before their anchor and to themselves.
 
     window 0: all of the context, and the whole block in both directions; else causal, `window` positions wide.
     """
@@ -109,10 +109,10 @@ def draft_forward(
 def selected_losses(
     hidden: Tensor, head: Tensor, before: Tensor, labels: Tensor, proj: Tensor, predecessor: Tensor, successor: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropies (n,) of the plain scores, and of those that the selector adds to by the tokens `before` (n,).
+    """Cross-entropies (n,) of the plain scores, and of the scores with the selector's terms for the tokens `before`.
 
-    hidden (n, hidden) and labels (n,) of drafted positions; over the whole vocabulary, of which the decoder takes the
-    best few.
+    hidden (n, hidden), before (n,) and labels (n,) are those of the drafted positions. Both losses are over the whole
+    vocabulary; the decoder uses the selector on the best few tokens only.
     """
     unary = linear(hidden, head).float()
     gate = F.embedding(before, predecessor) * linear(hidden, proj)

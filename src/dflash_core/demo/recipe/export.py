@@ -32,9 +32,9 @@ def write_draft(
     path: Path, c: DraftConfig, weights: Weights, tokenizer: Path | None, context: int, kind: str = "Q8_0",
     name: str = "DFlash demo drafter",
 ) -> None:  # fmt: skip
-    """Write a drafter. The file counts target layers by their input, so every captured id is stored plus one.
+    """Write a drafter. The file numbers layer inputs: the output of target layer i is stored as i + 1.
 
-    Without `tokenizer` it has the size of the vocabulary alone, which is the target's.
+    Without `tokenizer` the file has only the size of the vocabulary; tokens are the target's.
     """
     w = gguf.GGUFWriter(path, "dflash")
     _write_sizes(w, c, name, context, c.head_dim)
@@ -65,7 +65,7 @@ def write_draft(
 
 
 def write_target_settings(w: Any, c: TargetConfig, name: str) -> None:
-    """The keys of a target's sizes."""
+    """Write the metadata keys that only a target has, and its sizes."""
     _write_sizes(w, c, name, c.context, c.rope_dim)
     w.add_rope_dimension_sections([11, 11, 10, 0])
     w.add_ssm_conv_kernel(c.conv)
@@ -77,7 +77,7 @@ def write_target_settings(w: Any, c: TargetConfig, name: str) -> None:
 
 
 def _write_sizes(w: Any, c: TargetConfig | DraftConfig, name: str, context: int, rope_dim: int) -> None:
-    """The keys that both architectures have."""
+    """Write the metadata keys that both architectures have."""
     w.add_type("model")
     w.add_name(name)
     w.add_block_count(c.layers)

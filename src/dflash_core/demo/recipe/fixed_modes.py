@@ -1,9 +1,10 @@
-"""`auto` against fixed settings in the real decoder: the demo pair answers sets of prompts, all settings in turn.
+"""Compares `auto` with fixed settings in the real decoder: the demo pair answers sets of prompts with each in turn.
 
     OMP_NUM_THREADS=1 python -m dflash_core.demo.recipe.fixed_modes FILE..
 
-Each set begins with nothing learned. A speed is tokens over the processor's time from the first token to the last, so
-that other programs count for little; the mean over a set's answers is geometric. Some 50 s a set of ten on one core.
+Each set begins with the start values that ship with the drafter. Speed is tokens per second of CPU time, from the first
+token to the last, so that other programs hardly affect it. The mean over a set's answers is geometric. A set of ten
+takes some 50 s on one core.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ SETTINGS = {
 
 @dataclass
 class Decoded:
-    """An answer under one setting, all repeats together; its first token is not in it."""
+    """An answer under one setting, all repeats added up, without the first token."""
 
     tokens: int = 0
     seconds: float = 0.0
@@ -66,7 +67,7 @@ def speeds(engine: Engine, prompts: Sequence[Sequence[int]], repeats: int) -> di
 
 
 def line(name: str, rates: Mapping[str, Sequence[float]]) -> str:
-    """What `auto` reaches over the best fixed setting of this set and over the default tree."""
+    """One line of output: the speed of `auto` over that of this set's best fixed setting, and over the default tree."""
     means = {setting: geometric_mean(values) for setting, values in rates.items()}
     best = max(means.keys() - {AUTO}, key=means.__getitem__)
     auto = means[AUTO]
@@ -77,7 +78,7 @@ def line(name: str, rates: Mapping[str, Sequence[float]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="*", help="prompt sets: HumanEval, GSM8K, MT-bench, JSON lines")
-    parser.add_argument("--answers", type=int, default=10, help="of each set")
+    parser.add_argument("--answers", type=int, default=10, help="answers per set")
     parser.add_argument("--repeats", type=int, default=1)
     asked = parser.parse_args()
     torch.set_num_threads(1)

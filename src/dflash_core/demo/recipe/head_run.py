@@ -1,4 +1,4 @@
-"""What trainings of draft heads on the frozen demo target begin with: their options, and the device made ready."""
+"""How a training run of a draft head on the frozen demo target begins and ends: options, log, device, exit."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..pair import demo_target_path
 from .loop import Log
 from .pieces import use_compile
 
-WRITING_S = 25  # for the last check and the file
+WRITING_S = 25  # seconds set aside for the last check and for writing the file
 
 
 def head_options(description: str | None, *, seconds: float, documents: int) -> argparse.ArgumentParser:
     """The options of every head; `seconds` and `documents` are defaults."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--target", type=Path, default=demo_target_path(), help="the target that it is to draft for")
+    parser.add_argument("--target", type=Path, default=demo_target_path(), help="the target to draft for")
     parser.add_argument("--time-limit", type=float, default=seconds, help="seconds in all")
-    parser.add_argument("--documents", type=int, default=documents, help="that are made, of each epoch")
+    parser.add_argument("--documents", type=int, default=documents, help="documents to generate")
     parser.add_argument("--batch", type=int, default=16, help="rows of --length tokens")
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--workers", type=int, default=max(0, (os.cpu_count() or 1) - 2))
@@ -46,12 +46,12 @@ def begun(a: argparse.Namespace, log_name: str) -> tuple[Log, torch.device, floa
 
 
 def rounded(values: Tensor) -> list[float]:
-    """As a log keeps them."""
+    """The values with four decimals, for the log."""
     return [round(float(value), 4) for value in values.detach()]
 
 
 def end_now() -> NoReturn:
-    """The next epoch is still being made beside this: nobody waits for it, and its makers must not outlive this."""
+    """Exit without waiting for the worker processes that generate the next epoch: they are stopped."""
     for worker in active_children():
         worker.terminate()
     os._exit(0)

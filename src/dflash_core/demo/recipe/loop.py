@@ -41,7 +41,7 @@ class Clock:
         self.begun = 0.0
 
     def stepped(self, steps: int) -> None:
-        """Tell that `steps` steps were queued; now and then this waits for the GPU, so that the time read is true."""
+        """Note that `steps` steps were queued. Every tenth waits for the GPU, so that `progress` is accurate."""
         if steps != 3 and steps % 10:
             return
         if self.device.type == "cuda":
@@ -58,16 +58,18 @@ class Clock:
 
 
 def schedule(step: int, progress: float, warmup: int, flat: float = 0.3) -> float:
-    """A short linear warm-up in steps, a flat part, then a line down to nothing at progress 1."""
+    """Factor of the learning rate: linear warm-up over `warmup` steps, then 1 up to progress `flat`, then linear decay,
+    to 0.01 at least."""
     return min((step + 1) / warmup, 1.0) * min(1.0, max((1 - progress) / (1 - flat), 0.01))
 
 
 def batches(
     documents: Callable[[int], Documents], *, batch: int, length: int, seed: int, device: torch.device
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Without end: the epoch from 1, and `batch` rows of tokens and of seg (batch, length).
+    """Yield without end: the epoch, counted from 1, and `batch` rows of tokens and of seg (batch, length).
 
-    The next epoch is packed in the background. Rows that do not fill the last batch of an epoch are left out.
+    The next epoch is packed in the background. Rows that do not fill the last batch of an epoch are left out; an epoch
+    of fewer than `batch` rows is one smaller batch.
     """
     pool = ThreadPoolExecutor(1)
 

@@ -1,8 +1,8 @@
 """Trains the demo target's MTP head on one GPU: `python -m dflash_core.demo.recipe.mtp --out FOLDER`.
 
-The target stays as it ships. The head learns what the target itself would say next, from its logits over new documents
-of the recipe, up to `--depth` tokens after the one it starts from. Writes `demo-mtp.gguf`, a file of the head alone,
-and `mtp-log.jsonl`. The learning rate follows the clock, so that it always ends inside `--time-limit`. Needs torch,
+The target is the shipped one and is not trained. The head learns to predict the target's own distributions over newly
+generated documents, for up to `--depth` tokens in a row. Writes `demo-mtp.gguf`, a file of the head alone, and
+`mtp-log.jsonl`. The learning rate follows the clock, so that training always ends inside `--time-limit`. Needs torch,
 numpy, gguf and tokenizers only.
 """
 
@@ -41,9 +41,9 @@ from .shapes import Shapes, TargetConfig, Weights, export_form, import_form, ini
 from .sizes import target_config
 from .target_net import target_forward
 
-OTHER_WEIGHT = 0.1  # of tokens that are not part of an answer
-DEEPER = 0.8  # weight of a depth beside the one above it
-SHARD = 2500
+OTHER_WEIGHT = 0.1  # loss weight of tokens that are not part of an answer
+DEEPER = 0.8  # loss weight of a depth relative to the one before it
+SHARD = 2500  # documents that a worker generates at a time
 
 
 def mtp_config(c: TargetConfig) -> MtpConfig:
@@ -59,7 +59,7 @@ def mtp_shapes(c: TargetConfig) -> Shapes:
 
 
 def shipped_tokenizer(target: Path, out: Path) -> Path:
-    """The tokenizer in a target's file as a tokenizers file in `out`; its text ids are the target's."""
+    """Write the tokenizer of a target's file as a file of the tokenizers package in `out`; text gets the same ids."""
     metadata = open_gguf(target).metadata
     names, joined = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.merges"]
     assert isinstance(names, list), "a target with a vocabulary"
@@ -94,8 +94,8 @@ class Head:
         self.prefix = mtp_config(c).prefix
 
     def losses(self, head: Weights, tokens: Tensor, seg: Tensor, depths: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each depth: mean soft cross-entropy, and of answer tokens the shares that it, and all down to it, have
-        right."""
+        """By depth (depths,): the mean cross-entropy against the target's distribution, and two shares of the answer
+        tokens: where the head's best token is the target's at this depth, and where it is at all depths up to it."""
         c, w = self.c, self.w
         ids, _, _, _ = split_tokens(tokens, seg)
         with torch.no_grad():
@@ -106,7 +106,7 @@ class Head:
         chain = torch.ones_like(ids, dtype=torch.bool)
         rows = mtp_forward(c, names, w["token_embd.weight"], ids, seg, hidden, depths)
         for depth, row in enumerate(rows, 1):
-            # Row p of depth d stands for the target at p + d: what that says next is what it is to say.
+            # Row p of depth d is trained to predict what the target predicts at position p + d.
             teacher = F.pad(said, (0, 0, 0, depth))[:, depth:]
             label = F.pad(tokens, (0, depth + 1))[:, depth + 1 :]
             same = F.pad(seg, (0, depth + 1), value=-3)[:, depth + 1 :] == seg
@@ -136,7 +136,7 @@ def write_mtp(path: Path, c: TargetConfig, weights: Weights) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = head_options(__doc__, seconds=300, documents=60_000)
-    parser.add_argument("--depth", type=int, default=4, help="tokens that it learns to draft one after the other")
+    parser.add_argument("--depth", type=int, default=4, help="tokens in a row that it learns to draft")
     a = parser.parse_args(argv)
     log, device, deadline = begun(a, "mtp-log.jsonl")
     c, tokenizer = target_config(), shipped_tokenizer(a.target, a.out)

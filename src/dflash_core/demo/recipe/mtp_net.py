@@ -1,8 +1,8 @@
-"""The MTP head over whole rows, as it is trained: as many tokens deep as it will draft.
+"""The MTP head's forward pass over whole rows for training, at every depth that it will draft.
 
-Row p of depth 1 is the pair (token p + 1, the target's hidden of p). Row p of depth d is (token p + d, the head's own
-hidden of depth d - 1), one position further on: it sees what the cache would hold there, the true pairs up to p and the
-pairs of its own chain.
+Row p of depth 1 is the pair (token p + 1, the target's hidden state of p). Row p of depth d is the pair (token p + d,
+the head's own hidden state of depth d - 1), one position further on. It attends to what the cache would hold there: the
+true pairs up to p and the pairs of its own chain.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .shapes import TargetConfig, Weights
 def mtp_forward(
     c: TargetConfig, w: Weights, embedding: Tensor, ids: Tensor, seg: Tensor, hidden: Tensor, depths: int
 ) -> Iterator[Tensor]:
-    """The head's hidden rows (B, S, hidden) of each depth from 1 on; those of depth d go through the target's head.
+    """Yield the head's hidden rows (B, S, hidden) of each depth from 1; the target's output head makes logits of them.
 
-    w: by the names in the file without their block. ids, seg (B, S); hidden (B, S, hidden): the target's, normed.
+    w: by the names in the file without their block. ids, seg (B, S); hidden (B, S, hidden): the target's, normalised.
     """
     batch, length = ids.shape
     heads, kv_heads, dim, eps = c.heads, c.kv_heads, c.head_dim, c.eps

@@ -1,9 +1,9 @@
-"""What rounding the activations costs: logits of a target whose matmul inputs are rounded, against exact ones.
+"""Measures the accuracy that rounded activations cost: logits with rounded matmul inputs, compared with exact ones.
 
     python -m dflash_core.demo.recipe.numerics [TARGET ...] [--ids FILE.npz] [--documents 24]
 
-Weights are those of the file, arithmetic is float32 on the CPU, and only what goes into matrices of integer types is
-rounded: the difference is that of the activations' format alone. Figures over all positions of the text:
+Weights are those of the file, arithmetic is float32 on the CPU, and only the inputs of matrices of integer types are
+rounded: the difference comes from the activations' format alone. Figures over all positions of the text:
 
     KL = sum_v p(v) * (log p(v) - log q(v))    p exact, q rounded; mean and 99th percentile, nats
     top-1                                       share of positions where both have the same best token
@@ -44,7 +44,7 @@ from dflash_core.progress import silent
 
 from .bench_prompts import held_questions
 
-# Of inputs (n, k), by the ggml type of the weights that they meet.
+# Rounds inputs (n, k), given the ggml type of the weights that they are multiplied with.
 Rounding = Callable[[Tensor, str], Tensor]
 Float32 = npt.NDArray[np.float32]
 
@@ -56,7 +56,7 @@ def _in_groups(x: Tensor, size: int) -> Tensor:
 
 
 def int8(size: int, half_scale: bool = False) -> Rounding:
-    """The largest magnitude of each `size` becomes 127. `half_scale`: the scale is kept as a half."""
+    """The largest magnitude of each `size` inputs becomes 127. `half_scale`: the scale is kept as a half."""
 
     def rounded(x: Tensor, _: str) -> Tensor:
         return _integers(x, size, 127, half_scale)
@@ -65,12 +65,12 @@ def int8(size: int, half_scale: bool = False) -> Rounding:
 
 
 def planes(x: Tensor, kind: str) -> Tensor:
-    """Two planes: per 256, as many bits more as the weights leave room for."""
+    """Two planes: one scale per 256, and as many further bits as the weights' type leaves room for."""
     return _integers(x, 256, 127 << tile_type(kind).plane_bits)
 
 
 def _integers(x: Tensor, size: int, most: int, half_scale: bool = False) -> Tensor:
-    """The largest magnitude of each `size` becomes `most`."""
+    """The largest magnitude of each `size` inputs becomes `most`."""
     groups = _in_groups(x, size)
     scale = groups.abs().amax(-1, keepdim=True) / most
     codes = torch.where(scale > 0, groups / scale, 0).round()
@@ -78,7 +78,7 @@ def _integers(x: Tensor, size: int, most: int, half_scale: bool = False) -> Tens
 
 
 def of_weights(per_32: Rounding, per_256: Rounding) -> Rounding:
-    """By the block length of the weights that the activations meet."""
+    """Which of two roundings depends on the block length of the weights."""
     return lambda x, kind: (per_32 if BY_NAME[kind].block == 32 else per_256)(x, kind)
 
 
@@ -91,21 +91,21 @@ def halves(x: Tensor, _: str) -> Tensor:
 
 
 def exact(x: Tensor, _: str) -> Tensor:
-    """As they are."""
+    """No rounding."""
     return x
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How inputs are rounded: those of ssm_out and ffn_down by `outputs`, of the head by `head`, all others, and where
-    one of these is None, by `rounding`."""
+    """How inputs are rounded: those of ssm_out and ffn_down by `outputs`, those of the head by `head`. All others, and
+    those for which one of these is None, by `rounding`."""
 
     rounding: Rounding
     outputs: Rounding | None = None
     head: Rounding | None = None
 
     def of(self, name: str) -> Rounding:
-        """For the tensor of that name."""
+        """The rounding for the inputs of the tensor `name`."""
         role = name.split(".")[-2]
         special = self.outputs if role in OUTPUTS else self.head if role in HEADS else None
         return special or self.rounding
@@ -156,7 +156,8 @@ class RoundedWeights(Weights):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of rounded logits from exact ones, over `positions`. KL in nats, `top1` a share."""
+    """How rounded logits differ from exact ones over `positions` positions: mean and 99th percentile of the KL
+    divergence in nats, and the share of positions with the same best token."""
 
     positions: int
     mean_kl: float
@@ -165,7 +166,7 @@ class Difference:
 
 
 def difference(exact_logits: Float32, rounded_logits: Float32) -> Difference:
-    """Both (positions, vocab)."""
+    """Both logits are (positions, vocab)."""
     p = torch.log_softmax(torch.from_numpy(exact_logits).double(), -1)
     q = torch.log_softmax(torch.from_numpy(rounded_logits).double(), -1)
     kl = (p.exp() * (p - q)).sum(-1).numpy()
@@ -176,7 +177,7 @@ def difference(exact_logits: Float32, rounded_logits: Float32) -> Difference:
 def measure(
     path: Path, texts: Sequence[Sequence[int]], formats: Mapping[str, Scheme] = FORMATS
 ) -> dict[str, Difference]:
-    """Every format against exact activations, on token sequences of their own each."""
+    """Every format compared with exact activations, on independent token sequences."""
     target = CpuTarget(path)
     target.load(packed=False, progress=silent)
     file, config = read_target(open_gguf(path))
@@ -202,8 +203,8 @@ def held_out(target: Target, documents: int) -> list[list[int]]:
 def main() -> None:
     """Print a table per target."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("target", nargs="*", type=Path, default=[demo_target_path()], help="GGUF files; the demo's")
-    parser.add_argument("--ids", type=Path, help="an npz whose `ids` are the text")
+    parser.add_argument("target", nargs="*", type=Path, default=[demo_target_path()], help="GGUF files (default: demo)")
+    parser.add_argument("--ids", type=Path, help="an .npz file with the text's token ids in `ids`")
     parser.add_argument("--documents", type=int, default=24, help="held-out documents of the demo's corpus")
     options = parser.parse_args()
     for path in options.target:

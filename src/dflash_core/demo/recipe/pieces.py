@@ -33,7 +33,7 @@ class Piece:
 
 
 def use_compile(enabled: bool) -> None:
-    """Whether every piece runs compiled from now on."""
+    """Switch compilation of all pieces on or off."""
     global _COMPILE
     _COMPILE = enabled
 
@@ -60,7 +60,8 @@ def rope(x: Tensor, positions: Tensor, rotated: int, theta: float) -> Tensor:
 
 
 def coefficients(x: Tensor, base: Tensor, proj: Tensor) -> Tensor:
-    """Of the convolutions around a sub-layer with normed input x (..., rows, hidden): (2, taps, ..., rows, hidden)."""
+    """Weights (2, taps, ..., rows, hidden) of the convolutions before and after a sub-layer, whose normalised input is
+    x (..., rows, hidden)."""
     sides, taps, hidden = base.shape
     given = linear(x, proj).float()
     given = given.view(*x.shape[:-1], sides, taps, -1)
@@ -70,7 +71,7 @@ def coefficients(x: Tensor, base: Tensor, proj: Tensor) -> Tensor:
 
 
 def convolve(x: Tensor, weights: Tensor) -> Tensor:
-    """x (..., rows, hidden) by weights (taps, ..., rows, hidden): tap t reads the row t before."""
+    """Convolve x (..., rows, hidden) with weights (taps, ..., rows, hidden): tap t reads the row t rows earlier."""
     x = x.float()
     out = weights[0] * x
     for tap in range(1, len(weights)):
@@ -83,7 +84,7 @@ def ffn_block(
     h: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor, eps: float,
     conv_base: Tensor | None = None, conv_proj: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """h (..., hidden) plus the SwiGLU of its normalised self, with convolutions around that where they are given."""
+    """h (..., hidden) plus SwiGLU of the normalised h, with convolutions before and after it where they are given."""
     m = rms(h, norm, eps)
     if conv_base is None or conv_proj is None:
         m = m.to(gate.dtype)

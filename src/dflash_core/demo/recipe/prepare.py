@@ -2,9 +2,9 @@
 
 `python -m dflash_core.demo.recipe.prepare --school-math gsm8k_train.jsonl.gz --out FOLDER` writes `tokenizer.json`,
 `facts.json` with the counts, and `corpus.npz`. The latter has four sets of documents: made and held are generated,
-known and held_read were read, and the held ones are never trained on. Each set is two arrays, NAME uint16 (bit 15 set
-on the tokens of the answer) and NAME_starts int64, which `data.load` reads. Needs no GPU; the same arguments give the
-same bytes.
+known and held_read come from existing texts, and held and held_read are never trained on. Each set is two arrays, NAME
+uint16 (bit 15 set on the tokens of the answer) and NAME_starts int64, which `data.load` reads. Needs no GPU; the same
+arguments give the same bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .data import ANSWER, U16, Documents
 
 
 def encode(tokenizer: Tokenizer, documents: Iterable[Document], context: int) -> Documents:
-    """The documents that fit the context."""
+    """Tokenise the documents; those longer than `context` tokens are left out."""
     parts: list[U16] = []
     documents = iter(documents)
     while batch := list(islice(documents, 4096)):

@@ -56,7 +56,7 @@ class Recording:
         return list(build_prompt(self.target.tokenizer, self.target.template, messages, thinking).ids)
 
     def text(self, answer: Sequence[int]) -> str:
-        """An answer without its end."""
+        """The text of an answer without its stop token."""
         ids = [token for token in answer if token not in self.target.tokenizer.stop_ids]
         return self.target.tokenizer.decode(ids)
 
@@ -85,7 +85,8 @@ def certain(target: Target, prompt: Sequence[int], answer: Sequence[int]) -> tup
 
 
 def _fresh(questions: Sequence[Question], copies: set[int], most: int, part: int = 0) -> list[Question]:
-    """Some of them, evenly spread. `part` 1 to 3: others, which lie between those of part 0."""
+    """About `most` of the questions that are no near-copies, evenly spread. Parts 1 to 3 take others, which lie between
+    those of part 0."""
     clean = [one for one in questions if one.number not in copies]
     apart = max(1, len(clean) // most)
     return clean[apart * part // 4 :: apart][:most]
@@ -96,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--prompts", type=Path, default=None, help="a folder with HumanEval, gsm8k and MT-bench files")
-    parser.add_argument("--texts", type=int, default=30, help="of a set; held gets three times as many")
+    parser.add_argument("--texts", type=int, default=30, help="texts per set; three times as many of held")
     parser.add_argument("--temperatures", type=float, nargs="*", default=[0.0, 0.8])
     parser.add_argument("--sets", nargs="*", default=list(SETS), choices=SETS)
     parser.add_argument("--sliding", action="store_true", help="the drafter with a sliding window")
@@ -136,7 +137,7 @@ def main() -> None:
 
 
 def _again(one: Recording, held: Sequence[Question], answered: Sequence[Recorded], most: int) -> list[list[int]]:
-    """Questions asked a second time in the conversation that has the answer."""
+    """Conversations in which the same question is asked again after its answer."""
     by_prompt = {tuple(one.prompt([Message("user", ask.text)])): ask.text for ask in held}
     out = []
     for text in answered[:: max(1, len(answered) // most)][:most]:

@@ -1,7 +1,7 @@
 """Measures the shipped pair on the CPU and writes its model card: `python -m dflash_core.demo.recipe.report`.
 
-Everything but the plain loop goes through the public interface, so the numbers are those that a user gets.
-`--bench FOLDER` adds the HumanEval and gsm8k_test rows, for who has those files.
+All but the plain loop and the acceptance lengths by budget is measured through the public interface, so the numbers are
+those that a user gets. `--bench FOLDER` adds rows for HumanEval and gsm8k_test if you have those files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NUMBER = re.compile(r"-?\d+")
 
 @dataclass
 class Run:
-    """What one setting made of its prompts: an entry per prompt in each list, and how many answers ended."""
+    """The results of one setting: an entry per prompt in each list, and how many answers ended by themselves."""
 
     texts: list[str] = field(default_factory=list)
     tokens: list[tuple[int, ...]] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Run:
         return float(sum(getattr(s.stage_ms, name) * s.steps for s in self.stats)) / max(1, self.steps)
 
     def depth_rates(self) -> list[float]:
-        """Of the steps that drafted each depth, the part whose walk reached it."""
+        """By depth: the share of the steps that drafted it in which the accepted path reached it."""
         deepest = max((len(s.drafted_by_depth) for s in self.stats), default=0)
         rates = []
         for d in range(deepest):
@@ -77,7 +77,7 @@ class Run:
 
 
 def prompt_ids(target: Target, question: str, thinking: bool) -> tuple[int, ...]:
-    """A conversation that begins with `question`, up to the answer."""
+    """The prompt of a conversation that begins with `question`."""
     return build_prompt(target.tokenizer, target.template, [Message("user", question)], thinking).ids
 
 
@@ -133,9 +133,9 @@ def right(text: str, question: Question) -> bool:
 
 
 def plain_loop_ms(texts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float:
-    """Milliseconds per token of (prompt, answer) pairs in a loop that knows nothing of drafts.
+    """Milliseconds per token of (prompt, answer) pairs in a plain loop without the decoder.
 
-    It is the trainer's own one-token step in float32.
+    The loop runs the recipe's own one-token step in float32.
     """
     c = target_config()
     w = import_form(export.read_weights(demo_target_path()))
@@ -152,9 +152,9 @@ def plain_loop_ms(texts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float
 
 
 class Walked:
-    """Acceptance lengths of every budget at once: drafts for all positions of the greedy answers, then the walks.
+    """Acceptance lengths of every budget at once: drafts for all positions of the greedy answers, then simulated steps.
 
-    The decoder is lossless, so its steps are known from the answer and the drafts; the card shows both side by side.
+    The decoder is lossless, so the answer and the drafts determine its steps. The card shows both side by side.
     """
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ def chain_rates(target: Target, draft: Path, questions: Iterable[Question]) -> t
 
 
 def measure(count: int, bench: Path | None, say: Callable[[str], None]) -> Measured:
-    """All numbers of the card, from `count` prompts a row; `say` is told each as it comes."""
+    """All numbers of the card, from `count` prompts a row; `say` gets a line for each as it is known."""
     target = load_target(demo_target_path(), device="cpu")
     facts = json.loads((WEIGHTS / "demo.json").read_text(encoding="utf-8"))
     copies = {name: set(numbers) for name, numbers in facts["near_copies"].items()}

@@ -1,4 +1,4 @@
-"""The values that ggml's Q4_0, Q5_0 and Q8_0 would give back, so that training sees what the file will hold."""
+"""Fake quantisation: weights as ggml's Q4_0, Q5_0 and Q8_0 would store them, so that training sees what ships."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .shapes import Shapes, Weights
 
 
 def fake_quant(blocks: Tensor, kind: str) -> Tensor:
-    """What the file would give back for float32 `blocks` (n, 32): the exact rounding of Q4_0, Q5_0 and Q8_0."""
+    """Float32 `blocks` (n, 32) quantised and dequantised, exactly as Q4_0, Q5_0 and Q8_0 round."""
     if kind == "Q8_0":
         d = blocks.abs().amax(dim=1, keepdim=True) / 127
         inverse = torch.where(d == 0, 0, 1 / d)
@@ -25,7 +25,7 @@ def fake_quant(blocks: Tensor, kind: str) -> Tensor:
 
 
 def effective(weights: Weights, shapes: Shapes, strength: float, dtype: torch.dtype) -> Weights:
-    """The weights the forward pass uses: `strength` blends in the rounded values, gradients pass straight through.
+    """The weights that the forward pass uses: `strength` blends in the rounded values; gradients ignore the rounding.
 
     All tensors of one storage type are rounded as one long list of blocks: a handful of kernels instead of hundreds.
     """
@@ -43,7 +43,7 @@ def effective(weights: Weights, shapes: Shapes, strength: float, dtype: torch.dt
 
 
 def quantised(weights: Weights, shapes: Shapes) -> Weights:
-    """Float32 weights with every quantised tensor replaced by what its file form gives back."""
+    """Float32 weights with every quantised tensor rounded to the values that the file can hold."""
     return {
         name: fake_quant(w.detach().reshape(-1, 32), shapes[name][1]).view(w.shape)
         if shapes[name][1] != "F32"

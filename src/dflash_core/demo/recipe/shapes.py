@@ -1,4 +1,4 @@
-"""What the two networks are made of: their sizes, and a table of their tensors.
+"""The sizes of the two networks, and a table of their tensors.
 
 A model is `Weights`, tensors by their names in the GGUF file; a table lists their shapes and storage types, so that
 initialising, training, rounding and exporting are loops over one table. Linear weights are (out, in) as in torch.
@@ -63,7 +63,7 @@ class TargetConfig:
 
 @dataclass(frozen=True)
 class DraftConfig:
-    """Sizes of a drafter; `captured_layers` of the target are its input, `sliding` ones of its own have a window.
+    """Sizes of a drafter. `captured_layers`: target layers that it reads; `sliding`: which of its own have a window.
 
     A DFlash 2 drafter has `conv` around its sub-layers and a `selector`.
     """
@@ -100,7 +100,7 @@ def target_shapes(c: TargetConfig) -> Shapes:
 
 
 def spec(c: TargetConfig) -> ModelSpec:
-    """The target as the decoder sees it."""
+    """The decoder's description of the target."""
     attention = Attention(c.heads, c.kv_heads, c.head_dim, c.rope_dim, c.rope_theta, c.eps, gated=True)
     delta = DeltaNet(c.k_heads, c.v_heads, c.state, c.state, c.conv, c.eps)
     mixers = (attention if c.is_full(layer) else delta for layer in range(c.layers))
@@ -109,7 +109,7 @@ def spec(c: TargetConfig) -> ModelSpec:
 
 
 def _target_type(part: str, shape: tuple[int, ...]) -> str:
-    """How a tensor of a layer, or one outside the layers, is stored."""
+    """Storage type of a tensor. `part`: its name without the layer."""
     if len(shape) == 1 or part == "ssm_conv1d.weight":
         return "F32"
     if part in ("ssm_alpha.weight", "ssm_beta.weight"):
@@ -138,7 +138,7 @@ def initialise(shapes: Shapes, layers: int, seed: int) -> Weights:
     for name, (shape, _) in shapes.items():
         if name.endswith("norm.weight"):
             weights[name] = torch.ones(shape)
-        elif name.endswith("_conv_base"):  # both sides begin as they would be without
+        elif name.endswith("_conv_base"):  # at first the convolutions change nothing
             weights[name] = torch.zeros(shape)
             weights[name][:, 0] = 1
         elif name.endswith("ssm_a"):
@@ -161,7 +161,7 @@ def initialise(shapes: Shapes, layers: int, seed: int) -> Weights:
 
 
 def export_form(weights: Weights) -> Weights:
-    """The values that the file holds: float32 on the CPU, and `ssm_a` as the decay factor itself."""
+    """The values that the file holds: float32 on the CPU, and `ssm_a` itself instead of log(-a)."""
     out = {name: tensor.detach().float().cpu() for name, tensor in weights.items()}
     return {name: -tensor.exp() if name.endswith("ssm_a") else tensor for name, tensor in out.items()}
 

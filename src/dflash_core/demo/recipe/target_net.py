@@ -1,4 +1,4 @@
-"""The target over whole rows, as it is trained.
+"""The target's forward pass over whole rows, for training.
 
 Rows are packed: `seg` (B, S) numbers the document of every position, and nothing crosses a document's border.
 """
@@ -42,7 +42,7 @@ def attention_block(
 def target_forward(
     c: TargetConfig, w: Weights, ids: Tensor, seg: Tensor, captured_layers: tuple[int, ...] = ()
 ) -> tuple[Tensor, Tensor]:
-    """Final hidden states after the output norm (B, S, hidden) and the captured layers' outputs side by side.
+    """Final hidden states after the output norm (B, S, hidden), and the captured layers' outputs, concatenated.
 
     ids, seg: (B, S) integers. Features are in the dtype of the linear weights.
     """

@@ -22,7 +22,7 @@ SPLIT = (
 
 
 def pre_tokenizer() -> pre_tokenizers.PreTokenizer:
-    """What cuts a text before merging."""
+    """Splits a text before BPE merges."""
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(SPLIT), "isolated"), to_bytes])
 

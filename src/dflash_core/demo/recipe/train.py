@@ -37,7 +37,7 @@ from .sizes import draft_configs, target_config
 from .target_net import target_forward, token_losses
 
 OTHER_WEIGHT = 0.1
-"""Loss weight of tokens that are not part of an answer: enough to learn the language of questions from."""
+"""Loss weight of tokens that are not part of an answer: enough to learn how questions are worded."""
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def train_target(
     }
     held = {name: Rows(r.tokens[: 2 * batch].to(device), r.seg[: 2 * batch].to(device)) for name, r in packed.items()}
     names, _, _ = tok.gguf_tables(tokenizer)
-    token_bytes = torch.tensor([len(name) for name in names], device=device)  # in byte-level form, a character a byte
+    token_bytes = torch.tensor([len(name) for name in names], device=device)  # byte-level BPE: a character per byte
     clock = Clock(deadline, device)
     step = seen = 0
     strength, next_check = 0.0, 0.12
@@ -138,7 +138,7 @@ def check_answers(
     c: TargetConfig, final: Weights, corpus: dict[str, Documents], tokenizer: Path, log: Log, device: torch.device,
     count: int = 1000,
 ) -> None:  # fmt: skip
-    """Answer held-out prompts and log how many answers end, how many are the expected text, and what the first say."""
+    """Answer held-out prompts; log how many answers end, how many are the expected text, and the text of the first."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     w = effective({n: x.to(device) for n, x in final.items()}, target_shapes(c), 0.0, dtype)
     held = corpus["held"]
@@ -164,7 +164,7 @@ def answered_prompts(
     c: TargetConfig, w: Weights, corpus: dict[str, Documents], log: Log, *, prompts: int, batch: int, seed: int,
     deadline: float,
 ) -> Documents:  # fmt: skip
-    """What the drafters learn from: prompts of the corpus with the target's answers, a third of them sampled.
+    """Training texts of the drafters: prompts of the corpus with the target's answers, a third of them sampled.
 
     Takes about the first third of the time until `deadline`; prompts that there is no time for are left out.
     """
@@ -203,7 +203,7 @@ def pick_blocks(
     """
     ids, _, _, answer_next = split_tokens(tokens, seg)
     length = tokens.shape[1]
-    allowed = (answer_next & (tokens >= ANSWER)).float() + 1e-9  # a row without an answer must not stop the draw
+    allowed = (answer_next & (tokens >= ANSWER)).float() + 1e-9  # all zeros would be an error
     anchor = torch.multinomial(allowed, count, True, generator=draws)
     index = anchor[..., None] + torch.arange(size, device=tokens.device)
     index_in = index.clamp(max=length - 1).flatten(1)
@@ -220,9 +220,8 @@ def train_draft(
 ) -> None:  # fmt: skip
     """Train every drafter (file name -> sizes and storage type) on the target's answers, and write the files.
 
-    All of them learn from the same features and blocks, so these three are the same for all: captured
-    layers, block size, mask token.
-    Position i of a block counts exp(-i / gamma): a draft matters only where all before it were accepted.
+    They share features and blocks, so all must have the same captured layers, block size and mask token. Position i of
+    a block has weight exp(-i / gamma): a draft is of use only if all before it were accepted.
     """
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     target = {name: w.to(device) for name, w in target.items()}
@@ -289,7 +288,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--stage", choices=("target", "draft", "both"), default="both")
     parser.add_argument("--time-limit", type=float, default=460, help="seconds of each stage")
     parser.add_argument("--target", type=Path, help="target file of the draft stage, if not the one in --out")
-    parser.add_argument("--start", type=Path, help="GGUF target to go on training from")
+    parser.add_argument("--start", type=Path, help="GGUF target to continue training from")
     parser.add_argument("--batch", type=int, default=64, help="rows of --length tokens per step of the target")
     parser.add_argument("--draft-batch", type=int, default=16)
     parser.add_argument("--anchors", type=int, default=96, help="draft blocks per row")

@@ -69,7 +69,7 @@ class Draw:
         return self.rng.random() < p
 
     def say(self, text: str) -> str:
-        """A user's way of typing `text`: sometimes polite, in lower case, or without the final sign."""
+        """`text` as a user may type it: sometimes polite, in lower case, or without the final punctuation."""
         if self.chance(0.08):
             text = self.one(["Please ", "Hey, ", "Hi! ", "Hello, ", "Quick question: ", "Ok, ", "So, "]) + _lower(text)
         elif self.chance(0.06) and text.endswith("?"):

@@ -79,14 +79,14 @@ def document(seed: str, split: Split) -> Document:
 
 
 def generated(count: int, split: Split, seed: int = 0, first: int = 0) -> Iterator[Document]:
-    """Documents number `first` and on; each depends on its own number and the seed alone."""
+    """Documents from number `first` on; each depends on its own number and the seed alone."""
     return (document(f"{seed}:{split}:{i}", split) for i in range(first, first + count))
 
 
 def read_documents(exchanges: Sequence[Exchange], split: Split) -> Iterator[Document]:
     """Exchanges that were read from somewhere, this split's part of them, answered without thinking.
 
-    School math comes with thinking too: its answer already is its reasoning, so that version ends with the result alone.
+    School math comes with thinking too: its answer already is the reasoning, so that version answers with the result.
     """
     for e in exchanges:
         if split_of(f"{e.family}:{e.user}") != split:
