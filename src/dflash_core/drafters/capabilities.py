@@ -1,4 +1,4 @@
-"""What a drafter can do, as plain data: neither torch nor numpy, because screens read it before they are imported."""
+"""What a drafter can do, as plain data. No torch and no numpy here: screens need it before those are imported."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ if TYPE_CHECKING:
     from dflash_core.knobs import Knobs
 
 BLOCK_KNOBS = frozenset({"budget", "p_min", "tree_temperature", "tree_width", "chain_seed", "draft_window"})
-"""Those that a drafter of whole blocks follows."""
+"""The knobs that a block drafter supports."""
 DRAFT_KNOBS = BLOCK_KNOBS | {"mtp_depth", "draft", "by_parent", "draft_vocabulary"}
-"""The knobs that only count where something is drafted."""
+"""The knobs that have an effect only with a drafter."""
 ON_DEVICE = frozenset({"draft_vocabulary"})
-"""Those that only a drafter inside a device's own step follows."""
+"""Those that only a drafter inside a device's own step supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """`kind`: its name in the registry. `block`: positions of its block, the anchor included, so that it proposes for
     `depths` positions at most. `on_device`: it proposes inside the device's own step; otherwise the host asks it before
-    each step, in lock-step. `captured_layers`: target layers whose outputs it observes. `knobs`: those of DRAFT_KNOBS
-    that change what is drafted with it. `parts`: of each, where these are several drafters at once.
+    each step, in lock-step. `captured_layers`: target layers whose outputs it reads. `knobs`: those of DRAFT_KNOBS that
+    it supports. `parts`: for several drafters loaded together, the capabilities of each.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Capabilities:
         return self.block - 1
 
     def named(self, kind: str) -> Capabilities:
-        """Those of the one of that kind among several; of all of them where none is."""
+        """Among several drafters, the capabilities of the one of that kind; these if there is none."""
         return next((one for one in self.parts if one.kind == kind), self)
 
     def drafted(self, knobs: Knobs) -> int:

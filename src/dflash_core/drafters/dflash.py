@@ -53,7 +53,7 @@ def open_dflash(path: str | Path, target: DraftTarget) -> OpenedDFlash:
     config, file = open_drafter(path)
     notes = check_pair(target.config, config, target.mask_token_id)
     if config.heads.draft_vocab:
-        draft_tokens(config, file)  # whatever runs it takes each for one of the target's
+        draft_tokens(config, file)  # checked here: backends use each as a token of the target
     config = paired(target.config, config, target.mask_token_id)
     assert config.mask_token_id is not None, "check_pair lets no pair without one pass"
     return OpenedDFlash(target, config, config.mask_token_id, file, notes)

@@ -1,4 +1,4 @@
-"""Block drafters in all their wrappings, under one set of names: those of the upstream `dflash` GGUF.
+"""Reads block drafters of every file format, with one set of tensor names: those of the upstream `dflash` GGUF.
 
 A z-lab folder or file (safetensors and config.json), or GGUF of architecture dflash (upstream; DSpark also as dspark),
 dflash-draft (buun, bee) or qwen35-dflash-draft (lucebox). They differ in names of tensors and keys, and upstream stores
@@ -143,7 +143,7 @@ def _gguf_window(keys: Settings, blocks: int) -> tuple[int, tuple[bool, ...]]:
 
 
 def _check_gguf(keys: Settings, config: DraftConfig) -> None:
-    """Settings that repeat, in other words, what the configuration already says."""
+    """Check the settings that repeat what the configuration already says."""
     captured = len(config.target_layers)
     for name, expected in (
         ("dflash.n_target_layers", captured),
@@ -197,14 +197,14 @@ def _check_zlab(source: str, raw: Mapping[str, Any]) -> None:
 
 
 def _flat(source: str, raw: dict[str, Any]) -> dict[str, Any]:
-    """The settings of the speculators format, which nests those of the layers, as the others have them."""
+    """The settings of a config.json; those that the speculators format nests under its layers come to the top."""
     layers = _sub(Settings(source, raw), "transformer_layer_config")
     if not layers:
         return raw
     flat = layers | {key: value for key, value in raw.items() if value is not None}
     ids = raw.get("aux_hidden_state_layer_ids")
     if isinstance(ids, list) and "target_layer_ids" not in flat:
-        flat["target_layer_ids"] = [id - 1 if type(id) is int else id for id in ids]  # it counts the embedding as 0
+        flat["target_layer_ids"] = [id - 1 if type(id) is int else id for id in ids]  # here the embedding is number 0
     non_causal = Settings(source, raw).flag("sliding_window_non_causal")
     if non_causal is not None and raw.get("is_causal") is None:
         flat["is_causal"] = not non_causal and "sliding_attention" in (layers.get("layer_types") or [])
@@ -254,7 +254,7 @@ def _sub(keys: Settings, name: str) -> dict[str, Any]:
 
 
 def _zlab_layers(keys: Settings, blocks: int, target_blocks: int | None) -> tuple[int, ...]:
-    """The layer ids, or the spread that z-lab's code takes where a file has none."""
+    """The layer ids; where a file has none, spread evenly as in z-lab's code."""
     names = ("target_layer_ids", "dspark_target_layer_ids")
     if keys.find(*names) or target_blocks is None:
         return keys.integers(*names, low=EMBEDDING, high=MAX_LAYER)
@@ -266,7 +266,7 @@ def _zlab_layers(keys: Settings, blocks: int, target_blocks: int | None) -> tupl
 def _zlab_window(keys: Settings, blocks: int) -> tuple[int, tuple[bool, ...]]:
     kinds, used = keys.get("layer_types"), keys.flag("use_sliding_window")
     if kinds is None:
-        # As Hugging Face has it for this kind of model: layers from max_window_layers on, where windows are used.
+        # The rule of Hugging Face's config: where windows are used, layers from max_window_layers on have one.
         first = keys.integer("max_window_layers", low=0, default=28) if used else blocks
         kinds = ["full_attention" if index < first else "sliding_attention" for index in range(blocks)]
     known = ("full_attention", "sliding_attention")

@@ -1,4 +1,4 @@
-"""Names of tensors in drafter files of all wrappings, as those of the upstream `dflash` GGUF."""
+"""Translates the tensor names of every drafter format into those of the upstream `dflash` GGUF."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.weights import listed
 
-# Canonical name of each tensor by the names other files use.
+# Canonical name of each tensor by the names that files use.
 OUTSIDE = {
     "fc.weight": "fc.weight",
     "dflash_fc.weight": "fc.weight",
@@ -34,7 +34,7 @@ OUTSIDE = {
     "confidence_head.proj.weight": "conf_proj.weight",
     "confidence_head.proj.bias": "conf_proj.bias",
 }
-# The same inside a block; the names of files are those after `blk.N.` or `layers.N.`, without `.weight`.
+# The same inside a block: the part of the name after `blk.N.` or `layers.N.`, without `.weight`.
 INSIDE = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -84,7 +84,7 @@ FAMILIES: dict[str, dict[str, str]] = {
 SELECTOR = ("selector_hidden.weight", "selector_predecessor.weight", "selector_successor.weight")
 CONVOLUTIONS = r"blk\.\d+\.(attn|ffn)_conv_(base|proj\.weight)"
 UNUSED = ("t2d",)
-"""Tensors that say again what others say."""
+"""Redundant tensors, which are not read."""
 # Heads that do not run here, recognised by their tensors so that they can be refused by name.
 OTHER_HEADS = (
     (r"domino", "a Domino head"),
@@ -100,7 +100,7 @@ _INSIDE = frozenset(INSIDE.values())
 
 
 def _inside(name: str) -> tuple[str, str] | None:
-    """A tensor of a block as its prefix and the name inside."""
+    """A block's tensor name, split into its canonical prefix and the name inside the block."""
     found = _BLOCK.fullmatch(name)
     return (f"blk.{found[1]}.", found[2]) if found else None
 
@@ -113,7 +113,7 @@ def family(name: str) -> str | None:
 
 
 def canonical(name: str) -> str:
-    """The upstream GGUF name of a tensor; a name that no file is known to have stays as it is."""
+    """The upstream GGUF name of a tensor; a name that is not known is not translated."""
     name = name.removeprefix("model.")
     block = _inside(name)
     prefix, short = block or ("", name)
@@ -127,7 +127,7 @@ def canonical(name: str) -> str:
 
 
 def is_known(name: str) -> bool:
-    """Whether the name is one that drafters which run here have."""
+    """Whether a supported drafter may have a tensor of this name."""
     to = canonical(name)
     block = _inside(to)
     if block is None:
@@ -136,7 +136,7 @@ def is_known(name: str) -> bool:
 
 
 def check_heads(source: str, names: Iterable[str]) -> None:
-    """Refuse a drafter that has more than what runs here."""
+    """Raises UnsupportedError for a drafter with a head that is not supported."""
     unknown = [name for name in names if not is_known(name)]
     for pattern, what in OTHER_HEADS:
         found = [name for name in unknown if re.search(pattern, name)]
@@ -148,7 +148,7 @@ def check_heads(source: str, names: Iterable[str]) -> None:
 
 
 def check_families(source: str, names: Iterable[str]) -> None:
-    """Refuse a file whose tensors are named in two ways: parts of two files."""
+    """Raises FormatError for a file with tensor names of two families."""
     first: dict[str, str] = {}
     for name in names:
         of = family(name)
@@ -163,7 +163,7 @@ def check_families(source: str, names: Iterable[str]) -> None:
 
 
 def renamed(source: str, names: Iterable[str]) -> Mapping[str, str]:
-    """Canonical name -> name in the file, without tensors that nothing reads. Raises FormatError for two of one."""
+    """Canonical name -> name in the file, without unused tensors. Raises FormatError for two names of one tensor."""
     found: dict[str, str] = {}
     for name in names:
         to = canonical(name)

@@ -94,7 +94,8 @@ def _spec(file: GGUFFile) -> ModelSpec:
 
 
 def _layer(source: str, spec: ModelSpec) -> LayerSpec:
-    """What its head is made of: its own, as a file beside it may have experts fused that the target has apart."""
+    """The layer of a file's MTP head. It is not the target's own: experts may be fused in one file and not in the
+    other."""
     found = f"{source} has {spec.block_count} layers and {_counted(spec.nextn_predict_layers)} after them"
     instead = "draft with a DFlash drafter made for it, or from the text"
     if spec.nextn_predict_layers != 1 or spec.nextn is None:

@@ -1,7 +1,7 @@
-"""Where each short run of tokens was seen last, and what followed it there: a sequence's own text as drafts.
+"""A sequence's own text as drafts: where each short run of tokens occurred last, and what followed it there.
 
-Runs of one, two and three tokens are kept by their latest place. A place is verified against the text and the match
-extended backwards, so what is proposed always followed the run that it is proposed after.
+Runs of one, two and three tokens are indexed by their latest place. From there a match is extended backwards, which
+tells how long the common text is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 LONGEST = 12
-"""Tokens that a match is followed backwards."""
+"""Most tokens of a match."""
 MATCH_CLASSES = 5
 HIT_RATES = (0.33, 0.46, 0.59, 0.72, 0.85)
 """How often a copied token is right, by the class of its match: priors of chat and code, not of one model."""
@@ -20,7 +20,7 @@ _CLASS_OF_MATCH = (0, 0, 1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4)
 
 
 def class_of_match(tokens: int) -> int:
-    """Of a match of 1 to LONGEST tokens: 0..4 for 1, 2, 3-4, 5-8, 9 or more."""
+    """The class of a match of 1 to LONGEST tokens: 0..4 for 1, 2, 3-4, 5-8, 9 or more."""
     return _CLASS_OF_MATCH[tokens]
 
 
@@ -38,7 +38,7 @@ class Successors:
     def __init__(self, tokens: Sequence[int] = ()) -> None:
         self.tokens: list[int] = []
         self._last: dict[int, dict[int, int]] = {n: {} for n in _RUNS}  # run -> the place of its last token
-        # By the token that made a run's place known: the run's place before that. Cutting and looking back follow it.
+        # By the place of the token after a run: the run's previous place. `cut` restores it, `after` goes back by it.
         self._before = {n: array("i") for n in _RUNS}
         self.extend(tokens)
 
@@ -46,7 +46,7 @@ class Successors:
         return len(self.tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """The sequence grows: the runs that ended at its end have a successor now."""
+        """Append tokens: the runs at the old end have a successor now."""
         ids = self.tokens
         for token in tokens:
             end = len(ids) - 1
@@ -61,7 +61,7 @@ class Successors:
             ids.append(token)
 
     def cut(self, length: int) -> None:
-        """Back to the first `length` tokens."""
+        """Truncate to the first `length` tokens."""
         ids = self.tokens
         while len(ids) > length:
             ids.pop()
@@ -77,20 +77,20 @@ class Successors:
                         self._last[n][key] = before
 
     def become(self, tokens: Sequence[int]) -> None:
-        """Cut and grow into `tokens`."""
+        """Become `tokens`: truncate to the common beginning and append the rest."""
         mine = self.tokens
         same = next((n for n, (a, b) in enumerate(zip(mine, tokens)) if a != b), min(len(mine), len(tokens)))
         self.cut(same)
         self.extend(tokens[same:])
 
     def tail(self) -> tuple[int, ...]:
-        """As many of the newest tokens as a match is followed back."""
+        """The newest tokens, as many as a match compares."""
         return tuple(self.tokens[-LONGEST:])
 
     def after(self, tail: Sequence[int], within: int | None = None) -> Successor | None:
         """What followed the latest place of the longest run (3, 2, 1 tokens) that `tail` ends with.
 
-        `within`: only the first so many tokens of the sequence are looked at.
+        `within`: search only the first `within` tokens of the sequence.
         """
         ids = self.tokens
         size = len(tail)

@@ -1,7 +1,8 @@
-"""The tree of the most likely candidates, by learned value: nodes in the order in which they are worth verifying.
+"""Builds a tree of the candidates with the highest learned values, in the order in which they are worth verifying.
 
-Rank 0 of every depth below ranks 0 is the spine. There is no forced chain; nothing is offered below a stop token, or
-deeper than may still be said. What followed the same words earlier in the text is offered under every node.
+The spine is the path of the best candidates, rank 0 at every depth. No chain is forced. Nothing is offered below a stop
+token, or deeper than the answer may still grow. Under every node, the token that followed the same words earlier in the
+text is offered too.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from dflash_core.policy.values import (
 from dflash_core.tree import Tree
 
 DEEPEST = 40
-"""Depth to which a branch of copied text grows."""
+"""Greatest depth of copied text."""
 
 
 @dataclass(slots=True)
 class ValueTree:
-    """Nodes in the order of their values, the root first; a list per column. `log_probs`: what the drafter states.
+    """Nodes in the order of their values, the root first; a list per column. `log_probs`: as the drafter states them.
 
-    `off`: 0 on the spine, else the steps since it was left. `found[i]`: the successor that the text has after node i,
-    `trial[i]` its features where the drafter's first choice there is another token.
+    `off`: 0 on the spine, else the number of nodes since the path left it. `found[i]`: the successor that the text has
+    after node i, `trial[i]`: its features, None if it is the drafter's first choice there.
     """
 
     tokens: list[int]
@@ -70,7 +71,7 @@ class ValueTree:
 
 
 class Text(Protocol):
-    """The tokens of a sequence, as what may be copied: `Successors`, or `TextTable`."""
+    """The tokens of a sequence, to copy from: `Successors`, or `TextTable`."""
 
     def tail(self) -> tuple[int, ...]: ...
 
@@ -91,9 +92,11 @@ def build(
     deepest: int = DEEPEST,
     ends: Callable[[float, int], bool] = _none_pays,
 ) -> ValueTree:
-    """At most `most` nodes below `root`, none deeper than `deepest`. `text` ends with the root; None: copy nothing.
+    """Build a tree of at most `most` nodes below `root`, none deeper than `deepest`. `text` ends with the root; None:
+    copy nothing.
 
-    `ends(value, nodes)` may end it where the best offer has that value and the tree has so many nodes.
+    `ends(value, nodes)`: whether to stop when the best offer has that value and the tree has that many nodes below the
+    root.
     """
     tree = ValueTree([root])
     tokens, parents, depths, values = tree.tokens, tree.parents, tree.depths, tree.values
@@ -182,8 +185,8 @@ def build(
 def copied_trial(
     stated: Stated, depth: int, above: int, token: int, *, copied: bool, off: int
 ) -> tuple[Features, float] | None:
-    """Features of a successor below a node with the token `above` at `depth`, and what the drafter states of it; None
-    where it is the drafter's first choice there. `copied`, `off`: of that node."""
+    """Features of a successor below a node with the token `above` at `depth`, and the probability that the drafter
+    states for it; None where it is the drafter's first choice there. `copied`, `off`: those of the node above."""
     p, best = BEYOND
     row = stated.below(depth, above) if depth < stated.depths else None
     if row is not None and row.tokens:
@@ -196,10 +199,10 @@ def copied_trial(
 def trials(
     tree: ValueTree, stated: Stated, path: Collection[int], said: Collection[int], stops: Collection[int]
 ) -> tuple[list[int], list[Features], list[bool]]:
-    """What a walk has shown: classes, features, and whether each was the target's token.
+    """The trials of a verified step: classes, features, and whether each candidate was the target's token.
 
     `path`: the accepted nodes, the root first; `said`: the target's own token after each of them, as far as the answer
-    went. Nodes that were not walked over are no trials: the text before them is wrong.
+    went. Candidates below a rejected node are no trials: the text before them is wrong.
     """
     classes: list[int] = []
     features: list[Features] = []

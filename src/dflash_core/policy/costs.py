@@ -1,7 +1,7 @@
-"""What a step costs on this machine by the rows that it verifies, learned from the steps that ran.
+"""The time of a step on this machine by the number of rows that it verifies, learned from the steps that ran.
 
-Where too little was measured a recorded shape stands in, scaled to what is known. Milliseconds; a row is a node, the
-root included.
+Where too few steps were measured, a recorded curve is used, scaled to the measured times. Times are in milliseconds; a
+row is a node, the root included.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ import numpy as np
 from dflash_core.events import StepEvent
 
 FEWEST = 5
-"""Steps of the same kind and size that make their median a measurement."""
-KEPT = 33  # newest times per kind and size: the context grows, and so does what a step costs
-SAME = 1e-3  # of a median: less is no news
+"""Least number of steps of one kind and size whose median is used."""
+KEPT = 33  # newest times per kind and size: the context grows, and the time of a step with it
+SAME = 1e-3  # relative change of a median; below it the curve is not computed again
 MOST_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A recorded machine: whole steps by rows, drafting included; `plain`: one without drafts; `draft`: drafting."""
+    """Recorded times of a machine. `steps`: a whole step by rows, drafting included; `plain`: a step without drafts;
+    `draft`: drafting alone."""
 
     steps: Mapping[int, float]
     plain: float
     draft: float
     widths: tuple[int, ...] = ()
-    """Rows are filled up to the next of these; () where every row costs."""
+    """Passes are padded to the next of these numbers of rows; () if they are not padded."""
 
     def filled(self, rows: int) -> int:
-        """The rows that a pass of so many really has."""
+        """The number of rows of a pass after padding."""
         return next((width for width in self.widths if width >= rows), rows)
 
     def reading(self, more: Callable[[int], float]) -> Shape:
-        """The same machine with a target whose passes read `more(rows)` times what a pass of one row does: as long as
-        that takes, where it is longer."""
+        """The same machine with a target whose pass of `rows` rows reads `more(rows)` times as much as a pass of one
+        row. A step then takes at least the time of that reading."""
         own = {rows: max(ms, self.draft + self.plain * more(rows)) for rows, ms in self.steps.items()}
         return replace(self, steps=own)
 
@@ -56,7 +57,7 @@ class Shape:
 
 CPU = Shape({1: 18.3, 4: 22.3, 8: 25.5, 16: 28.5, 23: 32.5, 40: 40.0, 64: 51.5}, plain=9.6, draft=7.8)
 """The demo pair on one core."""
-WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)  # when these were recorded; a measured table brings its own
+WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)  # of the recorded curves; a measured table has its own
 H200 = Shape(
     {1: 6.41, 8: 6.79, 16: 7.28, 24: 7.94, 32: 8.95, 40: 10.53, 48: 11.85, 64: 15.15}, plain=5.49, draft=0.92,
     widths=WIDTHS,
@@ -70,22 +71,22 @@ CONSUMER = Shape(
 
 
 class StepCosts:
-    """The cost curve: measured medians where there are enough steps, the shape scaled to them between and beyond."""
+    """The cost curve: medians where enough steps were measured; between and beyond them the shape, scaled to them."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape, self._shape_curve = shape, shape.curve()
         self._drafted: dict[int, deque[float]] = {}
         self._verified: dict[int, deque[float]] = {}  # without drafting; 1 row is plain decoding
         self._drafts: deque[float] = deque(maxlen=KEPT)
-        self._any: deque[float] = deque(maxlen=KEPT)  # measured over what the shape says
+        self._any: deque[float] = deque(maxlen=KEPT)  # measured times divided by the shape's
         self._curve: list[float] | None = None
-        self._by_shape = True  # nothing of the curve was measured
-        self._made_of: dict[int, float] = {}  # that it was worked out with
+        self._by_shape = True  # no point of the curve was measured
+        self._made_of: dict[int, float] = {}  # the medians that the curve was computed from
         self._plain: float | None = None
         self._draft: float | None = None
 
     def add(self, step: StepEvent, drafted: bool) -> float:
-        """Count a step: the milliseconds it took. What the program did between two steps is no part of it."""
+        """Count a step and return its milliseconds, without what the program did between two steps."""
         ms, rows = step.stages.total - step.stages.host, self._shape.filled(len(step.tree.tokens))
         if ms <= 0:
             return 0.0
@@ -96,13 +97,13 @@ class StepCosts:
             self._drafts.append(step.stages.draft)
         shape = self._shape_curve[min(rows, MOST_ROWS)]
         self._any.append(ms / (shape if drafted else shape - self._shape.draft if rows > 1 else self._shape.plain))
-        # A plain step says nothing of measured ones, and one of many like it hardly moves their median.
+        # A step without drafts does not change a measured curve; one of many similar steps hardly moves their median.
         if self._by_shape or (drafted and self._moved(rows, times)):
             self._curve = None
         return ms
 
     def _moved(self, rows: int, times: deque[float]) -> bool:
-        """Whether the curve was worked out with another median of these times, or with fewer of them."""
+        """Whether the curve is out of date: fewer than KEPT times are known, or their median has changed."""
         before = self._made_of.get(rows)
         if before is None or len(times) < KEPT:
             return True
@@ -115,11 +116,11 @@ class StepCosts:
 
     @property
     def scale(self) -> float:
-        """What this machine takes over what the shape says."""
+        """This machine's times divided by the shape's."""
         return statistics.median(self._any) if self._any else 1.0
 
     def curve(self) -> list[float]:
-        """Milliseconds of a step that drafts, by rows 0..MOST_ROWS + 1; never falling."""
+        """Milliseconds of a step that drafts, by rows 0..MOST_ROWS + 1; non-decreasing."""
         if self._curve is None:
             self._curve = self._scaled()
         return self._curve
@@ -159,7 +160,7 @@ class StepCosts:
     def copying(self, rows: int) -> list[float]:
         """Milliseconds by rows, 0 to `rows`, of a step that drafts nothing; one row is plain decoding."""
         plain = self.plain
-        if rows < 2:  # most steps: nothing more is worked out
+        if rows < 2:  # the usual case needs no curve
             return [plain] * (rows + 1)
         draft = self.draft
         return [plain, plain, *(max(ms - draft, plain) for ms in self.curve()[2 : rows + 1])]
@@ -170,7 +171,7 @@ def _medians(times: Mapping[int, Sequence[float]]) -> dict[int, float]:
 
 
 def rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The nearest never falling curve in the least squares, by pooling neighbours that fall."""
+    """The non-decreasing curve nearest to `values` in weighted least squares, by pooling adjacent violators."""
     pools: list[tuple[float, float, int]] = []  # mean, weight, count
     for value, weight in zip(values, weights, strict=True):
         mean, total, count = value, weight, 1
@@ -183,7 +184,7 @@ def rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 
 def least_slopes(curve: Sequence[float]) -> list[float]:
-    """By nodes below the root: the least that a further one costs, on average over however many are added."""
+    """By number of nodes below the root: the least cost of a further node, on average over any number of added ones."""
     costs, rows = np.array(curve), np.arange(len(curve))
     more = rows[None, :] - rows[:, None]
     slopes = np.where(more > 0, (costs[None, :] - costs[:, None]) / np.maximum(more, 1), np.inf)
@@ -192,13 +193,14 @@ def least_slopes(curve: Sequence[float]) -> list[float]:
 
 
 def gains(values: Sequence[float], curve: Sequence[float], rate: float) -> list[float]:
-    """By nodes below the root: the tokens that a step brings, less what its time is worth at `rate` tokens per ms."""
+    """By number of nodes below the root: a step's tokens minus the value of its time at `rate` tokens per ms."""
     brought = accumulate(values)  # the root's value is 1: the token that the target draws anyway
     return [tokens - rate * curve[nodes + 1] for nodes, tokens in enumerate(brought)]
 
 
 def paying(values: Sequence[float], curve: Sequence[float], rate: float) -> int:
-    """How many of the nodes pay (`values` in the tree's order, the root's 1 first), filled up to what costs nothing."""
+    """How many of the nodes pay, and with them those that cost nothing more. `values`: in the tree's order, the root's
+    1 first."""
     best, use = float("-inf"), 0
     for nodes, gain in enumerate(gains(values, curve, rate)):
         if gain > best + 1e-12:

@@ -1,7 +1,7 @@
-"""How deep a drafter drafts whose every token costs a pass of its own: as far as the next one is worth its time.
+"""The draft depth of a drafter that needs a pass for every token: it goes on while the next token is worth its time.
 
-Of each depth it is known how often walks came there once they had come to the one above; a depth that was not tried is
-taken to be like the one above it, and one more than pays is tried now and then.
+For each depth it is counted how often it was accepted when the depth above it was. A depth that was not tried is
+assumed to be like the one above it. Now and then one token more than pays is drafted.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dflash_core.knobs import MOST_MTP_DEPTH, SPEC, Knobs
 
 START_CHANCE, PRIOR_TRIALS = 0.7, 4.0
 FORGET_AT = 200.0
-FIRST_STEPS = 4  # before anything is known
-PROBE_EVERY = 32  # steps, of which one goes a token deeper
-LEAST_WEIGHT = 0.05  # of a step in the mean time of a pass
+FIRST_STEPS = 4  # steps with START_DEPTH, before anything is known
+PROBE_EVERY = 32  # one step in so many goes a token deeper
+LEAST_WEIGHT = 0.05  # least weight of a step in the mean time of a pass
 START_DEPTH = SPEC["mtp_depth"].default
 
 
 @dataclass(slots=True)
 class Depths:
-    """What was seen of depths 1, 2, ..; `pass_ms`: a pass of the drafter, 0 until it is known."""
+    """Counts for depths 1, 2, ..: `trials` of each and `hits` of them; `pass_ms`: mean time of a pass of the drafter, 0
+    until it is known."""
 
     trials: list[float] = field(default_factory=lambda: [0.0] * MOST_MTP_DEPTH)
     hits: list[float] = field(default_factory=lambda: [0.0] * MOST_MTP_DEPTH)
@@ -29,7 +30,7 @@ class Depths:
     steps: int = 0
 
     def chances(self) -> Sequence[float]:
-        """That a walk which has come to the depth above comes to each."""
+        """By depth: the chance that it is accepted, given that the depth above it is."""
         chances, above = list[float](), START_CHANCE
         for hits, trials in zip(self.hits, self.trials, strict=True):
             above = (hits + PRIOR_TRIALS * above) / (trials + PRIOR_TRIALS)
@@ -37,7 +38,7 @@ class Depths:
         return chances
 
     def add(self, drafted: int, accepted: int, ms: float) -> None:
-        """Count a step that drafted `drafted` tokens in `ms` milliseconds, `accepted` of which were taken."""
+        """Count a step that drafted `drafted` tokens in `ms` milliseconds, of which the first `accepted` were kept."""
         if not drafted:
             return
         for at in range(min(accepted + 1, drafted)):
@@ -63,13 +64,13 @@ class Depths:
 
 
 def most_depth(knobs: Knobs) -> int:
-    """How deep the program may go, 0 where it has no say: a depth that was set is kept to, unless the policy says that
-    it caps; the table's own is that of fixed trees."""
+    """The greatest depth that the program may choose; 0 where the user has set one, which is then used as it is. With
+    the policy "capped" the knob is an upper limit. Its default applies to fixed trees only."""
     if knobs.policy == "capped":
         return knobs.mtp_depth
     return MOST_MTP_DEPTH if knobs.mtp_depth == START_DEPTH else 0
 
 
 def at_depth(knobs: Knobs, depth: int) -> Knobs:
-    """What a step drafts with that was decided to go so deep; 0: as the knobs say."""
+    """The knobs for drafting to `depth`; 0: unchanged."""
     return knobs.replace(mtp_depth=depth) if depth and depth != knobs.mtp_depth else knobs

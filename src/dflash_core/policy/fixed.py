@@ -1,4 +1,4 @@
-"""What the knobs ask for, and with `auto` a tree of the budget whenever a drafter is loaded."""
+"""A policy that learns nothing: it runs what the knobs ask for, and for `auto` a tree of the budget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class FixedPolicy:
-    """Implements `policy.base.Policy` for what a loaded drafter can do; None: there is none."""
+    """Implements `policy.base.Policy`. `drafter`: the capabilities of the loaded drafter, None without one."""
 
     def __init__(self, drafter: Capabilities | None) -> None:
         self._drafter = drafter
@@ -37,7 +37,7 @@ class FixedPolicy:
         """None: trees are what the knobs describe."""
 
     def copies_from(self, knobs: Knobs) -> None:
-        """None: no device copies from the text for it."""
+        """None: trees are what the knobs describe."""
 
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
         """None: the tree is what the knobs describe."""

@@ -157,7 +157,7 @@ def _part(path: Path, kept: KeptPart) -> PartState:
     if kept.covariance:
         covariance = _array(path, "covariance", kept.covariance, (CLASSES, FEATURES, FEATURES), 1.0)
         if not (np.linalg.eigvalsh(covariance) > 0).all():
-            raise NotKeptError(f"{path} is damaged: a covariance that is none")
+            raise NotKeptError(f"{path} is damaged: a covariance is not positive definite")
     part = PartState(Learned(weights, covariance))
     if kept.counts:
         counts = _array(path, "counts", kept.counts, (4, CLASSES), 1e15)
@@ -167,11 +167,11 @@ def _part(path: Path, kept: KeptPart) -> PartState:
     if trials or hits:
         counted = len(trials) == len(hits) == MATCH_CLASSES
         if not counted or not all(0 <= hit <= count < 1e6 for count, hit in zip(trials, hits)):
-            raise NotKeptError(f"{path} is damaged: rates of copies that are none")
+            raise NotKeptError(f"{path} is damaged: its counts of copies are impossible")
         part.copies = Copies(list(trials), list(hits))
     net, variance, tokens, ms, drafts = kept.worth
     if not (abs(net) < 1e3 and 0 <= variance < 1e6 and 0 <= tokens < 1e3 and 0 <= ms < 1e9 and drafts >= 0):
-        raise NotKeptError(f"{path} is damaged: a worth of drafts that is none")
+        raise NotKeptError(f"{path} is damaged: its values of drafting are impossible")
     part.worth = Worth(net, variance, tokens, ms, drafts)
     part.drafts, part.after = _drafts(path, kept.drafts), _drafts(path, kept.after)
     return part
@@ -180,7 +180,7 @@ def _part(path: Path, kept: KeptPart) -> PartState:
 def _drafts(path: Path, kept: dict[str, tuple[float, ...]]) -> Drafts:
     for circumstance, sums in kept.items():
         if len(sums) < 3 or not all(0 <= one < 1e6 for one in sums):
-            raise NotKeptError(f"{path} is damaged: drafts after {circumstance[:20]!r} that are none")
+            raise NotKeptError(f"{path} is damaged: its sums of drafts after {circumstance[:20]!r} are impossible")
     return {circumstance: Found(*sums[:3]) for circumstance, sums in kept.items()}
 
 

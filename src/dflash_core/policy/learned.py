@@ -143,7 +143,8 @@ class LearnedPolicy(PairPolicy):
         return self._valued(step, knobs, root, drafts, deepest)
 
     def asks_certain(self, knobs: Knobs) -> bool:
-        """Where it may rest: after steps without a draft it tells most of what one would bring."""
+        """True where steps may run without drafts: there, the target's certainty tells most about how many tokens a
+        draft would yield."""
         return self.pausing and not self.copies_only and self._free(knobs)
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:

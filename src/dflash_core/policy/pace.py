@@ -1,4 +1,4 @@
-"""The present speed, as what a millisecond is worth in tokens; and whether drafting pays at all."""
+"""The present speed in tokens per millisecond, by which time is valued; and whether drafting pays at all."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from dflash_core.drafters.successors import HIT_RATES, MATCH_CLASSES, Successor, Successors
 from dflash_core.policy.costs import paying
 
-START_TOKENS, START_ROWS = 3.0, 16  # a step of so many rows is taken to bring so many tokens, before any ran
+START_TOKENS, START_ROWS = 3.0, 16  # before any step ran: the assumed tokens of a step, and its rows
 LEAST_WEIGHT = 0.02
 NET_WEIGHT, PROBE_WEIGHT = 0.05, 0.25
-FIRST_DRAFTS = 8  # before the drafter may be switched off
+FIRST_DRAFTS = 8  # steps with drafts before the drafter may be switched off
 LEAST_PAUSE, MOST_PAUSE = 8, 64  # steps without a draft before one is tried again
 FORGET_AT = 200.0
-LEAST_VALUE = 0.01  # of a node in a chain of copied text
+LEAST_VALUE = 0.01  # least value of a node in a chain of copied text
 _PRIOR_TRIALS = 4.0
 
 
@@ -40,7 +40,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Copies:
-    """How often a successor was right, by the length of its match."""
+    """How often a successor was right, by the class of its match."""
 
     trials: list[float] = field(default_factory=lambda: [_PRIOR_TRIALS] * MATCH_CLASSES)
     hits: list[float] = field(default_factory=lambda: [_PRIOR_TRIALS * rate for rate in HIT_RATES])
@@ -59,14 +59,15 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Copied text after the root, without a drafter. `values`: of the paths, the root's 1 first."""
+    """Copied text after the root, without a drafter. `values`: the chance that the chain is accepted up to each node,
+    the root's 1 first."""
 
     found: tuple[Successor, ...]
     values: tuple[float, ...]
 
 
 def chain(text: Successors, copies: Copies, stops: frozenset[int], most: int) -> Chain:
-    """What the text says comes next, one token after the other, as far as it is likely at all."""
+    """The tokens that followed earlier in the text, one after the other, while they are likely enough."""
     tail, found, values = list(text.tail()), list[Successor](), [1.0]
     while len(found) < most:
         successor = text.after(tail)
@@ -84,29 +85,29 @@ def chain(text: Successors, copies: Copies, stops: frozenset[int], most: int) ->
 
 
 def chain_rows(chain: Chain, copying: list[float], rate: float) -> tuple[int, float]:
-    """How many of the chain's nodes pay, and what that step brings, less what its time is worth."""
+    """How many of the chain's nodes pay, and the tokens of that step minus the value of its time."""
     nodes = paying(chain.values, copying, rate)
     return nodes, sum(chain.values[: nodes + 1]) - rate * copying[nodes + 1]
 
 
 @dataclass(slots=True)
 class Worth:
-    """What a step that drafts brings, less what its time is worth: does it beat one that does not?"""
+    """Whether drafting pays. `net`: a step's tokens with drafts minus the value of its time, as a running mean."""
 
     net: float = 0.0
     variance: float = 4.0
-    tokens: float = 0.0  # of a step that drafts, and its milliseconds
+    tokens: float = 0.0  # running means of a step that drafts: tokens and milliseconds
     ms: float = 0.0
     drafts: int = 0
     without: int = 0  # steps since the last draft
     pause: int = LEAST_PAUSE
 
     def due(self) -> bool:
-        """Whether it is time to draft again, to see whether it has become better."""
+        """Whether the next step should draft, to see whether drafts have become better."""
         return self.without >= self.pause or self.drafts < FIRST_DRAFTS
 
     def beaten_by(self, other: float) -> bool:
-        """Whether a step that drafts nothing and brings `other` is better, noise allowed for."""
+        """Whether a step without drafts, with the net value `other`, is better by more than the noise."""
         return other > self.net + 2 * math.sqrt(self.variance * NET_WEIGHT / (2 - NET_WEIGHT))
 
     def observed(self, tokens: int, ms: float, net: float) -> None:

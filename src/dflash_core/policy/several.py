@@ -1,7 +1,7 @@
-"""`auto` with several drafters loaded: before each step the one whose step brings the most, its time considered.
+"""`auto` with several drafters loaded: before each step it picks one by the expected tokens and time of its step.
 
-Every drafter has a policy of its own, with what was learned of it alone. Which of them decides a step, or that nobody
-drafts it, is picked as one drafter is switched on and off (`choosing.py`), over all of them.
+Every drafter has a policy of its own, which learns about that drafter alone. One `Chooser` (`choosing.py`) picks the
+policy that decides a step, or a step without drafts, as it does for a single drafter.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class SeveralPolicy:
         self.policies = tuple(policies)
         self.kinds = [one.kind for one in policies]
         self._drafting = [one for one in policies if not one.copies_only]
-        # A step that nobody drafts belongs to the one that copies text, or to the first.
+        # A step without a draft is decided by the policy that copies text, or by the first.
         self._resting = next((one for one in policies if one.copies_only), self.policies[0])
         self._chooser = Chooser([one.kind for one in self._drafting])
         blocks = [one.block for one in self._drafting]
         self._furthest = blocks.index(max(blocks)) if len(set(blocks)) > 1 else None
-        self._resting.join(self._chooser, 0)  # it counts the steps that nobody drafts
+        self._resting.join(self._chooser, 0)  # it counts the steps without a draft
         for at, one in enumerate(self._drafting):
             one.join(self._chooser, at)
         self._pace = Pace()
@@ -46,7 +46,7 @@ class SeveralPolicy:
 
     @property
     def current(self) -> LearnedPolicy:
-        """The one that decides the step under way."""
+        """The policy that decides the step under way."""
         return self._current
 
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
@@ -64,7 +64,7 @@ class SeveralPolicy:
         """None: several drafters run on the host."""
 
     def copies_from(self, knobs: Knobs) -> None:
-        """None: no device copies from the text for it."""
+        """None: several drafters run on the host."""
 
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
         self.next(knobs)
@@ -72,7 +72,7 @@ class SeveralPolicy:
         return plan and replace(plan, decision=self._named(plan.decision))
 
     def asks_certain(self, knobs: Knobs) -> bool:
-        """Where one of them asks."""
+        """Whether one of them asks."""
         return any(one.asks_certain(knobs) for one in self.policies)
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
@@ -86,7 +86,7 @@ class SeveralPolicy:
                 continue
             one.said(step.tokens)
             if not drafted:
-                one.costs.add(step, drafted=False)  # what it costs is nobody's own
+                one.costs.add(step, drafted=False)  # its time is the same for all
         self._chosen = False
 
     def said(self, tokens: Sequence[int]) -> None:
@@ -99,7 +99,7 @@ class SeveralPolicy:
             one.end()
 
     def found(self) -> tuple[FoundRow, ...]:
-        """What was learned of the drafter of the newest step."""
+        """What was learned about the drafter of the newest step."""
         return self.current.found()
 
     @property
@@ -107,7 +107,7 @@ class SeveralPolicy:
         return self._resting.costs.curve()[START_ROWS]
 
     def _choose(self, knobs: Knobs) -> None:
-        """Pick the drafter of the next step, or nobody, and say why."""
+        """Pick the drafter of the next step, or none, and note the reason."""
         self._why, self._picked = "", None
         if knobs.mode != "auto" or knobs.draft != "auto" or not self._drafting:
             at = self.kinds.index(knobs.draft) if knobs.draft in self.kinds else 0
@@ -129,7 +129,7 @@ class SeveralPolicy:
         self._why = self._said(picked, expected)
 
     def _said(self, picked: Picked, expected: Sequence[Expected]) -> str:
-        """Why this one, or each drafter's tokens and time of a step, the picked one first."""
+        """The reason: a try, a start, or each drafter's tokens and time of a step, the picked one first."""
         if picked.at is None and picked.tries:
             return "no draft is tried"
         if picked.tries:

@@ -136,9 +136,9 @@ class Stated:
         return 1.0, row.logits[rank], self.before[depth], depth / BLOCK, row.p[0]
 
     def off_spine(self, depth: int, rank: int, parent_log_prob: float, row: Below | None = None) -> Features:
-        """`parent_log_prob`: what was stated of the parent; `row` as in `on_spine`. The last feature is the part of a
-        candidate that the parent's own alternatives cannot account for; one that is stated by its parent has none
-        such, and its row's best stands there."""
+        """`parent_log_prob`: the parent's stated log-probability; `row` as in `on_spine`. The last feature is the part
+        of a candidate's probability that the parent's alternatives cannot account for. For a drafter that scores by
+        parent token it is the probability of the row's best candidate."""
         if self._drafts is not None and row is not None:
             above = min(max(parent_log_prob, -8.0), 0.0)
             return 1.0, row.logits[rank], self.before[depth], above, row.p[0]
@@ -148,8 +148,8 @@ class Stated:
 
 
 def copied_features(p: float, best: float, kind: int) -> Features:
-    """Of a successor: what the drafter states of it and of its first choice there; `kind` 0 below the spine, 1 off it,
-    2 below another successor."""
+    """Features of a successor. `p`, `best`: the drafter's probabilities of it and of its own first choice there; `kind`
+    0 below the spine, 1 off it, 2 below another successor."""
     return 1.0, logit(max(p, LEAST_COPIED)), logit(best), 0.0, float(kind)
 
 
