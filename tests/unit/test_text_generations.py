@@ -47,9 +47,9 @@ def test_what_cannot_be_chosen_is_said(name: str, template: ChatTemplate) -> Non
         template.thinking_note
         == {
             "hybrid": None,
-            "instruct": "this model's chat template knows no thinking: thinking on changes nothing",
+            "instruct": "this model's chat template does not support thinking: thinking on changes nothing",
             "thinking": "this model always thinks before it answers: thinking off changes nothing",
-            "coder": "this model's chat template knows no thinking: thinking on changes nothing",
+            "coder": "this model's chat template does not support thinking: thinking on changes nothing",
         }[name]
     )
     assert ChatTemplate(None).thinking_note is None, "of plain ChatML nothing is known"

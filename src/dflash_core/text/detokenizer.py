@@ -1,4 +1,4 @@
-"""Ids to text while they arrive: never half a character, never half a special token."""
+"""Turns token ids into text while they arrive: never half a character, never half a special token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from dflash_core.text.tokenizer import Tokenizer
 class Detokenizer:
     """Turns ids into text piece by piece; all pieces together are what `Tokenizer.decode` gives for all the ids.
 
-    Bytes that may still become a character are held back. Those that cannot become U+FFFD as soon as that is certain.
+    Bytes that may still become a character are held back. Bytes that cannot are replaced by U+FFFD as soon as that is
+    certain.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -19,9 +20,9 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, ids: Sequence[int]) -> str:
-        """The text that `ids` made certain."""
+        """The text that has become certain with `ids`."""
         return self._decoder.decode(self._tokenizer.visible_bytes(ids))
 
     def finish(self) -> str:
-        """What was held back, when no more ids come."""
+        """The text that was held back; no more ids follow."""
         return self._decoder.decode(b"", final=True)

@@ -1,4 +1,4 @@
-"""Messages to the ids of a prompt, so that nothing typed into a message becomes a special token.
+"""Turns messages into the ids of a prompt. Nothing typed into a message becomes a special token.
 
 A template writes the special tokens of a prompt as text between the messages, and the text is tokenised afterwards; a
 message that contains "<|im_end|>" would end its own turn. So the character that each special name begins with ("<" in
@@ -66,7 +66,7 @@ def system_end(
     if mark not in rendered:
         return None
     restore = {stand_in: character for character, stand_in in guard.items()}
-    # Without the mark its last id may hold what comes after it, too.
+    # Without the mark, the last id may also contain the text that follows.
     return len(_encoded(tokenizer, rendered[: rendered.rindex(mark)], restore)) + 1
 
 
@@ -91,7 +91,7 @@ def _encoded(tokenizer: Tokenizer, rendered: str, restore: Mapping[int, int]) ->
 
 def _guard(special: Iterable[str], texts: Sequence[str]) -> dict[int, int]:
     """Stand-ins, found in none of `texts`, for the characters that special names begin with."""
-    # White space cannot be exchanged, templates trim it; the first other character of a name does as well.
+    # White space cannot be replaced, as templates trim it; the first other character of a name is replaced instead.
     firsts = {name.strip()[0] for name in special if name.strip()}
     return {ord(first): stand_in for first, stand_in in zip(sorted(firsts), _free(texts))}
 

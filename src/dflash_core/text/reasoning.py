@@ -1,4 +1,4 @@
-"""What a chat template accepts about reasoning: found by rendering it, not by its name or words."""
+"""Finds which settings of reasoning a chat template supports: by rendering it, not by its name or words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dflash_core.errors import KnobError, LateTemplateError, TemplateError
 
 EFFORTS = ("low", "medium", "high", "xhigh")  # levels that templates know, lowest first
 DEFAULT_EFFORT = "medium"
-Effort = Literal["", "low", "medium", "high", "xhigh"]  # that a template was given, "" for none
+Effort = Literal["", "low", "medium", "high", "xhigh"]  # the level that a template was given, "" for none
 Messages = Sequence[Mapping[str, str]]
 Variables = Mapping[str, str | bool]
 NO_VARIABLES: Variables = {}
@@ -19,7 +19,7 @@ Render = Callable[[Messages, Variables], str]
 
 
 class Asked(Protocol):
-    """The knobs that are about reasoning."""
+    """The knobs for reasoning."""
 
     @property
     def thinking(self) -> bool: ...
@@ -38,10 +38,10 @@ _ANSWERED = (*_ASKED, {"role": "assistant", "content": "b", "reasoning_content":
 class Reasoning:
     """What a template does with `reasoning_effort` and `preserve_thinking`.
 
-    `accepted` are the levels of reasoning that it renders, () where it does not read them, and `added` what each
-    writes into the prompt; `levels` are those to choose from, one of those that write the same. `required`: it renders
-    nothing without a level. `preserves`: whether it reads `preserve_thinking`, and `preserves_by_itself` what it does
-    without being told.
+    `accepted`: the levels of reasoning that it renders, () where it does not read them; `added`: what each adds to the
+    prompt. `levels`: those to choose from, one of each group that adds the same. `required`: it renders nothing without
+    a level. `preserves`: whether it reads `preserve_thinking`; `preserves_by_itself`: what it does without that
+    variable.
     """
 
     accepted: tuple[str, ...] = ()
@@ -52,8 +52,8 @@ class Reasoning:
     required: bool = False
 
     def variables(self, knobs: Asked) -> Variables:
-        """What the template is given of `knobs`, beside `enable_thinking`; nothing that it does not read. A default
-        level that it refuses is left to the template.
+        """The variables that the template gets from `knobs` in addition to `enable_thinking`: only those that it reads.
+        A default level that it refuses is left out.
 
         Raises KnobError for another level that it refuses.
         """
@@ -79,20 +79,20 @@ class Reasoning:
         return f"reasoning_effort={knobs.reasoning_effort}: the model's template refuses it; expected {known}"
 
     def level(self, knobs: Asked) -> str:
-        """How a turn with `knobs` reasons: off, on, or the level."""
+        """The reasoning of a turn with `knobs`: off, on, or the level."""
         if not knobs.thinking:
             return "off"
         return knobs.reasoning_effort if knobs.reasoning_effort in self.accepted else "on"
 
     def changes(self, level: str) -> dict[str, bool | str]:
-        """The knobs that make `level`: off, on, or one of the levels."""
+        """The knobs to change for `level`: off, on, or one of the levels."""
         return {"thinking": level != "off"} | ({"reasoning_effort": level} if level in self.accepted else {})
 
 
 def reasoning_of(render: Render) -> Reasoning:
-    """What the template of `render` reads. One that fails for a plain question, at any level, reads nothing.
+    """What the template of `render` supports. One that fails for a plain question at every level supports nothing.
 
-    One that was ended at its limit of time is not asked again: a dozen times that limit is too long to load.
+    A template that ran into its time limit is not rendered again: a dozen times that limit is too long to load.
     """
     late = False
 
@@ -107,7 +107,7 @@ def reasoning_of(render: Render) -> Reasoning:
             return None
 
     def asked(**variables: str) -> tuple[str | None, ...]:
-        # A level may be written where there is a system message alone, and not every template takes one.
+        # Some templates write the level only if there is a system message, and some refuse system messages.
         return tuple(rendered(messages, **variables) for messages in (_ASKED, (_SYSTEM, *_ASKED)))
 
     plain = asked()
@@ -128,12 +128,12 @@ def reasoning_of(render: Render) -> Reasoning:
 
 
 def _usual(levels: Sequence[str]) -> str:
-    """Of levels, lowest first, the default or the highest."""
+    """The default level if `levels` (lowest first) has it, else the highest."""
     return DEFAULT_EFFORT if DEFAULT_EFFORT in levels else levels[-1]
 
 
 def _added(text: str, least: str) -> str:
-    """What `text` has that the shortest has not, in one piece of whole words."""
+    """The part of `text` that the shortest text lacks: one piece of whole words."""
     words, others = (re.findall(r"\w+|\W", one) for one in (text, least))
     begin = common_prefix(words, others)
     end = common_prefix(words[begin:][::-1], others[begin:][::-1])
@@ -141,5 +141,5 @@ def _added(text: str, least: str) -> str:
 
 
 def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
-    """How many items the two begin with alike."""
+    """The number of leading items that are equal."""
     return next((n for n, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))

@@ -1,7 +1,7 @@
-"""An unknown chat template, compiled and rendered where it can be ended: in a separate process.
+"""Compiles and renders an unknown chat template in a separate process, which can be killed.
 
-A template can hold the interpreter inside one library call, where no deadline of Python's reaches, or ask for all of
-the memory. The worker has a limit for its memory, and is killed where it is late; the next render starts a fresh one.
+A template can keep the interpreter inside one library call, where Python checks no deadline, or ask for all of the
+memory. The worker has a memory limit and is killed when it is late; the next render starts a new one.
 
 A render through the worker takes 0.05 ms longer than in this process for a first message, 0.2 ms for a conversation of
 20 messages of 500 characters, 170 ms for one of 5 MB; starting a worker takes 0.2 s (two busy cores of a server).
@@ -26,11 +26,11 @@ from dflash_core.text.frames import HEAD, MOST_BYTES, packed, unpacked
 if TYPE_CHECKING:
     from dflash_core.text.reasoning import Messages, Variables
 
-SECONDS = 3.0  # of wall time for a render, with the compilation where the worker is a fresh one
+SECONDS = 3.0  # wall time of a render, including the compilation in a new worker
 START_SECONDS = 60.0  # for Python and Jinja themselves, on a machine that is busy with other things
 _CHUNK = 1 << 16
 _ROOT = str(Path(__file__).parents[2])
-# -P and the path: the worker has the modules of this program, not what lies in the folder that it was started in.
+# -P and the path: the worker imports this program's modules, not files of the current folder.
 _MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from dflash_core.text.template_worker import main; main()"
 
 
@@ -49,7 +49,7 @@ class RenderProcess:
     """
 
     def __init__(self, source: str, variables: Mapping[str, str]) -> None:
-        # The sandbox's own deadline comes first: where it reaches, it knows the line.
+        # The sandbox's own deadline is earlier, as its error has the template's line.
         self._begin = packed({"source": source, "variables": dict(variables), "seconds": SECONDS * 5 / 6})
         self._worker: _Worker | None = None
         self._ask(None)
@@ -83,7 +83,7 @@ class RenderProcess:
             raise LateTemplateError(f"the chat template {step}: still running after {SECONDS:g} s") from None
         except _GoneError:
             raise TemplateError(f"the chat template {step}: the process that renders it ended {worker.end()}") from None
-        except BaseException:  # Ctrl+C too: what the worker would say later answers nothing
+        except BaseException:  # Ctrl+C too: a later reply would be taken for the next one
             worker.end()
             raise
         self._worker = worker
@@ -91,10 +91,10 @@ class RenderProcess:
 
 
 class _Worker:
-    """One process. `ask` raises _LateError and _GoneError, after which it must be ended; so must it be after all else.
+    """One process. `ask` raises _LateError and _GoneError, after which `end` must be called, as after any other error.
 
-    `end` kills it, whatever it holds, and says how it ended: at its first call, later ones return None. It is called
-    where nobody holds the worker any more, and at the end of the program.
+    `end` kills the process and returns how it ended; a second call returns None. It is also called when this object is
+    no longer referenced, and at the end of the program.
     """
 
     def __init__(self) -> None:
@@ -125,11 +125,11 @@ class _Worker:
 
     @property
     def runs(self) -> bool:
-        """It has not ended by itself, or been ended by somebody else, since it was last asked."""
+        """Whether the process is still running."""
         return self._process.poll() is None
 
     def ask(self, request: bytes, deadline: float) -> str:
-        """The text of its answer. Raises TemplateError where that is a refusal."""
+        """Send a request and return the text of the reply. Raises TemplateError if the reply is an error."""
         left = memoryview(request)
         while left:
             self._wait(self._in, select.POLLOUT, deadline)

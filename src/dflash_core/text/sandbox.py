@@ -2,8 +2,8 @@
 
 Jinja's own sandbox keeps a template away from Python's internals and from the caller's objects. Added here: a deadline
 that every loop and macro checks, and a bound on the length of everything an operator, a filter or a call returns. They
-give most runaways a message with a line. They do not reach inside a single library call, nor to what Jinja works out
-at compile time: a template that nobody knows is therefore compiled and rendered in a process that can be ended
+stop most runaway templates with an error that has a line. They cannot stop a single library call, nor what Jinja
+evaluates at compile time: an unknown template is therefore compiled and rendered in a process that can be killed
 (`render_process`).
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SECONDS = 2.5  # of a render
 LENGTH = 16 * 2**20  # characters of a string, items of a list
 _WIDTH = 1000  # columns that a layout filter or method may produce
-_BITS = 4096  # of a whole number
+_BITS = 4096  # of an integer
 
 _LAYOUT_FILTERS = frozenset({"batch", "center", "indent", "slice", "tojson", "wordwrap"})
 _LAYOUT_METHODS = frozenset({"center", "expandtabs", "ljust", "rjust", "zfill"})
@@ -45,12 +45,12 @@ class _LateError(TemplateRuntimeError):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """An environment for one render at a time, of so many `seconds`: call `start`, then generate."""
+    """An environment for one render at a time, which may take `seconds`: call `start`, then generate."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, seconds: float) -> None:
-        # trim_blocks and lstrip_blocks as Hugging Face has them: the published templates count on it.
+        # trim_blocks and lstrip_blocks as in Hugging Face's code: published templates rely on them.
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationBlock])
         self._seconds, self._deadline = seconds, 0.0
         self.filters["tojson"] = _to_json
@@ -69,7 +69,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise _LateError(f"still running after {self._seconds:g} s")
 
     def sized(self, value: Any) -> Any:
-        """`value`, if it is not too long to go on with."""
+        """Return `value`. Raises TemplateRuntimeError if it is too long."""
         if isinstance(value, (str, bytes, list, tuple, dict)) and len(value) > LENGTH:
             raise TemplateRuntimeError(f"builds a value of {len(value):,} parts, the limit is {LENGTH:,}")
         if isinstance(value, int) and value.bit_length() > _BITS:
@@ -169,7 +169,7 @@ def _method(name: str, args: list[nodes.Expr], lineno: int) -> nodes.Call:
 
 
 class GenerationBlock(Extension):
-    """`{% generation %}...{% endgeneration %}`, with which some templates mark what the model wrote: just the body."""
+    """`{% generation %}...{% endgeneration %}`, with which some templates mark the model's text: renders the body."""
 
     tags = {"generation"}  # noqa: RUF012 - as the base class declares it
 

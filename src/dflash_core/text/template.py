@@ -1,4 +1,4 @@
-"""A model's chat template: messages to the text of a prompt."""
+"""A model's chat template, which turns messages into the text of a prompt."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ KNOWN = frozenset(
         "a4aee8afcf2e0711942cf848899be66016f8d14a889ff9ede07bca099c28f715",  # published with Qwen3.5-4B
     }
 )
-"""SHA-256 of templates that were read and are known to end: they render in this process and need no other. Any other,
-one changed by a single character too, renders in a process of its own at little cost, so the table need not grow."""
+"""SHA-256 of templates that were reviewed and are known to terminate: they render in this process. Any other template,
+even one that differs by a single character, renders in a separate process at little cost, so the table need not
+grow."""
 _SOURCE_LENGTH = 2**20
 
 
 class ChatTemplate:
-    """The template of a model file, or plain ChatML where it has none that says anything; then `notice` says so once.
+    """The template of a model file, or plain ChatML where the file has none or an empty one; then `notice` says so.
 
-    Thread-safe. A template that is not among the known ones costs a process, until nobody holds this any more. Raises
-    TemplateError for a source that does not compile.
+    Thread-safe. A template that is not among the known ones has a process of its own for as long as this object exists.
+    Raises TemplateError for a source that does not compile.
     """
 
     def __init__(self, source: str | None, variables: Mapping[str, str] | None = None) -> None:
@@ -60,21 +61,21 @@ class ChatTemplate:
 
     @functools.cached_property
     def thinking_note(self) -> str | None:
-        """What to say of a template that writes the same prompt with thinking and without; None of any other."""
+        """A note for the user where the template writes the same prompt with thinking and without; else None."""
         asked = [{"role": "user", "content": "a"}]
         try:
             on, off = (self.render(asked, thinking=thinking) for thinking in (True, False))
-        except TemplateError:  # a template with rules of its own; the first turn says what it has against messages
+        except TemplateError:  # it refuses this message; the first turn will show the reason
             return None
         if on != off or self.notice is not None:
             return None
         if opens_thinking(on):
             return "this model always thinks before it answers: thinking off changes nothing"
-        return "this model's chat template knows no thinking: thinking on changes nothing"
+        return "this model's chat template does not support thinking: thinking on changes nothing"
 
     @functools.cached_property
     def reasoning(self) -> Reasoning:
-        """Which levels of reasoning it knows, and whether it can be set what to keep of a history."""
+        """Which levels of reasoning it supports, and whether keeping the reasoning of earlier turns can be chosen."""
 
         def render(messages: Messages, variables: Variables) -> str:
             return self.render(messages, thinking=True, variables=variables)
@@ -88,7 +89,7 @@ class ChatTemplate:
         to the template beside the usual ones.
 
         Each message has `role` and `content`, the assistant's also `reasoning_content`. Raises TemplateError with the
-        template's own words and line if it refuses the messages or fails, and where it runs away.
+        template's own words and line if it refuses the messages, fails, or exceeds a limit.
         """
         with self._lock:
             return self._renderer.render(messages, thinking=thinking, generate=generate, variables=variables)

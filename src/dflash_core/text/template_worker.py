@@ -1,7 +1,7 @@
-"""The other end of `render_process`: compiles and renders one chat template, and nothing else.
+"""The worker of `render_process`: compiles and renders one chat template, and does nothing else.
 
-Runs as `main` in a process of its own, which holds Jinja and no model. It ends when its input ends, which is when the
-program that started it does, however that came about.
+`main` runs in a separate process, which has Jinja loaded and no model. It ends when its input is closed, which also
+happens when the program that started it ends or is killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dflash_core.text.frames import HEAD, packed, unpacked
 from dflash_core.text.sandbox import Compiled
 
 MEMORY = 2**30  # bytes of address space; a template at all the sandbox's limits needs a few hundred MiB
-CPU_SECONDS = 5  # per request: the program ends a slow worker sooner, unless it has itself been killed meanwhile
+CPU_SECONDS = 5  # per request; the program kills a slow worker before that, unless it has itself been killed
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _limit(what: int, most: int) -> None:
-    """Lower a limit of this process, as far as its user may and the platform has it."""
+    """Lower a resource limit of this process, where the platform has it and the user may."""
     with contextlib.suppress(ValueError, OSError):
         _, hard = resource.getrlimit(what)
         resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

@@ -11,7 +11,7 @@ def opens_thinking(prompt: str) -> bool:
 
 
 class ThinkingSplit:
-    """A think block counts at the start of the output only; a tag further on is something the answer talks about.
+    """Only a think block at the start of the output counts; a later tag is ordinary text of the answer.
 
     Line breaks around the reasoning and those between it and the answer belong to neither.
     """
@@ -29,11 +29,11 @@ class ThinkingSplit:
 
     @property
     def begun(self) -> bool:
-        """Whether it is certain that what comes now is the answer, or that the block is open."""
+        """Whether it is certain that the answer has begun, or that the block is open."""
         return self._inside or self._started
 
     def push(self, text: str) -> tuple[str, str]:
-        """The reasoning and the answer that `text` made certain; what may be part of a tag waits."""
+        """The reasoning and the answer that have become certain with `text`; what may be part of a tag is held back."""
         self._held += text
         thinking = answer = ""
         while self._inside or not self._started:
@@ -48,14 +48,14 @@ class ThinkingSplit:
         return thinking, answer
 
     def finish(self) -> tuple[str, str]:
-        """What was held back, when no more text comes."""
+        """What was held back; no more text follows."""
         rest, self._held = self._held, ""
         if self._inside:
             return rest if self._started else rest.lstrip("\n"), ""
         return "", rest if self._started or not self._after_block else rest.lstrip("\n")
 
     def _take_thinking(self) -> tuple[str, bool]:
-        """Reasoning out of the held text, and whether its block ended."""
+        """Take reasoning from the held text, and tell whether its block ended."""
         if not self._started:
             self._held = self._held.lstrip("\n")
             self._started = bool(self._held)
@@ -65,13 +65,13 @@ class ThinkingSplit:
             self._after_block = True
             self._held = rest
             return head.rstrip("\n"), True
-        # Line breaks wait as well: if the tag comes next, they are not part of the reasoning.
+        # Line breaks are held back too: if the tag comes next, they are not part of the reasoning.
         certain = len(head[: len(head) - _tag_start(head, CLOSE)].rstrip("\n"))
         self._held = head[certain:]
         return head[:certain], False
 
     def _open_or_start(self) -> bool:
-        """Before the answer: enter a block or begin the answer; False while it may become either."""
+        """Before the answer: enter a block or begin the answer; False while either is still possible."""
         body = self._held.lstrip()
         if body.startswith(OPEN):
             self._inside = True

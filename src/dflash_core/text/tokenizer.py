@@ -38,7 +38,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def _byte_letters() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for U+0100 onwards."""
+    """GPT-2's alphabet: printable Latin-1 characters stand for themselves, U+0100 onwards for the other bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
@@ -83,7 +83,7 @@ class Tokenizer:
         odd = {id: kind for id, kind in enumerate(types) if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)}
         named = {tokens[id]: id for id in odd}
         self.stop_ids = frozenset(ends) | {named[name] for name in END_NAMES if name in named}
-        # A file may call its end token an ordinary one. It is a control token all the same.
+        # A file may give its end token the type of an ordinary one. It is a control token all the same.
         odd |= dict.fromkeys([*self.stop_ids, *(id for id in (bos, mask) if id is not None)], _CONTROL)
         self.special: Mapping[str, int] = {tokens[id]: id for id, kind in odd.items() if kind != _UNUSED and tokens[id]}
         self.hidden = frozenset(
@@ -92,12 +92,12 @@ class Tokenizer:
         # Longest first: where one name begins another, the longer one is meant.
         names = sorted(self.special, key=len, reverse=True)
         self._special_pattern = re.compile("|".join(map(re.escape, names))) if names else None
-        # A single byte stays ordinary even where a key calls it an end token: text cannot do without it.
+        # The token of a single byte stays ordinary even where a key names it as end token: text needs all bytes.
         ordinary = {token: id for id, token in enumerate(tokens) if id not in odd or token in _BYTE}
         self._bpe = _build_bpe(ordinary, merges, pre)
         # Letters of an ordinary token are bytes; the name of a special one is text.
         self._longest = max(1, *map(len, tokens), *(len(name.encode(errors="replace")) for name in self.special))
-        # Every turn encodes the whole conversation; the messages of turns before it come from here.
+        # Every turn encodes the whole conversation; the messages of earlier turns come from this cache.
         self._encode_plain = functools.lru_cache(maxsize=512)(self._merge)
 
     @classmethod
@@ -155,7 +155,7 @@ class Tokenizer:
             yield text[start:]
 
     def least(self, text: str) -> int:
-        """A number of tokens below which no tokenisation of `text` can be; found without tokenising it."""
+        """A lower bound of the number of tokens of `text`, computed without tokenising it."""
         return -(-len(text.encode(errors="replace")) // self._longest)
 
     def encode(self, text: str, special: bool = True) -> list[int]:
@@ -176,7 +176,7 @@ class Tokenizer:
         token = self._tokens[id]
         try:
             return bytes([_BYTE[letter] for letter in token])
-        except KeyError:  # a special token, or one added as it is: its name is its text
+        except KeyError:  # a special or added token: its name is its text
             return token.encode("utf-8", "replace")
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -193,7 +193,7 @@ class Tokenizer:
             return f"<id {id}>"
         text = self.token_bytes(id).decode("utf-8", "backslashreplace")
         shown = "".join(map(_visible, text))
-        # A combining mark on its own would settle on whatever the display draws before it.
+        # A combining mark on its own would be drawn over the character before it.
         return "◌" + shown if shown and unicodedata.category(shown[0]) in ("Mn", "Me") else shown
 
 
@@ -205,14 +205,14 @@ def _visible(character: str) -> str:
 
 def _build_bpe(vocabulary: dict[str, int], merges: list[str], pre: str) -> tokenizers.Tokenizer:
     missing = next((byte for letter, byte in _BYTE.items() if letter not in vocabulary), None)
-    if missing is not None:  # the library would drop such a byte from the text without a word
+    if missing is not None:  # the library would silently drop such a byte from the text
         raise FormatError(f"the vocabulary has no token for the byte 0x{missing:02x}; byte-level BPE needs all 256")
     pairs = [tuple(merge.split(" ")) for merge in merges]
     broken = next((n for n, pair in enumerate(pairs) if len(pair) != 2), None)
     if broken is not None:
         raise FormatError(f"merge {broken} is {merges[broken]!r:.60}, expected two tokens with a space between them")
     try:
-        # Straight from the lists: a JSON detour through the library's own file format takes twice as long.
+        # Built from the lists: going through the library's own JSON format takes twice as long.
         model = models.BPE(vocab=vocabulary, merges=cast(list[tuple[str, str]], pairs))
     except Exception as error:  # the library raises bare Exceptions
         raise FormatError(f"the merges do not fit the vocabulary: {error}") from None
