@@ -26,7 +26,7 @@ constexpr int NODE_TILES = ceil_div(GROUP, 16 * ROW_WARPS);  // tiles of 16 rows
 // small and spread over many blocks.
 constexpr int NEAR_TILES = ROW_WARPS == 1 ? ROW_TILES : 1;
 constexpr int NEAR_ROWS = 16 * NEAR_TILES * ROW_WARPS;
-constexpr int FEW_TURNS = 2;  // rounds per block: if all pieces fit in so many, those of splits have NEAR_ROWS rows too
+constexpr int FEW_TURNS = 2;  // up to so many pieces per block, pieces of splits have NEAR_ROWS rows instead of ROWS
 constexpr int PATH_BYTES = MAX_NODES + 128;                   // shared memory of attn_split, before that of attend
 static_assert(NEAR == ceil_div(MAX_NODES - 1, TILE) + 1, "tiles from near_tile(p) to that of p, both with them");
 static_assert(THREADS >= 64, "a thread for every row of a pass");
@@ -41,9 +41,9 @@ __device__ __forceinline__ int splits_of(int tile, int splits) { return min(ceil
 // The last tile not above `tile` that belongs to near part `part`. A tile's near part is its number modulo NEAR.
 __device__ __forceinline__ int tile_of(int part, int tile) { return tile - (tile - part + NEAR) % NEAR; }
 
-// The window: which positions a query at some position sees, before parts, the tree and causality are considered. A
-// base class, empty without WINDOWED. A tile that no row of a part sees is not read. A tile that some rows see leaves
-// the results of the others as they are, bit for bit.
+// The window: which positions a query at some position sees, apart from parts, the tree and causality. A base class,
+// empty without WINDOWED. A tile that no row of a part sees is not read. A tile that only some rows see does not change
+// the results of the others by a bit.
 #ifdef WINDOWED
 struct Window {
     int size, sinks;  // visible: the last `size` positions, its own included, and the first `sinks`
@@ -55,7 +55,8 @@ struct Window {
     // sinks and window only cover together. hides: no position from `first` on sees any of the tile.
     __device__ bool shows(int last, int begin) const { return begin + TILE <= sinks || begin > last - size; }
     __device__ bool hides(int first, int begin) const { return begin >= sinks && begin + TILE <= first - size + 1; }
-    // The split's step that comes `step`-th when steps whose tile no position from `first` on sees are skipped.
+    // The `step`-th of the split's steps that are not skipped. Skipped are those whose tile no position from `first` on
+    // sees.
     __device__ int step(const SplitTiles& tiles, int step, int first) const {
         const int before = tiles.from(ceil_div(sinks, TILE));
         return step < before ? step : max(tiles.from(max(first - size + 1, 0) / TILE), before) + step - before;

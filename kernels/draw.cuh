@@ -23,7 +23,7 @@ constexpr int LIST = 2048;         // tokens of a list, at most; draw_scan adds 
 constexpr int ANCHORS = 1024;      // most blocks of 16 tokens whose maxima decide where the list of FRONT ends
 constexpr int FRONT_OF_ROW = 64;   // tokens of a front, at most
 
-// In place of a count: there are too many tokens; or the row's largest logit is infinite or it has a NaN.
+// In place of a count. TOO_LONG: too many tokens; BROKEN_ROW: the row's largest logit is infinite, or one is NaN.
 enum : int { TOO_LONG = -1, BROKEN_ROW = -2 };
 
 // What draw_list and draw_scan find in a row. During the scan, logits of penalised tokens are -inf.
@@ -35,7 +35,7 @@ struct alignas(16) RowTokens {
     int id[LIST];
     float added_value[LIST];
     int added_id[LIST];
-    int window;                       // entries that are penalised
+    int window;                       // entries of penalised tokens
     int count;                        // listed
     int added;                        // tokens that draw_scan found; those beyond LIST are not stored
     float best;                       // the largest logit of the list; weights are exp((logit - best) / temperature)

@@ -1,6 +1,6 @@
 // Candidates of a tree, and the search for the best offer.
 //
-// One warp builds; all its lanes call all of this, with the same arguments unless stated otherwise.
+// One warp builds a tree; all its lanes call these functions, with the same arguments unless stated otherwise.
 
 #pragma once
 
@@ -25,7 +25,7 @@ __device__ __forceinline__ u32 least_of_warp(u32 v) {
 #endif
 }
 
-// The lanes of `among` with the least number.
+// The lanes of `among` that have the least `number`.
 __device__ __forceinline__ u32 lanes_of_least(u32 among, u64 number) {
     bool mine = among >> lane_id() & 1;
     const u32 high = mine ? u32(number >> 32) : ~0u, least_high = least_of_warp(high);
@@ -41,7 +41,7 @@ __device__ __forceinline__ u32 lanes_of_least(u32 among, u64 number) {
 template <int ROOM> struct Offers {
     u64 key[ROOM], tie[ROOM];
 
-    // The slot of the best offer, to every lane; -1 where there is none.
+    // The slot of the best offer, in every lane; -1 if there is none.
     __device__ __forceinline__ int best(int size) const {
         constexpr int AT_ONCE = 4;  // keys of a lane that are loaded together
         u64 least = NOTHING;
@@ -84,7 +84,7 @@ template <int ROOM> struct OffersInTurn {
         for (int slot = threadIdx.x; slot < ceil_div(ROOM, AT_ONCE) * AT_ONCE; slot += blockDim.x) key[slot] = NOTHING;
     }
 
-    // The best of the first `size` slots, to every lane.
+    // The best of the first `size` slots, in every lane.
     __device__ __forceinline__ Found best(int size) const {
         Found least = least_of_lane(0);
 #pragma unroll 1
@@ -96,7 +96,7 @@ template <int ROOM> struct OffersInTurn {
     }
 
 private:
-    // Slots of `a` are lower.
+    // The better one, where the slots of `a` are lower.
     __device__ __forceinline__ static Found sooner(const Found& a, const Found& b) {
         const bool second = b.key < a.key;
         return {second ? b.key : a.key, second ? b.slot : a.slot};

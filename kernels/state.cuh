@@ -42,7 +42,7 @@ struct StepState {
     float value[MAX_NODES];      // under by_value: the learned probability that the walk reaches a node
     int draw[MAX_NODES];         // the target's own token after each node
     int path[MAX_NODES];         // accepted nodes of this step, the root first
-    int accepted;                // how many
+    int accepted;                // number of nodes in path
     int pending_path[MAX_NODES]; // accepted nodes of the last pass, the root first: see `pending`
 
     // Candidates of the drafter: depth d (0-based) and rank r, best first.

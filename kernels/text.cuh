@@ -4,22 +4,23 @@
 // `last`, indexed by a run's length minus one and its hash, has the place of the run's last token in the text, -1 for
 // none. Runs of equal hash share a slot, and the text lacks steps that are still queued. So a place is verified against
 // the text: a proposed token has certainly followed the run. A look-up is two dependent loads, however long the text.
-// successor_of, in which one thread does it all, then loads a few more numbers of the same line if it finds a place.
+// In successor_of one thread does the whole look-up; if it finds a place it loads a few more tokens, which are next to
+// those that it has loaded.
 
 #pragma once
 
 #include "common.cuh"
 
-constexpr int LONGEST = 12;  // how many tokens back a match is compared
+constexpr int LONGEST = 12;  // tokens of a match that are compared, at most
 constexpr int RUNS = 3, SLOT_BITS = 16;
 constexpr u32 MULTIPLIER = 0x9E3779B1u;
-constexpr int COPIED_CLASS = 11;  // of policy/values.py, where the classes of matches begin
+constexpr int COPIED_CLASS = 11;  // the first class of matches, COPIED of policy/values.py
 constexpr int MATCH_CLASSES = 5;
 constexpr double LEAST_COPIED = 1e-3, LEAST_LOG = -6.907755278982137, LEAST_ODDS = -6.906754778648554;
 
 struct TextView {
     const int* last;    // [RUNS][1 << SLOT_BITS]
-    const int* tokens;  // right behind it
+    const int* tokens;  // stored right after `last`
 };
 
 // A token that followed the same run; `match` is its class, -1 where none did.
@@ -27,10 +28,10 @@ struct Successor {
     int token, match;
 };
 
-// Whether the last `ones` bits are all set.
+// Whether the lowest `ones` bits are all set.
 __device__ __forceinline__ bool begins(u32 bits, int ones) { return (~bits & ((1u << ones) - 1)) == 0; }
 
-// The class of a match of so many tokens.
+// The class of a match of `match` tokens.
 __device__ __forceinline__ int class_of(int match) { return match < 3 ? match - 1 : match < 5 ? 2 : match < 9 ? 3 : 4; }
 
 // What follows `size` tokens of which tail(0) is the newest. One thread does a whole look-up.
@@ -61,14 +62,14 @@ constexpr int FOLLOWED = 9, RUN_LANES = FOLLOWED + 1;
 static_assert(RUNS * RUN_LANES <= WARP && FOLLOWED <= LONGEST, "lanes of a look-up");
 
 struct LookUp {
-    int place, said;  // of a lane's run, and a lane's own token there
-    bool counts;      // whether that is a token that may be the same
+    int place, said;  // the place of the lane's run, and the token that the lane loaded near it
+    bool counts;      // whether that token is compared
 
     // Whether there is anything to verify; the same in all lanes.
     __device__ __forceinline__ bool promising() const { return __any_sync(FULL_WARP, place >= 0); }
 };
 
-// Which token backwards a lane compares, from 1 on; 0: what followed.
+// How far before the token that followed the run a lane's token is: 0 is that token, and those from 1 on are compared.
 __device__ __forceinline__ int lane_back() { return lane_id() % RUN_LANES; }
 
 // `newest`: the tail's first RUNS tokens.
@@ -89,7 +90,7 @@ __device__ __forceinline__ LookUp look_up(const TextView& text, const int (&newe
     return it;
 }
 
-// What was found, to every lane; `own`: the token that a lane compares.
+// The result, in every lane. `own`: the token at the end of the sequence that the lane compares.
 __device__ __forceinline__ Successor verified(const LookUp& it, int own) {
     const u32 same = __ballot_sync(FULL_WARP, it.counts & (it.said == own));
     u32 equal = 0;  // from bit 0 on, tokens backwards that are the same

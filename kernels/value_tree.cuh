@@ -33,12 +33,12 @@ constexpr int TEXTUAL = 0;
 constexpr int VALUE_OFFERS = 3 * VALUE_NODES + 1;
 #endif
 constexpr int COPIED = 15;                          // as a rank: the offer is from the text
-constexpr int UNLIKELY = 15;                        // as `stated`: the token is no candidate, or below LEAST_COPIED
+constexpr int UNLIKELY = 15;                        // as `stated`: not a candidate, or less likely than LEAST_COPIED
 constexpr double SMALLEST = 1e-4, BLOCK = 15.0;     // policy/values.py
 
-// A token that may be added below `parent`. `stated`: which candidate's probability it has, by rank, or by slot where
-// each node has its own candidates; `above`: the same for its parent; `off`: steps of the parent from the spine, 2 for
-// more.
+// A token that may be added below `parent`. `stated`: the candidate whose probability it has, by rank, or by slot where
+// each node has its own candidates; `above`: the same for its parent; `off`: how many nodes the parent is off the
+// spine, at most 2.
 struct __align__(8) Offer {
     int token;
     u32 place;
@@ -95,7 +95,7 @@ __device__ __forceinline__ double chance_at(double z) {
     return z > -500 ? chance : 0.0;
 }
 
-// What offers below a node depend on. `stated` as in an Offer; `off`: the node's own steps from the spine.
+// What the offers below a node depend on. `stated` as in an Offer; `off`: how many nodes it is off the spine.
 struct Above {
     int node, stated, off;
     double log_prob, value;
@@ -106,18 +106,19 @@ struct ValueTree {
     ValueBuilder& b;
     const PairTable* given;
     const int depths, width;
-    const int stop_id;  // a lane's own
+    const int stop_id;  // the stop token that this lane compares
     int n, size;        // nodes, and slots for offers; the same in all threads
 #ifdef TEXT
     TextView text;
     int known;            // tokens up to the root
-    u64 copied, copying;  // nodes from the text, and those above them
+    u64 copied, copying;  // a bit per node: those from the text, and the parents of these
 #endif
 
     __device__ __forceinline__ Choices choices() const { return {b.candidate, b.stated, given}; }
 
-    // `before`, where each node has its own candidates. There the spine is the best candidate below the root, the best
-    // one below that, and so on. Nothing else of them can be computed before the tree is built. One thread calls.
+    // Computes `before` where each node has its own candidates. There the spine is the best candidate below the root,
+    // the best one below that, and so on. Nothing else about them can be computed before the tree is built. One thread
+    // calls.
     __device__ __forceinline__ void state_spine() {
         int above = 0;
         double sum = 0;
@@ -230,7 +231,7 @@ struct ValueTree {
         return stated_of(it.depth(), it.stated()).log_prob;
     }
 
-    // Keep a node's columns; `path` and `mask` are its parent's. One lane calls.
+    // Store a node's columns; `path` and `mask` are its parent's. One lane calls.
     __device__ __forceinline__ void keep(const Above& node, const Offer& it, double path, u64 mask) {
         const int at = node.node;
         b.node[at] = it;
@@ -297,9 +298,9 @@ struct ValueTree {
         b.tail[0][lane] = b.line[LONGEST - 1 - lane] = token;
     }
 
-    // What followed the root, and every candidate below the spine, in the text: one look-up per thread. Assigned in
-    // reverse, so that the root's, which is a branch of its own, is a later warp's: the first ones still sum up
-    // `before`.
+    // What followed the root, and every candidate below the spine, in the text: one look-up per thread. They are
+    // assigned in reverse, so that the root's, which takes another branch, goes to a later warp: the first warps still
+    // sum up `before`.
     __device__ __forceinline__ void look_below_spine() {
         for (int i = depths * width - int(threadIdx.x); i >= 0; i -= blockDim.x) {
             if (i == 0) {
@@ -418,8 +419,8 @@ struct ValueTree {
             }
 #endif
             const bool ends = ends_answer(stop_id, it.token), below = added & !ends;
-            // Below a spine node, a rank is offered when the one before it is taken. Elsewhere 0 and 1 are both offered
-            // at once as children, so only from rank 1 on is the next rank offered.
+            // Below a spine node, a rank is offered when the one before it is taken. Below other nodes ranks 0 and 1
+            // are offered together, so the next rank is offered from rank 1 on.
             const int off = from_text || it.off() || it.rank() ? min(it.off() + 1, 2) : 0;
             const bool sibling = !from_text && (off < 2 || it.rank() > 0);
             const int children = below ? off ? 2 : 1 : 0;
