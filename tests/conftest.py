@@ -12,7 +12,7 @@ from pathlib import Path
 # Read by torch when it is imported, here and in the programs that tests start. Models are tiny: more threads bring
 # nothing, and those of several workers would wait for each other in every operation.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# No test reaches a hub: what a key that is pressed at random asks for ends at a closed port of this machine.
+# No test reaches a hub: requests, such as those of keys pressed at random, end at a closed port of this machine.
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 
 import pytest
@@ -22,7 +22,7 @@ from support import environment, seeds
 
 environment.take_over()
 
-# Examples may take as long as they do: beside other work each of them may be held up.
+# Examples have no deadline: on a busy machine any of them may be delayed.
 settings.register_profile("unhurried", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("the same", settings.get_profile("unhurried"), derandomize=True)
 
@@ -30,7 +30,7 @@ pytest_plugins = ["support.failures"]
 
 MOST_WORKERS = 4  # each loads torch
 MANY_MODULES = 100  # a tenth of torch
-_FROZEN = pytest.StashKey[int]()  # modules when the collector was last told to leave alone what is there
+_FROZEN = pytest.StashKey[int]()  # number of modules when existing objects were last frozen for the collector
 # `make quick` runs these folders, without the files that start programs, compile kernels, decode for long or
 # draw large samples.
 QUICK = ("unit", "golden")
@@ -94,7 +94,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Examples are drawn at random where the long grids run; else they are the same each time.
 
-    What a test takes for granted of the app's threads shows where they are late, as on a busy machine.
+    Late threads, as on a busy machine, make a test fail that relies on a thread of the app being done.
     """
     settings.load_profile("unhurried" if seeds.fresh(config) else "the same")
     if seeds.fresh(config):
@@ -113,21 +113,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two more than there are cores: tests of the app wait for a screen, others for a terminal. Quick ones wait for
-    nothing, and a worker takes seconds to begin."""
+    """Two more than there are cores, as tests of the app wait for a screen, others for a terminal. Quick tests do not
+    wait, and a worker takes seconds to start."""
     more = 0 if config.getoption("-m") == "quick" else 2
     return min(len(os.sched_getaffinity(0)) + more, MOST_WORKERS)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Thousands of tests and all that they import stay: no later garbage collection has to look at them."""
+    """Freeze the collected tests and their imports, so that later garbage collections skip them."""
     _freeze(session.config)
     gc.set_threshold(20_000, 10, 10)  # Python's own 700 comes round in every frame of the app
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # around all others: nothing of the test is left by then
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around all others: by then nothing of the test is left
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """So does what a test has imported late."""
+    """Freeze late imports of a test too."""
     result = yield
     if len(sys.modules) > item.config.stash.get(_FROZEN, 0) + MANY_MODULES:
         _freeze(item.config)
@@ -155,8 +155,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, object, object]:
-    """A worker sends its reports as UTF-8, also what a test has logged. The half characters of hostile text cannot be
-    sent, and a report that cannot be sent ends the whole run."""
+    """A worker sends its reports, with what a test has logged, as UTF-8. Lone surrogates of hostile text cannot be
+    sent, and a report that cannot be sent ends the whole run, so they are escaped."""
     return _sendable((yield))
 
 
@@ -172,7 +172,7 @@ def _sendable(data: object) -> object:
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The settings and the log of whoever runs the tests stay out of them."""
+    """Tests use neither the user's settings nor the user's log."""
     folder = tmp_path_factory.mktemp("home")
     for kind in ("CONFIG", "STATE"):
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(folder / kind.lower()))

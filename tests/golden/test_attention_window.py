@@ -32,7 +32,7 @@ from support.golden import golden, other_targets
 from support.random_model import VOCAB
 
 FAMILY = "transformers.models."
-BOUND = 2e-4  # of logits: norms and delta nets of the other side go through float32 whatever the model's type
+BOUND = 2e-4  # of logits: the reference computes norms and delta nets in float32 whatever the model's type
 
 
 def oracle(
@@ -221,8 +221,8 @@ def first(events: Sequence[Event]) -> PrefillEvent:
 
 @pytest.mark.parametrize(("name", "draft"), PAIRS)
 def test_an_answer_follows_from_prompt_and_parameters_alone(name: str, draft: str) -> None:
-    """Whatever windows a session has held before: what was read under another one is read again, as far as it may have
-    seen something else, and comes back from a snapshot where it was kept."""
+    """After any windows that a session had before: text that was read under another one is read again where that makes
+    a difference, or restored from a snapshot."""
     rng = np.random.default_rng(7)
     ids = [int(token) for token in rng.integers(0, 250, 150)]
     asked = Knobs(max_tokens=8, ignore_eos=True, mode="tree")
@@ -262,7 +262,7 @@ def test_experiments_come_back_to_the_window() -> None:
 
 
 def test_it_is_said_where_something_is_hidden() -> None:
-    """The mode's reason says so from the step on that leaves the model's exact output, and not before."""
+    """The reason mentions the window from the first step on that differs from the exact output, and not before."""
     one = engine(*PAIRS[0])
     asked = Knobs(max_tokens=20, ignore_eos=True, mode="tree", attention_window=64)
     events = list(one.generate([5] * 120, asked))
@@ -274,7 +274,7 @@ def test_it_is_said_where_something_is_hidden() -> None:
 
 
 def test_states_on_disk_come_back_under_their_window(tmp_path: Path) -> None:
-    """Two conversations, one of them under a window: a new engine goes on with both, and mixes nothing up."""
+    """Two conversations, one of them under a window: a new engine continues both without mixing them up."""
     rng = np.random.default_rng(9)
     asked = Knobs(max_tokens=3, ignore_eos=True)
     talks = {0: rng.integers(0, 250, 120).tolist(), 16: rng.integers(0, 250, 130).tolist()}

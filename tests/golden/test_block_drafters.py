@@ -1,4 +1,4 @@
-"""DFlash 2 and DSpark on the CPU: golden files, and a float64 twin over other sizes, masks, heads and wrappings."""
+"""DFlash 2 and DSpark on the CPU: golden files, and a float64 reference over other sizes, masks, heads and formats."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_scores_that_are_no_numbers_raise(tmp_path: Path, name: str, spoilt: str
     said = f"the drafter produced numbers that are not finite at position {LENGTH}, expected logits"
     with pytest.raises(NumericsError, match=said):
         build(ANCHOR, drafter.propose(ANCHOR, Knobs()), 20)
-    if spoilt != "conf_proj.weight":  # a path asks nobody how likely it is
+    if spoilt != "conf_proj.weight":  # a path does not use the confidence head
         with pytest.raises(NumericsError, match=said):
             draft.path(around(config)[2], ANCHOR)
 

@@ -1,4 +1,4 @@
-"""Types of caches over real passes on the CPU: what they cost, and that trees, prompts and drafts go with each pair."""
+"""Cache types in real passes on the CPU: what they cost, and that trees, prompts and drafts work with each pair."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def target() -> Target:
 
 @cache
 def exact(name: str) -> Target:
-    """In float64: the order of a sum turns no code over, so what must be the same bytes reads as the same numbers."""
+    """In float64 the order of a sum does not change a code, so equal bytes give equal numbers."""
     return load_target(other_targets(name)[0], dtype=torch.float64)
 
 
@@ -57,7 +57,7 @@ def test_the_divergence_of_each_type_is_within_its_bar(number: int) -> None:
 @pairs
 @pytest.mark.parametrize("name", ["q3-F16.gguf", "q35moe-F16.gguf"])
 def test_a_tree_is_decoding_its_paths(name: str, kv: str) -> None:
-    """Logits of nodes, and what follows a commit, behind a prompt that was read in several chunks."""
+    """Logits of nodes, and what follows a commit, after a prompt that was read in several chunks."""
     pair = CachePair.parse(kv)
     context = [(7 * i) % 370 + 3 for i in range(70)]
 
@@ -109,7 +109,7 @@ def test_an_unknown_type_is_refused_at_every_door() -> None:
 
 
 def test_a_large_context_costs_what_is_used_of_it() -> None:
-    """Memory follows the positions that are there, not those that there is room for."""
+    """Memory is proportional to the positions in use, not to those that there is room for."""
     engine = Engine(target(), context_length=32_768, kv="q8_0")
     engine.session.prefill([3, 4, 5])
     few = {one.name: one.bytes for one in target().reckoner(None).sequence(Setup(256, "q8_0"))}

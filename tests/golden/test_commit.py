@@ -149,7 +149,7 @@ def test_the_drafter_sees_the_context_of_the_checkpoint() -> None:
 
 
 def test_any_prefix_is_reused_where_nothing_is_recurrent() -> None:
-    """An edit in the middle of a text costs what lies behind it, and leaves what a fresh session has."""
+    """After an edit in the middle of a text only what follows it is read again, and the state is a fresh session's."""
     target = load_target(target_path("q3-F16.gguf"))
     drafter = load_draft(other_targets("q3-dflash")[0], target)
     engine, fresh = Engine(target, drafter), Engine(target, drafter)

@@ -1,4 +1,4 @@
-"""The drafter against a float64 twin written from the formulas, row by row: masks, windows, and the cached context."""
+"""The drafter against a float64 reference written from the formulas, row by row: masks, windows, cached context."""
 
 from __future__ import annotations
 

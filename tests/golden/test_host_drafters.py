@@ -31,7 +31,7 @@ SETTINGS = [
 
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line that a new kind takes."""
+    """Add the registry line that a new kind needs."""
     monkeypatch.setitem(registry.NAMED, "toy", registry.Kind(TOY, "a toy"))
 
 
@@ -65,7 +65,7 @@ def test_every_setting_gives_plain_decodings_tokens(kind: str, sampled: bool) ->
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_text_that_is_there_to_copy_is_accepted(sampled: bool) -> None:
-    """Copies that are right for a while: short and long walks, and none of it changes the text."""
+    """Copies that are right for a while: short and long accepted paths, none of which changes the text."""
     accepted = Counter[int]()
     for every in (2, 3, 5, 9, 13, 100):
         said = spoilt([*IDS[-3:], *plain(sampled)], every)
@@ -79,7 +79,7 @@ def test_text_that_is_there_to_copy_is_accepted(sampled: bool) -> None:
 
 
 def test_it_stands_where_the_sequence_stands() -> None:
-    """After any rewinding, cancelling and going on: it was told what is committed, and in that order."""
+    """After any rewinding, cancelling and continuing it has observed what is committed, in that order."""
     engine = Engine(target(), load_draft("toy", target()))
     drafter = engine.session.drafter  # type: ignore[attr-defined]
     assert isinstance(drafter, ToyDrafter)

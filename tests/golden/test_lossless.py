@@ -64,7 +64,7 @@ def check(
 
 
 class Primed(LearnedPolicy):
-    """What decides under auto, with nothing learned yet; its text begins with `said`, so there is something to copy."""
+    """The policy of auto with nothing learned; its text begins with `said`, so there is something to copy."""
 
     said_before: Sequence[int] = ()
 
@@ -79,7 +79,7 @@ def learned(backend: PlantedBackend) -> Primed:
 def check_auto(
     name: str, knobs: Knobs, seed: int, sampled: bool, policy: Primed, by_parent: bool = False
 ) -> list[StepEvent]:
-    """As `check`, decided by a policy that goes on learning from answer to answer, with changes to fixed and back."""
+    """As `check`, with a policy that keeps learning from answer to answer, and changes to "fixed" and back."""
     expected = plain(name, sampled)
     fixed, tree = knobs.replace(budget=9, p_min=0.1), knobs.replace(mode="tree", budget=20)
     changes: dict[int, Knobs] = {} if seed % 2 else {2: fixed, 4: knobs, 6: tree, 7: knobs.replace(from_text=False)}

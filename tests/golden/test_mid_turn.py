@@ -1,4 +1,4 @@
-"""Knobs changed while an answer is written: the answer stays the target's own, each step says what it ran with."""
+"""Knobs changed while an answer is written: the answer stays the target's own, and each step reports its knobs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_change_before_the_first_step_counts_for_it(engine: Engine) -> None:
 
 def test_stage_times_add_up_to_the_wall_time(engine: Engine) -> None:
     turn = answer(engine, Knobs(max_tokens=64), {})
-    # The middle one of the steps: any single one may be held up between its last stage and the look at the clock.
+    # The median of the steps: any single one may be delayed between its last stage and the reading of the clock.
     steps = [(piece.event.stages.total, piece.at) for piece in turn.pieces if isinstance(piece.event, StepEvent)]
     shares = [total / ((at - before) * 1e3) for (_, before), (total, at) in itertools.pairwise(steps)]
     assert len(shares) > 5

@@ -1,5 +1,5 @@
-"""MTP heads on the CPU: the reference's logits, a cache that stands where the sequence stands, a text that is the
-target's own, and refusals."""
+"""MTP heads on the CPU: the reference's logits, a cache that follows the sequence, the target's own text, and
+refusals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_pairs_and_chains_are_the_references() -> None:
     np.testing.assert_allclose(found, told["mtp_logits"], atol=1e-4)
     session = target().session(head())
     session.prefill(ids)
-    for _ in range(2):  # what a chain leaves in the cache is nothing to the next
+    for _ in range(2):  # a chain's rows in the cache do not affect the next chain
         chain = session.draft(int(told["anchor"]), 0)
         assert chain.shape == (8, 768)
         np.testing.assert_allclose(chain[:4], told["chain_logits"], atol=1e-4)
@@ -91,7 +91,7 @@ def test_what_a_head_lacks_is_the_targets(own: tuple[str, ...], without: tuple[s
     hidden = loaded.model.hidden(torch.from_numpy(of.hidden(IDS, [3])))[None]
     rows = [row @ output.T for row in mtp_forward(sizes, names, embedding, ids, ids * 0, hidden, 3)]
     np.testing.assert_allclose(loaded.teacher_forced(IDS, of.hidden(IDS, [3])), rows[0][0, :-1], atol=1e-4)
-    # A chain behind ten positions whose tokens are the true ones.
+    # A chain after ten positions whose tokens are the true ones.
     cache, now = loaded.model.new_state(), hidden[0, 9:10]
     with torch.inference_mode():
         loaded.model.remember(IDS[1:10], hidden[0, :9], 0, cache)
@@ -104,7 +104,7 @@ def test_what_a_head_lacks_is_the_targets(own: tuple[str, ...], without: tuple[s
 
 
 def settled(engine: Engine) -> None:
-    """What it proposes is what a fresh session proposes behind the same tokens."""
+    """It proposes what a fresh session proposes after the same tokens."""
     ids = engine.runner._committed
     fresh = target().session(head())
     fresh.prefill(ids)
@@ -143,7 +143,7 @@ def test_a_turn_is_drafted_again_as_it_was() -> None:
 
 
 class PlantedHead(CpuMtp):
-    """A head that knows the answer, down to a random depth and at random ranks; its cache is kept as ever."""
+    """A head that knows the answer, down to a random depth and at random ranks; its cache is kept as usual."""
 
     def __init__(self, answer: Sequence[int], seed: int) -> None:
         real = head()
@@ -181,14 +181,14 @@ def test_every_setting_gives_plain_decodings_tokens(sampled: bool, seeds: int) -
             Knobs(mode="tree"), Knobs(mode="chain", mtp_depth=8, budget=8), Knobs(mode="tree", budget=6, mtp_depth=2),
             Knobs(mode="tree", budget=40, mtp_depth=8, tree_width=3, chain_seed=True), Knobs(mode="tree", mtp_depth=1),
             Knobs(mode="tree", budget=12, mtp_depth=5, p_min=0.001, tree_temperature=0.5),
-            Knobs(),  # the last: how often it drafts goes by times, and each draft takes the head's next random numbers
+            Knobs(),  # last: measured times decide how often it drafts, and each draft uses further random numbers
         ):  # fmt: skip
             engine.reset()
             knobs = knobs.replace(ignore_eos=True, max_tokens=TOKENS, **(SAMPLED if sampled else {}))
             events = list(engine.generate(IDS, knobs))
             assert tuple(token for event in events for token in event.tokens) == plain(sampled), (seed, knobs)
             steps = [event for event in events if isinstance(event, StepEvent)]
-            if knobs.mode != "auto":  # which drafts from the text too, or not at all: it goes by times
+            if knobs.mode != "auto":  # by measured times, auto may draft from the text, or not at all
                 assert max(step.drafted_depth for step in steps) <= knobs.mtp_depth
                 accepted.update(step.accepted_depth for step in steps)
     assert set(accepted) >= {0, 1, 2, 3, 4}, accepted

@@ -38,7 +38,7 @@ def loaded(name: str) -> Target:
 
 
 def strict(name: str, margins: str, rows: int) -> int:
-    """How many of the first `rows` are compared: those before a token whose experts were chosen by a hair.
+    """How many of the first `rows` are compared: those before a token whose experts were chosen by a tiny margin.
 
     Nothing is excused in the files at hand; others may have such a token.
     """
@@ -65,7 +65,7 @@ def test_logits_and_hidden_states(name: str, packed: bool) -> None:
     clear = expected["gap"][0] > TOLERANCE
     assert rows < 40 or not clear or logits[-1].argmax() == expected["greedy"][0]
     hidden = found.hidden(expected["ids"], layers).reshape(40, len(layers), -1).swapaxes(0, 1)
-    # The reference's last layer is behind the final norm: what the logits are made of.
+    # The reference's last layer is after the final norm: what the logits are made of.
     assert differ(hidden[:-1, :rows], expected["hidden"][1:-1, :rows]) < TOLERANCE
 
 
@@ -143,7 +143,7 @@ def test_a_head_with_experts_in_a_file_of_its_own(name: str, fused: bool, beside
 
 
 def test_a_drafter_of_the_dense_sibling_is_noted() -> None:
-    """Its file says nothing that this target is not: the same width, depth and vocabulary."""
+    """Its file says nothing that this target contradicts: the same width, depth and vocabulary."""
     name, folder = "q3moe-Q8_0", other_targets("q3-dflash")[0]
     note = (
         "the drafter's name does not mention experts, which this target has: if it was made for a dense model, few "

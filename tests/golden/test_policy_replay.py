@@ -1,7 +1,8 @@
 """The policy's steps on recorded answers: those of an independent program, and the figures that it was built for.
 
 `data/policy/steps.npz` holds 20 answers of the demo pair to HumanEval prompts (10 greedy, 10 at temperature 0.8) with
-the drafts behind every position, and the steps that the specification's own program takes on them, for two cost curves.
+the drafts after every position, and the steps that an independent implementation of the policy takes on them, for two
+cost curves.
 """
 
 from __future__ import annotations

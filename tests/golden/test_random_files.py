@@ -21,7 +21,7 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 8)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_type_for_each_tensor(name: str, seed: int, tmp_path: Path) -> None:
-    """As floats the same numbers as in a file of floats; packed the same within rounding."""
+    """Unpacked weights are those of the file of floats; packed ones are the same within rounding."""
     written(name, drawn(seed, wide=True), seed, tmp_path / "a.gguf")
     mixed, floats, used = in_mixed_types(tmp_path / "a.gguf", seed)
     assert len(used) >= 6, used
@@ -37,7 +37,7 @@ def test_a_type_for_each_tensor(name: str, seed: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES[:2])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_mtp_heads(name: str, seed: int, tmp_path: Path) -> None:
-    """Against Hugging Face's layer: all pairs of a text, and a chain of four behind it."""
+    """Against Hugging Face's layer: all pairs of a text, and a chain of four after it."""
     of = drawn(seed)
     model = written(name, of, seed, tmp_path / "a.gguf")
     path = with_head(tmp_path / "a.gguf", tmp_path / "b.gguf", name, seed)
@@ -53,7 +53,7 @@ def test_random_mtp_heads(name: str, seed: int, tmp_path: Path) -> None:
     found = target.mtp_logits(ids)
     assert np.abs(found - head(model, beside, tokens, before)[1].numpy())[: rows - 1].max() < 2e-3
     if rows < len(ids):
-        return  # experts were chosen by a hair: what follows may differ
+        return  # experts were chosen by a tiny margin: what follows may differ
     session = target.session(load_draft("mtp", target))
     session.prefill(ids)
     chain, token, last = session.draft(7, 0)[:4], 7, hidden[-1]

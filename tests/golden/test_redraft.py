@@ -1,4 +1,4 @@
-"""Drafting again from an earlier position: the same as a session that has seen no more, and nothing is disturbed."""
+"""Drafting again from an earlier position: the same drafts as then, and the session is unchanged."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_turn_that_is_gone_is_refused() -> None:
 
 
 def test_scratch_runs() -> None:
-    """After other prompts the session stands where it stood: what comes next reads no more than it would have."""
+    """After other prompts the session is back at its position: the next turn reads no more than it would have."""
     engine, plain = Engine(*pair()), Engine(*pair())
     for one in (engine, plain):
         list(one.generate(PROMPT, KNOBS, keep=(30,)))

@@ -41,7 +41,7 @@ def test_random_configurations(name: str, seed: int, tmp_path: Path) -> None:
         expected = model(torch.tensor(ids[None]), use_cache=False).logits[0].numpy()
     ours = target.logits(ids)
     wrong = np.flatnonzero(np.abs(ours - expected).max(-1) >= 2e-3)
-    if len(wrong):  # excused behind a row whose experts were chosen by a hair, and counted
+    if len(wrong):  # excused, and counted, after a row whose experts were chosen by a tiny margin
         assert wrong[0] >= random_family.first_close(target, ids)
-        assert len(wrong) <= 30, f"{len(wrong)} rows of 150 differ behind row {wrong[0]}"
+        assert len(wrong) <= 30, f"{len(wrong)} rows of 150 differ after row {wrong[0]}"
     assert all(mixer.scaling for mixer in target.config.of(Attention))

@@ -1,5 +1,5 @@
-"""Conversations resume at once: what a session is about to lose is kept, found again by its tokens, and equals a fresh
-read, drafter included. On the CPU; tests/gpu/test_snapshots_card.py has the card's."""
+"""Conversations resume at once: state that a session is about to lose is kept, found again by its tokens, and equals
+that of a fresh read, drafter included. On the CPU; tests/gpu/test_snapshots_card.py is for cards."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def read(engine: Engine, ids: Sequence[int], keep: Sequence[int] = ()) -> tuple[
 
 
 def same(session: Session, fresh: Session, *, exact: bool = False) -> None:
-    """Two sessions say the same of what comes next, and so do their drafters."""
+    """Two sessions give the same next logits, and their drafters the same drafts."""
     assert session.length == fresh.length
     bound = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 2e-4}
     if session.capabilities is not None and session.capabilities.kind not in ("text", "mtp+text"):
@@ -74,7 +74,7 @@ def same(session: Session, fresh: Session, *, exact: bool = False) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_two_conversations_and_back(name: str, kind: str, rng: np.random.Generator) -> None:
-    """Each goes on with what it has said; only what is new is read, and the state equals a fresh read."""
+    """Each conversation goes on with its own text; only what is new is read, and the state equals a fresh read."""
     a, b, more = prompts(rng, 150, 100, 9)
     engine = Engine(loaded(name), drafted(name, kind), states=SnapshotStore(1 << 30, PAGE))
     fresh = Engine(loaded(name), drafted(name, kind), states=SnapshotStore(0))
@@ -131,7 +131,7 @@ def test_what_is_kept_already_is_not_copied_again(
 
 
 def test_a_restored_state_is_the_one_that_was_kept(rng: np.random.Generator) -> None:
-    """Bit for bit, where nothing is read behind it."""
+    """Bit for bit, where nothing is read after it."""
     (ids,) = prompts(rng, 130)
     engine, other = (Engine(loaded("tiny-F16.gguf"), drafted("tiny-F16.gguf", "dflash")) for _ in range(2))
     engine.session.prefill(ids)
@@ -183,7 +183,7 @@ def test_a_snapshot_that_does_not_fit_is_dropped_and_read_again(
     snapshots = engine.runner.snapshots
     page = next(snapshots.store.snapshots(snapshots.space)).pages[-1]
     monkeypatch.setattr(type(engine.session), "rows", lambda self, begin, end: page.tensors[:1])
-    LOG.addHandler(caplog.handler)  # also where a command line has begun a log of its own
+    LOG.addHandler(caplog.handler)  # also after a command line has set up the program's log
     reused, answer = read(engine, [*a, *said, 5])
     LOG.removeHandler(caplog.handler)
     assert reused == 0

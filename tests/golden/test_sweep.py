@@ -1,4 +1,4 @@
-"""Sweeps on the demo pair: what runs and in which order, what is left out, and that a conversation never notices."""
+"""Sweeps on the demo pair: what runs and in which order, what is left out, and that a conversation is not affected."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def answer(record: TurnRecord) -> tuple[int, ...]:
 
 
 def near_tie(record: TurnRecord, real: TurnRecord) -> str:
-    """Why a real run differs from its prediction, where a near-tie is why; fails where none is."""
+    """The near-tie that explains why a real run differs from its prediction; fails if there is none."""
     ours, theirs = answer(record), answer(real)
     if ours != theirs:
         at = next(n for n, (a, b) in enumerate(zip(ours, theirs)) if a != b)

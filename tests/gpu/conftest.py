@@ -1,4 +1,4 @@
-"""Kernel tests run in both engines; one that is not there skips, and says why."""
+"""Kernel tests run in both engines; tests of an engine that is missing are skipped with the reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def engine(request: pytest.FixtureRequest) -> engines.Engine:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """Numbers of this test: see support.seeds; the printed seed repeats them."""
+    """Random numbers of this test: see support.seeds; the printed seed repeats them."""
     seed = seeds.seed_of(request.node)
     print(f"seed {seed}")  # noqa: T201
     return np.random.default_rng(seed)
@@ -27,7 +27,7 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture(params=engines.ENGINES)
 def device_name(request: pytest.FixtureRequest) -> str:
-    """Whose device a whole session runs on: see support.device_pairs."""
+    """The device that a whole session runs on: see support.device_pairs."""
     reason = engines.missing(request.param)
     if reason is not None:
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""What a turn allocates is what is predicted: what lasts is there before it, chunks of prompts take what they say."""
+"""A turn allocates what is predicted: lasting memory exists before it, and prompt chunks take what they predict."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from support.emulated_device import EmulatedDevice
 from support.mtp_device import mtp_pair
 
 CONTEXT, PROMPT, WINDOW = 400, 300, 40
-HOST_BYTES = 8  # of a chunk's row: its token on its way to the device
+HOST_BYTES = 8  # per row of a chunk: its token, which is copied to the device
 Made = Callable[[dict[str, Any], Path], CudaSession]
 
 
@@ -78,12 +78,12 @@ def test_a_turn_takes_no_more_than_was_there(
     multiply = EmulatedDevice.multiply
 
     def by_the_library(*args: Any, **options: Any) -> None:
-        held.counting = False  # what stands in for the library converts its operands
+        held.counting = False  # the emulation of the library converts its operands
         multiply(*args, **options)
         held.counting = True
 
     monkeypatch.setattr(EmulatedDevice, "multiply", by_the_library)
-    make({"context": 8}, tmp_path)  # weights are there before
+    make({"context": 8}, tmp_path)  # loads the weights beforehand
     with held:
         session = make({"context": CONTEXT, "kv": CachePair.parse(kv), "rows": rows}, tmp_path)
         assert session.chunk_pass is not None

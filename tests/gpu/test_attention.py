@@ -1,4 +1,4 @@
-"""attention.cu against float64: preparation, split attention behind any context, the gated merge."""
+"""attention.cu against float64: preparation, split attention after any context, the gated merge."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LENGTHS = (0, 1, 63, 64, 65, 1000, 4097)
 def combine(
     engine: Engine, part: Split, state: npt.NDArray[np.void], projected: npt.NDArray[np.float32], node0: int = 0
 ) -> Floats:
-    """(rows, heads * head_dim) as the acts hold them; NaN in rows that were not written."""
+    """(rows, heads * head_dim) from the activation buffer; NaN in rows that were not written."""
     launch, heads = part.launch, part.launch.heads
     width = heads.heads * heads.head_dim
     groups = -(-width // 256)
@@ -75,7 +75,7 @@ def test_prepare(engine: Engine, rng: np.random.Generator, heads: HeadShape, len
     state = tree_state(parents, length)
     projected = projection(rng, heads, rows)
     q_norm, k_norm = rng.standard_normal((2, d)).astype(np.float32)
-    # Far out, memory for the slots around the pass has to do: a pointer as far before it gives them their numbers.
+    # At long contexts only the slots around the pass have memory; the pointer is moved back by the missing slots.
     first = length if heads.kv_heads == 1 else 0
     slots = length + node0 + rows + 1
     q = engine.poisoned((heads.kv_heads, rows, heads.group, d), np.float16)
@@ -248,8 +248,8 @@ LAYOUTS["q4_0/tq3_0"] = LAYOUTS["bf16"] = [(1, None), (24, None), (8, WarpLayout
     ],
 )
 def test_a_row_has_the_same_bits_at_every_width(engine: Engine, rng: np.random.Generator, kv: str, length: int) -> None:
-    """Also where the wider pass brings more live rows, more live splits and another layout; and where few blocks do
-    all, which then take a split's rows together."""
+    """Also where the wider pass has more live rows, more live splits and another layout; and with so few blocks that a
+    block takes all rows of a split together."""
     heads, slots, most = GROUPS[6], length + 64, max(width for width, _ in LAYOUTS[kv])
     kinds = CachePair.parse(kv)
     parents = chain_with_branches(most, rng)
@@ -292,7 +292,7 @@ def attended(
     projected: npt.NDArray[np.float32],
     node0: int = 0,
 ) -> Floats:
-    """attn_split and attn_combine of a pass over nodes node0.., of whose inputs the pass has its own: (rows, width)."""
+    """attn_split and attn_combine of a pass over nodes node0.., with that pass's inputs: (rows, width)."""
     rows, at = launch.rows, slice(node0, node0 + launch.rows)
     live = q[:, at].shape[1]
     own_q = np.full((q.shape[0], rows, *q.shape[2:]), np.nan, np.float16)
@@ -304,7 +304,7 @@ def attended(
 
 
 def chain_with_branches(n: int, rng: np.random.Generator) -> list[int]:
-    """A first chain, then nodes that hang anywhere: half of them go on from the node before."""
+    """A first chain, then nodes with random parents: half of them continue from the previous node."""
     spine = int(rng.integers(1, n + 1))
     hang = [node - 1 if rng.random() < 0.5 else int(rng.integers(node)) for node in range(spine, n)]
     return [*range(-1, spine - 1), *hang]
@@ -313,7 +313,7 @@ def chain_with_branches(n: int, rng: np.random.Generator) -> list[int]:
 def check_bits_of_single_steps(
     engine: Engine, rng: np.random.Generator, heads: HeadShape, parents: list[int], length: int, shared_limit: int
 ) -> None:
-    """Every node of the tree, in passes of any width, against a step of one row behind the node's committed path."""
+    """Every node of the tree, in passes of any width, against a step of one row after the node's committed path."""
     n = len(parents)
     slots = length + n + 64
     order = order_for(heads, slots, shared_limit)
@@ -333,10 +333,10 @@ def check_bits_of_single_steps(
             own[:, : len(slots_of)] = tree[:, slots_of]
         at = slice(node, node + 1)
         expected = attended(engine, one, [-1], len(slots_of) - 1, q[:, at], alone, projected[:, at])
-        np.testing.assert_array_equal(found[node], expected[0], f"node {node}, path {path}, behind {length}")
+        np.testing.assert_array_equal(found[node], expected[0], f"node {node}, path {path}, after {length}")
 
 
-# Each length under one limit, and at the border of a tile under each; with `full` all.
+# Each length under one limit of shared memory, those at a tile's border under each; with `full` all.
 @pytest.mark.parametrize(
     ("length", "shared_limit"),
     [
@@ -361,7 +361,7 @@ def test_a_tree_has_the_bits_of_single_steps(
 def test_the_largest_trees_have_the_bits_of_single_steps(
     engine: Engine, rng: np.random.Generator, length: int, shared_limit: int
 ) -> None:
-    """Of several passes and as deep as they are large: a node's own tiles are as many as there can be."""
+    """Trees of several passes, as deep as possible: a node has the largest number of tiles of its own."""
     parents = chain_with_branches(256, rng)
     check_bits_of_single_steps(engine, rng, HeadShape(64, 2, 1, 64), parents, length, shared_limit)
 

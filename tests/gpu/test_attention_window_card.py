@@ -37,7 +37,7 @@ def positions_of(parents: Sequence[int], length: int) -> np.ndarray:
 
 
 def windowed(view: Bools, parents: Sequence[int], length: int, rows: slice, window: AttentionWindow) -> Bools:
-    """What is left of a view of slots when each has the position of its node."""
+    """The view of slots under a window, where each slot has the position of its node."""
     positions = positions_of(parents, length)
     keys = np.concatenate([np.arange(length), positions])[: view.shape[1]]
     behind = positions[rows, None] - keys
@@ -126,7 +126,7 @@ def test_trees_leave_the_bits_of_single_steps(
 def test_prompts_and_steps_are_the_references(
     device_name: str, kv: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In passes, in chunks, in chunks whose rows come in parts, with a window between two kinds of pieces."""
+    """In passes, in chunks, and in several pieces whose chunks are read in parts."""
     session, window = session_of(device_name, kv), AttentionWindow(8, 3)
     one, ids = pair(device_name, GOLDEN), rng.integers(0, 700, 90).tolist()
     reference = one.target.session(one.draft, kv=CachePair.parse(kv))
@@ -151,7 +151,7 @@ def test_prompts_and_steps_are_the_references(
 
 
 def test_turns_through_a_runner(device_name: str, rng: np.random.Generator) -> None:
-    """Graphs with and without a window beside each other: all modes write the same under it, and it is said."""
+    """Graphs with and without a window in turn: all modes give the same text under it, and the reason mentions it."""
     session = session_of(device_name, file="tiny-F16.gguf")
     vocab = pair(device_name, "tiny-F16.gguf").target.config.vocab_size
     ids, answers = rng.integers(0, 700, 90).tolist(), dict[int, set[tuple[int, ...]]]()

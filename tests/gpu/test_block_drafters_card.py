@@ -1,5 +1,5 @@
-"""DFlash 2 and DSpark on a card, emulated and real: the reference's logits, scores by the token above, the tree of
-these scores, and a text that is plain decoding's."""
+"""DFlash 2 and DSpark on a card, emulated and real: logits and scores by the token above as in the reference, the tree
+of these scores, and the text of plain decoding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from support.planted_device import PlantedDevice
 VOCABULARY = 768
 KINDS = ("dflash2", "dspark")
 HIDDEN = 256  # of the golden target
-PAIR_TOLERANCE = 5e-2  # of scores by the token above: a selector multiplies what two roundings have left in its rows
+PAIR_TOLERANCE = 5e-2  # of scores by the token above: a selector multiplies two rounded factors
 SHAPES: list[tuple[str, dict[str, Any]]] = [
     ("dflash2", {}), ("dflash2", {"causal": (True, True), "sliding_window": 5}), ("dflash2", {"sliding_window": 5}),
     ("dflash2", {"embedding_scale": 2.0, "logit_scale": 0.5, "softcap": 3.0, "own_embedding": True, "own_head": True}),
@@ -161,7 +161,7 @@ FEW: list[dict[str, Value]] = [
 def test_trees_are_best_first_over_scores_by_the_token_above(
     device_name: str, tmp_path: Path, kind: str, ways: list[dict[str, Value]]
 ) -> None:
-    """What the card builds in a step is what the twin builds from what it proposes there. All ways give one text."""
+    """The card's tree is the one that the reference code builds from the same proposals. All modes give one text."""
     one = runner(block_pair(device_named(device_name), tmp_path, kind, half=False))
     expected, _ = answer(one, mode="ar")
     for way in ways:
@@ -194,7 +194,7 @@ def test_trees_are_best_first_over_scores_by_the_token_above(
 def test_draws_are_those_of_plain_decoding(
     device_name: str, tmp_path: Path, kind: str, ways: list[dict[str, Value]]
 ) -> None:
-    """With a p_min the confidence head is asked too."""
+    """With p_min the confidence head is used too."""
     one = runner(block_pair(device_named(device_name), tmp_path, kind, half=False))
     plain, _ = answer(one, 6, mode="ar", **SAMPLED)
     for way in ways:
@@ -261,7 +261,7 @@ def test_long_walks_leave_the_answer_as_it_is(tmp_path: Path, kind: str, deepest
     found, steps = answer(one, 28, mode="tree", budget=24, by_parent=False)
     assert found == plain
     assert max(step.accepted_depth for step in steps) >= deepest
-    # What the caches took in on the way is what they take in from a prompt.
+    # The caches hold after these steps what they hold after a prompt of the same tokens.
     fresh = pair.sessions()[0]
     ids = [*prompt()[:7], *found[:-1]]
     fresh.prefill(ids)

@@ -105,7 +105,7 @@ def tensors(session: CudaSession) -> list[torch.Tensor]:
 
 
 def test_what_is_unpacked_is_what_is_used(engine: Engine) -> None:
-    """Behind 3 positions of a cache with room for 500 only 3 are touched: a large context costs nothing by itself."""
+    """With 3 positions in a cache with room for 500, only 3 are touched: a large context costs nothing by itself."""
     kv, heads, slots, used = CachePair.parse("q8_0"), 2, 500, 3
     sizes = {"HEAD_DIM": 64, "ROTARY": 64, "GROUP": 1, "SPLIT_K": 1, "UNGATED": 1, **defines(kv)}
     rows = engine.array(np.zeros((heads, slots, kv.v.row_bytes(64)), np.uint8))
@@ -127,7 +127,7 @@ def test_a_tree_has_the_bits_of_single_steps(device_name: str, kv: str, monkeypa
     session.restore(None)
     expected = reference.prefill(ids)
     close(session.prefill(ids), expected, 0.2)
-    close(session.draft(5, 0), reference.draft(5, 0), 0.2)  # layers that see all of it keep it so too
+    close(session.draft(5, 0), reference.draft(5, 0), 0.2)  # its full-attention layers use this type
     exact = one.target.logits(ids)[-1]
     assert np.abs(expected - exact).max() > 0
     monkeypatch.setattr(cuda_session, "LEAST_ROWS", 1)  # prompts in chunks

@@ -1,4 +1,4 @@
-"""A target of attention alone goes back to any earlier position without a checkpoint, as far as its drafter does."""
+"""A target with only attention layers truncates to any earlier position without a checkpoint, if its drafter can."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_cut_sequence_is_a_shorter_one(
     session.prefill(ids)
     session.draft(7, 0)
     for length in (110, 80, 79, 30):
-        # A ring of 64 slots holds what a block of 16 behind so many positions sees.
+        # A ring of 64 slots holds what a block of 16 after so many positions sees.
         held = not sliding or length - WINDOW + 1 >= 120 + 16 - 64
         assert session.cut(length) == held
         if not held:
@@ -51,7 +51,7 @@ def test_a_cut_sequence_is_a_shorter_one(
         fresh.prefill(ids[:length])
         assert np.array_equal(session.draft(7, 0), fresh.draft(7, 0))
         assert np.array_equal(session.verify([3, 4], [-1, 0]), fresh.verify([3, 4], [-1, 0]))
-    if sliding:  # what was overwritten stays lost, however short the sequence is by now
+    if sliding:  # overwritten slots stay lost, even if the sequence is shorter now
         assert not session.cut(80)
 
 

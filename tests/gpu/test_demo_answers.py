@@ -1,4 +1,4 @@
-"""The demo pair on a card: logits beside the reference's, answers that no way of drafting changes, second turns."""
+"""The demo pair on a card: logits against the reference, answers that drafting does not change, second turns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dflash_core.knobs import Value
 from support import demo_card, on_device
 from support.compare import generated
 
-# Of logits where activations are f16. Keys and values are halves as well: 1 in 590 rows reaches 0.021, the next 0.015.
+# Of logits with f16 activations. Keys and values are halves as well: 1 in 590 rows reaches 0.021, the next 0.015.
 TOLERANCE = 2.2e-2
 PROMPTS, TOKENS = 40, 128
 LARGE = (64, 65, 100, 200, 256)
@@ -41,7 +41,7 @@ def half(request: pytest.FixtureRequest) -> bool:
 
 @cache
 def exact_logits(count: int) -> tuple[list[list[int]], npt.NDArray[np.float32]]:
-    """Held-out texts, and what the reference says of them."""
+    """Held-out texts, and the reference's logits for them."""
     texts = held_out(demo_card.reference(), count)
     return texts, np.concatenate([demo_card.reference().logits(ids) for ids in texts])
 
@@ -91,7 +91,7 @@ def test_the_public_interface_is_the_references() -> None:
 @pytest.mark.parametrize("count", [12, pytest.param(PROMPTS, marks=pytest.mark.full)])
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
 def test_no_way_of_drafting_changes_an_answer(half: bool, sampled: bool, count: int, rng: np.random.Generator) -> None:
-    """Token for token, behind the stop token too, where the demo target never learned anything and ties are near."""
+    """Token for token, also after the stop token: there the demo target was never trained and near-ties are common."""
     engine = demo_card.engine(half)
     budgets = rng.permutation(np.arange(1, 64))[:PROMPTS]
     for place, ids in enumerate(demo_card.prompts(count)):
@@ -109,7 +109,7 @@ def test_no_way_of_drafting_changes_an_answer(half: bool, sampled: bool, count: 
 
 
 def turn(engine: Engine, ids: tuple[int, ...], kind: str) -> list[int]:
-    """An answer that ends in a way of its own; its tokens."""
+    """The tokens of an answer that is ended in one of several ways."""
     knobs = Knobs(mode="tree", budget=22, temperature=0, max_tokens=30 if kind == "max tokens" else 300)
     knobs = knobs.replace(ignore_eos=kind in ("context full", "cancelled", "closed"))
     tokens: list[int] = []
@@ -167,7 +167,7 @@ def product(session: CudaSession, projection: Projection, x: torch.Tensor) -> to
 
 
 def test_linear_layers_are_the_same_bits_at_every_width(half: bool) -> None:
-    """A row of a matmul is what it is alone: AR and verify share it."""
+    """A row of a matmul has the same bits as alone, so plain decoding and verification agree."""
     session = demo_card.engine(half).session
     assert isinstance(session, CudaSession)
     generator = torch.Generator().manual_seed(1)

@@ -1,4 +1,4 @@
-"""draft.cu against float64: context taken in, a block's queries and keys, its attention as models/dflash.py has it."""
+"""draft.cu against float64: context added to caches, a block's queries and keys, attention as in models/dflash.py."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_gather(engine: Engine, rng: np.random.Generator, width: int) -> None:
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("cached", [0, 700, 262_100])
 def test_update(engine: Engine, rng: np.random.Generator, layers: int, cached: int) -> None:
-    """Into rings of different sizes, one of them smaller than what is waiting: the last row of a slot has it."""
+    """Into rings of different sizes, one of them smaller than the pending rows: a slot keeps the last row written."""
     rows, row0, d, kv_heads = 8, 8 * int(rng.integers(0, 2)), HEADS.head_dim, 2
     waiting = int(rng.integers(1, 20))
     live = min(max(waiting - row0, 0), rows)
@@ -177,7 +177,7 @@ def test_block_attention(
     block = int(rng.choice([16, 11]))
     view = block_view(length, block, window=window, causal=causal, draft_window=draft_window)
     order = dataclasses.replace(ORDER, splits=int(rng.choice([1, 4, 17])))
-    # Tiles that no row sees are not read: NaN below them, and behind the block.
+    # Tiles that no row sees are not read: NaN below them, and after the block.
     first = int(view.any(axis=0).argmax()) // order.tile * order.tile
     cache = Cache.random(rng, HEADS, length + block, length + 64, first)
     q = queries(rng, HEADS, rows, block)

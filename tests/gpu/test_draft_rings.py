@@ -1,4 +1,4 @@
-"""The drafter's rings: what is drafted is what caches of all positions give, however far a sequence was taken back."""
+"""The drafter's rings: drafts equal those with caches of all positions, wherever a sequence was truncated to."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_prompts_steps_and_cuts(
 
 
 def test_a_cut_without_its_rows_would_be_seen(make: Make, rng: np.random.Generator) -> None:
-    """What a checkpoint has of the rings counts: without it drafts behind a cut are others."""
+    """A checkpoint must hold the rings: without them, drafts after a cut differ."""
     ours, whole = make(40), make(0)
     tokens, later = ids(rng, 60), ids(rng, 120)
     for session in (ours, whole):
@@ -121,7 +121,7 @@ def run(session: CudaSession, mode: str, tokens: int) -> list[int]:
 def test_an_answer_is_drafted_again_from_any_position(
     make: Make, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Answers of more positions than a ring has, drafted and plain; also behind an answer that came before."""
+    """Answers of more positions than a ring has, drafted and plain; also after an answer that came before."""
     monkeypatch.setattr(DFlash, "most_pending", 40)
     prompt = ids(rng, 70)
     starts: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Where answers begin, end and break off: a session of the CUDA backend at the edges of what it is asked for.
+"""Where answers begin, end and break off: a session of the CUDA backend in edge cases.
 
 Emulated, with planted drafts where walks are to be long. Expected tokens: plain decoding's on the same device.
 """
@@ -59,12 +59,12 @@ def answer(run: Runner, ids: tuple[int, ...] = IDS, **knobs: Value) -> tuple[lis
 
 @functools.cache
 def plain(count: int = 60, ids: tuple[int, ...] = IDS) -> tuple[int, ...]:
-    """What plain decoding says."""
+    """The tokens of plain decoding."""
     return tuple(answer(runner(fresh()), ids, mode="ar", max_tokens=count)[0])
 
 
 def goes_on_rightly(run: Runner, said: tuple[int, ...]) -> None:
-    """The state is that of `said`, and a turn behind it is that of a fresh prompt."""
+    """The state is that of `said`, and a turn after it is that of a fresh prompt."""
     assert tuple(run._committed) == said
     assert run.backend.length == len(said)
     follow = (*said, 5, 6)
@@ -75,7 +75,7 @@ def goes_on_rightly(run: Runner, said: tuple[int, ...]) -> None:
 
 
 def dealt(name: str, values: tuple[int, ...]) -> pytest.MarkDecorator:
-    """`name` and `ranks`: each value with one kind of walk in turn; with `full` with both."""
+    """Parameters `name` and `ranks`: each value with one kind of walk, in turn; with `full` with both."""
     cases = [
         pytest.param(value, ranks, id=f"{value}-{kind}", marks=() if (at + turn) % 2 == 0 else pytest.mark.full)
         for at, value in enumerate(values)
@@ -97,7 +97,7 @@ def test_a_prompt_that_leaves_room_for_one_token() -> None:
     tokens, events = answer(run)
     assert (tuple(tokens), [event.stop for event in events]) == (plain()[:1], ["context full"])
     assert run.backend.length == len(IDS)
-    # The whole prompt is there, so its last token runs again for its logits.
+    # The whole prompt is committed already, so its last token runs again for its logits.
     assert answer(run)[0] == tokens
 
 
@@ -139,7 +139,7 @@ def test_a_stop_token_anywhere_in_a_walk(at: int) -> None:
     + [pytest.param(*one, marks=pytest.mark.full) for one in (("close", 2), ("cancel", 3))],
 )
 def test_given_up_between_events(after: int, way: str) -> None:
-    """After the first token, before any step too; what was under way is committed."""
+    """Also after the first token, before any step; the step under way is committed."""
     run = runner(planted(FILE, plain(), AROUND)[0])
     events, found = run.generate(IDS, Knobs(mode="tree", budget=15, temperature=0, max_tokens=60)), list[Event]()
     for event in events:
@@ -231,7 +231,7 @@ def test_random_sampling_equals_the_references(seed: int) -> None:
 
 
 def test_an_edited_prompt_goes_back_to_a_checkpoint() -> None:
-    """What the two prompts share is reused; keys, states and the drafter's cache are those of a fresh sequence."""
+    """The shared part of the prompts is reused; keys, states and the drafter's cache are those of a fresh sequence."""
     run, ids = runner(fresh()), prompt()[:30]
     list(run.generate(ids, Knobs(mode="tree", budget=7, temperature=0, max_tokens=5), keep=(20,)))
     edited = (*ids[:20], 9, 8, 7)
@@ -321,7 +321,7 @@ def test_numbers_that_are_not_finite_end_one_turn(way: str, monkeypatch: pytest.
 
 
 def test_a_drafter_without_any_number_ends_one_turn() -> None:
-    """No candidate has an id then; what stands in its place must be a token all the same."""
+    """No candidate has an id then; the value in its place must still be a valid token."""
     session = fresh()
     run, weights = runner(session), session.draft_weights.weights.output_norm
     right = weights.clone()
@@ -335,7 +335,7 @@ def test_a_drafter_without_any_number_ends_one_turn() -> None:
 
 
 def test_a_turn_that_breaks_off_leaves_nothing_to_the_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host's copy of the state is then as old as the turn: it must not hand on more rows than wait."""
+    """The host's copy of the state then dates from the start of the turn: no more rows than are pending may be used."""
     monkeypatch.setattr(DFlash, "most_pending", 72)
     session = fresh()
     run, waited = runner(session), list[int]()
@@ -407,11 +407,11 @@ def test_more_candidates_than_a_card_keeps() -> None:
         session.decoder(Knobs(tree_width=9), frozenset(), 192)
     decoder = session.decoder(Knobs(tree_width=3), frozenset(), 192)
     decoder.take(Knobs(tree_width=20))
-    assert decoder.knobs.tree_width == 8  # and so its events say
+    assert decoder.knobs.tree_width == 8  # its events report this value too
 
 
 def test_the_largest_budget_says_what_it_is() -> None:
-    """A tree's masks hold 256 nodes with the root: 256 drafts are 255."""
+    """A tree's masks hold 256 nodes with the root, so a budget of 256 becomes 255."""
     session = fresh()
     decoder = session.decoder(Knobs(mode="tree", budget=256), frozenset(), 192)
     assert decoder.knobs.budget == 255

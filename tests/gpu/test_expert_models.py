@@ -23,7 +23,7 @@ from support.bits import Plain, check_walk
 from support.device_pairs import TOLERANCE, device_named, pair_of
 from support.golden import golden, reference
 
-SMALLEST_MARGIN = 2e-4  # between the last expert that is taken and the next: nearer ones may change places in halves
+SMALLEST_MARGIN = 2e-4  # between the last chosen expert and the next: with a smaller one, halves may change the choice
 CONTEXT = 640
 MODELS = [
     "q35moe-F16.gguf",

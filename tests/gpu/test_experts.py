@@ -64,12 +64,12 @@ def test_scores_have_one_order_at_every_width(
     assert np.array_equal(score(engine, x[:1], weight, gate, 1, 1), found[:1])
     assert np.array_equal(score(engine, x[:5], weight, gate, 5, 5), found[:5])
     assert np.array_equal(score(engine, x, weight, None, 19, 8), found[:, :-1])
-    assert np.isnan(score(engine, x, weight, gate, 10, 8)[10:]).all()  # rows that are not live are left alone
+    assert np.isnan(score(engine, x, weight, gate, 10, 8)[10:]).all()  # rows that are not live are not written
 
 
 @dataclass
 class Routed:
-    """What `route` left of a pass."""
+    """The results of `route` for a pass."""
 
     work: Any
     weights: Any
@@ -211,7 +211,7 @@ def multiply_out(engine: Engine, of: Layer, inner: Float32, routed: Routed, way:
 
 
 def seen(x: Float32, name: str, product: ExpertProduct) -> Float64:
-    """What a product by a matrix of this type makes of activations."""
+    """Activations as a product with a matrix of this type rounds them."""
     if product.rounding.half or tile_type(name).half_activations:
         return seen_f16(x)
     return seen_q8(x, plane_bits(product.shapes, product.rounding), 1)
@@ -303,7 +303,7 @@ def test_down_of_silu_gate_times_up(
         kind = int(rank >= 2)
         inputs = x[rank, row, : (width, shared)[kind]][None].astype(np.float32)
         expected = of.dense[kind][0][expert] @ seen(inputs, (own, of_all)[kind], of.product)[0] * weights[rank, row]
-        # How silu rounds decides now and then which integer an input becomes.
+        # The rounding of silu may change the integer that an input becomes.
         assert np.abs(widest[rank, row, :80] - expected).max() < 1e-2 * np.abs(expected).max()
     for rows in (1, 6):
         narrow = multiply_out(

@@ -1,4 +1,4 @@
-"""Real faults on a real card, each in a process of its own: what is said, and what still works afterwards."""
+"""Real faults on a real card, each in a process of its own: the message, and what still works afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.compare import generated
 pytestmark = pytest.mark.skipif(on_device.missing() is not None, reason=on_device.missing() or "")
 
 ASK = (sys.executable, "-m", "dflash_tui", "--demo", "ask", "hi", "--set", "temperature=0", "--set", "max_tokens=40")
-# A pointer that leads nowhere, in the middle of an engine's life.
+# An invalid pointer, while an engine is in use.
 FAULT = """
 import numpy as np
 from dflash_core import Engine, Knobs, load_draft, load_target
@@ -54,7 +54,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def fill_up(engine: Engine) -> list[torch.Tensor]:
-    """Hold all that torch has left for the engine's stream, and let it have no more."""
+    """Take all memory that torch has left for the engine's stream, and let it allocate no more."""
     session = engine.session
     assert isinstance(session, CudaSession)
     held: list[torch.Tensor] = []
@@ -93,7 +93,7 @@ def test_a_card_that_is_full_in_mid_turn_fails_that_turn_only() -> None:
 def test_a_kernel_that_fails_is_named_and_asks_for_a_reload() -> None:
     found = run(sys.executable, "-c", FAULT)
     first, second = found.stdout.splitlines()
-    # What was launched last when the error turned up: the kernel, or what came behind it.
+    # The last launch when the error was noticed: that of the kernel, or a later one.
     assert re.match(r"True the GPU gave up in (.*, after )?(features_taken|step \(\d+,\)).* \(", first), first
     assert first == second
     assert first.endswith("reload the engine")

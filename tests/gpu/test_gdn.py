@@ -78,7 +78,7 @@ class Projected:
 
 @dataclass(frozen=True)
 class Cut:
-    """How states are cut into blocks: as `card` wants it, or in lanes of `columns` and blocks of `warps`."""
+    """How states are divided into blocks: as for `card`, or in lanes of `columns` and blocks of `warps`."""
 
     card: Card = HOPPER
     columns: int = 0
@@ -158,7 +158,7 @@ class Layer:
 
 
 def flush(layers: Sequence[Layer], pending: Sequence[int], parity: int, *, cut: Cut = Cut(), **state: int) -> None:
-    """gdn_flush over layers of one shape, whose memory it wants side by side."""
+    """gdn_flush over layers of one shape; it needs their memory side by side."""
     first = layers[0]
     engine, launch = first.engine, cut.launch(first.shape, 1)
     step = tree_state([-1], 1000, pending=len(pending), parity=parity, **state)
@@ -217,7 +217,7 @@ def test_a_tree_is_the_recurrence_along_each_of_its_paths(
     own = [node.decay - (nodes[parent].decay if parent >= 0 else 0) for node, parent in zip(nodes, parents)]
     np.testing.assert_allclose(m["decay"][parity, :, :n], np.exp(np.stack(own, 1)), rtol=1e-5)
     np.testing.assert_allclose(m["inputs"][:n], oracles.planes_sum(projected.qkv), atol=3e-6)
-    # Nothing was pending: the committed state stands. And no row behind the tree's was touched.
+    # Nothing was pending: the committed state stands. And no row after the tree's was touched.
     np.testing.assert_array_equal(m["s"], state.s.astype(np.float32))
     np.testing.assert_array_equal(m["conv"], state.conv.astype(np.float32))
     for rest in (m["k"][parity, :, n:], m["k"][1 - parity], m["u"][:, n:], m["inputs"][n:], m["decay"][1 - parity]):
@@ -343,7 +343,7 @@ def equal(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
 
 
 def bushy(n: int, rng: np.random.Generator) -> list[int]:
-    """Complete binary below a short chain, numbered at random as far as parents come first: every level is kept."""
+    """A complete binary tree below a short chain, numbered at random with parents first: every level is kept."""
     parents = [-1, 0, 1][:n]
     open_nodes = [2, 2]
     while len(parents) < n:
@@ -354,7 +354,7 @@ def bushy(n: int, rng: np.random.Generator) -> list[int]:
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8, 13, 24, 40, 64])
 def test_a_tree_is_decoding_its_paths_one_by_one(engine: Engine, rng: np.random.Generator, n: int) -> None:
-    """Bit for bit, outputs and committed states: whatever the tree, the width and how the states are cut."""
+    """Bit for bit, outputs and committed states: for any tree, width and division of the states."""
     weights = DeltaWeights.random(rng, *SMALL)
     state = DeltaState.random(rng, weights)
     projected = Projected.random(rng, weights, n)

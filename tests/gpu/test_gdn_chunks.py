@@ -31,7 +31,7 @@ def test_chunks_are_the_recurrence(engine: Engine, rng: np.random.Generator, n: 
     shape = DeltaShape.of(1, 3, DIM, DIM, oracles.TAPS)
     launch = ScanLaunch.of(shape, limit)
     assert launch is not None
-    chunks = -(-n // PASS_ROWS) + 1  # one that nobody may touch
+    chunks = -(-n // PASS_ROWS) + 1  # one more, which must not be touched
     padded, live = chunks * PASS_ROWS, (chunks - 1) * PASS_ROWS
     qkv = np.full((padded, weights.channels), np.nan, np.float32)
     gates = np.full((padded, 6), np.nan, np.float32)

@@ -1,4 +1,4 @@
-"""gdn_order: every node of a pass once, from its parent's state, with no more levels than are paid for."""
+"""gdn_order: every node of a pass is visited once, from its parent's state, within the levels that there are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NONE, LEAF, INNER, REPLAY = 255, 0, 1, 2
 
 
 def order(engine: Engine, parents: Sequence[int], node0: int, rows: int, stop: int = 0) -> np.ndarray:
-    """(1 + visits, 4): node, load, keep, kind of each visit; poison behind the last."""
+    """(1 + visits, 4): node, load, keep, kind of each visit; poison after the last."""
     out = engine.poisoned(ORDER_INTS, np.uint32)
     arguments = [engine.array(tree_state(parents, 1000, stop=stop)), np.int32(node0), np.int32(rows), out]
     engine.kernel("gdn_order.cu", "gdn_order", DeltaShape(1, 1).defines)(1, MAX_NODES, arguments)

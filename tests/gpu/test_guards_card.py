@@ -35,8 +35,8 @@ pytestmark = [
 
 @dataclass
 class Script:
-    """A guard that knows from `since` tokens on of a halt at `at`, where it says `tokens`, ends the answer (no token),
-    or has thought better of it (None)."""
+    """A guard that decides after `since` tokens on a halt at token `at`. There it inserts `tokens`, or ends the answer
+    if there are none; with None it withdraws the halt before."""
 
     since: int
     at: int
@@ -99,14 +99,14 @@ def test_a_halt_in_mid_walk_is_exact(at: int, ranks: list[int], said: tuple[int,
 
 
 def test_a_halt_that_comes_up_while_steps_are_under_way() -> None:
-    """Seen with token 17, when a step of 16 is queued that knows nothing of it."""
+    """Decided with token 17, when another step of 16 is already queued."""
     expected = plain(36, (90,), max_tokens=39)
     tokens, _ = answer(runner(planted(FILE, expected, SPINE)[0]), Script(2, 36, (90,)), max_tokens=39)
     assert tokens == expected
 
 
 def test_a_halt_that_is_taken_back() -> None:
-    """The card may have halted by then: the answer goes on as if nothing had been."""
+    """The card may have halted by then: the answer goes on as if it had not."""
     expected = plain(25, (90,))[:25]
     for since, at in ((0, 2), (0, 17), (2, 22)):
         session = planted(FILE, expected, SPINE)[0]

@@ -128,7 +128,7 @@ def test_text_that_was_said_before_is_taken_from_there(sampled: bool) -> None:
 
 
 class Talking(FixedPolicy):
-    """The knobs decide, and why is said in other words at every step."""
+    """The knobs decide, and the reason is worded differently at every step."""
 
     said_so_far = 0
 
@@ -157,7 +157,7 @@ def test_a_card_is_told_what_changed_and_not_why(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.emulator
 def test_a_text_that_grows_and_is_cut_is_on_the_device_as_it_is_here() -> None:
-    """By what was added, where that is little and nothing was taken away; else all of it."""
+    """Only what was added is copied, if that is little and nothing was removed; else all of it."""
     device = EmulatedDevice()
     there, here = DeviceText(1000, device), TextTable()
     rng = np.random.default_rng(3)
@@ -176,7 +176,7 @@ def test_a_text_that_grows_and_is_cut_is_on_the_device_as_it_is_here() -> None:
 
 
 def _step(rows: int, taken: int, mode: str = "tree") -> StepEvent:
-    """A step of a chain that brought `taken` tokens, of a drafter that says each is right with p = 0.7."""
+    """A chain step that brought `taken` tokens, by a drafter that states p = 0.7 for each."""
     count = rows if mode == "tree" else 1
     tokens = tuple(range(count))
     values = tuple(0.7**node for node in range(BUILT + 1))

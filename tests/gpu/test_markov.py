@@ -49,7 +49,7 @@ SHAPES = [
 
 
 def table(rng: np.random.Generator, kind: str, rows: int, rank: int) -> np.ndarray:
-    """Of products that count beside the logits, and do not drown them."""
+    """Weights whose products are of the same size as the logits."""
     if kind in ("F32", "F16", "BF16"):
         return stored((rng.standard_normal((rows, rank)) * 1.5 / rank**0.25).astype(np.float32), kind)
     return random_blocks(rng, kind, rows, rank)
@@ -146,7 +146,7 @@ def test_candidates_and_scores_are_the_formulas(engine: Engine, rng: np.random.G
         rows = [case.row_of(token) for token in case.ids[depth, :most]]
         assert len(set(rows)) == most
         assert (case.ids[depth, most:] == -1).all()
-        assert biased[rows].min() >= np.sort(biased)[-most] - near, "the best behind the path's last token"
+        assert biased[rows].min() >= np.sort(biased)[-most] - near, "the best after the path's last token"
         above = int(case.path[depth])
         assert biased[case.row_of(above)] >= biased.max() - near
         marginal = case.log_softmax(depth)[rows]

@@ -52,7 +52,7 @@ def runner(pair: MtpPair) -> Runner:
 
 
 def close_chains(ours: Session, theirs: Session, root: int) -> None:
-    """Chains of both are the same, up to where two tokens are about as likely: behind it they are of other tokens."""
+    """Both chains are the same up to a near-tie of two tokens; after it they may differ."""
     found, expected = ours.draft(root, 0), theirs.draft(root, 0)
     best = np.sort(expected, axis=-1)
     unclear = np.flatnonzero(best[:, -1] - best[:, -2] < 2 * TOLERANCE)
@@ -67,7 +67,7 @@ def test_chains_are_the_references(device_name: str) -> None:
     told = np.load(HEAD.with_suffix(".npz"))
     ours = mtp_pair(device_name).sessions()[0]
     ours.prefill(told["ids"].tolist())
-    for _ in range(2):  # what a chain leaves in the cache is nothing to the next
+    for _ in range(2):  # a chain's rows in the cache do not affect the next chain
         chain = ours.draft(int(told["anchor"]), 0)
         assert chain.shape == (8, 768)
         close(chain[:4], told["chain_logits"])

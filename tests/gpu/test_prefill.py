@@ -43,7 +43,7 @@ def caches(session: CudaSession) -> list[KVCache]:
 
 
 def compare_what_follows(ours: CudaSession, reference: Session, rng: np.random.Generator) -> None:
-    """A draft and a tree behind the same committed tokens."""
+    """A draft and a tree after the same committed tokens."""
     assert ours.length == reference.length
     close(ours.draft(7, 0), reference.draft(7, 0), TOLERANCE)
     parents, tokens = random_parents(9, rng), random_prompt(rng, 9)
@@ -144,7 +144,7 @@ def test_a_first_prompt_given_up_leaves_an_empty_sequence(device_name: str, rng:
 def test_a_chunk_that_finds_no_room_is_halved(
     device_name: str, rng: np.random.Generator, before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library finds no memory for more than 100 rows, in the last layer of attention: nothing of them is left."""
+    """The library runs out of memory for more than 100 rows, in the last attention layer: nothing of them stays."""
     ours, reference = pair(device_name, "tiny-Q4_K_M.gguf").sessions()
     whole, tried = attention.scaled_dot_product_attention, list[int]()
 
@@ -180,7 +180,7 @@ def test_a_chunk_that_finds_no_room_is_halved(
 def test_a_turn_begins_with_chunks_that_fit(
     device_name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is asked of the allocator: as many rows as what is free has room for, the logits the same."""
+    """Decided before anything is allocated: as many rows as fit in the free memory, with the same logits."""
     one = pair(device_name, "tiny-F16.gguf")
     session = CudaSession(one.device_target, context=300)
     assert session.chunk_pass is not None

@@ -117,7 +117,8 @@ def test_the_breakdown_counts_what_a_session_holds(engine: Engine, drafted: bool
 
 
 def test_smaller_chunks_of_prompts_rather_than_no_load(card: EmulatedCard) -> None:
-    """A load takes what the plan says, says so in a line, and refuses what does not fit with the smallest either."""
+    """A load takes as many rows as the plan, notes a smaller number in a line, and refuses what does not fit with the
+    smallest either."""
     opened = open_target(TARGET, "cuda", card=HALF)
     draft = open_draft(DRAFT, opened)
     found, setup = opened.reckoner(draft), Setup(4096)
@@ -127,7 +128,7 @@ def test_smaller_chunks_of_prompts_rather_than_no_load(card: EmulatedCard) -> No
     held = 0
 
     def put(free: int) -> None:
-        """So many bytes for all of it; the driver has its own by now."""
+        """Simulate a card with `free` bytes for all of it; the driver has taken its share by now."""
         card.runtime.memory = lambda: (free - held - context_bytes(opened.machine.processors), 80 << 30)
 
     put(ways[256] - 1)
@@ -167,7 +168,7 @@ def test_the_weights_are_those_of_the_breakdown(engine: Engine) -> None:
 
 
 def test_a_cache_that_cannot_be_kept_is_said(card: EmulatedCard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every start takes its time then, and nobody would know why."""
+    """Every start is slow then, so the reason must be shown."""
     monkeypatch.setattr(CudaSession, "prepare", lambda self, progress: None)
     assert not any("kept" in note for note in load_pair(TARGET, DRAFT, "cuda", context_length=CONTEXT).notes)
     card.programs.cache.note = "compiled kernels cannot be kept in /nowhere (read-only); every start compiles them"
@@ -210,7 +211,7 @@ def test_the_app_says_what_the_card_keeps(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_step_times_need_room(engine: Engine) -> None:
-    """The deepest case would otherwise write far behind the keys and values that there is room for."""
+    """The deepest case would otherwise write far past the memory for keys and values."""
     with pytest.raises(UnsupportedError, match=r"up to 32,768, .* a context of 300, expected 33,280; take another"):
         StepBench(engine)
 

@@ -68,7 +68,7 @@ def check_trees(
     shapes: Sequence[Shape] = SHAPES,
     every: int = 1,
 ) -> None:
-    """Random tokens behind a prompt of `begin`, walked by trees of each shape."""
+    """Random tokens after a prompt of `begin`, walked by trees of each shape."""
     ids = rng.integers(0, vocab, begin + positions).tolist()
     plain = Plain.of(session, ids[:begin], ids[begin:], every)
     for shape in shapes:
@@ -109,7 +109,7 @@ def test_a_model_of_attention_alone(
 
 @dataclass(frozen=True)
 class Answer:
-    """A turn's tokens, what is held behind it, the logits after its last token."""
+    """A turn's tokens, the digest of the session after it, and the logits after its last token."""
 
     tokens: list[int]
     held: str

@@ -88,7 +88,7 @@ BESIDE_TOP_K = {
 
 @pytest.mark.parametrize("name", BESIDE_TOP_K)
 def test_a_front_decides_without_the_row(engine: Engine, rng: np.random.Generator, name: str) -> None:
-    """`sample` finds no number but in penalised tokens, and would draw nothing if it had to look at a row again."""
+    """All logits but those of penalised tokens are NaN for `sample`, so it would draw nothing if it read the row."""
     vocab, rows = 248_320 if engine.real else 9001, 3
     tree = Tree((3, 8, 9), (-1, 0, 1), (0, 1, 2), (0.0,) * 3, (0.0,) * 3)
     again = 0
@@ -105,13 +105,13 @@ def test_a_front_decides_without_the_row(engine: Engine, rng: np.random.Generato
         again += looked_again.sum()
         expected = expected_draws(tree, knobs, logits, answer, 9)
         assert np.where(looked_again, expected, found).tolist() == expected
-    assert again <= 1  # rounding leaves open one row in ten thousand
+    assert again <= 1  # rounding leaves one row in ten thousand undecided
 
 
 @pytest.mark.parametrize("top_k", [1, 40, 512])
 @pytest.mark.parametrize("penalised", [False, True])
 def test_a_list_decides_without_the_row(engine: Engine, rng: np.random.Generator, top_k: int, penalised: bool) -> None:
-    """Every block of tokens that cannot hold one of the best is made of what is not a number."""
+    """Every block of tokens that cannot contain one of the best is NaN."""
     vocab = 248_320 if engine.real else 30_000
     tree = Tree((3,), (-1,), (0,), (0.0,), (0.0,))
     for scale in 1e-4, 1.0, 1e4:
@@ -137,7 +137,7 @@ def test_a_list_decides_without_the_row(engine: Engine, rng: np.random.Generator
 def test_penalties_of_the_best_tokens(
     engine: Engine, rng: np.random.Generator, truncation: dict[str, Value], presence: float
 ) -> None:
-    """What would be drawn first is penalised: it counts where its new value stands, and nowhere else."""
+    """The best tokens are penalised: each must count with its new value only."""
     vocab, best = 9001, 120
     tree = Tree((3,), (-1,), (0,), (0.0,), (0.0,))
     logits = rng.standard_normal((1, vocab + BEHIND)).astype(np.float32) / 4
@@ -151,7 +151,7 @@ def test_penalties_of_the_best_tokens(
 
 
 def test_fronts_hold_few_tokens(engine: Engine, rng: np.random.Generator) -> None:
-    """A record is harder to beat the more there are: about ln(tokens) of them."""
+    """A front is a list of records, each harder to beat than the last: about ln(tokens) of them."""
     vocab = 248_320 if engine.real else 20_000
     tree = Tree((3,), (-1,), (0,), (0.0,), (0.0,))
     for scale in 0.01, 1.0, 5.0:

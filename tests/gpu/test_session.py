@@ -153,7 +153,7 @@ def test_a_step_tells_what_the_reference_tells(device_name: str) -> None:
 
 
 def after(runner: Runner, ids: tuple[int, ...]) -> Iterator[int]:
-    """A second turn behind whatever the first one left."""
+    """A second turn after whatever the first one left."""
     yield from answer(runner, ids, mode="tree", budget=7, max_tokens=5)[0]
 
 

@@ -1,4 +1,4 @@
-"""A card's sequence as a snapshot, and back: the bits of the sequence that it was, drafter and rings included."""
+"""A card's sequence to a snapshot and back: the same bits, drafter and rings included."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def taken(session: CudaSession, ids: Sequence[int]) -> Snapshot:
-    """In memory that is page-locked, as behind a turn, where there is a card."""
+    """Copies in page-locked memory, as after a turn, where there is a card."""
     spans = [(begin, min(begin + PAGE, len(ids))) for begin in range(0, len(ids), PAGE)]
     pages = tuple(Rows(begin, end, session.rows(begin, end)) for begin, end in spans)
     found = Snapshot(np.asarray(ids, np.int32), pages, session.checkpoint())
@@ -120,7 +120,7 @@ def test_a_resumed_sequence_has_the_bits_of_the_one_it_was(
 def test_a_prompt_is_read_while_its_conversation_arrives(
     device_name: str, new: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In passes and in a chunk, cancelled and not, behind another conversation that was still on its way."""
+    """In passes and in a chunk, cancelled or not, after another conversation whose copies were still under way."""
     monkeypatch.setattr(caches, "SPARE", 40)
     one, other = (pair(device_name, "tiny-F16.gguf").sessions(CONTEXT)[0] for _ in range(2))
     ids, third, more = numbers(rng, 70), numbers(rng, 55), numbers(rng, new)

@@ -1,4 +1,4 @@
-"""Two hundred turns of every sort on one engine: its state stays what it says, and its memory stays what it was."""
+"""Two hundred turns of every kind on one engine: its state stays consistent, and its memory does not grow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(on_device.missing() is not None, reason=on_devic
 
 
 def record_every_graph(session: CudaSession) -> None:
-    """All that turns may need is there before memory is looked at."""
+    """Allocate all that turns may need before memory is measured."""
     session.ensure_capacity(MAX_NODES)
     for budget in BUDGETS:
         for mode in ("ar", "chain", "tree"):

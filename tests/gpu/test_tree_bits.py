@@ -23,7 +23,7 @@ def states(session: CudaSession) -> list[torch.Tensor]:
 def test_a_tree_is_plain_decoding_bit_for_bit(
     device_name: str, rng: np.random.Generator, nodes: tuple[int, ...]
 ) -> None:
-    """Step after step, each behind the commit of a path: every node's logits, and all states afterwards."""
+    """Step after step, each after the commit of a path: every node's logits, and all states afterwards."""
     tree, _ = pair(device_name, "tiny-F16.gguf").sessions()
     plain, _ = pair(device_name, "tiny-F16.gguf").sessions()
     for session in (tree, plain):

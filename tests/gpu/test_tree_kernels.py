@@ -113,7 +113,7 @@ def random_draws(rng: np.random.Generator, tree: Tree) -> np.ndarray:
 def until_stop(
     tokens: list[int], answered: int, prompt: int, stop_ids: set[int], max_tokens: int, context: int
 ) -> tuple[list[int], StopCode]:
-    """Decoder._until_stop in words of its own."""
+    """An independent implementation of Decoder._until_stop."""
     for i, token in enumerate(tokens):
         count = answered + i + 1
         if token in stop_ids:
@@ -225,7 +225,7 @@ def test_a_draw_that_is_no_token_keeps_nothing(engine: Engine, rng: np.random.Ge
     after, slot = Accept(engine)(engine.array(st))
     assert after["stop"] == slot["stop"] == StopCode.BROKEN
     assert (after["length"], after["accepted"], after["root"], slot["tokens"]) == (0, 0, 5, 0)
-    assert after["pending"] == 0  # the pass committed it: a second time would spoil the recurrent states
+    assert after["pending"] == 0  # the pass committed it; a second commit would corrupt the recurrent states
 
 
 def test_a_forced_walk_overrides_the_targets_choice_alone(engine: Engine, rng: np.random.Generator) -> None:
@@ -360,7 +360,7 @@ def test_the_tree_with_copied_text_is_the_twins(engine: Engine, rng: np.random.G
 
 @dataclass
 class Lagging:
-    """What a device knows of a text that is longer by now."""
+    """A device's copy of a text, which has grown since."""
 
     table: TextTable
     whole: TextTable

@@ -1,4 +1,4 @@
-"""Passes that take turns while a conversation arrives leave the bits of passes one after the other."""
+"""Passes that run layer by layer in turns while a conversation is copied leave the bits of passes run one by one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def taken(on: CudaSession, ids: Sequence[int]) -> Snapshot:
 
 
 def read(on: CudaSession, ids: Sequence[int]) -> list[Tensor]:
-    """All that reading a prompt gives and leaves, and what comes of it."""
+    """All results of reading a prompt: logits, features, state, drafts, and a pass after it."""
     found = [torch.from_numpy(on.prefill(ids)), torch.from_numpy(on.features())]
     found += [one.clone() for one in (*on.rows(0, on.length), *on.checkpoint().tensors)]
     length = torch.tensor(on.length)
@@ -72,7 +72,8 @@ def same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
 
 
 def check(one: CudaSession, other: CudaSession, new: int, rng: np.random.Generator) -> list[int | str]:
-    """`other` comes back to where `one` is, and both read on. What `other` waited for, and the passes that it ran."""
+    """`other` resumes at the position of `one`, and both read on. Returns the copies that `other` waited for, and the
+    passes that it ran."""
     ids, more = numbers(rng, BEFORE), numbers(rng, new)
     one.prefill(ids)
     whole = taken(one, ids)
@@ -84,7 +85,7 @@ def check(one: CudaSession, other: CudaSession, new: int, rng: np.random.Generat
 
 
 def followed(on: CudaSession) -> list[int | str]:
-    """Parts of what arrives, as they are waited for, and widths of passes, as their parts run."""
+    """A log of a resume: numbers of copied parts as they are waited for, and widths of passes as their parts run."""
     log, arriving, parts_of = list[int | str](), on._arriving, on._pass_parts
     assert arriving is not None
 
@@ -126,7 +127,7 @@ def test_all_is_as_after_passes_one_by_one(
 def test_an_mtp_head_reads_what_passes_captured(device_name: str, rng: np.random.Generator) -> None:
     one, other = (mtp_pair(device_name).sessions(CONTEXT)[0] for _ in range(2))
     assert isinstance(other.drafter, Mtp)
-    assert len(other.drafter.memory.hidden) == 64  # all come round: what has come back is written over
+    assert len(other.drafter.memory.hidden) == 64  # 64 tokens fill the ring: all restored slots are overwritten
     check(one, other, 64, rng)
 
 

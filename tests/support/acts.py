@@ -28,7 +28,7 @@ def acts_f16(blocks: npt.NDArray[np.uint8], rows: int, width: int) -> npt.NDArra
 def acts_q8(
     blocks: npt.NDArray[np.uint8], rows: int, width: int, bits: int = 0, spans: int = 1
 ) -> tuple[npt.NDArray[np.float64], ...]:
-    """(groups, Q8_GROUP) -> values (rows, width), and the step that each was rounded to. `bits`: of a lower plane."""
+    """(groups, Q8_GROUP) -> values (rows, width), and the rounding step of each. `bits`: those of the lower plane."""
     groups = len(blocks)
     blocks = blocks.reshape(groups, 2, 8, Q8_BLOCK)
     first, second = blocks[:, 0], blocks[:, 1]
@@ -89,8 +89,8 @@ def planes_of(q: npt.NDArray[np.int16], plane_bits: int) -> tuple[npt.NDArray[np
 
 
 def pack_q8(x: Float32, plane_bits: int = 0, spans: int = 1) -> Bytes:
-    """(rows <= 64, k) to a whole buffer, (groups, first or second, 8, 2208); rows that do not exist, and what is not
-    used, are zeros."""
+    """(rows <= 64, k) to a whole buffer, (groups, first or second, 8, 2208); rows that are missing and parts that are
+    not used are zeros."""
     q, scale = quantize_q8(_all_rows(x), plane_bits, spans)
     groups = q.shape[1]
     out = np.zeros((groups, 2, 8, Q8_BLOCK), np.uint8)
@@ -125,7 +125,7 @@ def pack_f16(x: Float32) -> Bytes:
     split = h.reshape(8, 8, groups, 8, 2, 4, 4).transpose(2, 0, 3, 1, 5, 4, 6)
     out[..., :4096] = np.ascontiguousarray(split).view(np.uint8).reshape(groups, 8, 4096)
     out[..., 4096:4128] = _by_row(scale[..., None])
-    # In the kernel's order: eight in sequence by each of four lanes, then pairs of lanes.
+    # Summed in the kernel's order: eight in sequence by each of four lanes, then pairs of lanes.
     lanes = np.add.accumulate(h.astype(np.float32).reshape(ROWS, groups, 8, 4, 8), axis=-1)[..., -1]
     sums = (lanes[..., 0] + lanes[..., 1]) + (lanes[..., 2] + lanes[..., 3])
     high = sums.astype(np.float16)
@@ -141,6 +141,6 @@ def _all_rows(x: Float32) -> Float32:
 
 
 def _by_row(values: npt.NDArray[np.generic]) -> Bytes:
-    """(64, groups, n) of a row's own to (groups, 8, bytes)."""
+    """(64, groups, n) values of each row to (groups, 8, bytes)."""
     split = values.reshape(8, 8, values.shape[1], -1).transpose(2, 0, 1, 3)
     return np.ascontiguousarray(split).view(np.uint8).reshape(values.shape[1], 8, -1)

@@ -1,4 +1,4 @@
-"""What torch has allocated while something runs, as long as it is held."""
+"""Counts the bytes that torch allocates while something runs, and that are still in use."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, `live` counts the bytes of memory that came to be and is still held; `most` is the most of them since it
-    was last set. What is allocated while it is not `counting` is not counted."""
+    """While it is entered, `live` is the number of bytes that were allocated and are still in use; `most` is the
+    maximum of `live` since `most` was last set. Allocations while `counting` is false do not count."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

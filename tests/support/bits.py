@@ -1,4 +1,4 @@
-"""What a sequence on a device leaves, as digests of logits, keys and values, states; walks through trees to compare."""
+"""Digests of a device sequence's logits, keys and values, and states; and walks through trees to compare them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.layers.attention import AttentionMemory
 from dflash_core.backends.cuda.session import CudaSession
 
-Shape = Callable[[int, np.random.Generator], list[int]]  # parents of a tree of so many nodes, parents before children
+Shape = Callable[[int, np.random.Generator], list[int]]  # node count -> parents of a tree, parents before children
 
 
 def digest(*arrays: Logits | Tensor) -> str:
-    """Of all bits, in order."""
+    """A digest of all bits, in order."""
     found = hashlib.sha256()
     for array in arrays:
         values = array.contiguous().cpu().view(torch.uint8).numpy() if isinstance(array, Tensor) else array
@@ -37,7 +37,7 @@ def held(session: CudaSession, begin: int = 0) -> str:
 
 @dataclass
 class Plain:
-    """What decoding `tokens` one by one behind `prompt` leaves at each: the logits after it, and what is then held."""
+    """Decoding `tokens` one by one after `prompt`: for each, digests of the logits after it and of the session then."""
 
     prompt: Sequence[int]
     tokens: Sequence[int]
@@ -46,7 +46,7 @@ class Plain:
 
     @staticmethod
     def of(session: CudaSession, prompt: Sequence[int], tokens: Sequence[int], every: int = 1) -> Plain:
-        """`every`: what is held is looked at after so many tokens, and after the last."""
+        """`every`: the session's digest is taken after each `every` tokens, and after the last."""
         plain = Plain(prompt, tokens)
         session.restore(None)
         session.prefill(prompt)
@@ -62,9 +62,9 @@ class Plain:
 def planted(
     tokens: Sequence[int], parents: Sequence[int], vocab: int, rng: np.random.Generator
 ) -> tuple[list[int], list[int]]:
-    """A tree whose root is the first of `tokens`: its tokens, and a path through it that is theirs.
+    """A tree whose root is the first of `tokens`: its tokens, and a path through it along which they are `tokens`.
 
-    The path ends at any node that is no deeper than there are tokens; all else is random.
+    The path ends at a random node that is no deeper than there are tokens; all other tokens are random.
     """
     depths = [0]
     for parent in parents[1:]:
@@ -87,10 +87,10 @@ def check_walk(
     vocab: int,
     rng: np.random.Generator,
 ) -> None:
-    """Walk plain decoding's tokens by random paths through trees of any of `budgets` nodes below the root: same bits.
+    """Follow plain decoding's tokens by random paths through trees of any of `budgets` nodes below the root: same bits.
 
-    What is held is compared after half of the steps that end where it is known; the others leave their commit to the
-    next pass.
+    The session's digest is compared after half of the steps that end where it is known; after the others the commit is
+    left to the next pass.
     """
     session.restore(None)
     session.prefill(plain.prompt)
@@ -100,7 +100,7 @@ def check_walk(
         parents = shape(budget + 1, rng)
         tokens, path = planted(plain.tokens[place:], parents, vocab, rng)
         logits = session.verify(tokens, parents)
-        where = f"behind {session.length}, {shape.__name__} of {budget}, path {path}"
+        where = f"after {session.length}, {shape.__name__} of {budget}, path {path}"
         assert [digest(logits[node]) for node in path] == plain.logits[place : place + len(path)], where
         session.commit(path)
         place += len(path)

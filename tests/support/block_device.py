@@ -1,4 +1,4 @@
-"""Random block drafters beside the golden target, on the CPU and on a device: see support.device_pairs."""
+"""Random block drafters for the golden target, on the CPU and on a device: see support.device_pairs."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from dflash_core.formats.quants import BY_NAME, Bytes
 
-# Byte offsets of the half-precision fields in a block, and what the codes times scales behind them reach.
+# Byte offsets of the half-precision fields in a block, and what the codes times scales after them reach.
 HALVES: dict[str, tuple[tuple[int, float], ...]] = {
     "Q8_0": ((0, 127),),
     "Q4_0": ((0, 8),),
@@ -41,7 +41,7 @@ def random_blocks(rng: np.random.Generator, name: str, rows: int, columns: int) 
 
 
 def stored(values: npt.NDArray[np.float32], name: str) -> Bytes:
-    """As a tensor of a type of floats."""
+    """The bytes of `values` in a float type."""
     if name == "BF16":
         return np.ascontiguousarray((values.view(np.uint32) >> 16).astype(np.uint16)).view(np.uint8)
     return np.ascontiguousarray(values.astype(np.float16 if name == "F16" else np.float32)).view(np.uint8)

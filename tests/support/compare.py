@@ -1,6 +1,7 @@
-"""Is this answer the plain one? On a CPU near-ties are excused, counted and listed: docs/architecture.md, section 3.
+"""Compares an answer with that of plain decoding. On a CPU near-ties are excused, counted and listed:
+docs/architecture.md, section 3.
 
-On a card ways of drafting leave the same bits, so nothing is excused: tests compare tokens.
+On a card all modes leave the same bits, so nothing is excused: tests compare tokens.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dflash_core.backends.base import Target
 from dflash_core.sampling import Sampler
 
 NEAR_TIE = 1e-4
-CARD_NEAR_TIE = 2e-2  # of a card's sequences whose prompts were read otherwise: in chunks, or as answers
+CARD_NEAR_TIE = 2e-2  # on a card, where prompts were read in different ways: in chunks, or as answers
 EXCUSED_SHARE = 2 / 1000
 
 
@@ -22,7 +23,7 @@ def generated(engine: Engine, ids: Sequence[int], knobs: Knobs) -> list[int]:
 
 
 def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int | None:
-    """Where two answers part; None where they agree as far as both go."""
+    """The index where two answers first differ; None where they agree as far as both go."""
     return next((place for place, (a, b) in enumerate(zip(ours, theirs)) if a != b), None)
 
 
@@ -38,7 +39,7 @@ def gap(target: Target, ids: Sequence[int], answer: Sequence[int], knobs: Knobs)
 class Comparison:
     """Collects comparisons; `excused` lists (prompt tokens, index in the answer, gap) of every near-tie.
 
-    `reference` judges what a near-tie is, by default the engine's own target.
+    `reference`: the target whose scores decide what a near-tie is; by default the engine's own.
     """
 
     reference: Target | None = None

@@ -1,4 +1,4 @@
-"""A scripted backend for runners and decoders: no model, no torch, and the committed tokens in plain sight."""
+"""A scripted backend for runners and decoders: no model, no torch, and its committed tokens can be read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Point:
 
 
 def row_of(token: int, vocabulary: int = VOCAB) -> np.ndarray:
-    """Logits that are for `token` alone."""
+    """Logits whose only likely token is `token`."""
     row = np.zeros(vocabulary, np.float32)
     row[token] = 5
     return row
@@ -44,7 +44,7 @@ class CountingBackend:
         self.pending: list[int] = []
         self.on_prefill = lambda: None
         self.fail_at = -1
-        self.cuts = False  # whether it can go back without a checkpoint
+        self.cuts = False  # whether it can truncate without a checkpoint
 
     @property
     def length(self) -> int:

@@ -10,7 +10,7 @@ from support.counting import CountingBackend
 
 
 def decoded(backend: CountingBackend, knobs: Knobs, policy: LearnedPolicy, tokens: int) -> list[StepEvent]:
-    """The steps of an answer of so many tokens, which must be the target's own."""
+    """The steps of an answer of `tokens` tokens, which must be the target's own."""
     decoder = Decoder(backend, knobs.replace(max_tokens=tokens), frozenset(), 10_000, policy)
     token, stop = decoder.first(backend.prefill([1]))
     policy.begin([1, token], frozenset())

@@ -41,13 +41,13 @@ def draft(half: bool) -> Draft:
 
 
 def fresh(half: bool, context: int = CONTEXT) -> Engine:
-    """An engine whose sequence is its own."""
+    """A new engine with a sequence of its own."""
     return Engine(target(half), draft(half), context_length=context)
 
 
 @cache
 def engine(half: bool) -> Engine:
-    """The one that tests share."""
+    """The engine that tests share."""
     return fresh(half)
 
 

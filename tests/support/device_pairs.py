@@ -83,7 +83,8 @@ def prompt() -> tuple[int, ...]:
 
 
 def close(a: np.ndarray, b: np.ndarray, tolerance: float = TOLERANCE) -> None:
-    """What rounding to halves explains: half the tolerance for the root mean square, five times it for the largest.
+    """Assert a difference that rounding to halves explains: a root mean square of half the tolerance at most, and a
+    largest difference of five times it.
 
     The two bounds differ because a few rows of random tokens magnify what is rounded: where a layer's rows nearly
     cancel, a norm divides by little. Of 1,400 random runs the reference with halves for its products had the same
@@ -97,8 +98,8 @@ def close(a: np.ndarray, b: np.ndarray, tolerance: float = TOLERANCE) -> None:
 
 
 def same_candidates(found: StepDrafts, expected: StepDrafts, tolerance: float = TOLERANCE / 2) -> None:
-    """Depth by depth the same tokens in the same order, but for two whose log-probabilities are nearly one: rounding
-    decides which comes first, and which is the last that is listed."""
+    """Assert the same tokens in the same order at each depth, except where log-probabilities are nearly equal: there,
+    rounding decides which comes first, and which is the last that is listed."""
     assert len(found.tokens) == len(expected.tokens)
     for tokens, said, others, told in zip(found.tokens, found.log_probs, expected.tokens, expected.log_probs):
         assert len(tokens) == len(others) == len(set(tokens))

@@ -1,4 +1,4 @@
-"""Random block drafters (DFlash, DFlash 2, DSpark) written in every wrapping that users have."""
+"""Random block drafters (DFlash, DFlash 2, DSpark) written in every file format that users have."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SPARK = {"markov": Markov(8, confidence=40, confidence_bias=True), "anchor_first
 
 
 def changed(config: DraftConfig, **changes: Any) -> DraftConfig:
-    """With other fields, of its heads or its own."""
+    """`config` with some fields replaced, those of its heads too."""
     names = {field.name for field in dataclasses.fields(Heads)}
     heads = {name: value for name, value in changes.items() if name in names}
     own = {name: value for name, value in changes.items() if name not in names}
@@ -77,7 +77,7 @@ def name_in(form: str, name: str) -> str:
 
 
 def random_weights(config: DraftConfig, seed: int = 0) -> dict[str, np.ndarray]:
-    """By canonical names; convolutions are near the identity, and biases of pairs are strong enough to count."""
+    """Weights by canonical name. Convolutions are near the identity, and pair biases large enough to have an effect."""
     random = np.random.default_rng(seed)
     made: dict[str, np.ndarray] = {}
     for name, shape in config.tensors().items():
@@ -184,7 +184,7 @@ def write_drafter(
 
 
 def behind_ends(path: Path, embedding: np.ndarray, head: np.ndarray, *, double: bool = False) -> CpuDFlash:
-    """A drafter in a file, loaded beside what it borrows from a target: embedding and head (vocab, hidden)."""
+    """A drafter's file, loaded with what it takes from a target: embedding and head (vocab, hidden)."""
     config, file = open_drafter(path)
     dtype = torch.float64 if double else torch.float32
     model = SimpleNamespace(
@@ -197,7 +197,7 @@ def behind_ends(path: Path, embedding: np.ndarray, head: np.ndarray, *, double: 
 
 
 def config_for(target: Target, kind: str, **changes: Any) -> DraftConfig:
-    """Of a drafter of a kind that fits `target`: dflash, dflash2 or dspark."""
+    """The config of a drafter that fits `target`. `kind`: dflash, dflash2 or dspark."""
     spec = target.config
     hidden = spec.embedding_length
     heads: dict[str, Any] = {"dflash": {}, "dflash2": TWO, "dspark": {

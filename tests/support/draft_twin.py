@@ -1,5 +1,5 @@
-"""Block drafters in float64 numpy, written from the formulas: every query looks at every key and asks whether it may
-see it, every convolution at every row, every score at every token."""
+"""Block drafters in float64 numpy, written from the formulas and without any shortcut: attention is computed query by
+query and key by key, convolutions row by row, scores token by token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rotated(head: np.ndarray, position: int, base: float) -> np.ndarray:
 
 
 def sees(config: DraftConfig, layer: int, query: int, key: int, start: int, window: int) -> bool:
-    """`start`: positions of the context; `window`: how far back the user lets it look."""
+    """Whether a query sees a key. `start`: positions of the context; `window`: how far back the user lets it look."""
     if config.causal[layer] and key > query:
         return False
     if config.sliding[layer] and abs(query - key) >= config.sliding_window:
@@ -64,7 +64,7 @@ def convolved(config: DraftConfig, w: Arrays, name: str, normed: np.ndarray, x: 
 
 
 def hidden_rows(config: DraftConfig, w: Arrays, features: np.ndarray, noise: np.ndarray, window: int = 0) -> np.ndarray:
-    """Hidden rows (block, hidden) behind features (n, captured * hidden); `noise`: the block's embeddings, scaled."""
+    """Hidden rows (block, hidden) after features (n, captured * hidden); `noise`: the block's embeddings, scaled."""
     w = {name: np.asarray(values, np.float64) for name, values in w.items()}
     fused = norm(features.astype(np.float64) @ w["fc.weight"].T, w["enc.output_norm.weight"])
     h = noise.astype(np.float64)
@@ -100,7 +100,7 @@ def drafted(
 
 
 def pair_scores(config: DraftConfig, w: Arrays, row: np.ndarray, before: int) -> np.ndarray:
-    """What the token before a position adds to the scores of all tokens there, (vocab,); `row`: its hidden."""
+    """What the token `before` a position adds to the scores of all tokens there, (vocab,); `row`: its hidden row."""
     vocab = config.vocab_size or 0
     if config.heads.selector:
         gate = w["selector_predecessor.weight"][before].astype(np.float64) * (w["selector_hidden.weight"] @ row)
@@ -114,7 +114,7 @@ def pair_scores(config: DraftConfig, w: Arrays, row: np.ndarray, before: int) ->
 
 
 def greedy_path(config: DraftConfig, w: Arrays, rows: np.ndarray, logits: np.ndarray, anchor: int) -> list[int]:
-    """The best token of each depth behind the one before it; a selector looks at its best few alone."""
+    """The best token of each depth after the one before it; a selector looks at its best few alone."""
     path = [anchor]
     for row, logit in zip(rows, logits):
         scores = logit + pair_scores(config, w, row, path[-1])
@@ -126,7 +126,7 @@ def greedy_path(config: DraftConfig, w: Arrays, rows: np.ndarray, logits: np.nda
 
 
 def confidence(w: Arrays, row: np.ndarray, before: int) -> float:
-    """Of the best draft of a position behind `before`."""
+    """The confidence head's value for a position after the token `before`."""
     weight = w["conf_proj.weight"][0].astype(np.float64)
     joined = np.concatenate([row, w["markov_w1.weight"][before]])[: len(weight)]
     return float(1 / (1 + np.exp(-(weight @ joined + w.get("conf_proj.bias", np.zeros(1))[0]))))

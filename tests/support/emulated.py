@@ -42,9 +42,9 @@ FLAGS = [
 ]
 # A kernel's library has only what its entries need: without the first every function of the headers too.
 KERNEL_FLAGS = ["-fwhole-program", "-Werror=invalid-pch"]
-# Most kernels run a few times in all the tests, and compiling them well takes longer than that. So they are compiled in
-# a hurry, and again once they have run for about as long as that takes, by the size of what there is: the bits are the
-# same.
+# Most kernels run only a few times in all the tests, and compiling them with optimisation takes longer than that. So
+# they are compiled without it, and again with it once they have run for about as long as that takes, which is estimated
+# by the size of their code. The bits are the same.
 HURRIED, WELL = "-O0", "-O2"
 WORTH_COMPILING_WELL = 7e-6  # seconds a byte
 _KERNEL = re.compile(r"__global__ void\s+(?:[A-Z_]+\s+)?(?:__launch_bounds__\([^()]*\)\s+)?(\w+)\(")
@@ -53,7 +53,7 @@ BUILDS = user_folder("cache") / "test-emulator"
 
 
 class KernelFaultError(Exception):
-    """A kernel did what a GPU would not survive, or would not notice: where, and what."""
+    """A kernel did something that would crash on a GPU, or go unnoticed there. The message has the place."""
 
 
 def missing() -> str | None:
@@ -62,7 +62,7 @@ def missing() -> str | None:
 
 
 class EmulatedArray:
-    """Memory that ends at an unmapped page. Lives as long as this object."""
+    """Memory that ends at an unmapped page. It exists as long as this object."""
 
     def __init__(self, values: npt.NDArray[np.generic]) -> None:
         self.dtype, self.shape, self.nbytes = values.dtype, values.shape, values.nbytes
@@ -107,8 +107,8 @@ class Library:
         self._entries: dict[str, Any] = {}
 
     def entry(self, name: str) -> Any:
-        """What `emulator_launch` takes. Built when it is first asked for: of all that a session might run, a test runs
-        a few kernels."""
+        """The entry that `emulator_launch` takes. The library is built on first use: of all the kernels of a session, a
+        test runs a few."""
         if self._library is None:
             self._load(WELL if self._well.is_file() else HURRIED)
             assert self._library is not None
@@ -117,7 +117,7 @@ class Library:
         return self._entries[name]
 
     def took(self, seconds: float) -> None:
-        """Compile better what has run for long; what another worker has compiled so is taken at once."""
+        """Recompile with optimisation after a long run time; use such a build of another worker at once."""
         if self._left > 0.0:
             self._left -= seconds
             if self._left <= 0.0 or self._well.is_file():
@@ -127,7 +127,7 @@ class Library:
         runtime = _runtime_path()
         target = _target(self._stem, self._digest, level)
         options = [level, *KERNEL_FLAGS, "-include", str(_header(level))]
-        # What a kernel calls of the standard libraries is there already: the runtime needs it too.
+        # The standard functions that a kernel calls are already linked into the runtime.
         libraries = ["-nostdlib", str(runtime), "-lgcc", f"-Wl,-rpath,{runtime.parent}", "-Wl,-Bsymbolic"]
         _compile(self._stem, self._wrapper, options, libraries, target)
         self._left = target.stat().st_size * WORTH_COMPILING_WELL if level == HURRIED else 0.0
@@ -153,7 +153,7 @@ class EmulatedKernel:
     def bound(
         self, grid: Sequence[int], block: Sequence[int], args: Sequence[bytes], shared: int
     ) -> Callable[[], None]:
-        """What launches it so, as often as one likes."""
+        """A function that launches the kernel with these arguments; it may be called repeatedly."""
         buffers = [ctypes.create_string_buffer(value, len(value)) for value in args]
         values = (ctypes.c_void_p * len(args))(*(ctypes.addressof(buffer) for buffer in buffers))
         triple = ctypes.c_uint * 3
@@ -181,7 +181,7 @@ def kernel(path: Path, name: str, defines: tuple[tuple[str, str], ...]) -> Emula
 
 @functools.cache
 def _unconditional_kernels(path: Path) -> tuple[str, ...]:
-    """What is there under all definitions: neither inside of an #if nor the work of a macro."""
+    """The kernels that exist under all definitions: neither inside an #if nor made by a macro."""
     depth, text = 0, []
     for line in path.read_text().splitlines():
         depth += line.startswith("#if")
@@ -196,7 +196,7 @@ def _library(path: Path, names: tuple[str, ...], defines: tuple[tuple[str, str],
 
 
 def in_front() -> dict[Path, str]:
-    """The files that all kernels begin with. The emulator's own take the place of the kernels' of the same name."""
+    """The files that all kernels begin with. Headers of the emulator replace those of kernels/ with the same name."""
     texts: dict[Path, str] = {}
     for name in IN_FRONT:
         path = next(folder / name for folder in INCLUDE if (folder / name).is_file())
@@ -247,7 +247,7 @@ def _target(name: str, digest: str, level: str) -> Path:
 
 
 def _compile(name: str, text: str, options: Sequence[str], libraries: Sequence[str], target: Path) -> None:
-    """Make `target`, unless it is there; what another worker is making is waited for."""
+    """Build `target` if it does not exist; if another worker is building it, wait for that."""
     if target.is_file():
         return
     BUILDS.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The CUDA backend on the emulator: whole passes and steps without a card, on shapes small enough to wait for."""
+"""The CUDA backend on the emulator: whole passes and steps without a card, on small shapes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class EmulatedDevice:
         self.host = PlainRoom()
 
     def bring(self, parts: Sequence[Sequence[Load]]) -> Sequence[Run]:
-        """Copies are made when they are waited for, and not before: whoever does not wait reads what was there."""
+        """Copies are made only when they are waited for: code that does not wait reads the old contents."""
         left = [list(part) for part in parts]
 
         def wait(last: int) -> None:
@@ -107,7 +107,7 @@ class EmulatedDevice:
 
 
 class EmulatedCard(EmulatedDevice):
-    """The same with the facts of a card, as much as loading a pair onto it asks for. `free`: bytes on it."""
+    """The same, with the properties of a card that loading a pair needs. `free`: free bytes on it."""
 
     def __init__(self, free: int = 64 << 30) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Two engines for one kernel test: the emulator, which is everywhere, and a GPU where there is one.
+"""Two engines for each kernel test: the emulator, which runs everywhere, and a GPU where there is one.
 
     def test_scale(engine):
         kernel = engine.kernel("scale.cu", "scale", {"WIDTH": 4})
@@ -6,7 +6,7 @@
         kernel(grid=2, block=32, args=[out, engine.array(x), np.float32(2)])
         check(out.numpy())
 
-Arrays are passed by address; scalars as numpy scalars, so that their size is never a guess.
+Arrays are passed by address; scalars as numpy scalars, so that their size is always known.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Engine(Protocol):
     """Compiles kernels, holds arrays."""
 
     name: str
-    real: bool  # whether this is a GPU: real shapes are worth the while there
+    real: bool  # whether this is a GPU, where tests use real shapes
 
     def kernel(self, file: str, name: str, defines: Mapping[str, Any] | None = None) -> Kernel:
         """Compile `name` of kernels/`file`; the second time it comes from a cache."""

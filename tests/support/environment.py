@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 
-# What the app, the libraries that it draws and fetches with, and the programs that it starts go by.
+# Prefixes of variables that affect the app, the libraries that it draws and downloads with, and the programs it starts.
 FAMILIES = ("DFLASH_TUI_", "HF_", "HUGGINGFACE_", "TEXTUAL", "TTY_", "SSH_")
 NAMES = frozenset(
     (
@@ -15,19 +15,19 @@ NAMES = frozenset(
         *("LLAMA_CACHE", "OLLAMA_MODELS"),
     )
 )
-HERE = "localhost,127.0.0.1"  # a proxy is for what is far away
+HERE = "localhost,127.0.0.1"  # never through a proxy
 # Programs and the workers of xdist go through sets of texts in one order; with `-m full` in another each time.
 FIXED = {"TERM": "xterm-256color", "TZ": "UTC", "no_proxy": HERE, "NO_PROXY": HERE, "PYTHONHASHSEED": "0"}
 
 
 def of_tests(environment: Mapping[str, str]) -> dict[str, str]:
-    """What is left of the environment of whoever runs the tests, and what is set for all."""
+    """The user's environment without variables that affect tests, and with those that are set for all tests."""
     kept = {name: value for name, value in environment.items() if name not in NAMES and not name.startswith(FAMILIES)}
     return kept | FIXED
 
 
 def take_over() -> None:
-    """For this process and those that it starts, before anything is imported that goes by it."""
+    """Apply it to this process and those that it starts, before anything is imported that reads it."""
     kept = of_tests(os.environ)
     for name in {*os.environ, *NAMES} - kept.keys():
         os.environ.pop(name, None)

@@ -1,5 +1,5 @@
-"""Failures as they come: a line each on the terminal, and all that is known of them in a file. A run that is cut off
-has told what failed until then.
+"""Reports failures as they come: a line each on the terminal, and the details in a file. So a run that is cut off has
+reported what failed until then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Failures:
         if self.file is not None:
             self.file.write_text("")
 
-    @pytest.hookimpl(trylast=True)  # behind the letter of the test
+    @pytest.hookimpl(trylast=True)  # after the letter of the test
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not report.failed:
             return
@@ -36,7 +36,7 @@ class Failures:
         why = (crash.message if crash is not None else said).strip().split("\n")[0]
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None:
-            terminal.write("\n")  # behind the letters of earlier tests
+            terminal.write("\n")  # after the letters of earlier tests
             terminal.write_line(f"{report.when} of {report.nodeid} failed: {why}"[:300], flush=True)
         if self.file is not None:
             with self.file.open("a", encoding="utf-8") as out:

@@ -1,4 +1,4 @@
-"""The tables of docs/fits.md: what `plan` says of the made-up models on cards of five sizes."""
+"""The tables of docs/fits.md: what `plan` says of the synthetic models on cards of five sizes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def remedies_table() -> str:
 
 
 def cards_list() -> str:
-    """Which card each size was reckoned for."""
+    """The card that each size was computed for."""
     return "\n".join(f"- {size} GB: {card_of(size * GIB).name.partition(' like ')[2]}" for size in CARDS) + "\n"
 
 

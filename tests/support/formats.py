@@ -212,7 +212,7 @@ def write_draft(path: Path, flavour: int, keys: Mapping[str, Any] | None = None)
     return write_gguf(path, draft_keys(flavour) if keys is None else keys, tensors)
 
 
-# Byte by byte, for files that no writer would write.
+# Written byte by byte: files that no writer would produce.
 
 
 def text(value: str | bytes) -> bytes:
@@ -257,7 +257,7 @@ def write_bytes(path: Path, content: bytes) -> Path:
 
 
 def refused(opener: Callable[[Path], Any], path: Path, error: type[DFlashError] = FormatError) -> str:
-    """The message of a refusal, which is a single line."""
+    """The message of the error, which must be a single line."""
     with pytest.raises(error) as caught:
         opener(path)
     message = str(caught.value)
@@ -296,7 +296,7 @@ SMALL_GGUF = header(
 
 
 def safetensors_file(told: Any, data: int = 64) -> bytes:
-    """A file with this header, and `data` bytes of zeros behind it."""
+    """A file with this header, and `data` bytes of zeros after it."""
     raw = told if isinstance(told, bytes) else json.dumps(told).encode()
     return len(raw).to_bytes(8, "little") + raw + bytes(data)
 

@@ -1,4 +1,4 @@
-"""Where the golden files are: a small set is committed, the whole set counts wherever it lies beside the checkout."""
+"""Where the golden files are: a small set is committed; the whole set is used too if it lies beside the checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention in float64 for kernel tests: heads projected, normed and rotated; attention; what acts hold."""
+"""Attention in float64 for kernel tests: heads projected, normalised and rotated; attention; activation buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dflash_core.models.norm import Rotary, rms_norm
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 BASE = 1e7
-EPS = 0.03  # large enough to show
+EPS = 0.03  # so large that leaving it out changes results
 
 
 def frequencies(rotary: int) -> npt.NDArray[np.float32]:
@@ -35,7 +35,7 @@ def normed(x: Floats, weight: npt.ArrayLike) -> Floats:
 
 
 def planes(rng: np.random.Generator, count: int, rows: int, width: int) -> npt.NDArray[np.float32]:
-    """What a matmul leaves: f32 (count, rows, width)."""
+    """Partials as a matmul writes them: f32 (count, rows, width)."""
     return rng.standard_normal((count, rows, width)).astype(np.float32)
 
 
@@ -45,7 +45,7 @@ def attention(q: npt.ArrayLike, k: npt.ArrayLike, v: npt.ArrayLike, visible: Boo
     Returns the output in q's shape, and how far one rounding of the weights to half precision can move it.
     """
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
-    k, v = (np.where(visible.any(axis=0)[:, None], x, 0) for x in (k, v))  # what nobody sees may be NaN
+    k, v = (np.where(visible.any(axis=0)[:, None], x, 0) for x in (k, v))  # what no row sees may be NaN
     scores = np.where(visible[None, :, None], np.einsum("hrgd,hmd->hrgm", q, k), -np.inf)
     weights = np.exp2(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
@@ -61,7 +61,7 @@ class Cache:
     v: npt.NDArray[Any]
 
     def kept(self, kv: CachePair) -> Cache:
-        """As types keep them."""
+        """Stored in the types `kv`."""
         kept = [
             CODECS[kind.name].pack(torch.tensor(np.nan_to_num(x.astype(np.float32)))).view(torch.uint8).numpy()
             for x, kind in ((self.k, kv.k), (self.v, kv.v))

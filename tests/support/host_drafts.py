@@ -1,6 +1,6 @@
-"""Drafters on the host for tests of the seam: a toy one, and the text drafter with an answer to copy from.
+"""Drafters on the host, to test their interface: a toy one, and the text drafter with an answer to copy from.
 
-The toy shows what a new kind takes: its own file, and a line in the registry that names `open_toy`.
+The toy shows what a new kind needs: its own file, and a line in the registry that names `open_toy`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEPTHS = 3
 class ToyDrafter:
     """Offers the newest committed tokens, the newest first, and beside each the token after the root's number.
 
-    `ids` is all that it was told, so a test can see whether it stands where the sequence stands.
+    `ids` are all tokens that it has observed, so a test can see whether it is at the sequence's position.
     """
 
     capabilities = Capabilities("toy", DEPTHS + 1, knobs=frozenset({"budget", "p_min", "chain_seed"}))
@@ -63,7 +63,7 @@ class ToyDrafter:
 
 @dataclass(frozen=True)
 class ToyDraft(TextDraft):
-    """Of any target; needs no file."""
+    """The toy drafter for any target; it needs no file."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -92,7 +92,7 @@ class PrimedText(TextDrafter):
 
 @dataclass(frozen=True)
 class PrimedDraft(TextDraft):
-    """The text drafter over a conversation in which `said` stands already."""
+    """The text drafter over a conversation that already contains `said`."""
 
     said: Sequence[int] = ()
 
@@ -101,5 +101,5 @@ class PrimedDraft(TextDraft):
 
 
 def spoilt(said: Sequence[int], every: int) -> list[int]:
-    """The same with a wrong token at every so manieth place, so that copies break off."""
+    """`said` with a wrong token at every `every`-th place, so that copies break off."""
     return [(token + 1) % 700 if place % every == every - 1 else token for place, token in enumerate(said)]

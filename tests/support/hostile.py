@@ -1,4 +1,4 @@
-"""A text that attacks a terminal, and what a terminal must not be sent of it."""
+"""A text that attacks a terminal, and the check that a terminal receives none of its control codes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SEEN = "hostile"  # a door that shows the text shows this word of it
+SEEN = "hostile"  # an output that shows the text contains this word
 MARKUP = "[@click=app.quit]quit[/]"
 HOSTILE = (
     f"{SEEN}\x1b]52;c;aGk=\x07\x1b]0;owned\x07\x1b]777;notify;a;b\x1b\\\x1b[31337m\x1b[2J\x9b31337m\x90q\x9c\x9d0;owned\x07"
@@ -20,13 +20,13 @@ HOSTILE = (
 )
 TEXT = HOSTILE.replace("\ud800", "")  # where UTF-8 is kept
 NAME = TEXT.translate(dict.fromkeys(map(ord, "\x00\\/")))  # of a file
-# What Textual and `Notes` write of their own: the cursor, colours, modes, the shape of the pointer.
+# Codes that Textual and `Notes` write themselves: the cursor, colours, modes, the shape of the pointer.
 _OURS = re.compile(r"\x1b\[[0-9;:]*[ABCDHJKm]|\x1b\[[?<>=][0-9;]*[hlu]|\x1b[78]|\x1b\]22;[a-z-]*\x07")
 _OBEYED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufffe\uffff]")
 
 
 def assert_harmless(data: bytes, *, seen: int = 1) -> None:
-    """The bytes that a terminal was sent hold the text, `seen` times or more, and no code of it."""
+    """Assert that the bytes sent to a terminal contain the text, at least `seen` times, and none of its codes."""
     text = data.decode("utf-8")  # not even half a character
     assert text.count(SEEN) >= seen, f"the text never came this way: {text[-2000:]!r}"
     assert "31337m" not in "".join(_OURS.findall(text))

@@ -1,4 +1,4 @@
-"""A hub of our own: the part of the protocol that fetching needs, and what can go wrong with it, by repository."""
+"""A local hub server: the part of the protocol that downloads need, and one kind of failure per repository."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ PAGE = b"<html>Sign in to the hotel's network</html>"
 
 @dataclass
 class Hub:
-    """What a repository does, by its name, is in `_Answer`. `asked`: method, range and token of each request."""
+    """`_Answer` decides by a repository's name how it behaves. `asked`: method, range and token of each request."""
 
     endpoint: str = ""
     body: bytes = BODY
-    cut_at: float = 0.4  # of what was asked for
-    times: int = 1  # that it happens
+    cut_at: float = 0.4  # share of the requested bytes after which a connection is cut
+    times: int = 1  # how often that happens
     status: int = 200
     retry_after: str = ""
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     stalled: threading.Event = field(default_factory=threading.Event)
-    silent: str = ""  # until `stalled` is set it says nothing to a "HEAD", to a "GET", or amid the "bytes" of a file
+    silent: str = ""  # until `stalled` is set, it does not reply to a "HEAD" or "GET", or stops amid the "bytes"
     fell_silent: threading.Event = field(default_factory=threading.Event)
 
     @property
     def gets(self) -> list[str]:
-        """The ranges that bytes were asked for in."""
+        """The requested byte ranges."""
         return [asked for method, asked, _ in self.asked if method == "GET"]
 
 
@@ -55,7 +55,7 @@ class _Answer(BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         hub, repo = cast(_Server, self.server).hub, self.path.split("/")[2]
-        if self.path.startswith("/api/"):  # of the library's own accord
+        if self.path.startswith("/api/"):  # requested by the library itself
             self._head(404, {})
             return
         asked = self.headers.get("Range", "")

@@ -1,4 +1,4 @@
-"""A kept conversation over a small real decoder. As a program: one that is killed while it answers."""
+"""A stored conversation over a small real decoder. Run as a program, it is meant to be killed while it answers."""
 
 from __future__ import annotations
 

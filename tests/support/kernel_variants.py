@@ -1,6 +1,6 @@
 """Every program that the synthetic 27B pair and the demo pair need on a card of each architecture.
 
-Nothing is listed by hand: sessions are built without memory, and asked for the launches of every pass and step.
+Nothing is listed by hand: sessions are built without memory, and list the launches of every pass and step.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ PREFILL_TYPES = tuple(TILE_TYPES)
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A WeightFile of which nothing but the tensors' shapes and types is asked."""
+    """A WeightFile that has only the shapes and types of tensors."""
 
     path: Path
     tensors: Mapping[str, TensorInfo]
@@ -75,7 +75,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What a session is built from."""
+    """A target and a drafter to build a session from."""
 
     target: Any
     target_config: ModelSpec
@@ -198,7 +198,7 @@ class PlanningDevice(MetaDevice):
 
 
 def variants(arch: str, *, quick: bool = False) -> list[Variant]:
-    """All programs for one architecture; `quick`: those of one width of the demo pair, which hold every kernel."""
+    """All programs for one architecture; `quick`: only those of one width of the demo pair, which use every kernel."""
     widths = QUICK_WIDTHS if quick else WIDTHS
     found = [Variant.of(file) for file in BESIDE]
     quick_pairs = [demo(), demo_mtp(), demo_dflash2(), small_dspark(), tiny_experts()]

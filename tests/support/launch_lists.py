@@ -129,7 +129,7 @@ class Recorded:
 
 
 def digest(lines: list[str]) -> str:
-    """How many launches, and a hash of their text."""
+    """The number of launches, and a hash of their text."""
     return f"{len(lines)} {hashlib.sha256(chr(10).join(lines).encode()).hexdigest()[:16]}"
 
 

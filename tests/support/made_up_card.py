@@ -1,4 +1,4 @@
-"""A card for plans and refusals: nothing can be loaded onto it."""
+"""A simulated card for tests of plans and refusals: nothing can be loaded onto it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dflash_core.backends.cuda.plan import Card
 
 
 class MadeUpCard:
-    """As much of a CudaDevice as headers and plans ask for, with `free` bytes of `total` on it."""
+    """The part of a CudaDevice that headers and plans use, with `free` of `total` bytes."""
 
     card = Card(132, 227 << 10)
     torch_device = torch.device("meta")

@@ -60,13 +60,13 @@ def weights_of(engine: Engine, columns: int, *matrices: tuple[str, Bytes]) -> We
 
 
 def seen_q8(x: Float32, bits: int = 0, spans: int = 1) -> Float64:
-    """What the int8 path makes of activations."""
+    """Activations as the int8 path rounds them."""
     q, scale = acts.quantize_q8(x, bits, spans)
     return (q * np.repeat(scale, q.shape[-1] // spans, axis=-1).astype(np.float64)).reshape(len(x), -1)[:, : x.shape[1]]
 
 
 def seen_f16(x: Float32) -> Float64:
-    """What the f16 path makes of them."""
+    """Activations as the f16 path rounds them."""
     h, scale = acts.quantize_f16(x)
     return (h.astype(np.float64) * scale[..., None]).reshape(len(x), -1)[:, : x.shape[1]]
 

@@ -1,4 +1,4 @@
-"""Sweeps made by hand, with figures that are known."""
+"""Sweep results made by hand, with known figures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def sweep_of(
     excluded: Sequence[Excluded] = (),
     complete: bool = True,
 ) -> SweepResult:
-    """Every setting of the axes has its speed and length in turn, each run a little off, all settings alike."""
+    """A sweep whose settings have these speeds and lengths in turn. Runs deviate a little, by the same factor in all
+    settings."""
     its = parse_axes(axes or ("budget=4,12,20,28",))
     grid = settings(its, Knobs(), PAIR)
     trials = []

@@ -1,4 +1,4 @@
-"""The tables of docs/models.md: what published models take, by their shapes and the program's own arithmetic."""
+"""The tables of docs/models.md: the memory that published models take, by their shapes and the program's arithmetic."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dflash_core.cache_types import F16
 GIB, KIB = 1 << 30, 1 << 10
 Q4_K_M, Q8_0 = 4.85, 8.5  # bits per weight, the whole file counted; published files differ by a few hundredths
 CARDS = (16, 24, 32)
-# What a card cannot give to weights and cache: the driver, kernels, passes and graphs, and rounding of what it is
-# called.
+# Memory of a card that is not available to weights and cache: the driver, kernels, passes and graphs, and the rounding
+# of its nominal size.
 TAKEN = 1.6 * GIB
 
 EPS = "attention.layer_norm_rms_epsilon"

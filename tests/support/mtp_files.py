@@ -15,14 +15,14 @@ HEAD = golden("heads/tiny-mtp-head-F16.gguf")
 
 
 def with_head(path: Path) -> Path:
-    """The golden target with the golden head behind it, in one file."""
+    """The golden target with the golden head after it, in one file."""
     trunk, block = gguf.GGUFReader(golden("tiny-F16.gguf")), gguf.GGUFReader(HEAD)
     changed = {"qwen35.block_count": 5, "qwen35.nextn_predict_layers": 1}
     return write_copy(path, trunk, [*stored(trunk), *stored(block)], changed)
 
 
 def apart(source: Path, folder: Path, *, fused: bool = False) -> tuple[Path, Path]:
-    """A file with a head as two: the trunk alone, and the head alone. `fused`: the head's gate and up experts are one
+    """Split a file with a head into two: the trunk, and the head. `fused`: the head's gate and up experts become one
     tensor."""
     reader = gguf.GGUFReader(source)
     name = reader.fields["general.architecture"].contents()

@@ -1,4 +1,4 @@
-"""Files made wrong, from a seed: bytes anywhere, and values, lengths, keys and lines of JSON."""
+"""Damages files at random from a seed: bytes anywhere, and values, lengths, keys and lines of JSON."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from support.engines import Kernel, Size, poison
 
 @functools.cache
 def runtime() -> Runtime | str:
-    """The first card, or why there is none."""
+    """The runtime of the first card, or the reason why there is none."""
     try:
         return Runtime.open()
     except DFlashError as error:

@@ -1,5 +1,5 @@
-"""Row-wise kernels and the gated delta net in float64, straight from their definitions: one node after the other, each
-with a state of its own. Nothing of the tree form that the kernels use is in here."""
+"""Row-wise kernels and the gated delta net in float64, directly from their definitions: node by node, each with a state
+of its own. The tree form that the kernels use does not occur here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def planes_sum(planes: Float32s) -> Floats:
 
 @dataclass(frozen=True)
 class DeltaWeights:
-    """Of one layer: conv (channels, TAPS), tap 0 the oldest; a and dt (value_heads,); norm (DIM,)."""
+    """Weights of one layer: conv (channels, TAPS), tap 0 the oldest; a and dt (value_heads,); norm (DIM,)."""
 
     key_heads: int
     value_heads: int
@@ -66,7 +66,8 @@ class DeltaWeights:
 
 @dataclass(frozen=True)
 class DeltaState:
-    """After some prefix: s (value_heads, DIM, DIM), k by v; conv (TAPS - 1, channels), last inputs, oldest first."""
+    """The state after a prefix: s (value_heads, DIM, DIM), k by v; conv (TAPS - 1, channels), last inputs, oldest
+    first."""
 
     s: Floats
     conv: Floats
@@ -114,7 +115,7 @@ def delta_node(
 def delta_tree(
     weights: DeltaWeights, qkv: Floats, alpha: Floats, beta: Floats, parents: Sequence[int], state: DeltaState
 ) -> list[DeltaNode]:
-    """All nodes of a tree behind `state`: qkv (n, channels), alpha and beta (n, value_heads)."""
+    """All nodes of a tree after `state`: qkv (n, channels), alpha and beta (n, value_heads)."""
     nodes: list[DeltaNode] = []
     start = np.zeros(weights.value_heads)
     for i, parent in enumerate(parents):

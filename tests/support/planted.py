@@ -24,9 +24,9 @@ from dflash_core.tree import Candidates, candidates
 class PlantedBackend:
     """A CPU session for the target alone, with drafts made from `answer`, the expected continuation of the prompt.
 
-    Each draft is right down to a random depth 0..block-1, often to the last. On that stretch the tokens sit at rank
-    0, or all but one do, or many sit lower; wrong tokens take the other ranks. How peaked a row is varies, so p_min
-    has work too. With `by_parent` a random table adds to every score by the token above, as a selector does.
+    Each draft is right down to a random depth 0..block-1, often to the last. Down to it the right tokens have rank 0,
+    or all but one have, or many have lower ranks; wrong tokens take the other ranks. How peaked a row is varies, so
+    p_min has an effect too. With `by_parent` a random table adds to every score by the token above, as a selector does.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class PlantedBackend:
             order = [*others[:rank], token, *others[rank:]]
             drop = np.arange(len(order), dtype=np.float32) * (4.0 if style == 1 else rng.uniform(0.3, 4.0))
             if style == 1:
-                # One near-even choice on a sure path is what sends a tree far down beside its spine.
+                # One close choice on a likely path makes trees grow deep off their spine.
                 drop[: rank + 1] = 0.1 * np.arange(rank + 1)
             logits[depth, order] = 8 - drop
         return logits
@@ -115,7 +115,7 @@ def decode(
     policy: Policy | None = None,
     changes: Mapping[int, Knobs] = {},
 ) -> tuple[list[int], list[StepEvent]]:
-    """Decode one answer on a planted backend: its ids and its steps. `changes`: knobs from such a step on."""
+    """Decode one answer on a planted backend: its ids and its steps. `changes`: by step, the knobs from there on."""
     decoder = Decoder(backend, knobs, frozenset(), 1 << 20, policy)
     logits = backend.prefill(prompt)
     token, stop = decoder.first(logits)

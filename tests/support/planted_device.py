@@ -1,4 +1,4 @@
-"""An emulated device whose drafter knows the answer: long walks, off the spine too, through whole steps of a session.
+"""An emulated device whose drafter knows the answer: long accepted paths, off the spine too, in whole session steps.
 
 Random golden drafters are never accepted; see support.planted for the same on the CPU.
 """
@@ -20,9 +20,9 @@ GOOD, BAD = -0.1, -3.0  # log-probabilities of a right token and of the best wro
 
 
 class PlantedDevice(EmulatedDevice):
-    """Behind every draft, `answer` (token i of it, the first drawn one included) is put among the candidates.
+    """After every draft, the tokens of `answer` (which begins with the first drawn one) are put among the candidates.
 
-    `ranks[d]`: where the token of depth d stands, best is 0; deeper than that the drafts are wrong.
+    `ranks[d]`: the rank of the right token at depth d, 0 the best; below the last of them the drafts are wrong.
     """
 
     def __init__(self, answer: Sequence[int], ranks: Sequence[int]) -> None:

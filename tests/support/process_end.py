@@ -15,10 +15,11 @@ ENDS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 @contextmanager
 def process_stays() -> Iterator[None]:
-    """While this is entered, `os._exit` raises AssertionError in this process; one that it forks ends as ever.
+    """While this is entered, `os._exit` raises AssertionError in this process; forked processes end as usual.
 
-    AssertionError at the end too, where the first one may have been lost: `os._exit` was called, in any thread; a timer
-    is left that would call it in a later test; or a handler of a signal that ends programs was replaced."""
+    It raises AssertionError at the end too if `os._exit` was called in any thread (the first error may have been lost),
+    if a timer is left that would call it in a later test, or if the handler of a signal that ends programs was
+    replaced."""
     process, end_process = os.getpid(), os._exit
     found: list[str] = []
 

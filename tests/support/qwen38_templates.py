@@ -1,4 +1,4 @@
-"""Chat templates that do what the two public ones of Qwen3.8-27B do, as far as messages without tools are concerned.
+"""Chat templates that behave as the two public ones of Qwen3.8-27B do for messages without tools.
 
 published (August 2026): three levels of reasoning, the highest by itself; what a level adds comes before the user's
 system prompt, in one system message. Other levels are refused. Reasoning is read from its own field alone, and stays in

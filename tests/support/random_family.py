@@ -1,7 +1,7 @@
 """Random models of the other architectures by Hugging Face, written as GGUF by the converter's rules.
 
-What is not told by a model's sizes is drawn too: fused or split experts, the type of routers, a tied head, the base of
-the rotary positions, whether weights of experts are normalised.
+What the sizes of a model do not determine is random too: fused or split experts, the type of routers, a tied head, the
+base of the rotary positions, whether weights of experts are normalised.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROUTER_TYPES = (np.float32, np.float16, "bf16")
 
 @dataclass(frozen=True)
 class Drawn:
-    """A configuration: sizes of mixers (see `random_model.Shape`), and of what stands behind them."""
+    """A configuration: sizes of mixers (see `random_model.Shape`), and of the feed-forward parts after them."""
 
     shape: Shape
     theta: float
@@ -189,8 +189,8 @@ def experts(state: Mapping[str, Tensor], theirs: str, drawn: Drawn) -> dict[str,
 
 
 def first_close(target: Any, ids: Any) -> int:
-    """The first row whose experts were chosen by a margin that rounding may turn over; how many rows there are where
-    none was."""
+    """The first row whose experts were chosen by such a small margin that rounding may change the choice; the number of
+    rows if there is none."""
     margins: list[Tensor] = []
     session = target.session()
     for block in target.model.blk:
@@ -207,7 +207,7 @@ def first_close(target: Any, ids: Any) -> int:
 
 
 class Watched:
-    """A router that notes by how much each row's last expert was better than the best that was left out."""
+    """A router that records by how much each row's last chosen expert was better than the best one left out."""
 
     def __init__(self, inner: Any, margins: list[Tensor]) -> None:
         self.inner, self.margins = inner, margins

@@ -25,7 +25,7 @@ FILTERS, ROUTERS = "conv1d.weight", "gate_inp.weight"
 
 
 def drawn(seed: int, *, wide: bool = False) -> Drawn:
-    """A configuration whose last layer is one of attention; where `wide`, most rows are whole blocks of 256."""
+    """A configuration whose last layer is an attention layer; with `wide`, most rows are whole blocks of 256."""
     found = Drawn.random(seed)
     shape = found.shape
     layers = shape.interval * max(1, shape.layers // shape.interval)
@@ -45,7 +45,8 @@ def written(name: str, of: Drawn, seed: int, path: Path) -> Any:
 
 
 def in_mixed_types(source: Path, seed: int) -> tuple[Path, Path, set[str]]:
-    """Two files beside `source`: matrices in a type of its own each, and the same values as floats; the types."""
+    """Write two files beside `source`: each matrix in a random type, and the same values as floats. Returns both and
+    the types."""
     rng, reader = np.random.default_rng(seed), gguf.GGUFReader(source)
     mixed, floats, used = list[Stored](), list[Stored](), set[str]()
     for tensor in stored(reader):
@@ -87,7 +88,7 @@ def with_head(source: Path, path: Path, name: str, seed: int) -> Path:
 
 @torch.inference_mode()
 def trunk(model: Any, ids: list[int]) -> Tensor:
-    """Hiddens (n, hidden) of `model` without its last layer, as they go into its head."""
+    """Hidden states (n, hidden) of `model` without its last layer, as they enter its head."""
     whole = model.model.layers
     try:
         model.model.layers = whole[:-1]

@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Scaled:
-    """None: the file does not say."""
+    """Fields that are None are left out of the file."""
 
     kind: str
     factor: float

@@ -1,4 +1,4 @@
-"""A pair of a published model's shapes on a card of a given size, as plans reckon it: without a file."""
+"""Memory plans without files: a pair with a published model's shapes on a card of a given size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.kernel_variants import header
 
 
 def reckoner(memory: int, draft: str = "BF16", model: Model = SIZE_27B) -> CardReckoner:
-    """The model and its DFlash drafter on a card of so much memory; the drafter's matrices are of type `draft`."""
+    """The model and its DFlash drafter on a card of `memory` bytes; the drafter's matrices are of type `draft`."""
     card, spec = card_of(memory), model.target()
     types = {name: kind if kind == "F32" else draft for name, kind in draft_types(model.draft).items()}
     target = header(model.name, spec.tensors(), target_types(spec, model))

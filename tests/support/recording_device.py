@@ -1,8 +1,8 @@
-"""A device that computes nothing and writes down what is launched on it, in a form that outlives a rearrangement.
+"""A device that computes nothing and records what is launched on it, in a form that does not change when code is moved.
 
-An argument is told by what it points to: a weight by its GGUF name, any other memory by its size, its place in it and
-its turn (the first, second.. memory that a list comes across). So names of classes, files and attributes may change;
-kernels, defines, grids, scalars, and which launch works on the same memory as which other, may not.
+An argument is described by what it points to: a weight by its GGUF name, any other memory by its size, the offset in
+it, and the order in which it first occurs in the list. So names of classes, files and attributes may change; kernels,
+defines, grids, scalars, and which launches use the same memory, may not.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from dflash_core.backends.cuda.plan import MAX_SEGMENTS, SEGMENT_BYTES, Card
 from dflash_core.progress import Progress
 from support.emulated_device import PlainRoom
 
-PINNED = 0x1000  # the first address of what stands for pinned memory
+PINNED = 0x1000  # the first address of simulated pinned memory
 
 
 class NamedUpload(MetaUpload):
-    """Weights of a file's shapes in memory that nobody touches, remembered by name."""
+    """Weights of a file's shapes in memory that is never touched, recorded by name."""
 
     def __init__(self, file: Any, device: RecordingDevice) -> None:
         super().__init__(file)

@@ -1,4 +1,4 @@
-"""Draws of an engine from given logits, by the launches of a pass: the fronts, then the draws."""
+"""Draws of an engine from given logits, by the same launches as in a pass: the fronts, then the draws."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from support.engines import Engine
 from support.step_state import fresh_state, put_tree
 
 THREADS = 256
-BEHIND = 3  # columns of a row behind the vocabulary; they are not read
+BEHIND = 3  # columns of a row after the vocabulary; they are not read
 
 
 def turn_state(tree: Tree, knobs: Knobs, answer: list[int], length: int) -> npt.NDArray[np.void]:
-    """A StepState of a turn with this tree, behind `answer` and at `length` positions."""
+    """The StepState of a turn with this tree, after the tokens `answer` and at `length` positions."""
     st = fresh_state()
     put_tree(st, tree)
     state.write_knobs(st, knobs, "tree", 16)
@@ -40,7 +40,7 @@ def block_maxima(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 class Draws:
-    """What the launches left: draws by node, and the fronts of rows."""
+    """The results of the launches: draws by node, and the fronts of rows."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Draws:
         node0: int = 0,
         hidden: npt.NDArray[np.float32] | None = None,
     ) -> None:
-        """`hidden`: what the last launch finds in place of the rows that fronts and maxima were made of."""
+        """`hidden`: the logits that the last launch finds, if not those from which fronts and maxima were made."""
         rows, stride = logits.shape
         vocab = stride - BEHIND
         parts = -(-vocab // DRAW_PART)
@@ -78,7 +78,7 @@ class Draws:
 def expected_draws(
     tree: Tree, knobs: Knobs, logits: npt.NDArray[np.float32], answer: list[int], length: int, node0: int = 0
 ) -> list[int]:
-    """The twin's, of rows without the columns behind the vocabulary."""
+    """The draws of dflash_core.sampling, from rows without the columns after the vocabulary."""
     sampler = Sampler(knobs)
     tokens = []
     for row, node in zip(logits, range(node0, len(tree))):
@@ -92,5 +92,5 @@ def expected_draws(
 
 
 def exact(**knobs: Any) -> Knobs:
-    """Knobs whose fractions float32 holds, as the device's state does."""
+    """Knobs with values that float32 represents exactly, as the device's state holds them."""
     return Knobs(**{k: float(np.float32(v)) if isinstance(v, float) else v for k, v in knobs.items()})

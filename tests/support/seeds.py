@@ -14,5 +14,5 @@ def fresh(config: pytest.Config) -> bool:
 
 
 def seed_of(item: pytest.Item) -> int:
-    """The seed of one test. A change is judged by its own numbers, not by the luck of the run that sees it first."""
+    """The seed of one test. It is fixed by default, so that a change is not blamed for another run's random numbers."""
     return secrets.randbits(32) if fresh(item.config) else zlib.crc32(item.nodeid.encode())

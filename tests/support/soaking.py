@@ -1,4 +1,5 @@
-"""Random turns on one engine: any knobs, cancelled in any way, changed on the way, behind any part of what it holds."""
+"""Random turns on one engine: any knobs, cancelled or changed at any time, and prompts that reuse any part of the
+sequence."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def random_knobs(rng: np.random.Generator, longest: int = 80) -> Knobs:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A turn. `changed`: the knobs it went on with, and how many tokens it had then."""
+    """A finished turn. `changed`: the knobs it continued with, and how many tokens it had then."""
 
     ids: tuple[int, ...]
     knobs: Knobs
@@ -56,12 +57,12 @@ class Done:
     changed: tuple[int, Knobs] | None = None
 
     def knobs_at(self, token: int) -> Knobs:
-        """What counted for the token of that place in the answer."""
+        """The knobs under which that token of the answer was decoded."""
         return self.knobs.in_mid_turn(self.changed[1]) if self.changed and token >= self.changed[0] else self.knobs
 
 
 class Soak:
-    """Turns on one engine; `ends` counts how they ended. Asserts that it holds what it has read and said."""
+    """Turns on one engine; `ends` counts how they ended. Asserts that the session holds what was read and answered."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Soak:
         return Done(ids, knobs, tuple(tokens), way, stop, changed)
 
     def _prompt(self) -> tuple[int, ...]:
-        """A new one, one that goes on, one that parts from the last somewhere in its middle, or the last again."""
+        """A new prompt, one that continues, one that branches off the last in its middle, or the last one again."""
         rng, questions = self.rng, self._questions
         more = questions[int(rng.integers(len(questions)))]
         kind = int(rng.integers(5))

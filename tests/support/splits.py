@@ -1,4 +1,4 @@
-"""One attn_split of kernels/attention.cu in an engine: how it is laid out, what it sees, its partial results."""
+"""One attn_split launch of kernels/attention.cu in an engine: its layout, what rows see, its partial results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def order_for(heads: HeadShape, slots: int, shared_limit: int = HOPPER) -> Split
 
 
 def tree_view(parents: list[int], length: int, rows: slice) -> Bools:
-    """What the nodes `rows` see of slots 0..length + nodes up to the last of them."""
+    """Which of the slots 0.. up to the last node's the nodes `rows` see."""
     mask = ancestors(parents)[rows, : rows.stop]
     return np.concatenate([np.ones((len(mask), length), bool), mask], axis=1)
 

@@ -1,4 +1,4 @@
-"""Distributions the slow way, and Pearson's test."""
+"""Distributions computed directly, without optimisation, and Pearson's test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def softmax(row: np.ndarray) -> np.ndarray:
 
 
 def truncated(row: np.ndarray, knobs: Knobs) -> np.ndarray:
-    """The distribution that the chain is meant to draw from, the slow way."""
+    """The distribution that the sampler chain must draw from, computed directly."""
     allowed = np.ones(len(row), bool)
     if knobs.top_k:
         order = sorted(range(len(row)), key=lambda token: (-row[token], token))

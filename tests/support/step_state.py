@@ -12,7 +12,7 @@ from support.steps import mask_words
 
 
 def fresh_state() -> np.ndarray:
-    """A StepState whose every byte is poison but for what a turn and its knobs set."""
+    """A StepState in which every byte is poison except those that a turn and its knobs set."""
     st = np.frombuffer(bytearray(b"\x7f" * state.STEP_STATE.itemsize), state.STEP_STATE).reshape(()).copy()
     for name in ("stop", "steps", "answered", "accepted", "parity", "pending", "draft_length", "length"):
         st[name] = 0

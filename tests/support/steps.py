@@ -1,4 +1,4 @@
-"""StepState as kernel tests need it: a tree behind some committed positions, everything else poison."""
+"""StepState as kernel tests need it: a tree after some committed positions, everything else poison."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def mask_words(parents: Sequence[int]) -> npt.NDArray[np.uint64]:
 
 
 def tree_state(parents: Sequence[int], length: int, **fields: object) -> npt.NDArray[np.void]:
-    """(1,) state of a tree behind `length` committed positions; what no test names is poison."""
+    """(1,) state of a tree after `length` committed positions; fields that are not given are poison."""
     state = np.zeros(1, STEP_STATE)
     state.view(np.uint8)[...] = 0x7F
     n = len(parents)

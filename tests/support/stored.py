@@ -1,4 +1,4 @@
-"""Conversations and turns for the tests of what is kept."""
+"""Conversations and turns for tests of the store."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ TEXTS = {5: " no", 7: "Yes", 8: ",", 9: " it is"}
 
 
 def a_report(text: str = "Yes, it is", knobs: Knobs = KNOBS) -> TurnReport:
-    """What is told of a turn of one step."""
+    """The report of a turn of one step."""
     stats = turn_stats(PREFILL, [STEP], 0.125)
     return TurnReport(text, "a thought", (7, 8, 9), "tree", PREFILL.reason, "stop token", knobs, stats)
 
 
 def a_turn() -> TurnRecord:
-    """A turn of one step, as it is kept."""
+    """The stored record of a turn of one step."""
     start = Start("2026-01-02T03:04:05Z", "target.gguf", "draft", "", "Is it?", (1, 2, 3), KNOBS, 16)
     pieces = (Piece(PREFILL, "Yes", at=0.02), Piece(STEP, ", it is", at=0.15))
     return TurnRecord(start, pieces, a_report(), TEXTS, ended=True)
 
 
 def talk(store: Store, *texts: str, title: str = "", ids: Iterator[str] | None = None) -> tuple[Card, list[Node]]:
-    """A conversation of alternating messages, the user's first; `ids` for what is the same in each run."""
+    """A conversation of alternating messages, the user's first; with `ids` it has the same ids in each run."""
 
     def of(one: Kept) -> Kept:
         return one if ids is None else replace(one, id=next(ids), created=NOON)
@@ -78,7 +78,7 @@ def talk(store: Store, *texts: str, title: str = "", ids: Iterator[str] | None =
 def stored_file(folder: Path, talks: Iterable[Sequence[str]]) -> bytes:
     """The file of a store with these conversations, titled "number 0" and so on, and a record of each first answer.
 
-    The same bytes in each run: what damage does to them does not depend on the ids and times that a run has drawn.
+    The bytes are the same in each run, so that damage has the same effect in each run.
     """
     ids = (f"{number:016x}" for number in itertools.count(0x1234567890ABCDEF, 0x0123456789ABCD))
     with pytest.MonkeyPatch.context() as patch:

@@ -37,7 +37,7 @@ PLAIN = dataclasses.replace(step_of(StepTree((ROOT,), (-1,), (0,), (1.0,), (1.0,
 
 
 def a_trace() -> list[dict[str, Any]]:
-    """Its lines behind the header, as JSON."""
+    """Its lines after the header, as JSON."""
     records = (turn_of(STEPS, thinking_steps=2), turn_of([PLAIN] * 20), a_turn())
     written = [LOADED, *(line for record in records for line in lines(record))]
     return [json.loads(encode(line)) for line in written]

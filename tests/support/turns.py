@@ -50,7 +50,7 @@ def step_of(
     drafts: StepDrafts = DRAFTS,
     stages: StageTimes = STAGES,
 ) -> StepEvent:
-    """The step that walked `tree` as it says, and drew `bonus` behind it."""
+    """The step that walked `tree` as it says, and drew `bonus` after it."""
     path = tree.accepted[1:]
     tokens = (*(tree.tokens[node] for node in path), bonus)
     depth = max(tree.depths)

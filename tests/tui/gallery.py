@@ -1,4 +1,4 @@
-"""Every screen of the app in the states that people see, one behind the other: for pictures, and for tests of looks."""
+"""Every screen of the app in the states that people see, one after the other: for pictures, and for tests of looks."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ async def test_a_fault_in_the_app_itself_keeps_what_was_typed_and_generated(make
 async def test_an_sqlite_that_cannot_search_is_one_line(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, *, first_run: bool
 ) -> None:
-    """It is met behind the first frame, or by the first page over it."""
+    """It is met after the first frame, or by the first page over it."""
 
     def lacks() -> None:
         raise sqlite3.OperationalError("no such module: fts5")

@@ -228,7 +228,7 @@ async def test_what_was_half_loaded_is_gone_before_the_pair_before_is_loaded(mak
 
 
 async def test_real_files(make_app: MakeApp, tmp_path: Path) -> None:
-    """A target that is cut off inside its last tensor behind the check of the headers, over the real decoder."""
+    """A target that is cut off inside its last tensor after the check of the headers, over the real decoder."""
     target, draft = golden("tiny-F16.gguf"), golden("tiny-dflash")
     cut = tmp_path / "cut.gguf"
     shutil.copy(target, cut)

@@ -124,7 +124,7 @@ def some_done(screen: TuneScreen) -> bool:
 
 
 async def test_every_page_and_dialog(app: DFlashApp) -> None:
-    """As each opens behind a turn of the demo pair."""
+    """As each opens after a turn of the demo pair."""
     missing: list[str] = []
     async with app.run_test(size=WIDE) as pilot:
         await asked(pilot)

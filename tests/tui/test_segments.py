@@ -172,7 +172,7 @@ WORDS = st.sampled_from(
     ["word", "*em*", "`code`", "**two words**", "a|b", "[link](http://x.org)", "1.", "-", "#", "世界"]
 )
 LINES = st.lists(WORDS, min_size=1, max_size=9).map(" ".join)
-# Blocks of Markdown, some of them longer than their limits, with and without a blank line behind them.
+# Blocks of Markdown, some of them longer than their limits, with and without a blank line after them.
 BLOCKS = st.one_of(
     LINES,
     LINES.map(lambda line: f"## {line}"),

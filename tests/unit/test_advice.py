@@ -12,7 +12,7 @@ import dflash_core
 from dflash_core.errors import MESSAGE, Code, ContextError, DFlashError, OutOfMemoryError, Shortage
 from dflash_tui.text import advice
 
-# The demo pair: its recipe is run by hand, and what it learned tells of the app.
+# Not the demo pair: its recipe is run by hand, and its training texts are about the app.
 EXEMPT = {"demo"}
 
 
@@ -44,7 +44,7 @@ def test_what_helps(error: DFlashError, command_line: str, app: str) -> None:
 
 
 def test_every_code_is_known_to_a_front_end() -> None:
-    """A code that nobody reads would be none; a load that does not fit is told by its figures."""
+    """Every code is used by a front end; a load that does not fit is explained by its figures."""
     assert {*advice.ON_COMMAND_LINE, *advice.IN_APP, Code.DOES_NOT_FIT} == set(Code)
 
 

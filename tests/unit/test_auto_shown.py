@@ -1,4 +1,4 @@
-"""What is told of `auto`: where drafts came from, what was learned, what a fixed budget would have taken."""
+"""What is shown about `auto`: where drafts came from, what was learned, what a fixed budget would have taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench`: made-up files, forced acceptance, modes side by side, refusals."""
+"""`bench`: synthetic files, forced acceptance, modes side by side, refusals."""
 
 from __future__ import annotations
 

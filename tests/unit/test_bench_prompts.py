@@ -1,4 +1,4 @@
-"""Prompt sets in the layouts that are published, plain ones, and files that are none."""
+"""Prompt sets in published formats, in plain ones, and files that are not prompt sets."""
 
 from __future__ import annotations
 

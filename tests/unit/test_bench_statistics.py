@@ -1,4 +1,4 @@
-"""Medians, the sign test, the bootstrap, the order of runs: against counted values and against what they must do."""
+"""Medians, the sign test, the bootstrap, the order of runs: against values by hand and against their properties."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_difference_is_found_and_named_the_right_way() -> None:
 
 
 def test_noise_is_called_noise() -> None:
-    """Two equal settings are told apart in far fewer than one of twenty experiments."""
+    """Two equal settings are found to differ in far fewer than one of twenty experiments."""
     rng = np.random.default_rng(7)
     found = sum(compare(list(rng.normal(100, 5, 12)), list(rng.normal(100, 5, 12))).matters for _ in range(300))
     assert found <= 15

@@ -1,4 +1,4 @@
-"""Types of caches: names, bytes, rows that come back, what auto chooses, and how all of it is asked for."""
+"""Cache types: names, bytes, rows packed and unpacked, what auto chooses, and how a type is requested."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dflash_core.formats.gguf import GGUFFile
 
 PAIRS = [CachePair(k, v) for k in TYPES.values() for v in TYPES.values()]
-# Of a row's root mean square: what rounding it may cost on average.
+# The average rounding error allowed, relative to a row's root mean square.
 ERRORS = {"f16": 3e-4, "bf16": 2.5e-3, "q8_0": 6e-3, "q5_0": 5e-2, "q4_0": 0.1, "tq3_0": 0.25}
 
 
@@ -91,7 +91,7 @@ def test_the_transform_is_its_own_inverse_and_keeps_scores(numbers: int) -> None
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from(PAIRS), st.sampled_from([0, 1, 31, 32, 33, 255, 256, 257]), st.integers(1, 6), st.data())
 def test_a_node_and_a_committed_position_are_the_same_bytes(pair: CachePair, length: int, n: int, data: Any) -> None:
-    """Write behind a context, commit a path, write again: as if the path had been written row by row."""
+    """Write after a context, commit a path, write again: the same as writing the path row by row."""
     path = [0, *sorted(data.draw(st.sets(st.integers(1, n - 1))))] if n > 1 else [0]
     make = torch.Generator().manual_seed(length * 7 + n)
     context, nodes, after = (torch.randn(2, 2, count, 64, generator=make) for count in (length, n, 2))

@@ -1,4 +1,4 @@
-"""Who drafts, if anybody: what is found of drafters by what the step before was, and what trying them may cost."""
+"""Which drafter drafts, if any: expectations by the result of the previous step, and what trying drafters may cost."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dflash_core.policy.base import LATELY
 from dflash_core.policy.choosing import ALL, FIRST, SHARE, START_SPARE, Chooser, Drafts, Expected
 
 Brings = Callable[[str], int]
-"""Tokens of a drafter's step, by what the step before was."""
+"""Tokens of a drafter's step, by what the previous step was."""
 
 
 class Stream:
-    """Answers of which every plain step brings a token in one unit of time."""
+    """Answers in which every plain step gives one token in one unit of time."""
 
     def __init__(self, drafters: dict[str, tuple[Brings, float]]) -> None:
         self.drafters, self.kinds = drafters, list(drafters)
@@ -55,12 +55,12 @@ class Stream:
 @pytest.mark.parametrize("length", [20, 4000])
 @pytest.mark.parametrize("took", [1.1, 1.5, 3.0, 8.0, 40.0])
 def test_what_a_drafter_that_never_pays_costs_is_bounded(took: float, length: int) -> None:
-    """Its steps bring what a plain one does, in more time: at most the share of the time that is for tries is lost, and
-    what its first answers may cost."""
+    """Its steps give as many tokens as plain ones, in more time: at most the share of time for tries is lost, and what
+    its first answers may cost."""
     stream = Stream({"one": (lambda before: 1, took)})
     for _ in range(12_000 // length):
         stream.answer(length)
-    # What it was taken to be before anything was found of it is no loss that was expected.
+    # What was assumed before any measurement does not count as an expected loss.
     unforeseen = 4 * took
     assert stream.time - stream.tokens <= SHARE * stream.time + START_SPARE + unforeseen
     late = [kind for kind, _ in stream.asked[-5000:]]
@@ -68,7 +68,7 @@ def test_what_a_drafter_that_never_pays_costs_is_bounded(took: float, length: in
 
 
 def test_one_that_nearly_pays_is_not_asked_for_ever() -> None:
-    """Its steps vary much: noise is no reason to go on."""
+    """Its steps vary widely: noise is no reason to keep using it."""
     draws = random.Random(2)
     stream = Stream({"one": (lambda before: draws.choice((1, 1, 1, 5)), 2.3)})
     stream.answer(20_000)
@@ -76,7 +76,7 @@ def test_one_that_nearly_pays_is_not_asked_for_ever() -> None:
 
 
 def test_what_a_drafter_brings_goes_by_the_step_before() -> None:
-    """Behind its own steps it is worth nothing, behind a plain one it pays: then it is asked every other time."""
+    """It does not pay after its own steps, and pays after a plain one: then it drafts every other step."""
     stream = Stream({"one": (lambda before: 1 if before == "one" else 6, 3.0)})
     stream.answer(6000)
     late = [kind for kind, _ in stream.asked[-400:]]
@@ -95,7 +95,7 @@ def test_one_that_becomes_better_is_found_again() -> None:
 
 
 def test_the_beginning_of_an_answer_is_told_apart_from_the_rest() -> None:
-    """One is best there and worth nothing behind it, the other is as good everywhere."""
+    """One is best there and does not pay afterwards, the other is equally good everywhere."""
     stream = Stream({"near": (lambda before: 4, 2.0), "far": (lambda before: 9 if before == FIRST else 1, 3.0)})
     for _ in range(100):
         stream.answer(33)
@@ -131,12 +131,12 @@ def test_drafts_are_asked_for_where_the_target_is_certain() -> None:
             tokens, time = stream.tokens, stream.time
         while stream.tokens < end:
             stream.step([0.999 if sure else 0.3] * LATELY)
-    # 1.38; 1.20 where nothing is told of the target, plain decoding 1.
+    # 1.38; 1.20 if the target's certainty is unknown; plain decoding is 1.
     assert (stream.tokens - tokens) / (stream.time - time) > 1.29
 
 
 def test_each_part_of_a_text_has_time_of_its_own_for_tries() -> None:
-    """What answers have used up or set apart says nothing of thinking, of which nothing was found."""
+    """The reserve of answers is not that of thinking, about which nothing is known."""
     chooser = Chooser(["one"])
     never = {0: Expected(1.0, 2.0)}  # a plain step is lost by each
 
@@ -157,7 +157,7 @@ def test_each_part_of_a_text_has_time_of_its_own_for_tries() -> None:
 
 
 def test_what_is_not_known_of_the_newest_tokens_is_not_taken_from_older_ones() -> None:
-    """As where the mode was given for a while."""
+    """As when the user had set a mode for a while."""
     chooser, found = Chooser(["one"]), Drafts()
     chooser.begin()
     chooser.said([0.9] * LATELY)
@@ -169,8 +169,8 @@ def test_what_is_not_known_of_the_newest_tokens_is_not_taken_from_older_ones() -
 
 
 def test_a_drafter_that_is_not_known_says_nothing_of_the_answer() -> None:
-    """One brought four tokens a step until now. That the other, new, brings less than new ones are taken to makes its
-    answer no worse; where the other is known too, it does."""
+    """One drafter gave four tokens a step until now. That a new one gives less than is assumed of new ones does not
+    lower the expectations of this answer; if the other is known too, it does."""
     chooser, old = Chooser(["old", "new"]), Drafts()
     for _ in range(50):
         chooser.begin()

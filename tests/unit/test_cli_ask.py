@@ -217,7 +217,7 @@ def test_a_slow_model_is_announced_before_it_starts(
 
 
 def test_a_template_that_raises_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The template is judged before the weights are read, and its own words are passed on."""
+    """The template is checked before the weights are read, and its own message is shown."""
     sound = (DATA / "tiny-Q4_K_M.gguf").read_bytes()
     at = sound.index(b"tokenizer.chat_template") + len("tokenizer.chat_template") + 4
     length = int.from_bytes(sound[at : at + 8], "little")

@@ -1,4 +1,4 @@
-"""`dflash-tui conversations`: what the app has kept, from the command line."""
+"""`dflash-tui conversations`: the app's stored conversations, from the command line."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_change_that_could_not_be_made_is_a_failure(
 
 
 def test_a_conversation_without_an_id_can_be_deleted(store: Store) -> None:
-    """Earlier versions took such ones in."""
+    """Earlier versions imported such files."""
     store.begin(Card("nameless", id=""))
     store.begin(Card("named", id="xy"))
     store.begin(Card("named alike", id="xyz"))

@@ -1,4 +1,4 @@
-"""Damaged files from the command line's side: one line on stderr and exit code 1, never a traceback."""
+"""Damaged files on the command line: one line on stderr and exit code 1, never a traceback."""
 
 from __future__ import annotations
 

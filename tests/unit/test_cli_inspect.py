@@ -89,7 +89,7 @@ def test_a_pair_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_drafter_with_heads_says_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its kind, block, selector, and what it was made for; beside its target, whether it fits."""
+    """Its kind, block, selector and target; with its target given, whether it fits."""
     two = FAMILY / "q35moe-dflash2"
     assert cli.main(["inspect", str(two)]) == 0
     alone = capsys.readouterr().out

@@ -21,7 +21,7 @@ from dflash_tui.settings.config import Config
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[LoadRequest]:
-    """What the app was opened with; the app itself stays shut."""
+    """The arguments that the app would be opened with; it is not opened."""
     requests: list[LoadRequest] = []
 
     def run_app(request: LoadRequest, config: Config) -> int:

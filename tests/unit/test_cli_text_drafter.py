@@ -73,7 +73,7 @@ def test_limits_name_what_it_follows() -> None:
 
 
 def test_several_are_found_from_the_folder_that_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of kinds stay; each file gets its whole path, also behind a name, and where a plus stands in its own."""
+    """Names of kinds stay; each file gets its whole path, also after a name, and where a plus stands in its own."""
     for name in ("a.gguf", "b+c.gguf"):
         (tmp_path / name).touch()
     file, elsewhere = tmp_path / "config.toml", tmp_path / "elsewhere"
@@ -89,7 +89,7 @@ def test_several_are_found_from_the_folder_that_names_them(tmp_path: Path, monke
     assert parts(whole) == ("mtp", f"{tmp_path}/a.gguf", f"{tmp_path}/b+c.gguf", "text")
     assert missing(whole) is None
     assert missing("mtp+gone.gguf") == "gone.gguf"
-    assert missing("a.gguf+") == "+", "nothing behind the plus"
+    assert missing("a.gguf+") == "+", "nothing after the plus"
 
 
 def test_a_drafter_that_is_not_among_several_is_noted(capsys: pytest.CaptureFixture[str]) -> None:

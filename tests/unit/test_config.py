@@ -275,7 +275,7 @@ def test_a_configured_file_that_is_gone_is_named_with_its_line(
     assert cli.main(["ask", "hi"]) == 1
     error = capsys.readouterr().err
     assert f"user file {user_file()}, line 2: target {tmp_path}/gone.gguf: no such file" in error
-    assert cli.main(["config", "path", "--json"]) == 0  # what needs no model goes on
+    assert cli.main(["config", "path", "--json"]) == 0  # commands that need no model still work
     assert json.loads(capsys.readouterr().out)["user"] == {"path": str(user_file()), "exists": True}
     assert cli.main(["config", "show"]) == 0
     assert "gone.gguf" in capsys.readouterr().out

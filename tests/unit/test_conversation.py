@@ -411,7 +411,7 @@ def test_megabytes_are_refused_for_the_context_before_the_template_sees_them() -
     with pytest.raises(ContextError, match=r"at the very least and the context holds .*; shorten the message"):
         conversation.ask("word " * 2_000_000, KNOBS)
     assert conversation.messages == ()
-    with pytest.raises(TemplateError, match="too long"):  # trimmed, it would fit: not for us to refuse
+    with pytest.raises(TemplateError, match="too long"):  # only the template may refuse it
         conversation.ask("word" + " " * 10_000_000, KNOBS)
 
 

@@ -1,4 +1,4 @@
-"""How split attention is laid over cards: everything fits, every row has a place, widths share one order."""
+"""Layouts of split attention on cards: everything fits, every row has a place, widths share one order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache of compiled kernels: what names an entry, what damages one, who else writes, and nothing twice."""
+"""The cache of compiled kernels: entry names, damaged entries, other writers, and nothing is compiled twice."""
 
 from __future__ import annotations
 

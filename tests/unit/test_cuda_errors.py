@@ -1,4 +1,4 @@
-"""What is said where a card cannot hold a pair, is full in mid-turn, or has failed: on cards made up for it."""
+"""Messages where a card cannot hold a pair, fills up in mid-turn, or has failed: on simulated cards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TARGET, DRAFT = golden("tiny-F16.gguf"), golden("tiny-dflash")
 
 @pytest.fixture
 def card_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Makes the first card one with so many free bytes; nothing can be loaded onto it."""
+    """Replaces the first card by one with the given free bytes; nothing can be loaded onto it."""
     monkeypatch.setattr(CudaMachine, "other_processes", lambda self: 3 << 30)
 
     def put(free: int) -> None:
@@ -97,7 +97,7 @@ def test_weights_that_do_not_fit_say_what_would(card_with: Any) -> None:
 
 
 def test_what_torch_only_keeps_is_free(card_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that is gone has left its memory with the allocator: the driver does not know yet."""
+    """A deleted engine has returned its memory to the allocator, not to the driver."""
     free = [1 << 20]
     made = MadeUpCard(0)
     made.runtime.memory = lambda: (free[-1], 80 << 30)
@@ -111,7 +111,7 @@ def test_what_torch_only_keeps_is_free(card_with: Any, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
-    """A device whose streams are nothing, on a driver that was told its newest kernel."""
+    """A device with dummy streams, on a driver that knows the newest kernel."""
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     made = CudaDevice.__new__(CudaDevice)

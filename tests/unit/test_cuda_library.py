@@ -1,4 +1,4 @@
-"""What cuBLAS is asked for, and what becomes of its errors, without a card."""
+"""Calls to cuBLAS, and how its errors are reported, without a card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a card, binding and launching kernels, and what is said when it goes wrong, on a driver made up for it."""
+"""Opening a card, binding and launching kernels, and the messages when that fails, on a simulated driver."""
 
 from __future__ import annotations
 

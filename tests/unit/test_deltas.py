@@ -1,4 +1,4 @@
-"""What is said of another setting: by hand-made turns with known speeds and lengths."""
+"""Comparisons between settings, on hand-made turns with known speeds and lengths."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def turn(
 
 
 def against_earlier(record: TurnRecord, earlier: list[TurnRecord]) -> str:
-    """The turn as a measure, if it is one, beside those of the earlier ones that are."""
+    """The turn as a measurement, if it can be one, and those of the earlier turns."""
     mine = measured(record)
     return deltas.against_earlier(mine, filter(None, map(measured, reversed(earlier)))) if mine else ""
 
@@ -45,7 +45,7 @@ def test_the_same_prompt_over_the_same_text() -> None:
 
 
 def test_other_text_says_nothing() -> None:
-    """What is fast on one text is slow on another: the difference is no matter of the setting."""
+    """Speeds on different texts differ whatever the setting, so they are not compared."""
     slow = turn(LONG, Knobs(), steps=30, step_s=0.04)
     other = turn(LONG, Knobs(budget=40), steps=30, step_s=0.02, prompt="And now?")
     assert against_earlier(other, [slow]) == ""

@@ -1,4 +1,5 @@
-"""The corpus: the same seed gives the same text, held-out things stay out, answers are right, the template agrees."""
+"""The corpus: a seed always gives the same text, held-out items are never trained on, answers are right, and prompts
+are as the template renders them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trainer computes is what the decoder loads: small random files, and the files that ship."""
+"""The decoder computes with exported files what the trainer computes: small random files, and the shipped ones."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_written_dflash2_head_gives_the_trained_logits_and_path(tokenizer: Pat
     target = quantised(initialise(target_table, TARGET.layers, 3), target_table)
     weights = initialise(table, c.layers, 4)
     for name in weights:
-        if name.endswith("_conv_base") or name.startswith("selector_"):  # as training leaves them: they count
+        if name.endswith("_conv_base") or name.startswith("selector_"):  # with an effect, as after training
             weights[name] += 0.5 * torch.randn(weights[name].shape, generator=torch.Generator().manual_seed(6))
     weights = quantised(weights, table)
     export.write_target(tmp_path / "t.gguf", TARGET, target, tokenizer)
@@ -117,7 +117,7 @@ def test_a_written_dflash2_head_gives_the_trained_logits_and_path(tokenizer: Pat
         hidden, target["output.weight"], torch.from_numpy(tokens[:-1]), torch.from_numpy(tokens[1:]),
         *(weights[f"selector_{name}.weight"] for name in ("hidden", "predecessor", "successor")),
     )  # fmt: skip
-    # The trainer's scores of the path: the best there are behind the tokens of the path, among the best few.
+    # The trainer's scores of the path: the best there are after the tokens of the path, among the best few.
     best = torch.from_numpy(expected).topk(16).indices
     for depth in range(c.block - 1):
         others = torch.stack(

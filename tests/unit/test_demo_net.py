@@ -33,7 +33,7 @@ SMALL = TargetConfig(vocab=320, hidden=64, layers=4, ffn=96, heads=2, kv_heads=1
 
 
 def small_target(seed: int = 0) -> Weights:
-    """Random weights with norms off one, so that a norm left out would show."""
+    """Random weights with norms other than one, so that a missing norm would be noticed."""
     weights = initialise(target_shapes(SMALL), SMALL.layers, seed)
     rng = torch.Generator().manual_seed(seed)
     return {

@@ -1,4 +1,4 @@
-"""How many tokens an MTP head drafts under auto: by what its depths bring and what a pass of it costs here."""
+"""How many tokens an MTP head drafts under auto: by its accept rates and the time of its passes on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dflash_core.policy.pair import PairState
 
 
 def driven(chance: float, pass_ms: float, rate: float, steps: int = 400) -> list[int]:
-    """Depths that are taken where every token is right with `chance`."""
+    """The depths chosen where every token is right with probability `chance`."""
     rng, depths, taken = np.random.default_rng(2), Depths(), list[int]()
     for _ in range(steps):
         drafted = depths.best(rate)

@@ -71,7 +71,7 @@ class ToyBackend:
 
 
 class ToyHead:
-    """An MTP head over the same chain, for the real drafter: a hidden is the token that it stands for."""
+    """An MTP head over the same chain, for the real drafter: a hidden state is its token."""
 
     config = MtpConfig("toy", 1, LayerSpec(Attention(1, 1, 1, 1, 1.0, 0.0), SwiGLU(1)), NextN(), VOCAB, VOCAB, 0.0)
     enorm = torch.ones(VOCAB)
@@ -118,7 +118,7 @@ class MtpBackend(ToyBackend):
 
 
 class RatioTestDecoder(Decoder):
-    """The biased acceptor seen in the wild: draw from the target first, then accept the draft by min(1, p/q)."""
+    """A biased acceptor that exists in other code: draw from the target, then accept the draft with min(1, p/q)."""
 
     def accept(self, tree: Tree, logits: Logits) -> Walk:
         def draw(node: int, path: list[int]) -> int:
@@ -155,7 +155,7 @@ def statistic(
     prompt: Sequence[int] = (ROOT,),
     totals: StepTotals | None = None,
 ) -> tuple[float, float, float]:
-    """Chi-square of three decoded tokens behind a prompt that ends with ROOT, its limit, and the share of steps with
+    """Chi-square of three decoded tokens after a prompt that ends with ROOT, its limit, and the share of steps with
     drafts that accepted one. `policy`: learns from turn to turn; `totals`: counts steps."""
     backend = backend or ToyBackend()
     counts, expected = np.zeros(VOCAB**3), joint(backend)

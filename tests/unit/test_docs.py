@@ -29,7 +29,7 @@ PLACEHOLDER = "NAME"
 
 
 def words(document: str) -> Iterator[str]:
-    """What is to be checked: whole spans, and of fenced blocks their paths and commands."""
+    """The text to check: code spans, and the paths and commands in fenced blocks."""
     for kind, body in FENCE.findall(document):
         for line in body.splitlines():
             if kind in ("", "sh") and line.startswith("make "):
@@ -45,7 +45,7 @@ def is_path(word: str) -> bool:
 
 
 def wrong(span: str) -> Iterator[str]:
-    """What of a span names nothing."""
+    """The names in a span that do not exist."""
     if span.startswith("/"):  # a command of the app
         return
     first, *rest = span.split()

@@ -1,4 +1,4 @@
-"""`doctor`: every verdict on machines made up for it, the probe's failures, and one look at the real machine."""
+"""`doctor`: every verdict on simulated machines, the probe's failures, and one run on the real machine."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_windows_drives() -> None:
 
 
 def test_folders_are_tried_without_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that anything is written into: kernels, settings, conversations and the log."""
+    """All folders that are written to: kernels, settings, conversations and the log."""
     assert len(KINDS) == 4
     for kind in KINDS:
         there = "file" if kind in ("config", "data") else "new"

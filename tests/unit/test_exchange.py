@@ -1,4 +1,4 @@
-"""Conversations as files: what is exported can be read, and what is JSON can be taken in again, whole."""
+"""Conversations as files: exports are readable, and those in JSON can be imported again completely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pass through experts costs by its rows, where it was not measured, and what `auto` makes of it."""
+"""The estimated time of a pass through experts by its rows, and what `auto` chooses by it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def footprint(model: Model) -> Footprint:
 
 
 def most_tokens(shape: Shape, chance: float) -> int:
-    """The nodes of the chain that brings the most tokens per millisecond, each accepted with this chance behind the
+    """The nodes of the chain that brings the most tokens per millisecond, each accepted with this chance after the
     one before; 0 where plain decoding brings more."""
     curve, rates = shape.curve(), [1 / shape.plain]
     brought = 1.0
@@ -61,21 +61,21 @@ def test_chains_are_short_where_a_node_costs_its_own_experts() -> None:
 
 
 def most_rows(shape: Shape) -> int:
-    """Of the steps that auto ends up with, by a drafter that is right three tokens at a time."""
+    """The most rows of a step that auto settles on, with a drafter that is right for three tokens at a time."""
     policy = LearnedPolicy(CountingBackend().capabilities, PairState(), GivenCosts(shape), pausing=False)
     steps = decoded(CountingBackend(right=3, block=16), Knobs(from_text=False), policy, 200)
     return max(len(step.tree.tokens) for step in steps[-40:])
 
 
 def test_auto_takes_them() -> None:
-    """The same drafter: where rows are dear there are no more of them than it is right about."""
+    """With the same drafter: where rows are expensive, fewer of them are verified."""
     dense, experts = (most_rows(H200.reading(footprint(model).more_bytes)) for model in (SIZE_27B, SIZE_35B_A3B))
     assert experts <= 8 < dense
 
 
 def recorded(name: str) -> dict[int, float]:
-    """Milliseconds of a verify pass by its width on an H200, as published; of 8 rows what lies between its neighbours,
-    as experts that are touched grow with rows (docs/bench)."""
+    """Milliseconds of a verify pass by its width on an H200, from docs/bench; that of 8 rows is interpolated, as the
+    number of experts read grows with the rows."""
     cases = json.loads((BENCH / f"{name}-steps.json").read_text())["cases"]
     found = {case["nodes"]: case["stages"]["verify"] for case in cases if case["name"] in ("ar", *TREES)}
     found[8] = found[1] + (found[16] - found[1]) * 7 / 15
@@ -83,7 +83,7 @@ def recorded(name: str) -> dict[int, float]:
 
 
 def test_auto_takes_them_by_what_was_measured() -> None:
-    """The tuner times a pass of every width, of experts as of dense layers; what `auto` is given is that."""
+    """The tuner times a pass of every width, with experts as with dense layers; `auto` gets these times."""
     taken = []
     for model, name in ((SIZE_27B, "h200"), (SIZE_35B_A3B, "h200-35b-a3b")):
         known = Tuning(Identity("A card", 132, "580.1", "abc")).with_passes("it", recorded(name))

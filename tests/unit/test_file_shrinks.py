@@ -1,4 +1,4 @@
-"""A model file that becomes shorter while it is in use is told in one line. A memory map would end the process."""
+"""A model file that becomes shorter while it is in use is one line of error. A memory map would end the process."""
 
 from __future__ import annotations
 

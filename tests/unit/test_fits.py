@@ -91,7 +91,7 @@ def test_the_longest_context_is_the_longest() -> None:
 
 
 def test_the_token_embedding_is_a_remedy() -> None:
-    """Where its bytes are what is missing; loaded so, the plan is that much smaller from the start."""
+    """It is offered where its bytes are what is missing; after such a load the plan is smaller by them."""
     roomy = plan(reckoner(24 * GIB), Setup(8192))
     short = reckoner(least(reckoner(24 * GIB), roomy.setup) - 100 * MIB)
     made = plan(short, Setup(8192))
@@ -134,7 +134,7 @@ def test_remedies_fit(memory: int, context: int) -> None:
 
 
 def test_smaller_chunks_of_prompts_make_it_fit() -> None:
-    """As large as there is room for, down to the least; said in one line where they are smaller than usual."""
+    """As large as fits, down to the smallest; a line says so where they are smaller than usual."""
     wide = reckoner(24 * GIB)
     ways = {rows: total(wide, Setup(32_768, rows=rows)) for rows in wide.chunk_rows}
     assert list(ways) == [2048, 1024, 512, 256]
@@ -167,7 +167,7 @@ def test_the_window_that_is_set_is_planned_for(capsys: pytest.CaptureFixture[str
 
 
 def test_what_a_load_leaves_free_a_plan_leaves_too() -> None:
-    """A type of its own choice leaves something to spare, where one does; one that is asked for may take it all."""
+    """A type that is chosen automatically leaves memory to spare if possible; a requested one may take all."""
     wide = reckoner(24 * GIB)
     f16, q4 = (least(wide, Setup(40_960, kv)) for kv in ("f16", "q4_0"))
     for room, kv in ((f16 + SPARE, "f16"), (f16 + SPARE - 1, "q8_0"), (q4, "q4_0"), (q4 - 1, "f16")):
@@ -228,7 +228,7 @@ def test_a_plan_for_the_processor_is_what_a_load_takes(
 
 
 def test_remedies_change_no_more_than_they_must() -> None:
-    """A little too much is mended by little; what is enough alone is not offered together with something else."""
+    """A small excess gets a small remedy; a remedy that is sufficient alone is not offered combined with another."""
     found = reckoner(24 * GIB)
     most = longest_context(found, Setup(32_768))
     made = plan(found, Setup(most + CONTEXT_STEP))

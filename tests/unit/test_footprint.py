@@ -1,4 +1,4 @@
-"""What a sequence is predicted to take of a card is what it asks for, piece by piece, and what the allocator adds."""
+"""The predicted memory of a sequence on a card is what it allocates, piece by piece, and what the allocator adds."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ CASES = [
 
 @dataclass(frozen=True)
 class Way:
-    """How a sequence is made: what its bytes depend on beside the pair."""
+    """The settings of a sequence on which its bytes depend, in addition to the pair."""
 
     context: int = 320
     kv: str = "f16"
@@ -134,7 +134,7 @@ def check_text(session: CudaSession) -> None:
 
 
 def test_fewer_rows_of_a_prompt_take_less() -> None:
-    """What a load may give up; a window of attention takes more, up to where it hides nothing."""
+    """What a load may give up; an attention window takes more memory, unless it is as large as the context."""
     pair = large()
     footprint = Footprint(pair.target, pair.target_config, CARDS["sm_90a"])
     taken = [footprint.sequence(32_768, drafted=False, rows=rows).scratch for rows in ROWS]

@@ -1,4 +1,4 @@
-"""Drafters: every wrapping of one drafter gives the same configuration and the same weights; refusals in words."""
+"""Drafters: all file formats of a drafter give the same configuration and weights; refusals and their messages."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ BESIDE = (
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(changes=st.dictionaries(st.sampled_from([*ZLAB, *INNER, *BESIDE]), JUNK, max_size=3))
 def test_fuzz_configurations(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """Whatever is in config.json: a drafter or a refusal."""
+    """For any config.json: a drafter or a refusal, never another error."""
     folder = tmp_path / "small"
     if not folder.exists():
         write_zlab(folder)
@@ -306,7 +306,7 @@ def test_gguf_settings_that_do_not_fit(
 
 @pytest.mark.parametrize("flavour", range(2), ids=ARCHITECTURES[:2])
 def test_layers_that_slide_need_a_window(tmp_path: Path, flavour: int) -> None:
-    """Without its length they would see all, and draft worse in silence."""
+    """Without the window's length these layers would see everything, and silently draft worse."""
     key = f"{ARCHITECTURES[flavour]}.attention.sliding_window"
     path = write_draft(tmp_path / "a.gguf", flavour, without(draft_keys(flavour), key))
     assert refused(open_drafter, path).startswith(f"a.gguf has no {key}, expected a whole number")

@@ -255,7 +255,7 @@ OPTIONAL = {
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(name=st.sampled_from(["qwen3", *MOE]), data=st.data())
 def test_fuzz_metadata(tmp_path: Path, name: str, data: st.DataObject) -> None:
-    """Whatever the metadata say: a configuration or a refusal."""
+    """For any metadata: a configuration or a refusal, never another error."""
     if not (path := tmp_path / f"{name}.gguf").exists():
         write_gguf(path, keys_of(name), weights(shapes_of(name)))
     opened = open_gguf(path)

@@ -1,4 +1,4 @@
-"""The GGUF reader: gguf's own reader is the oracle for what is right, hand-made bytes try the rest."""
+"""The GGUF reader: valid files are compared with gguf's own reader, invalid ones are written byte by byte."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def test_truncation_of_a_real_file(tmp_path: Path) -> None:
 
 
 def test_oversized_counts_of_a_sparse_file_stay_cheap(tmp_path: Path) -> None:
-    """A forged count that a file of many gigabytes could hold: neither its time nor its memory may be spent."""
+    """A forged count that would be plausible in a file of many gigabytes must cost neither time nor memory."""
     claims = [
         (array(0, 1 << 33, b""), "numbers"),
         (array(STRING, 1 << 31, b""), "strings"),

@@ -1,4 +1,4 @@
-"""The safetensors reader: the library writes and reads what is right, hand-made headers try the rest."""
+"""The safetensors reader: valid files are compared with the library, invalid headers are written by hand."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_mtp_tensors_are_accepted_and_counted(tmp_path: Path) -> None:
 
 
 def test_a_layer_of_the_trunk_is_no_mtp_block(tmp_path: Path) -> None:
-    """Counted as one it would be left out, and the rest would answer without it."""
+    """If it counted as one, it would be left out, and the model would run without it."""
     shapes = {name: shape for name, shape in MTP_SHAPES.items() if ".nextn." not in name}
     assert refusal(tmp_path, FormatError, MTP_KEYS, shapes) == (
         "a.gguf: nextn_predict_layers is 1 and block 2 has no nextn tensors, expected an MTP block behind the layers;"
@@ -256,7 +256,7 @@ JUNK = st.one_of(
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(changes=st.dictionaries(st.sampled_from([*TARGET_KEYS, *MTP_KEYS, *CONTROL]), JUNK, max_size=3))
 def test_fuzz_metadata(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """Whatever the metadata say: a configuration or a refusal."""
+    """For any metadata: a configuration or a refusal, never another error."""
     if not (path := tmp_path / "a.gguf").exists():
         write_target(path)
     opened = open_gguf(path)

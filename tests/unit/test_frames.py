@@ -1,4 +1,4 @@
-"""What the app may draw of a running answer: by clocks that the test turns, so nothing depends on the machine."""
+"""When the app draws a running answer: with simulated clocks, so nothing depends on the machine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dflash_tui.chat.frames import FIRST_S, LOOK_S, SHARE, SLOWEST_S, Frames, ne
 
 
 def drawn(length: float, frame: float) -> tuple[int, float]:
-    """An answer of `length` seconds that is always ahead, whose frames take `frame` seconds each: how many frames, and
-    the share of the time that they took."""
+    """An answer of `length` seconds that always has new text, whose frames take `frame` seconds each: the number of
+    frames, and the share of the time that they took."""
     frames, cpu, count, now = Frames(0.0, 0.0), 0.0, 0, 0.0
     while now < length:
         frames.arrived(now, cpu)
@@ -40,7 +40,7 @@ def test_no_answer_costs_more_than_its_share(length: float, frame: float) -> Non
 
 @pytest.mark.parametrize("frame", [0.001, 0.002, 0.004])
 def test_quick_frames_are_smooth(frame: float) -> None:
-    """A frame is drawn when it is due, not at the look behind that."""
+    """A frame is drawn when it is due, not one check later."""
     count, _ = drawn(10.0, frame)
     assert count / 10.0 >= min(1 / LOOK_S, SHARE / frame) * 0.75
 
@@ -58,7 +58,7 @@ def test_text_after_a_long_prompt_waits_as_the_first_does() -> None:
 
 
 async def test_a_look_sends_a_message_only_where_something_is_to_be_drawn(tmp_path: Path) -> None:
-    """Twenty looks a second while an answer is decoded."""
+    """Twenty checks a second while an answer is decoded."""
     sent: list[object] = []
     flow = Flow(SimpleNamespace(call_next=sent.append), None, tmp_path)  # type: ignore[arg-type]
     flow._figures_at = math.inf

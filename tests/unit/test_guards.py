@@ -1,4 +1,4 @@
-"""Loops are found in tails of ids, and an answer is halted at the same token whatever its steps were. No model."""
+"""Loops are found in the last ids, and an answer is halted at the same token whatever its steps were. No model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_period_is_found_as_soon_as_it_covers_enough(period: int, lead: int) -
     loop = text(period, 2)
     least = period + max(COVERAGE, 2 * period)
     tail = [*text(lead), *(loop * (WINDOW // period + 1))]
-    # A lead and a loop agree by chance in a few tokens.
+    # The text before a loop agrees with it in a few tokens by chance.
     for count in (least - 40, least, least + 100, WINDOW):
         found = find_loop(tail[: lead + count], runs=False)
         assert bool(found) == (count >= least), (count, found)
@@ -47,7 +47,7 @@ def test_a_period_is_found_as_soon_as_it_covers_enough(period: int, lead: int) -
 
 
 def test_how_much_of_a_period_may_differ() -> None:
-    """Each wrong token spoils two comparisons."""
+    """Each wrong token makes two comparisons fail."""
     for period, wrong in ((4, 1), (40, 3), (200, 7)):
         tail = text(period, 3) * (2000 // period)
         places = [len(tail) - 60 - 97 * n for n in range(wrong)]
@@ -73,7 +73,7 @@ def test_runs_that_come_again_without_a_period() -> None:
         tail += [*chance.choice(phrases), *text(chance.randrange(3), len(tail))]
     assert "3 times or more" in find_loop(tail, runs=True)
     assert not find_loop(tail, runs=False)
-    # A draft and its copy are no loop.
+    # A text that occurs twice is not a loop.
     assert not find_loop([*text(1000, 6), *text(1000, 6)], runs=True)
 
 
@@ -98,7 +98,7 @@ def test_text_is_no_loop(count: int) -> None:
 
 
 class Looping(CountingBackend):
-    """Its target thinks 0..11 over and over, and answers 40, 41, ... behind the end of thinking; drafts are right for
+    """Its target thinks 0..11 over and over, and answers 40, 41, ... after the end of thinking; drafts are right for
     `right` tokens. With `answers` it does so without end."""
 
     def __init__(self, right: int = 0, block: int = 8, answers: bool = False) -> None:
@@ -217,7 +217,7 @@ def test_a_loop_in_the_answer_is_stopped_where_asked_for() -> None:
 
 
 def test_a_loop_that_ends_by_itself_is_left_alone() -> None:
-    """What was found of the thinking means nothing to the answer behind it."""
+    """A loop found in the thinking does not count for the answer after it."""
     guard = TurnGuard(TOKENIZER, Knobs(), opens_thinking=True)
     guard.see([n % 12 for n in range(LEAST_THINKING)])
     assert guard.limit == LEAST_THINKING + LAG
@@ -227,7 +227,7 @@ def test_a_loop_that_ends_by_itself_is_left_alone() -> None:
 
 
 def test_a_finding_leaves_room_for_steps_under_way() -> None:
-    """Of the step that shows it up to MAX_DEPTH tokens lie behind the finding, and one more step may be queued."""
+    """The step in which a loop is found may hold MAX_DEPTH tokens after it, and one more step may be queued."""
     from dflash_core.backends.cuda.step import AHEAD
 
     assert LAG >= MAX_DEPTH + (AHEAD - 1) * (MAX_DEPTH + 1)

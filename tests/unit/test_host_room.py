@@ -1,4 +1,4 @@
-"""Page-locked memory for copies: locked between turns alone, used again, never more than it may take, given back."""
+"""Page-locked memory for copies: locked only between turns, reused, never above its limit, and released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One hostile text through every door of the command line; the terminal's bytes are read."""
+"""A hostile text in every input of the command line; the bytes that reach the terminal are checked."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-# What each door needs, and the command line that opens it
+# What each input needs, and the command line that reads it
 
 
 def template(home: Path) -> Words:

@@ -1,4 +1,4 @@
-"""Fetching from a hub, against a server of our own that speaks its protocol: cut, resumed, refused, checked."""
+"""Downloads from a hub, against a local server with the same protocol: cut, resumed, refused, checked."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_cut_connection_is_gone_on_with(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_what_is_here_outlives_the_program(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library throws away what a broken download has brought; so a second start began at nothing."""
+    """The library discards the data of a broken download, so a second start began from zero."""
     hub.times = 1
     monkeypatch.setattr(fetching, "TRIES", 1)
     with pytest.raises(HubError) as refused:
@@ -111,7 +111,7 @@ def test_leaving_keeps_what_is_here(hub: Hub, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("silent", ["HEAD", "GET", "bytes"])
 def test_a_silent_hub_is_left_at_once(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
-    """Wherever it falls silent: before it says what there is, before the file, and in the midst of it."""
+    """Wherever the server stops replying: before the file's details, before the file, and in the middle of it."""
     monkeypatch.setattr(fetching, "TIMEOUT_S", 3600.0)
     [one] = wanted(pair("good"), hub.endpoint)
     hub.silent, stop, some = silent, threading.Event(), threading.Event()
@@ -138,7 +138,7 @@ def test_a_silent_hub_is_left_at_once(hub: Hub, tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_fault_of_the_program_is_no_broken_connection(hub: Hub, tmp_path: Path) -> None:
-    """It was asked for again ten times, and the user told that the connection is bad."""
+    """It was requested ten times, and the user was told that the connection is bad."""
     [one] = wanted(pair("good"), hub.endpoint)
 
     def faulty(file: str, here: int, size: int, more: str) -> None:
@@ -155,7 +155,7 @@ def test_a_file_that_is_here_is_not_asked_for(hub: Hub, tmp_path: Path) -> None:
     hub.asked.clear()
     assert fetched(hub, "good", tmp_path) == path
     assert hub.gets == []
-    path.write_bytes(bytes(len(BODY)))  # of the same size, and not the same
+    path.write_bytes(bytes(len(BODY)))  # the same size, other bytes
     assert fetched(hub, "good", tmp_path).read_bytes() == BODY
 
 

@@ -1,4 +1,4 @@
-"""Models on this machine: found in the places of other programs, told apart by their headers, paired by both."""
+"""Models on this machine: found in the folders of other programs, classified and paired by their headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rooms depend on each other in one direction, whether an import is made at once, late or for types only."""
+"""Packages depend on each other in one direction, whether an import is made at once, late or for types only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import dflash_tui
 PROGRAMS = {name: Path(one.__file__ or "").parent for name, one in (("core", dflash_core), ("tui", dflash_tui))}
 LOOSE = 14
 ARCHITECTURE = re.compile(r"qwen_?3\W?5", re.IGNORECASE)
-# Who may name it outside arch/, and for what; nobody is added.
+# Files that may name an architecture outside arch/, and why. This list must not grow.
 NAMES = {
     "dflash_core/bench/synthetic_models.py": "writes a model of it",
     "dflash_core/config.py": "the name of a format of drafter files",

@@ -11,7 +11,7 @@ import time
 import pytest
 
 LIMIT_S = 600
-# Ctrl+C arrives while this module is being looked for, in the midst of whatever imports it.
+# Ctrl+C arrives while this module is being looked up, in the middle of the import.
 AT_IMPORT = """
 import signal, sys
 
@@ -24,7 +24,7 @@ sys.meta_path.insert(0, Finder())
 from dflash_tui.__main__ import run
 sys.exit(run())
 """
-# Says when it has begun; what the interpreter does before that is not ours.
+# Reports when the program has begun; what the interpreter does before that is not tested.
 BEGUN = """
 import sys
 from dflash_tui import __main__
@@ -83,7 +83,7 @@ def test_during_imports(moment: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(command[:2]) for command in COMMANDS])
 def test_at_random_moments(command: tuple[str, ...]) -> None:
-    """A command that is over sooner has done all that it was asked for."""
+    """A command that ends before the signal has completed."""
     delay = random.Random(" ".join(command)).uniform(0, 3)
     process = begin(BEGUN, *command)
     assert process.stderr is not None

@@ -1,4 +1,5 @@
-"""The journal: what a killed program has left is found at the next start, once, and by nobody while it runs."""
+"""The journal: the text that a killed program has left is restored at the next start, once, and never while the
+program runs."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ PLACE = Place("c", "q", "a", "the question", None, "pair")
 
 
 def killed(journal: Journal) -> None:
-    """Let go of the lock as the system does."""
+    """Release the lock, as the system does when a process ends."""
     assert journal._lock is not None
     journal._lock.close()
 
@@ -167,7 +168,7 @@ def test_an_answer_that_is_in_the_store_already_is_not_put_there_twice(tmp_path:
 
 
 def test_a_message_that_did_not_reach_the_store_is_put_there(tmp_path: Path) -> None:
-    """As where the disk had refused it, and had room again later."""
+    """As if the disk had refused it, and had room again later."""
     journal = Journal(tmp_path / "journal")
     journal.begin(PLACE)
     killed(journal)

@@ -1,4 +1,4 @@
-"""What was learned of a pair, on disk: kept per pair, written whole, and start values where it is no good."""
+"""Learned values on disk: a file per pair, replaced atomically, and start values where a file cannot be used."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _with(data: bytes, field: str, value: object) -> bytes:
 
 
 def test_sums_of_older_files_are_read(tmp_path: Path) -> None:
-    """They have one more, which nothing uses now."""
+    """Their sums have one more field, which is no longer used."""
     kept = Kept(tmp_path, "pair")
     learned(kept)
     assert kept.path is not None

@@ -30,8 +30,8 @@ from support.kernel_variants import variants
 ARCHITECTURES = ("sm_75", *nvrtc.ARCHITECTURES)
 # No source tells these from sm_80, and sm_120 has as little shared memory.
 LIKE_OTHERS = ("sm_86", "sm_89")
-# Of the quick variants of this one, those that differ in which definitions there are; of others, one a file. The files
-# that cards between the oldest and the newest have are dealt to two of them. With `full` all.
+# For THOROUGH, those of the quick variants that differ in which macros are defined; for others, one per file. The files
+# of cards between the oldest and the newest are divided between two of them. With `full` all.
 THOROUGH, DEALT = "sm_90a", ("sm_80", "sm_120")
 REPORTS = user_folder("cache") / "test-kernel-uses"
 RECORD = Path(__file__).with_name("kernel_registers.json")
@@ -45,7 +45,7 @@ SPILLS: dict[str, str] = {
     r".* head\.cu head_argmax": "the same code",
     r".* logits\.cu head_logits": "the same code",
 }
-# How many registers more than recorded are let pass: another patch release of the compiler is not a regression.
+# How many registers above the recorded number pass: another patch release of the compiler is not a regression.
 SLACK = 4
 Uses = dict[str, KernelUse]
 

@@ -120,7 +120,7 @@ def test_plots_of_little() -> None:
 
 
 def test_later_marks_show() -> None:
-    """Two points of one cell: the one that was given last is the one that is seen."""
+    """Two points in one cell: the one given last is drawn."""
     text = "".join(plot([Mark(50, 1, "★"), *(Mark(n, 1) for n in range(100))], 20, 6))
     assert "★" not in text
     assert "★" in "".join(plot([*(Mark(n, 1) for n in range(100)), Mark(50, 1, "★")], 20, 6))

@@ -1,4 +1,4 @@
-"""What a sweep says: medians, the best, noise named as noise, and files that hold what was measured."""
+"""Results of a sweep: medians, the best setting, noise reported as noise, and files with what was measured."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _path(tree: ValueTree, node: int) -> list[int]:
 
 
 def test_with_start_values_the_best_come_first() -> None:
-    """The drafter's word falls with the rank, so every node is as likely as the one before it, or less."""
+    """The drafter's probability falls with the rank, so no node is more likely than the one before it."""
     for seed in range(20):
         tree = build(stated(np.random.default_rng(seed)), Learned(), None, 1, (), 63)
         assert tree.values == sorted(tree.values, reverse=True)
@@ -254,7 +254,7 @@ def test_a_chain_of_copied_text_ends_at_a_stop_and_where_it_is_unlikely() -> Non
 
 
 def test_it_learns_what_a_drafter_is_worth() -> None:
-    """One whose first three tokens are always right: no row is spent on its fourth."""
+    """A drafter whose first three tokens are always right: no row is used for its fourth."""
     backend = CountingBackend(right=3)
     policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU), pausing=False)
     steps = decoded(backend, Knobs(from_text=False), policy, 400)

@@ -1,4 +1,4 @@
-"""No text of a file, a model or a user is read as markup, and none goes to a terminal but through its door.
+"""No text of a file, a model or a user is read as markup, and all output to a terminal goes through one place.
 
 Read from the source, so that it stays so: a widget or a stream that is used in another way is a fault here.
 """

@@ -1,4 +1,4 @@
-"""NVIDIA's management library behind one door: opened once, closed again, and every failure in one line."""
+"""NVIDIA's management library, used in one place: opened once, closed again, and every failure is one line."""
 
 from __future__ import annotations
 

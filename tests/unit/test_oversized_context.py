@@ -22,7 +22,7 @@ GIB, MIB = 1 << 30, 1 << 20
 
 
 def launched(context: int, model: Any, kv: str) -> Iterator[Launch]:
-    """Of steps plain and drafted, a prompt in passes and in chunks, in a sequence of `context` positions."""
+    """The launches of plain and drafted steps, and of a prompt in passes and in chunks, with memory for `context`."""
     device = PlanningDevice(CARDS["sm_90a"])
     chosen = CHOICES["int8"]
     target = DeviceTarget(device, MetaUpload(model.target), model.target_config, chosen)
@@ -38,8 +38,8 @@ def launched(context: int, model: Any, kv: str) -> Iterator[Launch]:
 @pytest.mark.parametrize("kv", ["f16", "q8_0/q4_0"])
 @pytest.mark.parametrize("model", [large, experts])
 def test_an_oversized_context_costs_nothing_by_itself(model: Any, kv: str) -> None:
-    """The same kernels in the same grids, blocks and shared memory at 8,192 allocated positions and at 262,144: what
-    they go over they read in the state, where the length is."""
+    """The same kernels in the same grids, blocks and shared memory at 8,192 allocated positions and at 262,144: they
+    read the length that they process from the state."""
     ways = [
         [(one.file, one.name, dict(one.defines), one.grid, one.block, one.shared, one.per_sm) for one in found]
         for found in (launched(context, model(), kv) for context in (8192, 262_144))

@@ -1,4 +1,5 @@
-"""What is shipped: a wheel holds all that runs, the sdist the demo pair's recipe too; kernels and themes are found."""
+"""What is shipped: a wheel holds all that the program needs, the sdist also the demo pair's recipe; kernels and themes
+are found."""
 
 from __future__ import annotations
 

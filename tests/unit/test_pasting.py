@@ -38,7 +38,7 @@ def test_a_coloured_paste_is_one_event() -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(0, len(COLOURED + END)), max_size=6))
 def test_however_it_is_cut(places: list[int]) -> None:
-    """Behind the mark that begins it, which terminals send in one piece."""
+    """After the mark that begins it, which terminals send in one piece."""
     whole = COLOURED + END + "z"
     cuts = [0, *sorted(set(places)), len(whole)]
     pieces = [whole[a:b] for a, b in itertools.pairwise(cuts) if b > a]
@@ -72,7 +72,7 @@ def alone(*keys: str) -> list[str]:
 
 
 def at_once(*pieces: str) -> list[str]:
-    """What we make of pieces that come without a pause; one comes behind the last."""
+    """The keys and pastes from pieces that come without a pause, except after the last."""
     parser = PasteParser()
     found = fed(parser, *pieces)
     if parser._timeout_time is not None:

@@ -1,4 +1,4 @@
-"""What a plan promises of any card: every weight read once, few partials, and sums that no width changes."""
+"""Properties of plans on any card: every weight is read once, few partials, and sums that do not depend on width."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_every_row_and_every_tile_has_one_owner(card: Card) -> None:
             assert rows[0] == 0
             assert list(rows) == sorted(rows)
             assert rows[-1] <= blocks
-        # Nobody has much more than a fair share.
+        # No block has much more than an equal share.
         shares = [b - a for a, b in zip(deal.row_begin, deal.row_begin[1:]) if b > a]
         assert max(shares) <= 1.3 * blocks * deal.split_k / deal.grid + 1 or len(deal.shapes) > 1
 

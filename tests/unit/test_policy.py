@@ -1,4 +1,4 @@
-"""What a step runs: the knobs' rule, and that a decoder asks before each step and tells what came of it. No torch."""
+"""What a step runs: the knobs decide, a decoder asks the policy before each step and reports the result. No torch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_rule_of_the_knobs(knobs: Knobs, drafter: Capabilities | None, decis
 
 
 class Turns:
-    """Takes turns between plain steps and trees of growing budget, and keeps what it is told."""
+    """Alternates between plain steps and trees of growing budget, and records the calls."""
 
     def __init__(self) -> None:
         self.steps: list[StepEvent] = []
@@ -103,7 +103,7 @@ def test_a_policy_is_told_how_certain_the_target_was(right: int) -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 def test_nobody_asks_how_certain_the_target_was_where_every_step_drafts(several: bool) -> None:
-    """It is worked out on the CPU, a softmax a step."""
+    """It is computed on the CPU, a softmax per step."""
 
     def one(kind: str) -> LearnedPolicy:
         return LearnedPolicy(Capabilities(kind, 8), PairState(), StepCosts(CPU))

@@ -69,7 +69,7 @@ KINDS = (DFLASH, HEAD, text.CAPABILITIES, several.together((DFLASH, text.CAPABIL
 
 @pytest.mark.parametrize("drafter", KINDS, ids=[kind.kind for kind in KINDS])
 def test_every_drafter_can_follow_the_presets_of_the_program(drafter: Capabilities) -> None:
-    """A preset is a whole set: what has no effect on the drafter is no fault in it, but a parameter set alone is."""
+    """A preset is a complete set: a parameter without effect on the drafter is accepted in it, but not if set alone."""
     limits = Limits(drafter, 32_768)
     idle = Preset("idle", changes={"draft_window": 64, "mtp_depth": 5})
     for preset in (*BUILT_IN, idle):

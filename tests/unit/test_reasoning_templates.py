@@ -1,4 +1,4 @@
-"""Templates that read a level of reasoning, each in a way of its own: what is accepted, offered and added."""
+"""Templates that read a level of reasoning in different ways: what is accepted, offered and added."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REFUSE = "{{ raise_exception('no such effort') }}"
 
 @dataclass(frozen=True)
 class Case:
-    """`accepted`, `levels` and what each accepted level adds, as they are to be found in `source`."""
+    """The expected `accepted`, `levels` and additions of each accepted level for the template `source`."""
 
     source: str
     accepted: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ def test_what_a_template_takes(name: str) -> None:
         assert variables == {"reasoning_effort": level}
         messages = SYSTEM + ASK if name == "inside the system message alone" else ASK
         assert found.adds(level) in template.render(messages, thinking=True, variables=variables)
-    for thinking in (True, False):  # and so does what nobody chose
+    for thinking in (True, False):  # and so do the defaults
         if name != "nothing at all":
             knobs = Knobs(thinking=thinking)
             assert template.render(ASK, thinking=thinking, variables=found.variables(knobs))

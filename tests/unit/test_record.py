@@ -1,4 +1,4 @@
-"""Records of turns: what goes in comes out, unfinished ones too; what is no record is one line."""
+"""Records of turns are read as they were written, unfinished ones too; anything else is one line of error."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def older(data: bytes) -> bytes:
 
 
 def test_records_of_version_1_open_with_all_they_hold() -> None:
-    """Field names have changed since; what a user wrote is no field name."""
+    """Field names have changed since; the user's text must not be taken for one."""
     said = step_of(BRANCHED, bonus=9)
     record = turn_of([said], prompt='{"wanted": 1, "owners": 2}')
     packed = b"1\n" + zlib.compress(b"\n".join(older(encode(line)) for line in lines(record)))

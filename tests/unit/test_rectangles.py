@@ -1,4 +1,4 @@
-"""Copies between tensors as rows of bytes one pitch apart: what arrives is what torch would copy."""
+"""Copies between tensors as rows of bytes with a pitch: the result equals torch's copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tree left out: the same as the builder's own heap, for every budget, p_min and seed."""
+"""The candidates that a tree left out equal the builder's own heap, for every budget, p_min and seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates that nobody knows render in a process that can be ended: whatever they do, the program goes on."""
+"""Unknown templates render in a process that can be killed: whatever they do, the program goes on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dflash_tui.session import OnPrefill, TurnLike
 
 SOURCE_FOLDER = str(Path(render_process.__file__).parents[2])
 HI = [{"role": "user", "content": "Hi"}]
-HANGS_S = 600.0  # what must not be late: only a hang takes so long
+HANGS_S = 600.0  # only a hang takes so long
 HANG = "('a' * 4000000)|wordwrap(1)"
 # Inside one call of the library, some of them with the interpreter held, some before the first line is rendered.
 RUNAWAYS = [
@@ -166,7 +166,7 @@ def test_the_worker_goes_with_its_template() -> None:
 
 
 def _gone(pid: int) -> bool:
-    """It has ended; a container may have nobody who takes the exit code of an orphan."""
+    """Whether it has ended. In a container it may stay a zombie, as nothing reaps orphans."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except OSError:

@@ -21,7 +21,7 @@ KNOBS = Knobs(temperature=0.0, max_tokens=12, ignore_eos=True, mode="tree", budg
 
 
 def fail_at(engine: Engine, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The so many-th pass over a tree finds the memory full."""
+    """Make pass number `call` over a tree fail with full memory."""
     verify, calls = engine.session.verify, iter(range(1000))
 
     def full(*args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The sampler chain: each link, their order, and the draws that come of it."""
+"""The sampler chain: each stage, their order, and the resulting draws."""
 
 from __future__ import annotations
 

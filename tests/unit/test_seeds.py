@@ -27,7 +27,7 @@ def test_a_test_draws_its_own_numbers_each_time(
 def test_close_sees_a_wrong_row_and_a_small_error_everywhere(fault: str) -> None:
     expected = np.random.default_rng(3).standard_normal((30, 700)).astype(np.float32)
     rounding = np.random.default_rng(4).standard_normal(expected.shape).astype(np.float32) * 1.2e-3
-    rounding[8] *= 5  # a row that magnifies what is rounded
+    rounding[8] *= 5  # a row that amplifies rounding errors
     close(expected + rounding, expected)
     found = expected + rounding
     if fault == "one row":
@@ -49,7 +49,7 @@ DRAFTS = StepDrafts(((5, 9, 2, 7), (4, 1, 8, 3)), ((-1.0, -2.0, -2.0002, -3.0), 
         ((9, 5, 2, 7), False),
         ((5, 9, 2, 11), True),  # the last may be another of its probability
         ((5, 11, 2, 7), False),
-        ((4, 1, 8, 3), False),  # of another depth
+        ((4, 1, 8, 3), False),  # those of another depth
     ],
 )
 def test_candidates_are_the_same_but_for_near_ties(tokens: tuple[int, ...], sound: bool) -> None:

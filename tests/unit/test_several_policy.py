@@ -1,4 +1,4 @@
-"""The choice among several drafters: each has its own learned values, and the one that brings most decides a step."""
+"""The choice among several drafters: each has its own learned values, and the one that pays most decides a step."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_each_kind_of_text_gets_the_drafter_that_pays() -> None:
     taken = run(policy("near", "far"), answers)[100:]
     easy = Counter(kind for is_easy, number, kind in taken if is_easy)
     hard = Counter(kind for is_easy, number, kind in taken if not is_easy and number > 0)
-    # A near step says nothing of the text, so now and then it takes a few steps to get back.
+    # A step of "near" tells nothing about the text, so it may take a few steps to switch back.
     assert easy["far"] / easy.total() > 0.6, easy
     assert hard["near"] / hard.total() > 0.85, hard
 
@@ -95,7 +95,7 @@ def test_a_drafter_that_becomes_better_is_found_again() -> None:
 
 
 def test_an_answer_that_differs_is_known_by_its_own_steps() -> None:
-    """Behind a far step of one token the next may be long in most answers: not in these."""
+    """After a "far" step of one token, the next may be long in most answers, but not in these."""
     draws, chooser, taken = random.Random(3), policy("near", "far"), Counter[tuple[bool, str]]()
     fresh = itertools.count(1000, 50)
     for number in range(60):
@@ -133,7 +133,7 @@ def test_every_drafter_learns_for_itself() -> None:
 
 
 def test_what_is_forgotten_is_found_again() -> None:
-    """Drafters of which nothing is known any more have their time to begin with again."""
+    """Drafters about which nothing is known any more get their initial tries again."""
     chooser, fresh, begun = policy("near", "far"), itertools.count(1000, 50), list[int]()
     for _ in range(2):
         for one in chooser.policies:
@@ -150,7 +150,7 @@ def test_what_is_forgotten_is_found_again() -> None:
 
 
 def test_trees_of_a_fixed_size_get_the_drafter_that_pays() -> None:
-    """Every step is drafted then, by the one that brings most in its time."""
+    """Every step is drafted then, by the drafter with the most tokens for its time."""
     chooser, taken, fresh = policy("far", "near"), Counter[str](), itertools.count(1000, 50)
     knobs = Knobs().replace(budget=8)
     for number in range(20):
@@ -174,13 +174,13 @@ def test_a_named_drafter_is_taken() -> None:
         assert decision.drafter == kind
         assert "brings most" not in decision.reason
         assert "is tried" not in decision.reason
-        for number in range(30):  # its rests and tries are its own, whatever others bring
+        for number in range(30):  # its pauses and tries do not depend on other drafters
             chooser.observe(step(1, 40.0, 100 * number))
             assert chooser.next(knobs).drafter == kind
 
 
 def test_text_is_taken_where_it_can_be_copied() -> None:
-    """Its price is known before it is tried."""
+    """Its time is known before it is tried."""
     chooser, fresh = policy("near", "text"), iter(range(200, 10_000, 10))
     for _ in range(6):
         chooser.begin([1, 2], frozenset())
@@ -204,7 +204,7 @@ def test_text_is_taken_where_it_can_be_copied() -> None:
 
 @pytest.mark.parametrize("kinds", [("near", "far"), ("near", "far", "text")])
 def test_drafters_that_rest_are_tried_again(kinds: tuple[str, ...]) -> None:
-    """Also where the steps that nobody drafts belong to one that copies text; and the reason says what is done."""
+    """Also where steps without drafts are decided by the policy that copies text; and the reason says so."""
     chooser, fresh, asked = policy(*kinds), itertools.count(1000, 50), list[bool]()
     chooser.begin([1, 2, 3], frozenset())
     for _ in range(3000):

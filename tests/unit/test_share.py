@@ -1,4 +1,4 @@
-"""What `bench --share` hands on: figures, and no word that a user wrote or a machine is called by."""
+"""What `bench --share` publishes: figures, and neither a user's words nor a machine's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations in the store: what goes in comes out, is found, and is gone when deleted."""
+"""Conversations in the store are read as written, are found, and are gone when deleted."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ assert store.close() and not store.problem()
 
 @contextmanager
 def locked(folder: Path) -> Iterator[sqlite3.Connection]:
-    """The file of another program that is just making its first table, and takes its time: until a rollback."""
+    """The file of another program that is slowly creating its first table, which it rolls back."""
     other = sqlite3.connect(folder / "conversations.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     yield other

@@ -1,4 +1,4 @@
-"""Damage in the file of conversations, wherever it is: it is set aside in one line, and the store goes on."""
+"""Damage anywhere in the file of conversations: the file is set aside with one line, and the store goes on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_file_is_the_same_in_each_run(sound: bytes, tmp_path: Path) -> None:
 
 
 def use(folder: Path) -> str:
-    """Everything that the app does with a store, in a file that may be damaged. Returns what was said of it."""
+    """Do everything that the app does with a store, on a file that may be damaged. Returns the messages about it."""
     store = Store(folder)
     for entry in store.list():
         conversation = entry.card.id
@@ -149,7 +149,7 @@ NAMES = re.compile(rb"(?:^|, )(\w+)")
 
 
 def test_the_tables_of_the_search_are_not_as_it_writes_them(sound: bytes, tmp_path: Path) -> None:
-    """They are compared with nothing: what is wrong with a name in them shows when a row is written."""
+    """They are not checked on opening: a wrong name in them is found when a row is written."""
     columns = [
         found.start(1) + name.start(1) for found in OWN_TABLES.finditer(sound) for name in NAMES.finditer(found[1])
     ]

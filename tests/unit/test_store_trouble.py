@@ -1,4 +1,4 @@
-"""The store when the disk fails it: damaged, newer and foreign files, folders without write access, no room."""
+"""The store in trouble: damaged, newer and foreign files, folders without write access, a full disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOBODY = 65534
 
 @contextmanager
 def without_room(store: Store) -> Iterator[None]:
-    """Let the file grow no further: SQLite then says what it says of a full disk."""
+    """Let the file grow no further: SQLite then reports a full disk."""
     connection = store._database._disk
     assert connection is not None
     [(pages,)] = connection.execute("PRAGMA page_count").fetchall()
@@ -36,7 +36,7 @@ def without_room(store: Store) -> Iterator[None]:
 
 @contextmanager
 def folder_of_another() -> Iterator[Path]:
-    """A folder that can be read and not written. The superuser may write anywhere, so it becomes nobody for a while."""
+    """A folder that can be read and not written. Root may write anywhere, so it becomes user "nobody" for a while."""
     folder = Path(tempfile.mkdtemp())
     try:
         yield folder

@@ -1,7 +1,7 @@
 """Successors alone, without a drafter: answers that repeat their prompt take half the steps of plain decoding.
 
-The prompts are code, prose and tables with an instruction, the answers what a model that follows it says. Which target
-says them makes no difference: what is copied is accepted where it is what the target says.
+The prompts are code, prose and tables with an instruction; the answers are those of a model that follows it. The target
+does not matter: copied tokens are accepted where they are the target's own.
 """
 
 from __future__ import annotations

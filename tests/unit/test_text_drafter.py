@@ -1,4 +1,4 @@
-"""The conversation's own text as a source of drafts: what it finds, and what it forgets when the text is cut."""
+"""The conversation's own text as a source of drafts: what is found, and what is gone when the text is truncated."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ tokens = st.lists(st.integers(0, 3), max_size=40)
 
 @given(tokens, tokens)
 def test_a_successor_always_followed_its_run(text: list[int], behind: list[int]) -> None:
-    """At the end of the text and behind any path that it does not hold; tokens near 2**31 too."""
+    """At the end of the text and after any path that it does not hold; tokens near 2**31 too."""
     for scale in (1, 715_827_882):
         big, tail = [scale * token for token in text], tuple(scale * token for token in (text + behind)[-LONGEST:])
         assert Successors(big).after(tail) == scanned(big, tail)
@@ -94,7 +94,7 @@ def test_longer_matches_are_surer_and_go_further() -> None:
 
 
 def test_it_proposes_as_it_did_however_it_was_rewound() -> None:
-    """Random texts of few tokens, committed in pieces, cut back and gone on with, as conversations are edited."""
+    """Random texts of few tokens, committed in pieces, truncated and continued, as when conversations are edited."""
     choose = random.Random(3)
     for _ in range(40):
         ids: list[int] = []

@@ -1,4 +1,5 @@
-"""Chat templates of Qwen3's generations: what they ask for, what of a history they keep, whose think block it is."""
+"""Chat templates of Qwen3's generations: what they write, what of a history they keep, and who opens the think
+block."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.text.template import ChatTemplate
 from support.qwen3_templates import TEMPLATES
 
-OPENING = {  # what an answer begins behind, with thinking and without
+OPENING = {  # what an answer begins after, with thinking and without
     "hybrid": ("", "<think>\n\n</think>\n\n"),
     "instruct": ("", ""),
     "thinking": ("<think>\n", "<think>\n"),

@@ -1,4 +1,4 @@
-"""Levels of reasoning and a history that keeps it: what templates are found to read, and what they are then given."""
+"""Levels of reasoning, and histories that keep it: what templates are found to support, and what they then get."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEEPS_IF_ASKED = (
 
 @cache
 def template_of(source: str | None) -> ChatTemplate:
-    """One of each: a template that nobody knows has a process of its own."""
+    """One of each, as an unknown template has a process of its own."""
     return ChatTemplate(source)
 
 

@@ -1,4 +1,4 @@
-"""Runs found by hash, beside those found exactly; growing and cut."""
+"""Runs found by hash, compared with those found exactly, while the text grows and is truncated."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_nothing_is_found_where_there_is_nothing() -> None:
 
 
 def test_places_that_were_found_are_those_of_the_text_that_is_there() -> None:
-    """They are kept for who asks next; another text may end where this one did."""
+    """They are cached for the next call; another text may have the same length."""
     table = TextTable([5, 6, 7, 8])
     table.become([9, 6, 7, 8])
     for begin in (0, 2):

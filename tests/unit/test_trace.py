@@ -151,7 +151,7 @@ def test_a_file_that_is_no_trace_is_one_line(path: Path, data: bytes, says: str)
 
 
 def bomb(path: Path, line: bytes, times: int) -> Path:
-    """A trace that unpacks to `line` so many times behind its header, packed in pieces of a thousand."""
+    """A trace that unpacks to `line` so many times after its header, packed in pieces of a thousand."""
     packer = zlib.compressobj(1, wbits=31)
     data = packer.compress(b'{"trace":"dflash-tui","version":2}\n')
     for _ in range(times // 1000):

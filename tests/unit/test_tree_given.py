@@ -1,4 +1,4 @@
-"""Trees of candidates that are scored by the token above them: the promises of all trees, and their own order."""
+"""Trees of candidates that are scored by the token above them: the invariants of all trees, and their own order."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_promises(chain_seed: bool, p_min: float) -> None:
 
 
 def test_marginals_are_as_before() -> None:
-    """Candidates that nothing gives scores to stand in the order of their depth below every node."""
+    """Candidates without scores by the token above keep the order of their depth below every node."""
     plain = candidates(np.random.default_rng(3).standard_normal((4, 40)).astype(np.float32), 8)
     for depth in range(4):
         tokens, said = plain.below(depth, 5)
@@ -116,7 +116,8 @@ def test_a_confidence_is_the_best_candidates_chance(said: float) -> None:
 
 
 def test_valued_trees_ask_by_parent_too() -> None:
-    """With the drafter's word as it is, the nodes are those of the tree above, in its order, and every walk teaches."""
+    """With the drafter's probabilities unchanged, the nodes are those of the best-first tree, in its order; and every
+    accepted path gives trials to learn from."""
     for seed in range(4):
         given = drafts(seed, ranks=3)
         stated = Stated(given.tokens, given.log_probs, given, ROOT)

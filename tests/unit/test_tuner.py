@@ -1,4 +1,4 @@
-"""The tuner on a card that computes nothing, whose launches take the time that a test says."""
+"""The tuner on a card that computes nothing, whose launches take the time that a test sets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CARD = Card(132, 227 << 10, overlaps=True)
 
 
 class Event:
-    """A moment of the made-up time, in milliseconds."""
+    """A moment of the simulated time, in milliseconds."""
 
     def __init__(self, device: TimedDevice) -> None:
         self.device = device
@@ -115,7 +115,7 @@ def test_what_is_faster_is_taken_kept_and_not_timed_again(tmp_path: Path) -> Non
 
 
 def test_what_does_not_gain_in_a_pass_is_not_taken(tmp_path: Path) -> None:
-    """Faster alone, and slower beside the kernels of a pass: here of a kernel that is none of a product's."""
+    """Faster alone, and slower among the kernels of a pass: here because of a kernel that is not a product's."""
     pair, device = tiny(), TimedDevice({"CHUNK": 6.0})
     target = target_on(device, pair)
     found = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""How the way of a product is chosen and kept: a made-up clock, made-up times, files that are not as they should be."""
+"""How the way to run a product is chosen and stored: a simulated clock, given times, and invalid files."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_faster_way_is_taken() -> None:
 
 
 def test_both_widths_count_and_the_wider_one_twice() -> None:
-    """One way for all widths: what wins one row and loses as much at 24 is no gain."""
+    """One way for all widths: a gain at one row that is lost again at 24 is no gain."""
     mixed = Way(chunked=True)
     rounds = {1: [1e-5] * 7, 24: [1e-5] * 7}
     times = {Way(): rounds, mixed: {1: [0.8e-5] * 7, 24: [1.15e-5] * 7}}

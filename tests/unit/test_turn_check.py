@@ -1,4 +1,4 @@
-"""Turns from files whose parts do not fit: refused in a line, or shown by every view there is."""
+"""Turns from files whose parts are inconsistent: refused in a line, or shown by every view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A limit makes a card a smaller one: what is free, what fits, what is refused, and what torch's allocator may take."""
+"""With a limit a card counts as smaller: what is free, fits and is refused, and what torch's allocator may take."""
 
 from __future__ import annotations
 
