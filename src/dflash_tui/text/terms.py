@@ -220,7 +220,7 @@ TERMS: tuple[Term, ...] = (
         "dflash_core.engine:Engine.memory", "memory", ("{n} GiB", "{n} MiB", "{n} KiB", "{n} B"),
     ),
     Term(
-        "predicted", "predicted", "the sum of all components, as reckoned before the load",
+        "predicted", "predicted", "the sum of all components, as computed before the load",
         "A load that would not fit is refused by this, before anything is read.",
         "dflash_core.memory:MemoryBreakdown.predicted", "memory",
     ),
