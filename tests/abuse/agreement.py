@@ -24,7 +24,7 @@ def rendered(app: DFlashApp) -> int:
 
 
 def journal_of(app: DFlashApp) -> Typed:
-    """What the app has written down as typed."""
+    """What the app has recorded as typed."""
     journal = app.chat.conversation.current.journal
     if not journal._name:
         return Typed()
@@ -121,7 +121,7 @@ class Words:
         self.drafted -= before - set(WORD.findall(app.chat.prompt.text))
 
     def missing(self, app: DFlashApp) -> set[str]:
-        """Words of the prompt that are nowhere now. Those that were sent are looked for in the store from now on."""
+        """Words of the prompt that are lost. Those that were sent are looked for in the store from now on."""
         gone = self.drafted - set(WORD.findall(app.chat.prompt.text))
         if gone:
             kept = self._kept(app)
@@ -131,7 +131,7 @@ class Words:
         return gone
 
     def audit(self, app: DFlashApp) -> set[str]:
-        """Sent words that are nowhere any more. A conversation that was deleted takes its own along."""
+        """Sent words that are lost. Those of a deleted conversation do not count."""
         if not at_rest(app):
             return set()
         stored, conversations = self.stored()
@@ -143,7 +143,7 @@ class Words:
         return (self.sent - stored.keys() - never) | (never - self._kept(app))
 
     def stored(self) -> tuple[dict[str, str], set[str]]:
-        """Each word of the database with its conversation, and the conversations, by a reader of its own."""
+        """Each word of the database with its conversation, and the conversations, read independently of the store."""
         with closing(sqlite3.connect(f"file:{self.folder}/conversations.db?mode=ro", uri=True)) as db:
             rows = db.execute("SELECT conversation, content FROM message WHERE role = 'user'").fetchall()
             conversations = {id for (id,) in db.execute("SELECT id FROM conversation")}

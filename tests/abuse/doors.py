@@ -1,4 +1,4 @@
-"""Every door that a file comes in by: a sound file, how it is made wrong, and all that is then done with it."""
+"""Every kind of file that the program reads (a "door"): a valid file, how it is damaged, what is then done with it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TABLES = ("conversation", "message", "turn", "migration")
 
 @dataclass(frozen=True)
 class Door:
-    """`lay` puts a wrong file into an empty folder; `enter` is what the program then does there.
+    """`lay` writes a damaged file into an empty folder; `enter` is what the program then does there.
 
     `enter` may raise DFlashError and nothing else. `share`: how many mutants of some 350; a model costs a
     thousand headers.
@@ -214,7 +214,7 @@ def _bring_in(folder: Path) -> None:
             again = whole(store, card)
             to_json([again])
             to_markdown(again)
-            if len(one.branches.nodes) % 2:  # the picture takes as long as all the rest
+            if len(one.branches.nodes) % 2:  # drawing the picture takes as long as everything else
                 to_svg(again)
             store.delete(card.id)
             assert not store.has(card.id), "a conversation that cannot be deleted"

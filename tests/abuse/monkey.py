@@ -1,4 +1,4 @@
-"""A monkey at the app: what a terminal would send, at random, and after each action the laws of `agreement`."""
+"""A monkey test of the app: random terminal input, and after each action the invariants of `agreement`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHORT = Knobs(max_tokens=24)
 
 
 class FaultError(Exception):
-    """A law is broken."""
+    """An invariant is violated."""
 
 
 @cache
@@ -58,7 +58,7 @@ def demo() -> EngineSession:
 
 
 class LostError(FaultError):
-    """Text that was typed is nowhere."""
+    """Text that was typed is lost."""
 
 
 class Life:

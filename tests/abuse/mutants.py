@@ -1,4 +1,5 @@
-"""Files made wrong by the thousand: each is refused with a DFlashError of one line, or taken, and that is all."""
+"""Thousands of damaged files: each must be refused with a DFlashError of one line, or accepted; nothing else may
+happen."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ WARM = 3000
 
 
 class HangError(Exception):
-    """A file keeps the program for longer than anyone waits."""
+    """A file keeps the program busy for too long."""
 
 
 @contextmanager
@@ -46,7 +47,7 @@ def limited() -> Iterator[None]:
 
 
 def try_one(door: Door, seed: str, folder: Path) -> Exception | None:
-    """Lay one wrong file and do with it what the program does; what came out that should not have."""
+    """Write one damaged file and do with it what the program does. Returns an error that should not have occurred."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     door.lay(random.Random(seed), folder)

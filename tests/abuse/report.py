@@ -18,7 +18,7 @@ GROWTH = 5.0  # percent of resident memory, after the warm-up
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A fault: what kind it is, and what to run or read to see it again."""
+    """A fault: its kind, and what to run or read to reproduce it."""
 
     kind: str
     seed: str
@@ -28,7 +28,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 @dataclass
 class Report:
-    """`counts` has actions, turns, mutants, kills and starts. Nothing in the lists and no growth is what is wanted."""
+    """`counts` has actions, turns, mutants, kills and starts. The lists should be empty, and nothing should grow."""
 
     part: str
     seed: int
@@ -60,7 +60,7 @@ class Watermark:
         self._before: tuple[int, int] | None = None
 
     def look(self, report: Report) -> None:
-        """The first look is the warm-up's end; each later one says in `report` what has come since."""
+        """The first call marks the end of the warm-up; each later one writes the growth since then into `report`."""
         _let_go()
         now = memory.host_memory().process, _descriptors()
         if self._before is None:
@@ -71,7 +71,7 @@ class Watermark:
 
 def _let_go() -> None:
     """Drop what only this process has: apps that have ended, in Textual's caches, and pages that malloc keeps."""
-    gc.unfreeze()  # what the app has put out of the collector's sight
+    gc.unfreeze()  # objects that the app has frozen for the collector
     for one in gc.get_objects():
         if type(one).__name__ == "_lru_cache_wrapper" and one.__module__.split(".")[0] in ("textual", "rich"):
             one.cache_clear()

@@ -1,4 +1,4 @@
-"""The scripted session with answers that are hard to draw, and faults that are asked for."""
+"""The scripted session with answers that are hard to draw, and faults on request."""
 
 from __future__ import annotations
 

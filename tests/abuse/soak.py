@@ -41,7 +41,7 @@ def questions() -> tuple[tuple[int, ...], ...]:
 
 
 def plain_answer(alone: Engine, done: Done) -> list[int]:
-    """What plain decoding says, changed where the turn was."""
+    """The answer of plain decoding, with knobs changed where the turn's were."""
     tokens: list[int] = []
     if not done.tokens:
         return tokens

@@ -1,4 +1,4 @@
-"""Pilot's keys, clicks and pauses end when all that they began is handled and drawn, on however busy a machine.
+"""Pilot's keys, clicks and pauses end when everything they started is handled and drawn, even on a busy machine.
 
 Pilot itself waits until the process uses little of the processor. A busy machine gives it little, whatever there is to
 do, and Pilot goes on before a key has come to its widget.
@@ -13,8 +13,8 @@ import textual.app
 from textual.app import App
 from textual.pilot import Pilot
 
-MOST_TURNS = 20_000  # of the loop, where something never rests
-MOST_FRAMES = 100  # of an answer that is written all the while
+MOST_TURNS = 20_000  # iterations of the event loop, if something never becomes idle
+MOST_FRAMES = 100  # frames of an answer that is written meanwhile
 FRAME_S = 1 / 60
 
 
@@ -35,7 +35,7 @@ async def nothing_ready() -> None:
     for _ in range(MOST_TURNS):
         await asyncio.sleep(0)
         quiet = 0 if ready else quiet + 1
-        if quiet == 2:  # what was due by the clock has had its turn, too
+        if quiet == 2:  # timers that were due have run, too
             return
 
 

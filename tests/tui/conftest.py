@@ -61,15 +61,15 @@ def size(request: pytest.FixtureRequest) -> tuple[int, int]:
 
 @pytest.fixture(autouse=True)
 def worker_stays() -> Iterator[None]:
-    """What would end the process is one failing test, not the end of the run."""
+    """Code that would end the process makes one test fail instead of ending the run."""
     with process_stays():
         yield
 
 
 @pytest.fixture(autouse=True)
 def only_the_tests_are_frozen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program loads a few models, this process hundreds: what each has frozen would stay behind it, and each load of
-    another would walk all that the tests have imported. `real_collector` is for tests of just that."""
+    """A program loads a few models, this process hundreds: objects that each load froze would never be freed, and each
+    load would collect over everything that the tests have imported. `real_collector` is for tests of just that."""
     if "real_collector" not in request.fixturenames:
         monkeypatch.setattr(collector, "calm", lambda: None)
         monkeypatch.setattr(collector, "release", gc.collect)
@@ -87,7 +87,7 @@ def real_collector() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The app looks the same whatever terminal the tests run in, and whoever runs them."""
+    """The app looks the same for every user and in every terminal."""
     monkeypatch.setenv("HOME", str(tmp_path))  # "~" on the screen, however long the path
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -96,7 +96,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def keys_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long a busy machine takes for one, the next key waits for it."""
+    """The next key waits for the one before, however slow the machine is."""
     monkeypatch.setattr(key_order, "LONGEST_S", HANGS_S)
 
 

@@ -99,7 +99,7 @@ def step_tree(words: Vocabulary, path: list[str], root: str, mode: str) -> StepT
 
 
 def step_drafts(tree: StepTree, width: int = 4) -> StepDrafts:
-    """Candidates that such a tree was built from: its nodes by depth, then words that found no place in it."""
+    """Candidates that such a tree was built from: its nodes by depth, then words that are not in it."""
     depths = range(1, max(tree.depths) + 1)
     rows = [[node for node, depth in enumerate(tree.depths) if depth == wanted] for wanted in depths]
     tokens = [tuple(tree.tokens[node] for node in row) for row in rows]
@@ -194,7 +194,7 @@ class Turn:
         text = "".join(part[max(thought - at, 0) :])
         self.text += text
         self.thinking += thinking
-        self._message.content, self._message.thinking = self.text, self.thinking  # also of a turn that breaks off
+        self._message.content, self._message.thinking = self.text, self.thinking  # also if a turn breaks off
         # On the script's own clock, so that figures made from it do not depend on the machine's.
         place = len(self._recorder.events)
         clock = self._session.clock
@@ -327,7 +327,7 @@ class FakeSession:
 
 
 def loader(session: FakeSession):
-    """A loader that has the session at once."""
+    """A loader that returns the session at once."""
 
     def load(progress: Progress) -> FakeSession:
         progress("weights", 0.5)

@@ -56,7 +56,7 @@ def shown(show: Show) -> Show:
 
 
 class Measured:
-    """What a tuning knows when it is over, without a pair that was measured."""
+    """The results of a finished tuning, without measuring a pair."""
 
     def __init__(self) -> None:
         now = Knobs(budget=22)

@@ -33,7 +33,7 @@ TARGET, DRAFT = "Qwen3.6-27B-Q4_K_M.gguf", "Qwen3.6-27B-DFlash.gguf"
 
 
 def furnish(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two models and a drafter, 32 GiB, and none of the caches of whoever runs this."""
+    """Two models and a drafter, 32 GiB, and none of the user's own caches."""
     for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "HF_HOME", "LLAMA_CACHE", "OLLAMA_MODELS"):
         monkeypatch.setenv(name, str(home / name.lower()))
     near = home / "near"
@@ -112,7 +112,7 @@ class Opened:
         return await self.found(pilot)
 
     async def found(self, pilot: Pilot[int]) -> ModelsScreen:
-        """Everything has been looked at and drawn."""
+        """Wait until everything has been checked and drawn."""
         it = self.screen
         await wait_until(pilot, lambda: it._finding.looked and it._seen == it._finding.changes)
         await wait_until(pilot, lambda: len(it._finding.rooms) >= len(it._finding.models))
@@ -125,13 +125,13 @@ class Opened:
         return self.app.screen
 
     async def to(self, pilot: Pilot[int], id: str) -> None:
-        """The cursor onto a row."""
+        """Move the cursor to a row."""
         ids = [one.id for one in self.screen._list.options]
         self.screen._list.highlighted = ids.index(id)
         await pilot.pause()
 
     async def fetch(self, pilot: Pilot[int], name: str, *told: str) -> None:
-        """The row of a pair that can be fetched is opened, and agreed to once all of `told` is said."""
+        """Open the row of a downloadable pair, and confirm once all of `told` is shown."""
         await self.to(pilot, f"{PAIR}{name}")
         await pilot.press("enter")
         await shows(pilot, *told, "Enter fetches it")

@@ -17,7 +17,7 @@ from dflash_tui.widgets.key_line import KeyLine
 from .fake import FakeSession
 
 SIZES = ((80, 24), (120, 40), (200, 60))  # of a terminal
-# What a test of the app's doings takes in place of the fixture `size`: the smallest; with `full` each.
+# For tests of behaviour, in place of the fixture `size`: the smallest size; with `full` each.
 smallest = pytest.mark.parametrize(
     "size",
     [
@@ -83,7 +83,7 @@ async def ask(pilot: Pilot[int], text: str) -> None:
 
 
 async def taken(pilot: Pilot[int]) -> None:
-    """Wait until the decoder's thread has the message that was sent, where it can have it now."""
+    """Wait until the decoder's thread has received the sent message, if it can receive it now."""
     running = chat(pilot).chat.flow.running
     if running is not None:
         await wait_until(pilot, lambda: running.turn is not None or running.over)
@@ -131,7 +131,7 @@ async def settled(pilot: Pilot[int], text_of: Callable[[object], str] = screen_t
     for _ in range(40):
         await pilot.pause(0.05)
         text = text_of(pilot.app)
-        # The line of keys looks a few times a second at what is possible now.
+        # The line of keys is updated a few times a second.
         if text == last and all(line.hints == line._drawn for line in pilot.app.screen.query(KeyLine)):
             return text
         last = text

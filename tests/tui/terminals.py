@@ -1,4 +1,4 @@
-"""The whole program in a window of tmux: keys go in, the screen is read, and what is waited for is seen on it."""
+"""The whole program in a tmux window: keys are sent, the screen is read, and tests wait for what it shows."""
 
 from __future__ import annotations
 

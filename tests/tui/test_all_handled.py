@@ -1,4 +1,4 @@
-"""What Pilot waits for, on a machine that gives the tests hardly any time."""
+"""What Pilot waits for, on a machine that gives the tests hardly any processor time."""
 
 from __future__ import annotations
 

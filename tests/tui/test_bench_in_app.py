@@ -55,7 +55,7 @@ async def test_esc_ends_bench_and_keeps_what_is_measured(make_app: MakeApp, monk
     async with app.run_test(size=(120, 40)) as pilot:
         await answered(pilot)
         await send(pilot, "/bench")
-        # What is said goes with the next round.
+        # The message disappears with the next round.
         await wait_until(pilot, lambda: "round 2 of 1,000" in str(app.notices.page()))
         await shows(pilot, "Esc Stop")
         await send(pilot, "hi")

@@ -1,4 +1,4 @@
-"""What a card cannot follow is said where it is asked for: at the load, at the prompt, in the panel."""
+"""Settings that a card does not support are reported where they are made: at the load, at the prompt, in the panel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NarrowSession(FakeSession):
 
 
 async def test_more_candidates_than_the_card_keeps(make_app: Callable[..., DFlashApp]) -> None:
-    """What was asked for before it was known is taken down to that; afterwards it is refused at once."""
+    """A value that was set before the limit was known is lowered to it; afterwards it is refused at once."""
     app = make_app(NarrowSession(), Knobs(tree_width=20))
 
     def said(text: str) -> bool:

@@ -30,7 +30,7 @@ MakeApp = Callable[..., DFlashApp]
 
 
 class Small(FakeSession):
-    """A pair with little context, of a model that was made for more. Refuses what does not fit, as the decoder does."""
+    """A pair with little context, of a model trained for more. It refuses what does not fit, as the decoder does."""
 
     @property
     def limits(self) -> Limits:
@@ -212,7 +212,7 @@ async def test_a_full_context_offers_ways_on_and_says_it_once(make_app: MakeApp)
 
 
 async def test_a_message_that_no_context_holds_is_to_be_shortened(make_app: MakeApp) -> None:
-    """It was offered to leave out the oldest turn, or to begin again: neither makes room for a megabyte."""
+    """The advice was to leave out the oldest turn or to begin again: neither makes room for a megabyte."""
     session = Small(context_length=1024)
     app = make_app(session)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -234,7 +234,7 @@ async def test_a_message_that_no_context_holds_is_to_be_shortened(make_app: Make
 
 
 async def test_the_figure_of_the_context_stays_right_after_turns_were_left_out(make_app: MakeApp) -> None:
-    """Nothing between may bring the old one back: no reload, no refusal, no other conversation."""
+    """Nothing in between may bring the old figure back: no reload, no refusal, no other conversation."""
     loads: list[LoadRequest] = []
     session = FakeSession()
 

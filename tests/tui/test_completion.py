@@ -1,4 +1,4 @@
-"""Slash commands while they are typed: what completes, what is marked, and a name that there is not."""
+"""Slash commands while they are typed: completions, marks, and a name that does not exist."""
 
 from __future__ import annotations
 

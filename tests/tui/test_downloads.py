@@ -1,4 +1,4 @@
-"""Fetching from a hub in the app: asked first, then in the dialog or behind the chat, until its end or the app's."""
+"""Downloads from a hub in the app: confirmed first, then in the dialog or the background, until they or the app end."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def get(pilot: Pilot[int], name: str) -> GetScreen:
 
 
 async def in_background(pilot: Pilot[int], name: str) -> None:
-    """A slow pair stands in the middle, and the chat is on the screen."""
+    """The download of a slow pair is half done, and the chat is on the screen."""
     app = pilot.app
     assert isinstance(app, DFlashApp)
     await get(pilot, name)
@@ -233,7 +233,7 @@ async def test_s_ends_it_and_says_what_is_kept(make_app: MakeApp, hub: Hub, monk
         await shows(pilot, HALF)
         await pilot.press("ctrl+g")
         await shows(pilot, "s stops it, keeps what is here")
-        await pilot.press("s")  # the hub says nothing more, and is not waited for
+        await pilot.press("s")  # the hub does not reply any more, and is not waited for
         await shows(pilot, "stopped; ", "the next try goes on there", "Enter goes on with it")
         hub.stalled.set()
         await pilot.press("enter")
@@ -313,7 +313,7 @@ async def test_each_refusal_is_said_in_the_dialog_and_esc_leaves_it(
 
 @pytest.mark.parametrize("silent", ["HEAD", "bytes"])
 async def test_esc_leaves_a_hub_that_says_nothing(make_app: MakeApp, hub: Hub, silent: str) -> None:
-    """Before it says what there is nothing is kept; in the midst of a file it goes on, and s keeps what is here."""
+    """Before the file's details arrive nothing is kept; amid a file it goes on, and s keeps what is here."""
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
@@ -368,7 +368,7 @@ async def test_what_breaks_off_in_the_background_is_told(
 async def test_a_disk_that_fills_up_in_the_background(
     make_app: MakeApp, hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is free counts once: a second download is refused what the first one has yet to fetch."""
+    """Free space counts once: a second download may not use what the first one has yet to fetch."""
     it = Opened(make_app)
     received = fetch._receive
     free = fetch.SPARE + len(BODY) + (1 << 20)

@@ -1,4 +1,4 @@
-"""The app may end in the midst of whatever runs in it: no fault, on however slow a machine."""
+"""The app may end while anything runs in it: no fault, even on a slow machine."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Midst:
         self.patch.setattr(owner, name, held)
 
 
-LOOKS_S = 0.12  # what looks now and then has looked by then
+LOOKS_S = 0.12  # periodic checks have run by then
 RUNS: dict[str, tuple[Callable[[Midst], dict[str, Any]], Act]] = {}
 
 
@@ -80,7 +80,7 @@ def over(options: Callable[[Midst], dict[str, Any]]) -> Callable[[Act], Act]:
 
 
 class Held(FakeSession):
-    """An answer that stands still after its first pieces."""
+    """An answer that is held after its first pieces."""
 
     midst: Midst
     pieces = 4
@@ -102,7 +102,7 @@ def plain(midst: Midst) -> dict[str, Any]:
 
 
 def pair(midst: Midst) -> dict[str, Any]:
-    """The demo pair, whose experiments stand still after their first progress."""
+    """The demo pair, whose experiments are held after their first progress."""
 
     def work(self: Experiment) -> None:
         parts = self._parts

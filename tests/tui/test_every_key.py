@@ -69,7 +69,7 @@ TINY = Pair("tiny", "a pair", "mit", Source("o/n", "m.gguf"), None)
 
 
 class NoHub(Fetching):
-    """What is fetched is there at once, and nothing is asked for."""
+    """Downloads complete at once, and nothing is requested."""
 
     def work(self) -> None:
         self.files = [Wanted(self.pair.target, "m.gguf", 1 << 20)]
@@ -123,7 +123,8 @@ class Walk:
         self.pressed: set[tuple[object, ...]] = set()
 
     async def pause(self) -> None:
-        """Let all that a key has begun be done. Pilot's own pause asks every widget, and draws: 20 times the cost."""
+        """Wait until everything that a key started is done. Pilot's own pause polls every widget and draws, which costs
+        20 times as much."""
         if self.drawn or self.app._exception is not None:
             await self.pilot.pause()
             return
@@ -296,7 +297,7 @@ def searching(screen: Screen[object]) -> None:
 
 
 def test_nothing_is_looked_up_by_a_text_made_at_run_time() -> None:
-    """A selector that is put together may be none; what is looked up by name is held instead."""
+    """A composed selector may be invalid; widgets found by name are kept instead."""
     lookups = {"query", "query_one", "query_exactly_one", "query_children", "get_widget_by_id", "get_child_by_id"}
     found = []
     for path in sorted(Path(dflash_tui.__file__).parent.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""A load that fails after the pair before had to make room: the pair before is loaded again, and nothing is lost."""
+"""A load that fails after the previous pair was unloaded: the previous pair is loaded again, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def notes(app: DFlashApp) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def big(tmp_path: Path) -> Path:
-    """A file that can be named; what is in it is the machine's matter."""
+    """A file with some name; the simulated machine decides what is in it."""
     path = tmp_path / "big.gguf"
     path.write_bytes(b"")
     return path

@@ -1,4 +1,4 @@
-"""Find in the conversation: every place is marked, in whatever block it stands, and is gone to."""
+"""Find in the conversation: every match is marked, in any kind of block, and can be reached."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def marks(app: DFlashApp) -> list[tuple[str, Color, Color]]:
 
 
 def here(app: DFlashApp) -> str:
-    """The words of the present place."""
+    """The words of the current match."""
     style = app.chat.query_one(FindBar).get_component_rich_style("find--here")
     assert style.bgcolor is not None
     return "".join(text for text, _, ground in marks(app) if ground == Color.from_rich_color(style.bgcolor))

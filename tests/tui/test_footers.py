@@ -1,4 +1,4 @@
-"""Footers are exact: every key that one names does something there and then, and what Enter does is named."""
+"""Footers are exact: every key that one names has an effect in that state, and the effect of Enter is named."""
 
 from __future__ import annotations
 

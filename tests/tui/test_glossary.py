@@ -47,7 +47,7 @@ _NAME = re.compile(r"[^\W\d_]{2}|^[FfTQ]\d|^/|^@|^~?/")  # Qwen3.6, F8, /full, 8
 
 
 def unexplained(screen: Screen[object]) -> Iterator[str]:
-    """The numbers on a screen without a key, or with one that no one knows: with the line that each is in."""
+    """The numbers on a screen without a key or with an unknown one, each with its line."""
     for widget in leaves(screen):
         if any(isinstance(one, WRITTEN) for one in (widget, *widget.ancestors)):
             continue
@@ -136,7 +136,7 @@ async def test_every_page_and_dialog(app: DFlashApp) -> None:
                 screen.action_back()  # what is done is kept and shown
             await finished(pilot)
             missing += await settled(pilot)
-            await wait_until(pilot, lambda: app.chat.experiment is None)  # which is looked at by the page alone
+            await wait_until(pilot, lambda: app.chat.experiment is None)  # only the page checks it
             while app.screen is not app.chat:
                 await app.pop_screen()
     explained(missing)

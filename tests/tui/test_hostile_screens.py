@@ -1,4 +1,4 @@
-"""One hostile text through every door of the app; what its driver writes to the terminal is read."""
+"""A hostile text in every input of the app; the bytes that its driver writes to the terminal are checked."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def press(pilot: Pilot[int], *keys: str) -> None:
         await pilot.pause(0.05)
 
 
-# The doors: an app, and what makes it show the text
+# The inputs: an app, and what makes it show the text
 
 
 def model_does_not_load(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Script]:

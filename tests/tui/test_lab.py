@@ -1,4 +1,4 @@
-"""The lab's screens over the demo pair: every interaction, and that the conversation goes on as if nothing had been."""
+"""The lab's screens over the demo pair: every interaction, and that the conversation is not affected."""
 
 from __future__ import annotations
 

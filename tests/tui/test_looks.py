@@ -1,4 +1,4 @@
-"""What every screen must keep to, on its drawn cells: contrast, one accent, one spelling of keys, nothing clipped."""
+"""Rules for every screen, checked on its drawn cells: contrast, one accent, one spelling of keys, nothing clipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where text stands: off the scrollbar, in the middle of a wide terminal, and gone when it is of nothing any more."""
+"""The place of text: not on the scrollbar, in the middle of a wide terminal, and removed when it no longer applies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_text_keeps_a_cell_off_the_scrollbar(make_app: MakeApp, size: tupl
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_parts_of_a_page_of_the_lab_stand_together(make_app: MakeApp, size: tuple[int, int]) -> None:
-    """What is said of the results is right below them, and a curve not at the table's edge."""
+    """The verdict on results is right below them, and a curve is not at the table's edge."""
     app = make_app()
     async with app.run_test(size=size) as pilot:
         await answered(pilot)
@@ -61,7 +61,7 @@ async def test_parts_of_a_page_of_the_lab_stand_together(make_app: MakeApp, size
 
 
 async def test_what_was_measured_before_has_its_time(make_app: MakeApp) -> None:
-    """It had the time of Greenwich."""
+    """It showed UTC."""
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
         await answered(pilot)

@@ -1,4 +1,4 @@
-"""A newcomer's ten minutes in a real terminal: what was done before the program was left is there when it starts again.
+"""A newcomer's first ten minutes in a real terminal: everything done before quitting is there at the next start.
 
 Waits for what is on the screen, never for a time. Answers are short, and tuning is stopped once it has measured
 something: what it has by then is used and kept.

@@ -92,7 +92,7 @@ COMMANDS: dict[tuple[str, ...], int] = {
     ("replay", "MODEL"): 1,
     ("MODEL",): 2,
 }
-# Each command in a process of its own would import everything again. A list of arguments a line; what ends it is shown.
+# Each command in a process of its own would import everything again. A list of arguments per line; the exit is shown.
 EACH = """
 import sys
 from dflash_tui.cli import main

@@ -1,4 +1,4 @@
-"""What is laid out and drawn for a change: once, and no more than is seen."""
+"""What is laid out and drawn for a change: once, and only what is visible."""
 
 from __future__ import annotations
 

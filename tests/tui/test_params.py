@@ -1,4 +1,4 @@
-"""The panel of parameters: what people turn first, the others folded away, and when a change counts said once."""
+"""The panel of parameters: the most used ones first, the others folded away, and when a change applies is said once."""
 
 from __future__ import annotations
 

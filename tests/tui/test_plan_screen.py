@@ -46,7 +46,7 @@ async def opened(pilot: Pilot[int], app: DFlashApp, path: Path) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file of which a card of 24 GiB is reckoned, whatever this machine has."""
+    """A file that is planned for a card of 24 GiB, whatever this machine has."""
     monkeypatch.setattr(screen, "_reckoner", lambda request: reckoner(24 * GIB, "Q8_0"))
     monkeypatch.setattr(models, "machine", lambda: "a machine")
     monkeypatch.setattr(ProgramController, "given_back", 0)

@@ -1,4 +1,4 @@
-"""What a reader stumbles over: text that jumps, keys that no footer names, broken columns, lines as wide as a wall."""
+"""What makes screens hard to read: text that jumps, keys that no footer names, broken columns, very long lines."""
 
 from __future__ import annotations
 

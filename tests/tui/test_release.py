@@ -1,4 +1,4 @@
-"""A model that another takes the place of is gone before that one is loaded: a card has no room for two."""
+"""A model that is replaced by another is released before that one is loaded: a card has no room for two."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ PAIR = LoadRequest(DATA / "tiny-Q4_K_M.gguf", DATA / "tiny-dflash", "cpu", Knobs
 
 
 class Half:
-    """What a load that fails has on the card by then."""
+    """The memory on the card that a failing load holds by then."""
 
 
 def test_a_load_that_fails_holds_nothing() -> None:
-    """At once, not when the collector comes round: the next load wants the room."""
+    """At once, not at the next garbage collection: the next load needs the memory."""
     held: list[weakref.ref[Half]] = []
 
     class Failing(Background):

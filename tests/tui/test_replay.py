@@ -81,12 +81,12 @@ async def test_a_replay_shows_the_numbers_of_the_live_run(tmp_path: Path) -> Non
         await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 2)
         await wait_until(pilot, lambda: not app.chat.flow.busy)
         again = await panels(pilot, app)
-        # Auto goes by times, and may have drafted nothing: then nothing was learned.
+        # Auto depends on times, and may have drafted nothing: then nothing was learned.
         assert ("stated learned found" in live["stats"]) == bool(learned)
         assert again["stats"] == live["stats"]
         assert "7" in live["params"]
         for name in live:
-            # What a machine holds while it is looked at is no figure of the run.
+            # The memory in use while the panel is shown is not a figure of the run.
             if name != "title":
                 assert again[name] == live[name], name
         assert again["title"].split("mem")[0] == live["title"].split("mem")[0]

@@ -101,7 +101,8 @@ async def test_one_key_to_the_best_setting_on_the_conversations_prompts(app: DFl
 async def test_window_and_temperature_of_the_tree_are_rows_that_can_be_used(
     app: DFlashApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside what leads, which is said here: the fastest is another one on another machine. Prompts have 8 tokens."""
+    """Around the leading setting, which the test sets: another one is fastest on another machine. Prompts have 8
+    tokens."""
     leads = KNOBS.replace(mode="auto", policy="auto")
     monkeypatch.setattr(candidates, "WINDOWS", (0, 8))
     monkeypatch.setattr("dflash_core.lab.tune.around", lambda best, *rest: candidates.around(leads, *rest))
@@ -163,7 +164,7 @@ async def test_esc_keeps_what_is_done_and_examples_do_without_a_conversation(
 
 
 async def test_a_file_that_cannot_be_read_is_mended_where_it_was_typed(app: DFlashApp, tmp_path: Path) -> None:
-    """r measured on it again, and again said that it is not there."""
+    """The key r measured with it again, and reported again that it is missing."""
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Count to three.\n")
     gone = "/no/such/file.txt"

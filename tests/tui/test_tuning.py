@@ -264,7 +264,7 @@ async def test_what_a_setting_brought_stands_under_the_answer(make_app: MakeApp)
 
 
 async def test_what_was_said_of_a_setting_is_said_again_in_another_run(make_app: MakeApp) -> None:
-    """The lines come from the store: an app that resumes says what the one before it said, and compares with it."""
+    """The lines come from the store: an app that resumes shows the same lines, and compares with them."""
     gate = threading.Semaphore(1000)
     app = make_app(FakeSession(gate=gate))
     async with app.run_test(size=(120, 40)) as pilot:

@@ -389,4 +389,4 @@ def test_a_plan_reads_no_weight_and_no_compiler(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    assert "reckoned for 24.0 GiB of a card like NVIDIA GeForce RTX 4090" in done.stdout
+    assert "computed for 24.0 GiB of a card like NVIDIA GeForce RTX 4090" in done.stdout

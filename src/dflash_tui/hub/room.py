@@ -33,7 +33,7 @@ class Room:
     def words(self) -> str:
         """In a few words."""
         if self.why:
-            return "not reckoned"
+            return "not computed"
         if not self.short:
             return f"fits, {self.context:,} positions"
         return f"fits with {self.context:,} positions" if self.context else f"does not fit, {gib(self.short)} short"

@@ -43,7 +43,7 @@ from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 TURNS = 8  # step times come from this many of the newest turns
 AUTO = "auto"
-SIGNS = {"★": "best", "◆": "now", "●": "timed", LINE: "reckoned"}
+SIGNS = {"★": "best", "◆": "now", "●": "timed", LINE: "computed"}
 SHOWN = (1, 2, 4, 6, 8, 10, 12, 15, 18, 20, 22, 24, 28, 32, 36, 40, 48, 56, 64)
 
 

@@ -54,7 +54,7 @@ def fewer_rows(setup: Setup) -> str:
 def lines(plan: MemoryPlan) -> Iterator[str]:
     """The whole plan as text."""
     setup = plan.setup
-    yield f"{setup.context:,} positions, keys and values as {setup.kv}; reckoned for {plan.machine}"
+    yield f"{setup.context:,} positions, keys and values as {setup.kv}; computed for {plan.machine}"
     yield ""
     scale = max(plan.total, plan.available, 1)
     for one in plan.components:

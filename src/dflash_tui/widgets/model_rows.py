@@ -106,13 +106,13 @@ def beside(one: Found, drafters: Sequence[Choice], chosen: Choice | None, room: 
     for name, value in facts:
         parts += [(f"{name:<14}", DIM), (f"{value}\n", figure("size"))]
     if room is None:
-        parts += [(f"{'memory':<14}", DIM), ("being reckoned\n", DIM)]
+        parts += [(f"{'memory':<14}", DIM), ("being computed\n", DIM)]
     else:
         parts += [(f"{'memory':<14}", DIM), (f"{room.words}\n", figure("plan", colour(room)))]
         if room.why:
             parts.append((f"{room.why}\n", DIM))
         else:
-            parts.append((f"takes {gib(room.taken)}; reckoned for {room.machine}\n", figure("plan", DIM)))
+            parts.append((f"takes {gib(room.taken)}; computed for {room.machine}\n", figure("plan", DIM)))
     parts.append(("\ndrafter, ← → change it\n" if drafters else "", DIM))
     for choice in drafters:
         taken = choice == chosen
