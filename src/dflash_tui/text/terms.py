@@ -236,7 +236,7 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "plan", "plan", "what a pair would take with a context and a type of keys and values",
-        "Reckoned from the headers alone. Components, their sum, and the longest context that fits.",
+        "Computed from the headers alone. Components, their sum, and the longest context that fits.",
         "dflash_core.fits:plan", "memory",
     ),
     Term(
