@@ -3,7 +3,8 @@
     python -m dflash_core.demo.recipe.record_drafts --out FOLDER --prompts FOLDER
 
 One file per set and temperature; the benchmark sets are made from the files in `--prompts` and left out without it.
-Prompts that share text with the training corpus are left out. Minutes per set on a CPU.
+Prompts that share text with the training corpus are left out, except in mt_bench, for which that is not recorded. A set
+takes minutes on a CPU.
 """
 
 from __future__ import annotations
