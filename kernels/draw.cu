@@ -41,7 +41,8 @@ struct ListShared {
     u32 count[BINS];
     u32 sums[ROW_THREADS / WARP];
     float most[ROW_THREADS / WARP];
-    int last, listed;
+    int blocks[LIST];  // of 16 tokens, that hold tokens of the list
+    int last, chosen, listed;
     u32 left, many;
 };
 
@@ -72,7 +73,7 @@ __device__ __forceinline__ int list_tokens(
 
     // The digits of the `wanted`th distance, one after the other; the second is only needed where the first is too
     // coarse.
-    if (threadIdx.x == 0) s.last = BINS * BINS - 1, s.listed = 0;
+    if (threadIdx.x == 0) s.last = BINS * BINS - 1, s.chosen = 0, s.listed = 0;
     u32 left = wanted;
     int first = -1;
     for (int level = 0; level < 2; ++level) {
@@ -102,16 +103,31 @@ __device__ __forceinline__ int list_tokens(
         __syncthreads();
     }
     const int last = s.last;
-#pragma unroll 8
     for (int i = threadIdx.x; i < blocks; i += ROW_THREADS) {
         if (!(maxima[i] > -INFINITE) || distance_digits(best, maxima[i]) > last) continue;
+        const int at = atomicAdd(&s.chosen, 1);
+        if (at < LIST) s.blocks[at] = i;
+    }
+    __syncthreads();
+    const int chosen = s.chosen;
+    if (chosen > LIST) return TOO_LONG;  // all but a few, of penalised tokens, have a token for the list
+    // A token per thread and turn, a few turns loaded before any is listed: a thread that reads a block alone waits for
+    // each of its tokens in turn.
+    constexpr int TOGETHER = 4;
+    for (int first = threadIdx.x; first < 16 * chosen; first += TOGETHER * ROW_THREADS) {
+        float value[TOGETHER];
+        int id[TOGETHER];
 #pragma unroll
-        for (int j = 0; j < 16; ++j) {
-            const int id = 16 * i + j;
-            const float value = id < vocab ? logits[id] : -INFINITE;
-            if (!(value > -INFINITE) || distance_digits(best, value) > last) continue;
+        for (int turn = 0; turn < TOGETHER; ++turn) {
+            const int i = first + turn * ROW_THREADS;
+            id[turn] = i < 16 * chosen ? 16 * s.blocks[i / 16] + i % 16 : vocab;
+            value[turn] = id[turn] < vocab ? logits[id[turn]] : -INFINITE;
+        }
+#pragma unroll
+        for (int turn = 0; turn < TOGETHER; ++turn) {
+            if (!(value[turn] > -INFINITE) || distance_digits(best, value[turn]) > last) continue;
             const int at = atomicAdd(&s.listed, 1);
-            if (at < LIST) out.value[at] = value, out.id[at] = id;
+            if (at < LIST) out.value[at] = value[turn], out.id[at] = id[turn];
         }
     }
     __syncthreads();

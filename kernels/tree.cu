@@ -51,6 +51,8 @@ constexpr int TREE_THREADS = 4 * WARP;
 constexpr int OFFERS = MAX_NODES + MAX_DEPTH;  // each node added leaves one slot more than before, each seed one
 
 struct Builder {
+    int candidate[MAX_DEPTH][MAX_WIDTH];
+    float stated[MAX_DEPTH][MAX_WIDTH];  // log-probabilities
     Offers<OFFERS> offers;   // by the path's log-probability; ties: token, depth, rank, parent
     double path[MAX_NODES];  // in double as in the twin: it decides the order
     u64 mask[MAX_NODES][4];
@@ -122,12 +124,15 @@ extern "C" __global__ void __launch_bounds__(TREE_THREADS) tree_build(
     if (blockIdx.x) return come_closer(text, ints);
 #endif
     pdl_wait();
-    if (st->stop) return;
-    stamp(stamps, TREE_BEGIN);
+    // Loaded together, as each trip to the L2 takes half a microsecond.
+    const int stopped = st->stop, by_value = st->by_value, chain_seed = st->chain_seed, root = st->root;
     const int budget = min(st->budget, MAX_NODES - 1);
     const int stop_id = st->stop_ids[lane_id() % MAX_STOP_IDS];
     const int width = min(st->width, MAX_WIDTH);
+    const double floor = st->log_p_min;
     int depths = min(st->draft_depth, MAX_DEPTH);
+    if (stopped) return;
+    stamp(stamps, TREE_BEGIN);
     const PairTable* given = nullptr;
 #ifdef PAIRS
     // As many depths as fit are copied to shared memory: the tree reads one entry after the other.
@@ -141,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(TREE_THREADS) tree_build(
     const PairTable table = {pair_ids, pair_rows};
     if (st->by_parent) given = &table;
 #endif
-    if (st->by_value) {
+    if (by_value) {
         // The token after the deepest node is drawn, so the answer's last possible token is never drafted.
         depths = min(depths, min(st->max_tokens, st->context_length - st->prompt_length) - st->answered - 1);
 #ifdef TEXT
@@ -157,13 +162,19 @@ extern "C" __global__ void __launch_bounds__(TREE_THREADS) tree_build(
         stamp(stamps, VERIFY_BEGIN);
         return;
     }
+    Builder& builder = room.fixed;
+    // To shared memory, since the nodes read one candidate after the other.
+    for (int i = threadIdx.x; i < depths * MAX_WIDTH; i += TREE_THREADS) {
+        (&builder.candidate[0][0])[i] = (&st->candidate[0][0])[i];
+        (&builder.stated[0][0])[i] = (&st->candidate_log_prob[0][0])[i];
+    }
+    __syncthreads();
     if (warp_id()) return;
     const int lane = lane_id();
-    Builder& builder = room.fixed;
-    const Choices choices = {st->candidate, st->candidate_log_prob, given};
-    Tree tree{st, builder, choices, depths, width, double(st->log_p_min), 0, 0};
-    tree.add({st->root, 0, 0.0}, -1, 0);
-    if (st->chain_seed) {
+    const Choices choices = {builder.candidate, builder.stated, given};
+    Tree tree{st, builder, choices, depths, width, floor, 0, 0};
+    tree.add({root, 0, 0.0}, -1, 0);
+    if (chain_seed) {
         for (int depth = 0; depth < min(depths, budget); ++depth) {
             const Choice best = tree.choices.at(depth, 0, builder.slot[depth]);
             if (best.slot < 0 || (depth > 0 && best.log_prob < tree.floor)) break;

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dflash_core.backends.cuda import state
+from dflash_core.backends.cuda.layers.draws import all_listed
 from dflash_core.knobs import Knobs, Value
 from dflash_core.tree import Tree
 from support.engines import Engine
@@ -60,6 +61,25 @@ def test_draws_are_the_samplers(engine: Engine, rng: np.random.Generator) -> Non
         assert found[node0 : node0 + len(expected)].tolist() == expected, knobs
         assert (found[node0 + rows :] == 0x7F7F7F7F).all()
         assert (found[len(tree) :] == 0x7F7F7F7F).all()
+
+
+def test_settings_that_list_every_token_need_no_other_kernel(engine: Engine, rng: np.random.Generator) -> None:
+    """`all_listed` of the host is LISTED of draw.cuh: then the kernels that are left out would have done nothing."""
+    seen = set()
+    for _ in range(30):
+        vocab = int(rng.choice([50, 999, 3000]))
+        tree, knobs = random_tree(rng, vocab), random_knobs(rng, vocab)
+        rows = min(len(tree), 3)
+        logits = np.concatenate([random_logits(rng, rows, vocab), np.full((rows, 3), 1e30, np.float32)], axis=1)
+        st, listed = turn_state(tree, knobs, [7, 8, 7], 40), all_listed(knobs, vocab)
+        whole = Draws(engine, st, logits)
+        fronts = whole.fronts.view(np.uint8)
+        seen.add((listed, bool((fronts == fronts.flat[0]).all())))
+        if listed:
+            assert Draws(engine, st, logits, listed=True).tokens.tolist() == whole.tokens.tolist(), knobs
+        assert whole.tokens[:rows].tolist() == expected_draws(tree, knobs, logits, [7, 8, 7], 40), knobs
+    # Listed, and whether no front was made. A large top_k with top_p has neither list nor front.
+    assert {(True, True), (False, False)} <= seen <= {(True, True), (False, False), (False, True)}
 
 
 def test_every_truncation_cuts_where_the_sampler_does(engine: Engine, rng: np.random.Generator) -> None:

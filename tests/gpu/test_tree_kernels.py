@@ -97,7 +97,7 @@ class Accept:
         step = int(device.numpy()["steps"])
         trace = np.uint64(0) if self.trace is None else self.trace
         arguments = [device, self.ring, np.int32(self.SLOTS), self.cancel, trace, self.steps, self.stamps]
-        self.kernel(1, 32, arguments)
+        self.kernel(1, state.MAX_NODES, arguments)
         return device.numpy(), self.ring.numpy()[step % self.SLOTS]
 
 

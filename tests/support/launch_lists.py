@@ -92,13 +92,13 @@ class Recorded:
         steps = self.session.steps
         for several in False, True:
             for widths in SEVERAL if several else [(width,) for width in WIDTHS]:
-                for sampled in False, True:
+                for drawn in "", " sampled", " listed":
                     for drafts in (False, True) if self.case.drafted and widths == (1,) else (self.case.drafted,):
-                        kind = StepKind(widths, drafts=drafts, sampled=sampled)
+                        kind = StepKind(widths, drafts=drafts, sampled=bool(drawn), listed=drawn == " listed")
                         if several:
                             self.session.ensure_capacity(kind.nodes)
                         name = f"{'draft ' if drafts else ''}{'+'.join(map(str, widths))}"
-                        yield f"step {name}{' sampled' if sampled else ''}", self.device.lines(steps.launches(kind))
+                        yield f"step {name}{drawn}", self.device.lines(steps.launches(kind))
         if self.case.drafted:
             kind = StepKind.holding(22, Knobs(), drafts=self.session.device_block > 0, forced=True)
             steps.force([[1, 2], [1]])

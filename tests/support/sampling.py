@@ -49,8 +49,10 @@ class Draws:
         logits: npt.NDArray[np.float32],
         node0: int = 0,
         hidden: npt.NDArray[np.float32] | None = None,
+        listed: bool = False,
     ) -> None:
-        """`hidden`: the logits that the last launch finds, if not those from which fronts and maxima were made."""
+        """`hidden`: the logits that the last launch finds, if not those from which fronts and maxima were made.
+        `listed`: the launches of a step whose tokens are all listed."""
         rows, stride = logits.shape
         vocab = stride - BEHIND
         parts = -(-vocab // DRAW_PART)
@@ -61,9 +63,10 @@ class Draws:
         maxima, seen = engine.array(block_maxima(logits[:, :vocab])), engine.array(logits)
         draw = partial(engine.kernel, "draw.cu")
         draw("draw_list")(rows, ROW_THREADS, [device, seen, *shape, maxima, tokens])
-        draw("draw_scan")((parts, rows), PART_THREADS, [device, seen, *shape, tokens])
-        draw("draw_front")(rows, ROW_THREADS, [device, np.int32(vocab), first, tokens, fronts])
-        draw("draw_weights")((parts, rows), PART_THREADS, [device, seen, *shape, tokens, fronts, before])
+        if not listed:
+            draw("draw_scan")((parts, rows), PART_THREADS, [device, seen, *shape, tokens])
+            draw("draw_front")(rows, ROW_THREADS, [device, np.int32(vocab), first, tokens, fronts])
+            draw("draw_weights")((parts, rows), PART_THREADS, [device, seen, *shape, tokens, fronts, before])
         if hidden is not None:
             logits, seen = hidden, engine.array(hidden)
         engine.kernel("sample.cu", "sample", {"THREADS": THREADS})(

@@ -23,11 +23,11 @@ from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
-from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Device, Launch
+from dflash_core.backends.cuda.launch import NULL, Argument, Device, Launch
 from dflash_core.backends.cuda.layers.draws import Draws
 from dflash_core.backends.cuda.repack import ROWS
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.cuda.state import MAX_WIDTH, RING_SLOT, STAMPS, begin_turn, write_knobs
+from dflash_core.backends.cuda.state import MAX_NODES, MAX_WIDTH, RING_SLOT, STAMPS, begin_turn, write_knobs
 from dflash_core.backends.cuda.step import TREE_THREADS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -172,7 +172,7 @@ def _accept(device: Device, rng: np.random.Generator) -> None:
     bench.state.host["draw"][: len(tree)] = draws
     ring, cancel = bench.put(np.zeros(1, RING_SLOT)), bench.put(np.zeros(1, np.int32))
     stamps = bench.put(np.zeros(STAMPS, np.uint64))
-    bench.run("accept.cu", "accept", 1, WARP, [ring, np.int32(1), cancel, NULL, np.int32(0), stamps])
+    bench.run("accept.cu", "accept", 1, MAX_NODES, [ring, np.int32(1), cancel, NULL, np.int32(0), stamps])
     slot = np.frombuffer(ring.cpu().numpy().tobytes(), RING_SLOT)[0]
     _agree("the accepted path", slot["path"][: slot["accepted"]], walk.path)
     _agree("the token after it", slot["bonus"], walk.next_token)

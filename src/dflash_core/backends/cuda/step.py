@@ -20,7 +20,7 @@ from torch import Tensor
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.device_text import BLOCKS, DEFINES
 from dflash_core.backends.cuda.launch import NO_INPUTS, NULL, WARP, Argument, Launch, Run
-from dflash_core.backends.cuda.layers.draws import MOST_LISTED
+from dflash_core.backends.cuda.layers.draws import MOST_LISTED, all_listed
 from dflash_core.backends.cuda.state import (
     FIRST_KNOB,
     MAX_DEPTH,
@@ -65,7 +65,8 @@ class StepKind:
     `widths`: rows of each target pass; `drafts`: whether the drafter proposes inside the step; `sampled`: sampling
     instead of greedy decoding; `forced`: the accepted paths are given, see `Steps.force`; `passes`: passes of the
     drafter; `vocabulary`: tokens that it chooses from, 0 for all; `windowed`: the target's full-attention layers see
-    only a window; `text`: the tree copies successors from the conversation's text.
+    only a window; `text`: the tree copies successors from the conversation's text; `listed`: of a sampled step, see
+    `draws.all_listed`.
     """
 
     widths: tuple[int, ...]
@@ -76,6 +77,7 @@ class StepKind:
     vocabulary: int = DRAFT_VOCABULARY
     windowed: bool = False
     text: bool = False
+    listed: bool = False
 
     @staticmethod
     def holding(drafted: int, knobs: Knobs, *, drafts: bool, forced: bool = False, passes: int = 1) -> StepKind:
@@ -171,7 +173,7 @@ class Steps:
         forward = session.pass_launches(width, node0, windowed=kind.windowed)
         if not kind.sampled:
             return [*forward, *head.argmax_launches(acts, width, node0)]
-        return [*forward, *head.sample_launches(acts, width, node0)]
+        return [*forward, *head.sample_launches(acts, width, node0, listed=kind.listed)]
 
     def _accept(self, kind: StepKind) -> Launch:
         session, trace = self.session, self.trace if kind.forced else None
@@ -179,7 +181,7 @@ class Steps:
             session.state.pointer, np.uint64(self.ring.address), np.int32(STEP_SLOTS), np.uint64(self.cancel.address),
             NULL if trace is None else trace, np.int32(0 if trace is None else len(trace)), session.stamps,
         ]  # fmt: skip
-        return Launch("accept.cu", "accept", {}, 1, WARP, args)
+        return Launch("accept.cu", "accept", {}, 1, MAX_NODES, args)
 
 
 def _followed(knobs: Knobs, decision: Decision) -> tuple[Knobs, Decision]:
@@ -398,7 +400,9 @@ class CudaDecoder:
         drafts = self.decision.mode != "ar" and device_block > 0
         passes = self.session.drafter.passes(self._drafting) if self.session.drafter else 1
         kind = StepKind.holding(drafted, self.knobs, drafts=drafts, forced=forced, passes=passes)
-        return replace(kind, windowed=bool(self.session.window.size), text=drafts and self._text is not None)
+        listed = kind.sampled and all_listed(self.knobs, self.session.head.vocab)
+        text = drafts and self._text is not None
+        return replace(kind, windowed=bool(self.session.window.size), text=text, listed=listed)
 
     @property
     def _text(self) -> TextTable | None:

@@ -9,11 +9,19 @@ from torch import Tensor
 from dflash_core.backends.cuda.launch import Argument, Launch, ceil_div
 from dflash_core.backends.cuda.repack import ROWS
 from dflash_core.backends.cuda.state import PART_BEFORE, ROW_FRONT, ROW_TOKENS
+from dflash_core.knobs import Knobs
 
 SAMPLE_THREADS = 512
 ROW_THREADS, PART_THREADS = 512, 256  # threads per block in kernels/draw.cu
 DRAW_PART = 4096  # tokens per thread block
 MOST_LISTED = 512  # up to this top_k, a first kernel lists the tokens that can be drawn
+
+
+def all_listed(knobs: Knobs, vocab: int) -> bool:
+    """Whether draw_list lists every token that can be drawn, so that no other kernel has to look for them: LISTED of
+    kernels/draw.cuh."""
+    kept = knobs.top_k if knobs.temperature > 0 else 1
+    return 0 < kept <= MOST_LISTED and (kept < vocab or knobs.temperature == 0)
 
 
 class Draws:
@@ -29,22 +37,28 @@ class Draws:
         self.fronts = room(ROW_FRONT.itemsize)
         self.before = room(self.parts * PART_BEFORE.itemsize)
 
-    def launches(self, state: Argument, logits: Tensor, maxima: Tensor, rows: int, node0: int) -> list[Launch]:
+    def launches(
+        self, state: Argument, logits: Tensor, maxima: Tensor, rows: int, node0: int, *, listed: bool = False
+    ) -> list[Launch]:
         """Draws for `rows` rows, by the turn's sampling settings and each node's own path.
 
         `logits` f32 (rows, stride), `maxima` f32 (rows, blocks of 16 tokens), both as head_logits writes them.
+        `listed`: `all_listed` is true of the settings, so three kernels that would return at once are left out.
         """
         assert maxima.shape[1] == ceil_div(self.vocab, ROWS), "expected one maximum per block of 16 tokens"
         vocab, first, grid = np.int32(self.vocab), np.int32(node0), (self.parts, rows)
         shape = [vocab, np.int32(logits.shape[1]), first]
-        return [
-            Launch("draw.cu", "draw_list", {}, rows, ROW_THREADS, [state, logits, *shape, maxima, self.tokens]),
+        front = [
             Launch("draw.cu", "draw_scan", {}, grid, PART_THREADS, [state, logits, *shape, self.tokens]),
             Launch("draw.cu", "draw_front", {}, rows, ROW_THREADS, [state, vocab, first, self.tokens, self.fronts]),
             Launch(
                 "draw.cu", "draw_weights", {}, grid, PART_THREADS,
                 [state, logits, *shape, self.tokens, self.fronts, self.before],
             ),
+        ]  # fmt: skip
+        return [
+            Launch("draw.cu", "draw_list", {}, rows, ROW_THREADS, [state, logits, *shape, maxima, self.tokens]),
+            *([] if listed else front),
             Launch(
                 "sample.cu", "sample", {"THREADS": SAMPLE_THREADS}, rows, SAMPLE_THREADS,
                 [state, logits, *shape, self.tokens, self.fronts, self.before, np.int32(self.parts)],

@@ -72,9 +72,10 @@ class Head:
         )  # fmt: skip
         return [*argmax, merge]
 
-    def sample_launches(self, acts: Acts, rows: int, node0: int) -> list[Launch]:
-        """A draw after each node, by the turn's sampling settings and the node's own path."""
-        draws = self.draws.launches(self.state.pointer, self.rows, self.maxima, rows, node0)
+    def sample_launches(self, acts: Acts, rows: int, node0: int, *, listed: bool) -> list[Launch]:
+        """A draw after each node, by the turn's sampling settings and the node's own path; `listed`: see
+        `draws.all_listed`."""
+        draws = self.draws.launches(self.state.pointer, self.rows, self.maxima, rows, node0, listed=listed)
         return [*self._logits_launches(acts, rows, sums=False), *draws]
 
     def candidate_launches(
