@@ -142,7 +142,7 @@ The recipe is `src/dflash_core/demo/recipe/` of a checkout; a wheel has the trai
 python -m dflash_core.demo.recipe.prepare --school-math gsm8k_train.jsonl.gz --bench FOLDER --out corpus
 python -m dflash_core.demo.recipe.train --corpus corpus --out run --target-time 420 --time-limit 380
 python -m dflash_core.demo.recipe.mtp --out run --time-limit 330
-python -m dflash_core.demo.recipe.dflash2 --out run --time-limit 330
+python -m dflash_core.demo.recipe.dflash2 --out run --block 16 --time-limit 330
 cp run/*.gguf src/dflash_core/demo/weights/
 python -m dflash_core.demo.recipe.facts --run run --corpus corpus --bench FOLDER
 python -m dflash_core.demo.recipe.report --bench FOLDER --docs docs
