@@ -13,7 +13,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_flush(
     const float* inputs, int capacity
 ) {
     __shared__ __align__(16) u8 rows[Staged::BYTES];
-    __shared__ int path[BATCH];
     pdl_launch();
     pdl_wait();
     const int pending = st->pending;
@@ -27,15 +26,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_flush(
         const Place place = Place::of_lane();
         StateTile tile;
         tile.load(states, place);
-        for (int i = threadIdx.x; i < BATCH; i += THREADS) path[i] = st->pending_path[i];
-        __syncthreads();
         const Staged staged = Staged::in(rows);
         const float* const all_u = u + layer * V_HEADS * capacity * DIM;
         const float* const all_decay = decay + (layer * 2 + last_half) * V_HEADS * capacity;
-        staged.copy(st, path, 0, min(BATCH, pending), k_head, all_u, all_decay, capacity);
+        staged.copy(st, 0, min(BATCH, pending), k_head, all_u, all_decay, capacity);
         cp_async_wait<0>();
         __syncthreads();
-        apply_path(tile, place, staged, st, path, pending, k_head, all_u, all_decay, capacity);
+        apply_path(tile, place, staged, st, pending, k_head, all_u, all_decay, capacity);
         tile.store(states, place);
     } else if (warp_id() == 0) {
         const int channel = (blockIdx.x - K_HEADS * SLICES) * DIM + 4 * lane_id();

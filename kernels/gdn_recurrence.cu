@@ -7,7 +7,8 @@
 //   2. q_i k_i of every row, divided among the warps
 //   3. the pending path, node by node, once S is loaded; then S is stored back to memory
 //   4. the nodes, in the order of gdn_order: K S and Q S of the parent's state (a lane holds 16 rows of its columns,
-//      the sums of a column's 8 segments are added by shuffles), u, o, and where children follow, the node's own state
+//      the sums of a column's 8 segments are added by shuffles), u, o, and where children follow, the node's own state;
+//      the next node's K S is added up as the state is written, and an output is finished during the next node
 // A state that a second child needs is saved in its level: the first SHARED_LEVELS are in shared memory, the others in
 // `levels`, which stays in the L2. Ancestors from earlier passes are replayed with their k, u and a.
 //
@@ -15,8 +16,9 @@
 // one multiplication and one fma away from its parent's. So a node's output and state depend on its path alone, and are
 // those of decoding that path token by token, whatever the other rows, NODES, the order and the shape of the blocks.
 //
-// Bound by: with one row, the state's bytes; from 8 rows on, a warp's instructions per node (about 100 per column of a
-// lane, plus 35) on the scheduler that issues the most of them. A block should have an SM to itself.
+// Bound by: with one row, the state's bytes; from 8 rows on, a chain of dependent operations per node (the sums of K S, u,
+// the state), some 410 clocks with three columns to a lane and 490 with two on an H100. A layer of the 27B takes 4.2 us
+// there with one row, 9 with 16, 11 with 24, 20 to 25 with 64. A block should have an SM to itself.
 //
 // Defines: those of gdn_state.cuh; NODES, rows of the pass; SHARED_LEVELS.
 
@@ -28,11 +30,34 @@ constexpr int K_AT = 0;                               // float4 [NODES][DIM / 4]
 constexpr int Q_AT = K_AT + NODES * DIM * 4;          // the same
 constexpr int V_AT = Q_AT + NODES * DIM * 4;          // float [NODES][WIDTH]
 constexpr int GATE_AT = V_AT + NODES * WIDTH * 4;     // float2 [NODES][HEADS]: a, beta
-constexpr int QK_AT = GATE_AT + HEADS * NODES * 8;    // float [NODES]: q_i k_i
-constexpr int ORDER_AT = QK_AT + NODES * 4;           // u32 [MAX_NODES]: Visit
-constexpr int PATH_AT = ORDER_AT + MAX_NODES * 4;     // int [BATCH]
+constexpr int QK_AT = GATE_AT + HEADS * NODES * 8;    // float [NODES][2]: q_i k_i, 1
+constexpr int TURNS_AT = QK_AT + NODES * 8;           // u32 [MAX_NODES + AHEAD]: Turn
+constexpr int AHEAD = 2;                              // turns that are read before it is known that they exist
 // Staged, and then float4 [SHARED_LEVELS][4 COLUMNS][THREADS].
-constexpr int LEVELS_AT = ceil_div(PATH_AT + BATCH * 4, 16) * 16;
+constexpr int LEVELS_AT = ceil_div(TURNS_AT + (MAX_NODES + AHEAD) * 4, 16) * 16;
+
+// A visit as the loop over them reads it, in one word. Bits 0 to 7: the node. 8 to 11 and 12 to 15: levels to load the
+// state from and to save it to, NONE where there is none. 16 to 17: Visit::Kind. 18: AGAIN, the next visit is of the
+// same kind and follows without a level in between. 19: LAST. 24 up: the row of the pass, any where it is replayed.
+struct Turn {
+    static constexpr u32 NONE = 15, AGAIN = 1 << 18, LAST = 1 << 19;
+    u32 bits;
+
+    __device__ __forceinline__ static Turn of(Visit now, Visit next, bool last, int node0) {
+        auto level = [](int of) { return of == Visit::NO_LEVEL ? NONE : u32(of); };
+        const bool replay = now.kind == Visit::REPLAY;
+        const bool again = !last && !replay && next.kind == now.kind && next.load == Visit::NO_LEVEL
+            && now.keep == Visit::NO_LEVEL;
+        return {u32(now.node) | level(now.load) << 8 | level(now.keep) << 12 | u32(now.kind) << 16
+                | (again ? AGAIN : 0) | (last ? LAST : 0) | u32(replay ? 0 : now.node - node0) << 24};
+    }
+    __device__ __forceinline__ int node() const { return bits & 255; }
+    __device__ __forceinline__ int row() const { return bits >> 24; }
+    __device__ __forceinline__ u32 load() const { return bits >> 8 & 15; }
+    __device__ __forceinline__ u32 keep() const { return bits >> 12 & 15; }
+    __device__ __forceinline__ int kind() const { return bits >> 16 & 3; }
+};
+static_assert(ROWS <= 256, "a row is 8 bits");
 
 // A saved state: 4 COLUMNS float4 of each thread, `stride` apart.
 __device__ __forceinline__ void save_state(const StateTile& tile, float4* level, int stride) {
@@ -54,10 +79,14 @@ __device__ __forceinline__ void load_state(StateTile& tile, const float4* level,
     }
 }
 
+__device__ __forceinline__ float multiply(float4 x, float4 y) {
+    return __fmaf_rn(x.w, y.w, __fmaf_rn(x.z, y.z, __fmaf_rn(x.y, y.y, __fmul_rn(x.x, y.x))));
+}
+
 // q_i k_i of all rows, a few of them at a time so that their shuffles overlap. Rows that are not live hold
 // arbitrary data. With a single row every warp computes it itself.
 __device__ __forceinline__ void row_dots(float* dots, const float4* k_rows, const float4* q_rows, int warp) {
-    constexpr int TURNS = NODES == 1 ? 1 : ceil_div(NODES, WARPS), TOGETHER = TURNS < 4 ? TURNS : 4;
+    constexpr int TURNS = NODES == 1 ? 1 : ceil_div(NODES, WARPS), TOGETHER = TURNS < 8 ? TURNS : 8;
     const int lane = lane_id(), first = NODES == 1 ? 0 : warp;
 #pragma unroll 1
     for (int turn = 0; turn < TURNS; turn += TOGETHER) {
@@ -65,8 +94,7 @@ __device__ __forceinline__ void row_dots(float* dots, const float4* k_rows, cons
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
             const int row = min(first + (turn + i) * WARPS, NODES - 1);
-            const float4 x = k_rows[swizzled(row, lane)], y = q_rows[swizzled(row, lane)];
-            dot[i] = __fmaf_rn(x.w, y.w, __fmaf_rn(x.z, y.z, __fmaf_rn(x.y, y.y, __fmul_rn(x.x, y.x))));
+            dot[i] = multiply(k_rows[swizzled(row, lane)], q_rows[swizzled(row, lane)]);
         }
 #pragma unroll
         for (int offset = WARP / 2; offset; offset /= 2)
@@ -75,20 +103,20 @@ __device__ __forceinline__ void row_dots(float* dots, const float4* k_rows, cons
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
             const int row = first + (turn + i) * WARPS;
-            if (lane == 0 && row < NODES) dots[row] = dot[i];
+            if (lane < 2 && row < NODES) dots[2 * row + lane] = lane ? 1.0f : dot[i];
         }
     }
 }
 
-// A lane's data that all visits share.
+// A lane's data that all visits share, in shared memory where row 0 has them.
 struct Lane {
-    const float4 *k_rows, *q_rows;
-    const float* values;   // v_rows from this lane's first column on
-    const float2* gates;
-    const float* dots;
     Place place;
-    float* to[RUNS];       // where this lane stores its results of row 0: u in segment 0, o in segment 1
-    int to_row, segment;
+    int segment;
+    const float4 *k_rows, *q_rows;
+    const u8 *value[RUNS], *gate[RUNS], *dot;
+    const u32* turns;
+    float* to[RUNS];                 // where it stores its results of row 0: u in segment 0, o in segment 1
+    int to_row;
 
     // This segment's part of a row of K or Q.
     __device__ __forceinline__ void fetch(const float4* rows, int row, float4 (&values)[4]) const {
@@ -104,50 +132,143 @@ template <int OFFSET> __device__ __forceinline__ void add_segments(float (&sum)[
     for (int c = 0; c < COLUMNS; c++) sum[c] += __shfl_xor_sync(FULL_WARP, sum[c], OFFSET);
 }
 
-// A node of this pass: u and o from its parent's state, and where INNER the state becomes its own. Only K S is waited
-// for: all else is computed while its sums are shuffled between lanes.
+// What a node's results are made of beside its sums. `dot`: q_i k_i, in segment 0 one.
+struct Inputs {
+    float value[COLUMNS], a[RUNS], beta[RUNS], dot;
+
+    // u, and what stores it or the output: see Between.
+    __device__ __forceinline__ void results(
+        const float (&ks)[COLUMNS], const float (&qs)[COLUMNS], float (&u)[COLUMNS], float (&own)[COLUMNS],
+        float (&rest)[COLUMNS]
+    ) const {
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++) {
+            u[c] = __fmul_rn(beta[c / 2], __fmaf_rn(-a[c / 2], ks[c], value[c]));
+            own[c] = __fmul_rn(dot, u[c]);
+            rest[c] = __fmul_rn(a[c / 2], qs[c]);
+        }
+    }
+};
+
+// Between two nodes: the next one's key, its query, and the key times its parent's state, a lane's segment of it; and of
+// the last one what its output is the sum of: `own`, in segment 0 u itself, and `rest`, still by segments.
+struct Between {
+    float4 key[4], query[4];
+    float ks[COLUMNS], own[COLUMNS], rest[COLUMNS];
+    int row;  // of the last one
+
+    __device__ __forceinline__ void multiply(const StateTile& tile) {
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++) ks[c] = 0.0f;
+#pragma unroll
+        for (int part = 0; part < 4; part++) tile.multiply(ks, part, key[part]);
+    }
+    __device__ __forceinline__ void finish(const Lane& lane) {
+        add_segments<16>(rest);
+        add_segments<8>(rest);
+        add_segments<4>(rest);
+        store(lane);
+    }
+    __device__ __forceinline__ void store(const Lane& lane) const {
+        float stored[COLUMNS];
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++) stored[c] = lane.segment == 0 ? own[c] : own[c] + rest[c];
+        if (lane.segment < 2) {
+#pragma unroll
+            for (int r = 0; r < RUNS; r++) run_store(r, lane.to[r] + row * lane.to_row, stored);
+        }
+    }
+};
+
+// A node of this pass: u and o from its parent's state, and where INNER the state becomes its own.
+//
+// Nodes wait for each other, so a node should take no longer than its chain: sums of K S over the segments, u, the
+// state, K S of the next node. All else fills the gaps.
 template <bool INNER> __device__ __forceinline__ void run_node(
-    const Lane& lane, StateTile& tile, const float4 (&key)[4], int row
+    const Lane& lane, StateTile& tile, const float4 (&key)[4], float4 (&next_key)[4], Between& now, int row, int next
 ) {
-    float4 query[4];
-    float ks[COLUMNS] = {}, qs[COLUMNS] = {}, value[COLUMNS], u[COLUMNS], a[RUNS], beta[RUNS];
+    float u[COLUMNS], qs[COLUMNS] = {}, (&ks)[COLUMNS] = now.ks;
+    Inputs inputs;
+    add_segments<16>(ks);
+    add_segments<16>(now.rest);
 #pragma unroll
     for (int r = 0; r < RUNS; r++) {
-        const float2 gate = lane.gates[row * HEADS + lane.place.member[r]];
-        a[r] = gate.x, beta[r] = gate.y;
-        run_load(value + r * PAIR, lane.values + row * WIDTH + r * 4 * PAIR);
+        const float2 gate = *(const float2*)(lane.gate[r] + row * (HEADS * 8));
+        inputs.a[r] = gate.x, inputs.beta[r] = gate.y;
+        run_load(r, inputs.value, (const float*)(lane.value[r] + row * (WIDTH * 4)));
     }
-    const float dot = lane.dots[row];
+    inputs.dot = *(const float*)(lane.dot + row * 8);
+    lane.fetch(lane.k_rows, next, next_key);
 #pragma unroll
-    for (int part = 0; part < 4; part++) tile.multiply(ks, part, key[part]);
-    __syncwarp();  // keeps the compiler from loading Q before this: Q S would then delay the sums of K S
-    lane.fetch(lane.q_rows, row, query);
-    add_segments<16>(ks);
-#pragma unroll
-    for (int part = 0; part < 4; part++) tile.multiply(qs, part, query[part]);
+    for (int part = 0; part < 4; part++) tile.multiply(qs, part, now.query[part]);
     add_segments<8>(ks);
-    if constexpr (INNER) tile.decay(0, a), tile.decay(1, a);
+    add_segments<8>(now.rest);
+    if constexpr (INNER) tile.decay(0, inputs.a), tile.decay(1, inputs.a);
     add_segments<4>(ks);
-    if constexpr (INNER) tile.decay(2, a), tile.decay(3, a);
+    add_segments<4>(now.rest);
+    now.store(lane);
+    now.row = row;
+    if constexpr (INNER) tile.decay(2, inputs.a), tile.decay(3, inputs.a);
+    lane.fetch(lane.q_rows, next, now.query);
+    inputs.results(ks, qs, u, now.own, now.rest);
 #pragma unroll
-    for (int c = 0; c < COLUMNS; c++) {
-        u[c] = __fmul_rn(beta[c / PAIR], __fmaf_rn(-a[c / PAIR], ks[c], value[c]));
-    }
-    add_segments<16>(qs);
-    if constexpr (INNER) tile.add(0, key[0], u), tile.add(1, key[1], u);
-    add_segments<8>(qs);
-    if constexpr (INNER) tile.add(2, key[2], u), tile.add(3, key[3], u);
-    add_segments<4>(qs);
-    float stored[COLUMNS];
+    for (int c = 0; c < COLUMNS; c++) ks[c] = 0.0f;
 #pragma unroll
-    for (int c = 0; c < COLUMNS; c++) {
-        const float o = __fmaf_rn(dot, u[c], __fmul_rn(a[c / PAIR], qs[c]));
-        stored[c] = lane.segment == 0 ? u[c] : o;
+    for (int part = 0; part < 4; part++) {
+        if constexpr (INNER) tile.add(part, key[part], u);
+        tile.multiply(ks, part, next_key[part]);
     }
-    if (lane.segment < 2) {
+}
+
+// Nodes that follow each other on one state, all with children or all without. `turn` and `next` are the turns that
+// come up, `at` counts them. Returns the last turn that it ran.
+template <bool INNER> __device__ __forceinline__ Turn run_nodes(
+    const Lane& lane, StateTile& tile, Between& now, Turn& turn, Turn& next, int& at
+) {
+    Turn last;
+    bool again;
+#pragma unroll 1
+    do {
+        float4 key[4];
 #pragma unroll
-        for (int r = 0; r < RUNS; r++) run_store(lane.to[r] + row * lane.to_row, stored + r * PAIR);
+        for (int part = 0; part < 4; part++) key[part] = now.key[part];
+        last = turn, turn = next, next = {lane.turns[at + AHEAD]}, at++;
+        run_node<INNER>(lane, tile, key, now.key, now, last.row(), turn.row());
+        again = __any_sync(FULL_WARP, last.bits & Turn::AGAIN);
+    } while (again);
+    return last;
+}
+
+// The only node of a pass, a tree's root, with its rows from memory to registers. k_row, q_row: of the block's key head.
+__device__ __forceinline__ void alone(
+    const Lane& lane, const StateTile& tile, Between& now, const float* k_row, const float* q_row, const float* v,
+    const float* decay, const float* beta, int capacity, bool live
+) {
+    Inputs inputs;
+    float u[COLUMNS], qs[COLUMNS] = {};
+#pragma unroll
+    for (int part = 0; part < 4; part++) {
+        now.key[part] = *(const float4*)(k_row + 16 * lane.segment + 4 * part);
+        now.query[part] = *(const float4*)(q_row + 16 * lane.segment + 4 * part);
     }
+    const float4 x = *(const float4*)(k_row + 4 * lane_id()), y = *(const float4*)(q_row + 4 * lane_id());
+#pragma unroll
+    for (int r = 0; r < RUNS; r++) {
+        const int head = lane.place.head(r);
+        inputs.a[r] = decay[(u64)head * capacity], inputs.beta[r] = beta[head * ROWS];
+        run_load(r, inputs.value, v + lane.place.at(r, ROWS, 0));
+    }
+    if (!live) return;
+    now.multiply(tile);
+    const float dot = warp_sum(multiply(x, y));
+    inputs.dot = lane.segment == 0 ? 1.0f : dot;
+#pragma unroll
+    for (int part = 0; part < 4; part++) tile.multiply(qs, part, now.query[part]);
+    add_segments<16>(now.ks);
+    add_segments<8>(now.ks);
+    add_segments<4>(now.ks);
+    inputs.results(now.ks, qs, u, now.own, now.rest);
+    now.finish(lane);
 }
 
 // grid (K_HEADS * SLICES), block THREADS. s, u, k, decay, q, v, beta, out: see gdn.cuh; order: from gdn_order, not
@@ -163,8 +284,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     float* const v_rows = (float*)(shared + V_AT);
     float2* const gates = (float2*)(shared + GATE_AT);
     float* const dots = (float*)(shared + QK_AT);
-    u32* const visits = (u32*)(shared + ORDER_AT);
-    int* const path = (int*)(shared + PATH_AT);
+    u32* const turns = (u32*)(shared + TURNS_AT);
     float4* const near_levels = (float4*)(shared + LEVELS_AT) + threadIdx.x;
     float4* const far_levels = levels + blockIdx.x * THREADS + threadIdx.x;
 
@@ -172,103 +292,124 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     const Place place = Place::of_lane();
     StateTile tile;
     pdl_launch();
-    // A step's first pass begins a graph or follows a copy, so no kernel is still writing the state: it need not wait.
-    if (node0 == 0) tile.load(s, place);
-    pdl_wait();
-    if (node0 > 0) tile.load(s, place);
-    const int half = st->parity & 1, pending = node0 == 0 ? st->pending : 0;
-    const int live = live_rows(st, node0, NODES);
+    // A step's first pass begins a graph or follows a copy, so no kernel is still writing the state, the last step's
+    // rows, or what accept writes of the StepState: the commit need not wait.
+    if (node0 > 0) pdl_wait();
+    tile.load(s, place);
+    const int half = st->parity & 1, pending = st->pending, stop = st->stop;
     const float* const k_head = k + (u64)(half * K_HEADS + key_head) * capacity * DIM;
     const float* const all_decay = decay + (u64)half * V_HEADS * capacity;
+    if (node0 == 0) {
+        if (stop == RUNNING && pending > 0) {
+            const float* const last_k = k + (u64)((half ^ 1) * K_HEADS + key_head) * capacity * DIM;
+            const float* const last_decay = decay + (u64)(half ^ 1) * V_HEADS * capacity;
+            const Staged staged = Staged::in(shared + LEVELS_AT);
+            staged.copy(st, 0, min(BATCH, pending), last_k, u, last_decay, capacity);
+            cp_async_wait<0>();
+            __syncthreads();
+            apply_path(tile, place, staged, st, pending, last_k, u, last_decay, capacity);
+            tile.store(s, place);
+        }
+        pdl_wait();
+    }
+    const int live = live_rows(st, node0, NODES);
+    Lane mine{place, segment, k_rows, q_rows};
+    mine.dot = (u8*)(dots + (segment == 0)), mine.turns = turns;
+    mine.to_row = segment == 0 ? DIM : V_HEADS * DIM;
+#pragma unroll
+    for (int r = 0; r < RUNS; r++) {
+        mine.value[r] = (u8*)(v_rows + place.within[r]), mine.gate[r] = (u8*)(gates + place.member[r]);
+        mine.to[r] = segment == 0 ? u + place.at(r, capacity, node0) : out + place.head(r) * DIM + place.column[r];
+    }
+    Between now{};
+    if constexpr (NODES == 1) {
+        if (node0 == 0) {
+            alone(mine, tile, now, k_head, q + key_head * ROWS * DIM, v, all_decay, beta, capacity, live > 0);
+            return;
+        }
+    }
     // Rows that are not live hold arbitrary data: no visit reads them.
 #pragma unroll
     for (int turn = 0; turn < ceil_div(NODES, WARPS); turn++) {
-        const int row = warp + turn * WARPS, column = block_column() + 4 * lane;
-        if (row >= NODES) continue;
+        const int row = warp + turn * WARPS;
+        if (NODES % WARPS && row >= NODES) continue;
         cp_async16(k_rows + swizzled(row, lane), k_head + (node0 + row) * DIM + 4 * lane);
         cp_async16(q_rows + swizzled(row, lane), q + (key_head * ROWS + row) * DIM + 4 * lane);
-        if (4 * lane < WIDTH) {
-            const float* const from = v + ((u64)value_head(column) * ROWS + row) * DIM + column % DIM;
-            cp_async16(v_rows + row * WIDTH + 4 * lane, from);
-        }
+    }
+    constexpr int CHUNKS = NODES * WIDTH / 4;
+#pragma unroll
+    for (int turn = 0; turn < ceil_div(CHUNKS, THREADS); turn++) {
+        const int i = threadIdx.x + turn * THREADS, row = i / (WIDTH / 4);
+        const int column = block_column() + 4 * (i % (WIDTH / 4));
+        if (CHUNKS % THREADS && i >= CHUNKS) continue;
+        cp_async16(v_rows + 4 * i, v + ((u64)value_head(column) * ROWS + row) * DIM + column % DIM);
     }
     cp_async_commit();
-    for (int i = threadIdx.x; i < BATCH; i += THREADS) path[i] = st->pending_path[i];
     for (int i = threadIdx.x; i < NODES * HEADS; i += THREADS) {
         const int head = value_head(i % HEADS * DIM), row = i / HEADS;
         gates[i] = make_float2(all_decay[(u64)head * capacity + node0 + row], beta[head * ROWS + row]);
     }
-    const bool alone = NODES == 1 && node0 == 0;
-    int count = 1;
-    if (alone) {
-        if (threadIdx.x == 0) visits[0] = Visit{0, Visit::NO_LEVEL, Visit::NO_LEVEL, Visit::LEAF}.bits();
-    } else {
-        count = (int)order[0];
-        for (int i = threadIdx.x; i < node0 + NODES; i += THREADS) visits[i] = order[1 + i];
+    const int count = (int)order[0], most = node0 + NODES;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < most + AHEAD; i += THREADS) {
+        const u32 own = order[1 + min(i, most - 1)], after = order[1 + min(i + 1, most - 1)];
+        turns[i] = i < count ? Turn::of(Visit::of(own), Visit::of(after), i == count - 1, node0).bits : 0;
     }
     if (live <= 0) return;
-    __syncthreads();  // the path is loaded
-    const Staged staged = Staged::in(shared + LEVELS_AT);
-    const float* const last_k = k + (u64)((half ^ 1) * K_HEADS + key_head) * capacity * DIM;
-    const float* const last_decay = decay + (u64)(half ^ 1) * V_HEADS * capacity;
-    if (pending > 0) staged.copy(st, path, 0, min(BATCH, pending), last_k, u, last_decay, capacity);
     cp_async_wait<0>();
     __syncthreads();  // all rows are loaded
     row_dots(dots, k_rows, q_rows, warp);
-    if (pending > 0) {
-        apply_path(tile, place, staged, st, path, pending, last_k, u, last_decay, capacity);
-        tile.store(s, place);
-    }
     if constexpr (NODES == 1) __syncwarp();
-    else __syncthreads();  // the dot products are written, and the staged rows are no longer needed
+    else __syncthreads();  // the dot products are written
 
-    Lane mine{k_rows, q_rows, v_rows + warp * 4 * COLUMNS + PAIR * (lane & 3), gates, dots, place};
-    mine.segment = segment;
-    mine.to_row = segment == 0 ? DIM : V_HEADS * DIM;
-#pragma unroll
-    for (int r = 0; r < RUNS; r++) {
-        mine.to[r] = segment == 0 ? u + place.at(r, capacity, node0) : out + place.head(r) * DIM + place.column[r];
-    }
-    // The rows of a node are loaded at the end of the previous visit; those of replayed nodes come from global memory.
-    float4 key[4];
-    u32 bits = visits[0];
-    if (Visit::of(bits).kind != Visit::REPLAY) mine.fetch(k_rows, Visit::of(bits).node - node0, key);
+    Turn turn{turns[0]}, next{turns[1]}, last;
+    now.row = turn.row();  // before the first node something is stored in its place
+    auto prepare = [&] {
+        mine.fetch(mine.k_rows, turn.row(), now.key);
+        mine.fetch(mine.q_rows, turn.row(), now.query);
+        now.multiply(tile);
+    };
+    prepare();
+    int at = 0;
 #pragma unroll 1
-    for (int at = 0; at < count; at++) {
-        const Visit now = Visit::of(bits);
-        bits = visits[min(at + 1, count - 1)];
-        if (__builtin_expect(now.load != Visit::NO_LEVEL, 0)) {
-            if (now.load < SHARED_LEVELS) load_state(tile, near_levels + now.load * 4 * COLUMNS * THREADS, THREADS);
-            else {
+    do {
+        if (__builtin_expect(turn.load() != Turn::NONE, 0)) {
+            if (turn.load() < SHARED_LEVELS) {
+                load_state(tile, near_levels + turn.load() * 4 * COLUMNS * THREADS, THREADS);
+            } else {
                 const int stride = gridDim.x * THREADS;
-                load_state(tile, far_levels + (now.load - SHARED_LEVELS) * 4 * COLUMNS * stride, stride);
+                load_state(tile, far_levels + (turn.load() - SHARED_LEVELS) * 4 * COLUMNS * stride, stride);
             }
+            now.multiply(tile);
         }
-        if (__builtin_expect(now.kind == Visit::INNER, 1)) {
-            run_node<true>(mine, tile, key, now.node - node0);
-        } else if (now.kind == Visit::LEAF) {
-            run_node<false>(mine, tile, key, now.node - node0);
+        if (turn.kind() == Visit::INNER) {
+            last = run_nodes<true>(mine, tile, now, turn, next, at);
+        } else if (turn.kind() == Visit::LEAF) {
+            last = run_nodes<false>(mine, tile, now, turn, next, at);
         } else {
+            last = turn, turn = next, next = {turns[at + AHEAD]}, at++;
+            float4 key[4];
             float by[COLUMNS], a[RUNS];
 #pragma unroll
             for (int part = 0; part < 4; part++) {
-                key[part] = *(const float4*)(k_head + now.node * DIM + 4 * (4 * segment + part));
+                key[part] = *(const float4*)(k_head + last.node() * DIM + 4 * (4 * segment + part));
             }
 #pragma unroll
             for (int r = 0; r < RUNS; r++) {
-                run_load(by + r * PAIR, u + place.at(r, capacity, now.node));
-                a[r] = all_decay[(u64)place.head(r) * capacity + now.node];
+                run_load(r, by, u + place.at(r, capacity, last.node()));
+                a[r] = all_decay[(u64)place.head(r) * capacity + last.node()];
             }
             tile.advance(key, by, a);
+            prepare();
         }
-        const Visit next = Visit::of(bits);
-        if (__builtin_expect(next.kind != Visit::REPLAY, 1)) mine.fetch(k_rows, next.node - node0, key);
-        if (__builtin_expect(now.keep != Visit::NO_LEVEL, 0)) {
-            if (now.keep < SHARED_LEVELS) save_state(tile, near_levels + now.keep * 4 * COLUMNS * THREADS, THREADS);
-            else {
+        if (__builtin_expect(last.keep() != Turn::NONE, 0)) {
+            if (last.keep() < SHARED_LEVELS) {
+                save_state(tile, near_levels + last.keep() * 4 * COLUMNS * THREADS, THREADS);
+            } else {
                 const int stride = gridDim.x * THREADS;
-                save_state(tile, far_levels + (now.keep - SHARED_LEVELS) * 4 * COLUMNS * stride, stride);
+                save_state(tile, far_levels + (last.keep() - SHARED_LEVELS) * 4 * COLUMNS * stride, stride);
             }
         }
-    }
+    } while (!(last.bits & Turn::LAST));
+    now.finish(mine);
 }

@@ -3,7 +3,8 @@
 //
 // The columns of a key head's value heads, HEADS * DIM of them, are numbered one head after the other; column c is of
 // value head key_head + c / DIM * K_HEADS. A block holds WIDTH of them, a warp 4 COLUMNS, a lane 16 rows of COLUMNS:
-//     rows 16 * segment .. with segment = lane / 4, columns in RUNS runs of PAIR neighbours
+//     rows 16 * segment .. with segment = lane / 4, columns in RUNS runs of two neighbours, the last of an odd number
+//     of columns alone; run r of all warps is one range of the block's columns
 // so that one read of a row of K, spread over the segments, serves all the state that a lane has. How the columns are
 // assigned to lanes, warps and blocks does not change a bit: no sum crosses columns.
 //
@@ -14,14 +15,15 @@
 #include "gdn.cuh"
 
 constexpr int HEADS = V_HEADS / K_HEADS;          // value heads of a key head
-constexpr int PAIR = COLUMNS % 2 == 0 ? 2 : 1;    // neighbouring columns of a lane: of one head
-constexpr int RUNS = COLUMNS / PAIR;              // each run of a warp's lanes is 4 PAIR columns of one head
+constexpr int PAIRS = COLUMNS / 2;                // runs of two neighbouring columns
+constexpr int RUNS = ceil_div(COLUMNS, 2);        // a warp's lanes have 4 or 8 columns of one head in a run
 constexpr int WIDTH = 4 * COLUMNS * WARPS;        // columns of a block
 constexpr int SLICES = HEADS * DIM / WIDTH;       // blocks of a key head
 constexpr int THREADS = 32 * WARPS;
 constexpr int BATCH = 16;                         // rows of the pending path that are staged together
 static_assert(V_HEADS % K_HEADS == 0 && HEADS * DIM % WIDTH == 0, "blocks hold whole parts of one key head");
 static_assert(WIDTH <= 128, "a lane copies 4 columns of a row");
+static_assert(PAIRS == 0 || WIDTH % 8 == 0, "a run lies in one head");
 
 __device__ __forceinline__ int block_key_head() { return blockIdx.x / SLICES; }
 __device__ __forceinline__ int block_column() { return blockIdx.x % SLICES * WIDTH; }
@@ -35,17 +37,19 @@ __device__ __forceinline__ int uniform(int v) { return __shfl_sync(FULL_WARP, v,
 // neighbouring rows at one f4, are free of bank conflicts.
 __device__ __forceinline__ int swizzled(int row, int f4) { return row * (DIM / 4) + (f4 ^ (f4 >> 3) ^ (row & 7)); }
 
-// A lane's columns: `member` of the key head's value heads and `column` in it, by runs.
+// A lane's columns by runs: the first one's place in the block (`within`), `member` of the key head's value heads and
+// `column` in it.
 struct Place {
-    int member[RUNS], column[RUNS];
+    int within[RUNS], member[RUNS], column[RUNS];
 
     __device__ __forceinline__ static Place of_lane() {
         Place place;
 #pragma unroll
         for (int r = 0; r < RUNS; r++) {
-            const int first = block_column() + (warp_id() * RUNS + r) * 4 * PAIR;
-            place.member[r] = first / DIM;
-            place.column[r] = first % DIM + PAIR * (lane_id() & 3);
+            const int width = r < PAIRS ? 2 : 1, first = r * 8 * WARPS + warp_id() * 4 * width;
+            place.within[r] = first + width * (lane_id() & 3);
+            place.member[r] = (block_column() + first) / DIM;
+            place.column[r] = (block_column() + first) % DIM + width * (lane_id() & 3);
         }
         return place;
     }
@@ -56,17 +60,18 @@ struct Place {
     }
 };
 
-__device__ __forceinline__ void run_load(float* to, const float* from) {
-    if constexpr (PAIR == 2) {
+// Run r of all columns of a lane.
+__device__ __forceinline__ void run_load(int r, float* to, const float* from) {
+    if (r < PAIRS) {
         const float2 two = *(const float2*)from;
-        to[0] = two.x, to[1] = two.y;
+        to[2 * r] = two.x, to[2 * r + 1] = two.y;
     } else {
-        *to = *from;
+        to[2 * r] = *from;
     }
 }
-__device__ __forceinline__ void run_store(float* to, const float* from) {
-    if constexpr (PAIR == 2) *(float2*)to = make_float2(from[0], from[1]);
-    else *to = *from;
+__device__ __forceinline__ void run_store(int r, float* to, const float* from) {
+    if (r < PAIRS) *(float2*)to = make_float2(from[2 * r], from[2 * r + 1]);
+    else *to = from[2 * r];
 }
 
 struct StateTile {
@@ -78,7 +83,7 @@ struct StateTile {
         for (int row = 0; row < 16; row++)
 #pragma unroll
             for (int r = 0; r < RUNS; r++) {
-                run_load(s[row] + r * PAIR, states + place.at(r, DIM, lane_id() / 4 * 16) + row * DIM);
+                run_load(r, s[row], states + place.at(r, DIM, lane_id() / 4 * 16) + row * DIM);
             }
     }
 
@@ -87,7 +92,7 @@ struct StateTile {
         for (int row = 0; row < 16; row++)
 #pragma unroll
             for (int r = 0; r < RUNS; r++) {
-                run_store(states + place.at(r, DIM, lane_id() / 4 * 16) + row * DIM, s[row] + r * PAIR);
+                run_store(r, states + place.at(r, DIM, lane_id() / 4 * 16) + row * DIM, s[row]);
             }
     }
 
@@ -97,7 +102,7 @@ struct StateTile {
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
-            for (int c = 0; c < COLUMNS; c++) s[4 * part + j][c] = __fmul_rn(a[c / PAIR], s[4 * part + j][c]);
+            for (int c = 0; c < COLUMNS; c++) s[4 * part + j][c] = __fmul_rn(a[c / 2], s[4 * part + j][c]);
     }
     __device__ __forceinline__ void add(int part, float4 k, const float (&u)[COLUMNS]) {
         const float of[4] = {k.x, k.y, k.z, k.w};
@@ -137,30 +142,35 @@ struct Staged {
         return {k, u, u + BATCH * WIDTH};
     }
 
-    // Copy the next `count` rows of the path from the begin-th on, a warp per row; `path` holds its first BATCH nodes.
-    // k: of the block's key head; u, decay: of all value heads. The rows are there after cp_async_wait and a barrier.
+    // Copy the next `count` rows of the pending path from the begin-th on, a warp per row. k: of the block's key head; u,
+    // decay: of all value heads. The rows are there after cp_async_wait and a barrier.
     __device__ __forceinline__ void copy(
-        const StepState* st, const int* path, int begin, int count, const float* k_head, const float* all_u,
-        const float* decay, int capacity
+        const StepState* st, int begin, int count, const float* k_head, const float* all_u, const float* decay,
+        int capacity
     ) const {
-        auto node = [&](int at) { return at < BATCH ? path[at] : st->pending_path[at]; };
+        constexpr int TURNS = ceil_div(BATCH, WARPS);
+        static_assert(MAX_NODES % BATCH == 0, "a batch of the path can be read whatever its length");
         const int lane = lane_id(), column = block_column() + 4 * lane;
+        int node[TURNS];  // loaded together, and with the length of the path
 #pragma unroll
-        for (int turn = 0; turn < ceil_div(BATCH, WARPS); turn++) {
+        for (int turn = 0; turn < TURNS; turn++) {
+            node[turn] = st->pending_path[begin + min(warp_id() + turn * WARPS, BATCH - 1)];
+        }
+        const int factor_row = threadIdx.x % BATCH, factor_node = st->pending_path[begin + factor_row];
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++) {
             const int row = warp_id() + turn * WARPS;
             if (row >= count) continue;
-            const int from = node(begin + row);
-            cp_async16(k + swizzled(row, lane), k_head + (u64)from * DIM + 4 * lane);
+            cp_async16(k + swizzled(row, lane), k_head + (u64)node[turn] * DIM + 4 * lane);
             if (4 * lane < WIDTH) {
-                const u64 at = ((u64)value_head(column) * capacity + from) * DIM + column % DIM;
+                const u64 at = ((u64)value_head(column) * capacity + node[turn]) * DIM + column % DIM;
                 cp_async16(u + row * WIDTH + 4 * lane, all_u + at);
             }
         }
         cp_async_commit();
+        static_assert(THREADS % BATCH == 0, "a thread's factors are all of one row");
         for (int i = threadIdx.x; i < HEADS * BATCH; i += THREADS) {
-            const int row = i % BATCH;
-            if (row >= count) continue;
-            a[i] = decay[(u64)value_head(i / BATCH * DIM) * capacity + node(begin + row)];
+            if (factor_row < count) a[i] = decay[(u64)value_head(i / BATCH * DIM) * capacity + factor_node];
         }
     }
 
@@ -174,8 +184,7 @@ struct Staged {
             for (int part = 0; part < 4; part++) key[part] = k[swizzled(row, lane_id() / 4 * 4 + part)];
 #pragma unroll
             for (int r = 0; r < RUNS; r++) {
-                const int column = (warp_id() * RUNS + r) * 4 * PAIR + PAIR * (lane_id() & 3);
-                run_load(by + r * PAIR, u + row * WIDTH + column);
+                run_load(r, by, u + row * WIDTH + place.within[r]);
                 factor[r] = a[place.member[r] * BATCH + row];
             }
             tile.advance(key, by, factor);
@@ -183,17 +192,17 @@ struct Staged {
     }
 };
 
-// The state after the pending path, row by row. All threads of the block call it; `path` is shared memory that holds
-// the path's first BATCH nodes, whose rows are staged already. `staged` is free again after the next barrier.
+// The state after the pending path, row by row. All threads of the block call it; the path's first BATCH rows are staged
+// already. `staged` is free again after the next barrier.
 __device__ __forceinline__ void apply_path(
-    StateTile& tile, const Place& place, const Staged& staged, const StepState* st, const int* path, int pending,
-    const float* k_head, const float* all_u, const float* decay, int capacity
+    StateTile& tile, const Place& place, const Staged& staged, const StepState* st, int pending, const float* k_head,
+    const float* all_u, const float* decay, int capacity
 ) {
     for (int begin = 0; begin < pending; begin += BATCH) {
         const int count = min(BATCH, pending - begin);
         if (begin > 0) {
             __syncthreads();  // the rows before these have been applied
-            staged.copy(st, path, begin, count, k_head, all_u, decay, capacity);
+            staged.copy(st, begin, count, k_head, all_u, decay, capacity);
             cp_async_wait<0>();
             __syncthreads();
         }

@@ -21,8 +21,14 @@ import torch
 from dflash_core.arch.kinds import DeltaNet
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import Argument, Device, Launch, pointer
-from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape
+from dflash_core.backends.cuda.launch import Argument, Device, Launch
+from dflash_core.backends.cuda.layers.delta_shapes import (
+    DIM,
+    ORDER_INTS,
+    DeltaLaunch,
+    DeltaShape,
+    first_pass_levels,
+)
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.bench.synthetic_models import TARGET_27B
@@ -78,6 +84,7 @@ class Recurrences:
         self.s, self.u = numbers(layers, *sizes["s"]) / DIM, numbers(layers, *sizes["u"])
         self.k = torch.nn.functional.normalize(numbers(layers, *sizes["k"]), dim=-1)
         self.decay = torch.sigmoid(numbers(layers, *sizes["decay"]))
+        self.levels = torch.zeros((first_pass_levels(PASS_ROWS), *sizes["s"]), device=device.torch_device)
         rows = shape.pass_shapes()
         self.q, self.v, self.out = (numbers(*rows[name]) for name in ("q", "v", "out"))
         self.beta = torch.sigmoid(numbers(*rows["beta"]))
@@ -92,15 +99,13 @@ class Recurrences:
     def launches(self, launch: DeltaLaunch) -> Iterator[Launch]:
         """The order once, then every layer."""
         zero, nodes, capacity = np.int32(0), np.int32(launch.nodes), np.int32(PASS_ROWS)
-        sizes = (max(launch.far_levels(later_pass=False), 1), *self.shape.layer_shapes(PASS_ROWS)["s"])
-        levels = torch.zeros(sizes, device=self.device.torch_device)
         order: list[Argument] = [self.state.pointer, zero, nodes, self.order]
         yield Launch("gdn_order.cu", "gdn_order", self.shape.defines, 1, MAX_NODES, order)
         for layer in range(self.layers):
             yield Launch(
                 "gdn_recurrence.cu", "gdn_recurrence", launch.defines, launch.grid, launch.block,
                 [self.state.pointer, zero, self.order, self.s[layer], self.k[layer], self.u[layer], self.decay[layer],
-                 self.q, self.v, self.beta, self.out, pointer(levels), capacity],
+                 self.q, self.v, self.beta, self.out, self.levels, capacity],
                 launch.shared, per_sm=1,
             )  # fmt: skip
 

@@ -15,14 +15,17 @@ DIM = 128  # dimensions of a key head and of a value head
 PAST = 3  # previous inputs that the convolution reads
 SCAN_SLICE = 64  # columns of a head's state in one block of gdn_scan
 BATCH = 16  # rows of the pending path that gdn_recurrence stages at a time
+TURNS_AHEAD = 2  # visits that it reads before it knows that they exist
 MOST_WIDTH = 128  # the most state columns of a block
 # A block that uses more shared memory leaves the multiprocessor so little L1 that the matmuls after it are slower.
 MOST_SHARED = 160 << 10
 ORDER_INTS = 1 + MAX_NODES  # output of gdn_order: the number of visits, then the visits
 SCHEDULERS = 4  # warp schedulers per multiprocessor: each issues one warp's instruction at a time
-VISIT_SLOTS, COLUMN_SLOTS = 35, 100  # instructions of a warp per node, and per node and column of its lanes
-# The least clocks from one node to the next, with any number of warps, and more per column; measured on an H200.
-VISIT_CLOCKS, COLUMN_CLOCKS = 540, 30
+# Clocks of the recurrence, fitted to an H100: of a scheduler per node and warp, and more per column of a lane; at least
+# from one node to the next, with any number of warps, and more per column; before the first node, per column.
+WARP_CLOCKS, WARP_COLUMN_CLOCKS = 35, 104
+VISIT_CLOCKS, COLUMN_CLOCKS = 220, 62
+START_CLOCKS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +132,13 @@ class DeltaLaunch:
 
     def cost(self, multiprocessors: int) -> int:
         """A relative cost of a pass. One row waits for the state's bytes; more rows wait for the previous node or for
-        issue slots."""
+        their scheduler."""
         rounds = ceil_div(self.grid, multiprocessors)
         if self.nodes == 1:
             return rounds * self.width
-        slots = ceil_div(self.warps, SCHEDULERS) * (VISIT_SLOTS + COLUMN_SLOTS * self.columns)
-        return rounds * max(slots, VISIT_CLOCKS + COLUMN_CLOCKS * self.columns)
+        scheduler = ceil_div(self.warps, SCHEDULERS) * (WARP_CLOCKS + WARP_COLUMN_CLOCKS * self.columns)
+        node = max(scheduler, VISIT_CLOCKS + COLUMN_CLOCKS * self.columns)
+        return rounds * (START_CLOCKS * self.columns + self.nodes * node)
 
     @property
     def defines(self) -> dict[str, int]:
@@ -175,8 +179,8 @@ class DeltaLaunch:
     @property
     def rows_bytes(self) -> int:
         """Bytes of shared memory without staged rows and saved states: term by term as in gdn_recurrence.cu."""
-        rows = self.nodes * (2 * DIM + self.width + 2 * self.shape.heads_per_key + 1) * 4
-        return ceil_div(rows + (MAX_NODES + BATCH) * 4, 16) * 16
+        rows = self.nodes * (2 * DIM + self.width + 2 * self.shape.heads_per_key + 2) * 4
+        return ceil_div(rows + (MAX_NODES + TURNS_AHEAD) * 4, 16) * 16
 
     @property
     def shared(self) -> int:
