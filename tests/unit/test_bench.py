@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from dflash_core.backends.cuda.step import StepKind
-from dflash_core.bench import sampled, synthetic, synthetic_models
+from dflash_core.bench import sampled, synthetic, synthetic_models, timeline
 from dflash_core.bench.statistics import summary
 from dflash_core.bench.steps import StepReport, Timed, acceptance_pattern, default_cases, spine
 from dflash_core.config import target_config
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import find_head
-from dflash_core.errors import DeviceError
+from dflash_core.errors import DeviceError, KernelError
 from dflash_core.events import STAGES
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
@@ -214,3 +214,14 @@ def test_options_that_would_do_nothing_are_refused(options: list[str], capsys: p
         main(["bench", *options])
     name = next(option for option in options if option not in ("--ui", "kernels"))
     assert f"bench: {name} goes with modes and step times alone" in capsys.readouterr().err
+
+
+def test_a_kernels_share_is_what_it_adds_to_the_step() -> None:
+    """Kernels that begin early and wait: `product` of the second step begins before `norm` ends."""
+    once = [("step_begin", 0, 1), ("norm", 1, 4), ("product", 2, 14), ("norm", 10, 16)]
+    ran = [timeline.Ran(name, 20 * step + began, 20 * step + ended) for step in range(5) for name, began, ended in once]
+    assert timeline.shares(ran) == [
+        timeline.Share("product", 1, 10), timeline.Share("step_begin", 1, 5), timeline.Share("norm", 2, 5),
+    ]  # fmt: skip
+    with pytest.raises(KernelError, match="no whole step"):
+        timeline.shares(ran[: 2 * len(once)])
