@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 import time
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 # Read by torch when it is imported, here and in the programs that tests start. Models are tiny: more threads bring
@@ -147,10 +149,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.quick)
     if config.getoption("-m"):
         return
-    # Not `item.keywords`: those hold the names of folders too, and a checkout may lie in one called "full".
-    long = [item for item in items if item.get_closest_marker("full")]
-    config.hook.pytest_deselected(items=long)
-    items[:] = [item for item in items if not item.get_closest_marker("full")]
+    # All screens and pictures that are recorded are recorded together.
+    recording = config.getoption("--update-snapshots", default=False)
+
+    def is_long(item: pytest.Item) -> bool:
+        # Not `item.keywords`: those hold the names of folders too, and a checkout may lie in one called "full".
+        recorded = "snapshot" in getattr(item, "fixturenames", ()) or item.name.startswith("test_picture")
+        return item.get_closest_marker("full") is not None and not (recording and recorded)
+
+    config.hook.pytest_deselected(items=[item for item in items if is_long(item)])
+    items[:] = [item for item in items if not is_long(item)]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -170,10 +178,33 @@ def _sendable(data: object) -> object:
     return data
 
 
+@pytest.fixture(scope="session")
+def fresh_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes one, numbered as pytest's own are. Those look through the folders of all earlier tests for a free number,
+    for milliseconds behind a thousand tests."""
+    made = Counter[str]()
+
+    def make(name: str) -> Path:
+        while True:
+            folder = tmp_path_factory.getbasetemp() / f"{name}{made[name]}"
+            made[name] += 1
+            if not folder.exists():
+                folder.mkdir(mode=0o700)
+                return folder
+
+    return make
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, fresh_folder: Callable[[str], Path]) -> Path:
+    """In place of pytest's own, by the same name."""
+    return fresh_folder(re.sub(r"\W", "_", request.node.name)[:30])
+
+
 @pytest.fixture(autouse=True)
-def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def no_settings(monkeypatch: pytest.MonkeyPatch, fresh_folder: Callable[[str], Path]) -> Path:
     """Tests use neither the user's settings nor the user's log."""
-    folder = tmp_path_factory.mktemp("home")
+    folder = fresh_folder("home")
     for kind in ("CONFIG", "STATE"):
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(folder / kind.lower()))
     return folder

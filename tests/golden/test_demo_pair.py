@@ -13,6 +13,7 @@ from dflash_core.conversation import Conversation, Message, build_prompt
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.engine import load_pair
 from support.compare import Comparison, generated
+from support.grids import full
 
 QUESTIONS = [
     "hi",
@@ -56,8 +57,7 @@ def test_the_pair_is_small_and_of_the_real_architecture() -> None:
 
 # Each case over a quarter of the budgets; with `full` over all.
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.full)], ids=["quarter", "all"])
-@pytest.mark.parametrize("sampled", [False, True])
-@pytest.mark.parametrize("p_min", [0.0, 0.3])
+@pytest.mark.parametrize(("p_min", "sampled"), [(0.0, False), full(0.0, True), full(0.3, False), (0.3, True)])
 def test_speculation_is_lossless(sampled: bool, p_min: float, every: int) -> None:
     comparison = Comparison()
     for index, budget in list(enumerate(BUDGETS))[(sampled + 2 * (p_min > 0)) % every :: every]:

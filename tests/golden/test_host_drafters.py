@@ -17,6 +17,7 @@ from dflash_core.errors import ContextError, KnobError, MismatchError
 from dflash_core.events import StepEvent
 from support.compare import generated
 from support.golden import golden, target
+from support.grids import full
 from support.host_drafts import TOY, PrimedDraft, ToyDrafter, spoilt
 
 IDS = list(range(40, 60))
@@ -63,7 +64,7 @@ def test_every_setting_gives_plain_decodings_tokens(kind: str, sampled: bool) ->
         assert engine.session.length == len(IDS) + TOKENS - 1
 
 
-@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("sampled", [full(False), True])
 def test_text_that_is_there_to_copy_is_accepted(sampled: bool) -> None:
     """Copies that are right for a while: short and long accepted paths, none of which changes the text."""
     accepted = Counter[int]()

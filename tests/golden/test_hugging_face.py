@@ -11,10 +11,13 @@ import torch
 from dflash_core import load_target
 from dflash_core.arch.spec import EMBEDDING
 from support import random_family
+from support.grids import full
 from support.random_model import VOCAB, Shape, hugging_face, write_gguf
 
+SEEDS = [*range(5), *map(full, range(5, 10))]
 
-@pytest.mark.parametrize("seed", range(10))
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_configurations(seed: int, tmp_path: Path) -> None:
     shape = Shape.random(seed)
     model = hugging_face(shape, seed)
@@ -34,7 +37,7 @@ def test_random_configurations(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", random_family.MODELS)
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_configurations_of_the_family(name: str, seed: int, tmp_path: Path) -> None:
     drawn = random_family.Drawn.random(seed)
     model = random_family.hugging_face(name, drawn, seed)

@@ -19,6 +19,7 @@ from dflash_core.policy.costs import CPU
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
 from support.golden import golden, goldens, other_targets, reference, target, target_path
+from support.grids import full
 from support.host_drafts import spoilt
 from support.planted import PlantedBackend, decode
 
@@ -130,7 +131,7 @@ def by_parent(budgets: Sequence[int], seeds: Sequence[int], sampled: bool) -> No
     assert off, "no path ever left the first chain"
 
 
-@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("sampled", [full(False), True])
 def test_trees_by_parent_are_lossless(sampled: bool) -> None:
     by_parent([7, 63], range(3), sampled)
 

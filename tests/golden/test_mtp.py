@@ -26,6 +26,7 @@ from dflash_core.lab.versus import parse_pair
 from dflash_core.tree import Candidates
 from support.compare import generated
 from support.golden import BESIDE, golden, target
+from support.grids import full
 from support.mtp_files import HEAD, variant, with_head
 
 REFERENCES = BESIDE.parent / "targets"
@@ -171,8 +172,8 @@ class _Planted(CpuMtpDrafter):
         return Candidates(tokens, log_probs)
 
 
-@pytest.mark.parametrize("sampled", [False, True])
-@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.parametrize("sampled", [full(False), True])
+@pytest.mark.parametrize("seeds", [1, full(2)])
 def test_every_setting_gives_plain_decodings_tokens(sampled: bool, seeds: int) -> None:
     accepted = Counter[int]()
     for seed in range(seeds):

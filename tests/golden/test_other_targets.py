@@ -14,6 +14,7 @@ from dflash_core.backends.base import Target
 from dflash_core.errors import MismatchError
 from support.compare import generated
 from support.golden import golden, other_targets, target
+from support.grids import full
 from support.mtp_files import apart
 
 NAMES = [path.stem for path in other_targets("q3*.gguf")]
@@ -71,7 +72,7 @@ def test_logits_and_hidden_states(name: str, packed: bool) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 # A row at a time is decoding, which test_greedy_text walks.
-@pytest.mark.parametrize("chunk", [pytest.param(1, marks=pytest.mark.full), 7, 64, 65, 200])
+@pytest.mark.parametrize("chunk", [full(1), 7, full(64), 65, 200])
 def test_long_prompts_in_any_chunks(name: str, chunk: int) -> None:
     expected, session, parts = told(name), loaded(name).session(), []
     ids, rows = expected["long_ids"].tolist(), expected["long_rows"]

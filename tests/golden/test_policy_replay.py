@@ -17,6 +17,7 @@ from dflash_core.bench.recorded import Recorded, load, save
 from dflash_core.knobs import Knobs
 from dflash_core.policy.costs import Shape
 from dflash_core.policy.pair import PairState
+from support.grids import full
 
 STEPS = Path(__file__).parent / "data" / "policy" / "steps.npz"
 STOPS = frozenset({8186})
@@ -36,7 +37,7 @@ def test_steps_are_those_of_an_independent_program(texts: list[Recorded], curve:
     assert np.array_equal(np.array(ran.log), expected)
 
 
-@pytest.mark.parametrize(("name", "least"), [("h200", 0.15), ("consumer", 0.12), ("cpu", 0.60)])
+@pytest.mark.parametrize(("name", "least"), [("h200", 0.15), full("consumer", 0.12), ("cpu", 0.60)])
 def test_it_beats_a_fixed_tree_on_every_curve(texts: list[Recorded], name: str, least: float) -> None:
     """On this one set; the bars over six sets are `python -m dflash_core.bench.replay`'s."""
     shape: Shape = replay.CURVES[name]

@@ -14,6 +14,7 @@ from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.drafters.base import Draft
 from dflash_core.errors import ContextError
 from support.compare import generated
+from support.grids import full
 
 PROMPT = list(range(30, 70))
 KNOBS = Knobs(mode="tree", budget=12, max_tokens=20, ignore_eos=True)
@@ -31,7 +32,8 @@ def models(request: pytest.FixtureRequest) -> tuple[Target, Draft]:
     return pair(request.param)
 
 
-@pytest.mark.parametrize("window", [pytest.param(0, marks=pytest.mark.full), 16])
+@pytest.mark.parametrize("models", [pytest.param(False, id="full"), full(True, id="sliding")], indirect=True)
+@pytest.mark.parametrize("window", [full(0), 16])
 def test_it_equals_a_session_cut_there(models: tuple[Target, Draft], window: int) -> None:
     engine = Engine(*models)
     answer = generated(engine, PROMPT, KNOBS)
@@ -43,6 +45,7 @@ def test_it_equals_a_session_cut_there(models: tuple[Target, Draft], window: int
         np.testing.assert_allclose(ours, fresh.session.draft(text[at], window), atol=2e-4)
 
 
+@pytest.mark.parametrize("models", [full(False, id="full"), pytest.param(True, id="sliding")], indirect=True)
 def test_nothing_is_disturbed(models: tuple[Target, Draft]) -> None:
     """Two engines side by side, one of them drafting again between any two steps: the same events, bit for bit."""
     plain, disturbed = Engine(*models), Engine(*models)

@@ -18,6 +18,7 @@ from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.whatif import curve, estimate
 from dflash_core.record import TurnRecord
 from support.compare import NEAR_TIE, gap
+from support.grids import full
 
 BUDGETS = (1, 2, 4, 8, 12, 15, 22, 32, 48, 63)
 STORY, SUM = "Tell me a story about a fox.", "What is 27 + 58?"
@@ -71,7 +72,13 @@ def near_tie(record: TurnRecord, real: TurnRecord) -> str:
 @pytest.mark.parametrize(
     ("question", "temperature", "budgets"),
     [
-        pytest.param(question, temperature, BUDGETS[at // 2 :: 4], id=f"{at}-{temperature}")
+        pytest.param(
+            question,
+            temperature,
+            BUDGETS[at // 2 :: 4],
+            id=f"{at}-{temperature}",
+            marks=pytest.mark.full if at == 2 else (),
+        )
         for at, question in enumerate(QUESTIONS)
         for temperature in (0.0, 0.8)
         if (at + bool(temperature)) % 2
@@ -106,7 +113,7 @@ def test_the_exact_curve_equals_real_runs(question: str, temperature: float, bud
 
 @pytest.mark.parametrize(
     "changes",
-    [{"p_min": 0.2}, {"chain_seed": True}, {"tree_width": 2, "tree_temperature": 1.5}, {"draft_window": 16}],
+    [{"p_min": 0.2}, full({"chain_seed": True}), {"tree_width": 2, "tree_temperature": 1.5}, {"draft_window": 16}],
 )
 def test_it_replays_what_the_turn_was_made_with(changes: dict[str, float]) -> None:
     knobs = Knobs(mode="tree", budget=15, max_tokens=60, **changes)  # type: ignore[arg-type]

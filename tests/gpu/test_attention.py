@@ -15,6 +15,7 @@ from dflash_core.cache_types import CachePair
 from dflash_core.tree import ancestors
 from support.acts import F16_GROUP, acts_f16
 from support.engines import At, Engine
+from support.grids import full
 from support.heads import (
     EPS,
     Cache,
@@ -105,11 +106,12 @@ def test_prepare(engine: Engine, rng: np.random.Generator, heads: HeadShape, len
         assert np.isnan(x[:, at + live :]).all(), "a padding row was cached"
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+# Each group at one width, the largest of them not behind the longest context; with `full` all.
 @pytest.mark.parametrize(
-    ("group", "width"),
+    ("group", "width", "length"),
     [
-        pytest.param(group, width, marks=() if at == turn else pytest.mark.full)
+        (group, width, length) if at == turn and (at < 2 or length < LENGTHS[-1]) else full(group, width, length)
+        for length in LENGTHS
         for at, group in enumerate(GROUPS)
         for turn, width in enumerate((8, 16, 24))
     ],
@@ -243,7 +245,7 @@ LAYOUTS["q4_0/tq3_0"] = LAYOUTS["bf16"] = [(1, None), (24, None), (8, WarpLayout
     ("kv", "length"),
     [
         pytest.param(kv, length, marks=() if length in lengths else pytest.mark.full)
-        for kv, lengths in {"f16": (0, 700), "q8_0": (130, 700), "q4_0/tq3_0": (700,), "bf16": (130,)}.items()
+        for kv, lengths in {"f16": (0, 700), "q8_0": (130,), "q4_0/tq3_0": (700,), "bf16": (130,)}.items()
         for length in (0, 130, 700)
     ],
 )
@@ -336,12 +338,16 @@ def check_bits_of_single_steps(
         np.testing.assert_array_equal(found[node], expected[0], f"node {node}, path {path}, after {length}")
 
 
-# Each length under one limit of shared memory, those at a tile's border under each; with `full` all.
+LENGTHS_OF_TREES = (0, 1, 15, 31, 47, 62, 63, 64, 120, 127, 250, 255, 319, 500)
+BESIDE_BORDERS = (15, 47, 120, 250, 319)
+
+
+# Lengths at borders under one limit of shared memory, those at a tile's border under each; with `full` all.
 @pytest.mark.parametrize(
     ("length", "shared_limit"),
     [
-        pytest.param(length, limit, marks=() if at % 3 == turn or length == 63 else pytest.mark.full)
-        for at, length in enumerate((0, 1, 15, 31, 47, 62, 63, 64, 120, 127, 250, 255, 319, 500))
+        (length, limit) if length == 63 or (at % 3 == turn and length not in BESIDE_BORDERS) else full(length, limit)
+        for at, length in enumerate(LENGTHS_OF_TREES)
         for turn, limit in enumerate((HOPPER, GEFORCE, TURING))
     ],
 )
@@ -356,7 +362,7 @@ def test_a_tree_has_the_bits_of_single_steps(
 
 @pytest.mark.parametrize(
     ("shared_limit", "length"),
-    [pytest.param(HOPPER, 63, marks=pytest.mark.full), (HOPPER, 300), (GEFORCE, 5), (TURING, 130)],
+    [full(HOPPER, 63), full(HOPPER, 300), (GEFORCE, 5), (TURING, 130)],
 )
 def test_the_largest_trees_have_the_bits_of_single_steps(
     engine: Engine, rng: np.random.Generator, length: int, shared_limit: int

@@ -13,6 +13,7 @@ from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
 from support.acts import F16_GROUP, acts_f16
 from support.engines import Engine
+from support.grids import full
 from support.heads import (
     EPS,
     Bools,
@@ -165,10 +166,25 @@ def ringed(cache: Cache, end: int, slots: int) -> Cache:
     return Cache(*rings)
 
 
-@pytest.mark.parametrize("length", [0, 1, 62, 63, 64, 65, 94, 500, 2100])
+VIEWS = [
+    (0, False, 0),
+    (0, True, 0),
+    (24, True, 0),
+    (24, False, 0),
+    (200, True, 100),
+    (100, True, 300),
+    (0, False, 130),
+]
+
+
+# Every second length with each view, the others with the next; with `full` all.
 @pytest.mark.parametrize(
-    ("window", "causal", "draft_window"),
-    [(0, False, 0), (0, True, 0), (24, True, 0), (24, False, 0), (200, True, 100), (100, True, 300), (0, False, 130)],
+    ("window", "causal", "draft_window", "length"),
+    [
+        (*view, length) if (at + turn) % 2 == 0 else full(*view, length)
+        for turn, length in enumerate((0, 1, 62, 63, 64, 65, 94, 500, 2100))
+        for at, view in enumerate(VIEWS)
+    ],
 )
 def test_block_attention(
     engine: Engine, rng: np.random.Generator, length: int, window: int, causal: bool, draft_window: int

@@ -30,6 +30,7 @@ from dflash_core.runner import Runner
 from support import engines
 from support.device_pairs import close, pair, prompt, same_candidates
 from support.golden import golden
+from support.grids import full
 from support.planted_device import planted
 
 FILE = "tiny-F16.gguf"
@@ -84,7 +85,7 @@ def dealt(name: str, values: tuple[int, ...]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize((name, "ranks"), cases)
 
 
-@pytest.mark.parametrize("ids", [(3,), (3, 4)])
+@pytest.mark.parametrize("ids", [(3,), full((3, 4))])
 def test_the_shortest_prompts(ids: tuple[int, ...]) -> None:
     run = runner(fresh())
     for knobs in ({"mode": "ar"}, {"mode": "tree", "budget": 7}):
@@ -121,7 +122,7 @@ def test_max_tokens_in_mid_walk(ranks: list[int], most: int) -> None:
     goes_on_rightly(run, (*IDS, *tokens[:-1]))
 
 
-@pytest.mark.parametrize("at", [0, 1, 16])
+@pytest.mark.parametrize("at", [0, full(1), 16])
 def test_a_stop_token_anywhere_in_a_walk(at: int) -> None:
     stop = plain()[at]
     run = runner(planted(FILE, plain(), SPINE)[0], stops=frozenset({stop, 767}))

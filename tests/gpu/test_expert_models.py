@@ -22,6 +22,7 @@ from dflash_core.runner import Runner
 from support.bits import Plain, check_walk
 from support.device_pairs import TOLERANCE, device_named, pair_of
 from support.golden import golden, reference
+from support.grids import full
 
 SMALLEST_MARGIN = 2e-4  # between the last chosen expert and the next: with a smaller one, halves may change the choice
 CONTEXT = 640
@@ -57,7 +58,7 @@ def test_logits_are_those_of_the_reference(device_name: str, name: str) -> None:
     assert np.abs(logits[rows] - found["logits"][rows]).max() < TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["q35moe-F16.gguf", "q3moe-Q8_0.gguf"])
+@pytest.mark.parametrize("name", ["q35moe-F16.gguf", full("q3moe-Q8_0.gguf")])
 def test_a_prompt_in_a_chunk_is_that_of_the_reference(device_name: str, name: str) -> None:
     found = reference(golden(f"targets/{name}"))
     ids = [int(token) for token in found["long_ids"]]

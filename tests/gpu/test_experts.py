@@ -250,15 +250,22 @@ def test_every_format(engine: Engine, rng: np.random.Generator, name: str, round
     check(found, of, routed, np.broadcast_to(x, (2, *x.shape)), None)
 
 
-MIXED = [
-    pytest.param([("Q4_K", 48), ("Q5_K", 48)], [("Q8_0", 16), ("Q8_0", 16)], id="k-quants"),
-    pytest.param([("IQ3_S", 96)], [("F16", 80)], id="fused-and-halves"),
-    pytest.param([("Q6_K", 16), ("F32", 16)], None, id="floats"),
-]
+MIXED = {
+    "k-quants": ([("Q4_K", 48), ("Q5_K", 48)], [("Q8_0", 16), ("Q8_0", 16)]),
+    "fused-and-halves": ([("IQ3_S", 96)], [("F16", 80)]),
+    "floats": ([("Q6_K", 16), ("F32", 16)], None),
+}
 
 
-@pytest.mark.parametrize("rounding", [INT8, F16], ids=["q8", "f16"])
-@pytest.mark.parametrize(("own", "of_all"), MIXED)
+# Each with one rounding; with `full` with both.
+@pytest.mark.parametrize(
+    ("own", "of_all", "rounding"),
+    [
+        pytest.param(*types, rounding, id=f"{name}-{way}", marks=() if turn == at % 2 else pytest.mark.full)
+        for turn, (way, rounding) in enumerate({"q8": INT8, "f16": F16}.items())
+        for at, (name, types) in enumerate(MIXED.items())
+    ],
+)
 def test_gate_and_up_of_mixed_types_at_every_width(
     engine: Engine, rng: np.random.Generator, own: list[tuple[str, int]], of_all: list[tuple[str, int]] | None,
     rounding: Rounding,

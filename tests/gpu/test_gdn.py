@@ -16,6 +16,7 @@ from dflash_core.errors import UnsupportedError
 from support import oracles
 from support.acts import F16_GROUP, Q8_GROUP, acts_f16
 from support.engines import Array, Engine
+from support.grids import full
 from support.oracles import DeltaNode, DeltaState, DeltaWeights, Float32s, Floats
 from support.steps import random_parents, tree_state
 
@@ -263,7 +264,7 @@ def test_every_length_of_path(engine: Engine, rng: np.random.Generator) -> None:
         layer.check_state(nodes[last].after)
 
 
-@pytest.mark.parametrize("n", [65, 100, 200, 256])
+@pytest.mark.parametrize("n", [65, full(100), full(200), 256])
 def test_large_trees_take_several_passes(engine: Engine, rng: np.random.Generator, n: int) -> None:
     layer, state = started(engine, rng, (1, 1), capacity=256)
     # Paths that leave a pass and are met again in a later one.
@@ -280,7 +281,7 @@ def test_large_trees_take_several_passes(engine: Engine, rng: np.random.Generato
     close(out, one.oracle(layer.weights, [-1], after)[0].out[None], 4e-5)
 
 
-@pytest.mark.parametrize("accepted", [1, 5, 70])
+@pytest.mark.parametrize("accepted", [1, full(5), 70])
 def test_a_chain_over_several_passes_with_a_commit_in_the_first(
     engine: Engine, rng: np.random.Generator, accepted: int
 ) -> None:
@@ -352,7 +353,7 @@ def bushy(n: int, rng: np.random.Generator) -> list[int]:
     return parents
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 8, 13, 24, 40, 64])
+@pytest.mark.parametrize("n", [1, full(2), 5, full(8), full(13), 24, full(40), 64])
 def test_a_tree_is_decoding_its_paths_one_by_one(engine: Engine, rng: np.random.Generator, n: int) -> None:
     """Bit for bit, outputs and committed states: for any tree, width and division of the states."""
     weights = DeltaWeights.random(rng, *SMALL)
@@ -373,7 +374,7 @@ def test_a_tree_is_decoding_its_paths_one_by_one(engine: Engine, rng: np.random.
             equal(states(layer), after)
 
 
-@pytest.mark.parametrize("n", [65, 130, 255])
+@pytest.mark.parametrize("n", [65, full(130), 255])
 def test_trees_of_several_passes_are_decoding_one_by_one(engine: Engine, rng: np.random.Generator, n: int) -> None:
     """Ancestors of earlier passes are run again; the levels that they need are more than shared memory has."""
     weights = DeltaWeights.random(rng, 1, 1)

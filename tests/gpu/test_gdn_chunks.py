@@ -9,6 +9,7 @@ from dflash_core.backends.cuda.layers.delta_shapes import DIM, DeltaShape, ScanL
 from dflash_core.backends.cuda.state import PASS_ROWS
 from support import oracles
 from support.engines import Engine
+from support.grids import full
 from support.oracles import DeltaState, DeltaWeights
 
 HOPPER, GEFORCE, TURING = 232_448, 101_376, 65_536  # bytes of shared memory that one block may have
@@ -23,7 +24,7 @@ def close(found: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize("limit", [HOPPER, GEFORCE])
-@pytest.mark.parametrize("n", [1, 3, 64, 65, 150])
+@pytest.mark.parametrize("n", [1, full(3), 64, full(65), 150])
 def test_chunks_are_the_recurrence(engine: Engine, rng: np.random.Generator, n: int, limit: int) -> None:
     weights = DeltaWeights.random(rng, 1, 3)
     state = DeltaState.random(rng, weights)

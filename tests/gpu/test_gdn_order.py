@@ -10,6 +10,7 @@ import pytest
 from dflash_core.backends.cuda.layers.delta_shapes import ORDER_INTS, DeltaShape, first_pass_levels, later_pass_levels
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from support.engines import Engine
+from support.grids import full
 from support.steps import random_parents, tree_state
 
 NONE, LEAF, INNER, REPLAY = 255, 0, 1, 2
@@ -48,7 +49,7 @@ def walk(found: np.ndarray, parents: Sequence[int], node0: int, rows: int) -> in
     return most
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 9, 16, 24, 33, 40, 48, 63, 64])
+@pytest.mark.parametrize("n", [1, 2, *map(full, (3, 8)), 9, full(16), 24, *map(full, (33, 40, 48)), 63, 64])
 def test_a_pass_visits_each_node_behind_its_parent(engine: Engine, rng: np.random.Generator, n: int) -> None:
     for _ in range(20):
         parents = random_parents(n, rng)
@@ -74,7 +75,7 @@ def test_as_many_levels_as_there_can_be(engine: Engine) -> None:
     assert walk(order(engine, spine, 0, 7), spine, 0, 7) == 0, "a chain keeps nothing"
 
 
-@pytest.mark.parametrize("n", [65, 100, 128, 200, 256])
+@pytest.mark.parametrize("n", [65, full(100), full(128), full(200), 256])
 def test_later_passes_run_ancestors_again(engine: Engine, rng: np.random.Generator, n: int) -> None:
     for _ in range(5):
         reach = int(rng.integers(1, n))

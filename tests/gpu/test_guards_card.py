@@ -18,6 +18,7 @@ from dflash_core.knobs import Value
 from dflash_core.runner import Runner
 from support import engines
 from support.device_pairs import pair, prompt
+from support.grids import full
 from support.host_drafts import PrimedText
 from support.planted_device import planted
 
@@ -84,8 +85,8 @@ def plain(at: int, tokens: tuple[int, ...], **knobs: Value) -> tuple[int, ...]:
     [
         (1, SPINE, (90,)),
         (9, AROUND, (90, 91, 92)),
-        (16, SPINE, (90, 91)),
-        pytest.param(17, SPINE, (90,), marks=pytest.mark.full),
+        full(16, SPINE, (90, 91)),
+        full(17, SPINE, (90,)),
     ],
 )
 def test_a_halt_in_mid_walk_is_exact(at: int, ranks: list[int], said: tuple[int, ...]) -> None:

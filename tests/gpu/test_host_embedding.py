@@ -22,6 +22,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.runner import Runner
 from support.device_pairs import device_named
 from support.golden import golden, other_targets
+from support.grids import full
 from support.mtp_files import with_head
 
 CONTEXT = 256
@@ -60,7 +61,7 @@ def tokens(session: CudaSession, spec: ModelSpec, ids: Sequence[int], **way: Any
 
 @pytest.mark.parametrize(
     ("name", "draft"),
-    [("tiny-Q4_K_M.gguf", "tiny-dflash"), ("q3-F16.gguf", "q3-dflash"), ("tiny", "mtp")],
+    [("tiny-Q4_K_M.gguf", "tiny-dflash"), full("q3-F16.gguf", "q3-dflash"), ("tiny", "mtp")],
 )
 def test_the_same_bits(
     device_name: str, name: str, draft: str, tmp_path: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch

@@ -8,6 +8,7 @@ import pytest
 from dflash_core.backends.cuda.layers.split_attention import HeadShape
 from support import oracles
 from support.engines import Array, Engine
+from support.grids import full
 
 EPS = 1e-6
 HALF = 2**-11
@@ -29,7 +30,7 @@ def check(found: Array, expected: np.ndarray, rows: int) -> None:
     assert np.isnan(out[rows:]).all()
 
 
-@pytest.mark.parametrize("width", [8, 256, 640, 2048, 5120])
+@pytest.mark.parametrize("width", [8, full(256), 640, full(2048), 5120])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_norm(engine: Engine, rng: np.random.Generator, width: int, dtype: type) -> None:
     h, weight, live = (normal(rng, 4, width) * 3).astype(dtype), normal(rng, width), 3

@@ -28,6 +28,7 @@ from support.bits import Plain, Shape, check_walk, digest, held
 from support.device_pairs import device_named, pair, prompt
 from support.engines import missing
 from support.golden import golden
+from support.grids import full
 from support.planted_device import PlantedDevice, planted
 
 Ways = Mapping[str, Value]  # knobs of one way of drafting
@@ -75,8 +76,8 @@ def check_trees(
         check_walk(session, plain, shape, budgets, vocab, rng)
 
 
-# On the emulator each type of activations over half of the smaller budgets; with `full` over all of them.
-@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.full)], ids=["dealt", "all"])
+# On the emulator each type of activations over a quarter of the smaller budgets; with `full` over all of them.
+@pytest.mark.parametrize("every", [4, full(1)], ids=["dealt", "all"])
 @pytest.mark.parametrize(("half", "begin"), [(True, 3), (False, 55)], ids=["f16", "int8"])
 def test_trees_leave_the_bits_of_single_steps(
     device_name: str, rng: np.random.Generator, half: bool, begin: int, every: int
@@ -93,7 +94,7 @@ def test_trees_leave_the_bits_of_single_steps(
 
 @pytest.mark.emulator
 @EMULATED
-@pytest.mark.parametrize("half", [True, False], ids=["f16", "int8"])
+@pytest.mark.parametrize("half", [full(True), False], ids=["f16", "int8"])
 def test_a_model_of_attention_alone(
     rng: np.random.Generator, half: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,8 +144,15 @@ DRAWN: tuple[Ways, ...] = ({"temperature": 0.0}, {"temperature": 0.9, "top_k": 2
 
 @pytest.mark.emulator
 @EMULATED
-@pytest.mark.parametrize(("half", "drawn"), [(True, DRAWN[0]), (False, DRAWN[1])], ids=["f16 greedy", "int8 sampled"])
-def test_every_way_of_drafting_leaves_the_same_bits(rng: np.random.Generator, half: bool, drawn: Ways) -> None:
+# The tree of several passes takes a minute: with `full`.
+@pytest.mark.parametrize(
+    ("half", "drawn", "way"),
+    [(True, DRAWN[0], 3), (False, DRAWN[1], 3), full(True, DRAWN[0], 7)],
+    ids=["f16 greedy", "int8 sampled", "f16 greedy of several passes"],
+)
+def test_every_way_of_drafting_leaves_the_same_bits(
+    rng: np.random.Generator, half: bool, drawn: Ways, way: int
+) -> None:
     """Steps that the device runs by itself, through all of a golden model; every walk leaves the first chain."""
     session, one = planted(GOLDEN[0], [], [], CONTEXT, half)
     device, vocab = session.device, one.target.config.vocab_size
@@ -152,7 +160,7 @@ def test_every_way_of_drafting_leaves_the_same_bits(rng: np.random.Generator, ha
     runner, ids = Runner(session, frozenset(), CONTEXT, vocab), prompt()[:52]
     plain = answer(runner, ids, [{"mode": "ar"}], 11, **drawn)
     device.answer = plain.tokens
-    for changes in ([WAYS[4]], [WAYS[7 if half else 3]], [WAYS[0], WAYS[6], WAYS[9], {"mode": "ar"}]):
+    for changes in ([WAYS[4]], [WAYS[way]], [WAYS[0], WAYS[6], WAYS[9], {"mode": "ar"}]):
         device.ranks = rng.integers(0, 3, 8).tolist()
         assert answer(runner, ids, changes, 11, **drawn) == plain, changes
 

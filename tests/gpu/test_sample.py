@@ -12,6 +12,7 @@ from dflash_core.backends.cuda.layers.draws import all_listed
 from dflash_core.knobs import Knobs, Value
 from dflash_core.tree import Tree
 from support.engines import Engine
+from support.grids import full
 from support.sampling import BEHIND, Draws, block_maxima, exact, expected_draws, turn_state
 from support.step_state import random_tree
 
@@ -153,7 +154,7 @@ def test_a_list_decides_without_the_row(engine: Engine, rng: np.random.Generator
 
 
 @pytest.mark.parametrize("truncation", [{"top_k": 8}, {"top_k": 600}, {"top_p": 0.5}, {"min_p": 0.125}, {}])
-@pytest.mark.parametrize("presence", [2.0, 0.5, -0.5])
+@pytest.mark.parametrize("presence", [2.0, full(0.5), -0.5])
 def test_penalties_of_the_best_tokens(
     engine: Engine, rng: np.random.Generator, truncation: dict[str, Value], presence: float
 ) -> None:

@@ -11,6 +11,7 @@ from dflash_core.backends.cuda import selftest
 from support import engines
 from support.emulated_device import EmulatedDevice
 from support.golden import golden
+from support.grids import full
 
 pytestmark = pytest.mark.emulator
 
@@ -44,13 +45,13 @@ class Broken(EmulatedDevice):
     [
         ("tree_build", "tree"),
         ("accept", "accept"),
-        ("kv_commit", "accept"),
+        full("kv_commit", "accept"),
         ("sample", "sampling"),
         ("gdn_out", "target, a prompt"),
-        ("attn_combine", "target, a prompt"),
-        ("swiglu", "target, a prompt"),
+        full("attn_combine", "target, a prompt"),
+        full("swiglu", "target, a prompt"),
         ("keep_features", "drafter"),
-        ("draft_combine", "drafter"),
+        full("draft_combine", "drafter"),
         ("swiglu_matmul", "steps as one graph"),
     ],
 )

@@ -28,6 +28,7 @@ from dflash_core.snapshots.kept import Snapshots
 from dflash_core.snapshots.store import SnapshotStore
 from support.device_pairs import device_named, pair
 from support.golden import golden, other_targets
+from support.grids import full
 from support.mtp_device import mtp_pair
 
 CONTEXT, PAGE = 256, 48
@@ -67,7 +68,7 @@ def same(a: CudaSession, b: CudaSession) -> None:
 
 @pytest.mark.parametrize(
     ("target_name", "draft_name", "window"),
-    [("tiny-F16.gguf", "tiny-dflash", 0), ("q3-F16.gguf", "q3-dflash", 0), ("q3-F16.gguf", "q3-dflash", 24)],
+    [("tiny-F16.gguf", "tiny-dflash", 0), full("q3-F16.gguf", "q3-dflash", 0), ("q3-F16.gguf", "q3-dflash", 24)],
 )
 def test_a_resumed_sequence_has_the_bits_of_the_one_it_was(
     device_name: str,

@@ -24,6 +24,7 @@ from dflash_core.cache_types import F16, CachePair
 from dflash_core.snapshots.base import Rows, Snapshot
 from support.device_pairs import Pair, device_named, pair_of
 from support.golden import target_path
+from support.grids import full
 from support.mtp_device import mtp_pair
 
 CONTEXT, BEFORE, NEXT = 640, 70, [5, 6, 7]  # chunks of so many rows leave room for all passes
@@ -104,7 +105,7 @@ def followed(on: CudaSession) -> list[int | str]:
 @pytest.mark.parametrize(
     ("target", "new", "kv", "window"),
     [
-        ("tiny-F16.gguf", 60, "f16", EVERYTHING),
+        full("tiny-F16.gguf", 60, "f16", EVERYTHING),
         ("tiny-F16.gguf", 49, "f16", EVERYTHING),
         ("tiny-F16.gguf", 30, "q8_0/q4_0", AttentionWindow(40, 4)),
         ("q3-F16.gguf", 60, "f16", EVERYTHING),
@@ -139,7 +140,7 @@ def test_wide_passes_take_turns_too(device_name: str, rng: np.random.Generator) 
     assert log[:3] == [0, "pass 64", "pass 64"]
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("count", [0, full(1), 2])
 def test_those_that_there_is_no_room_for_come_behind(device_name: str, count: int, rng: np.random.Generator) -> None:
     one, other = (session(device_name) for _ in range(2))
     idle, tokens = other.memory.idle.bytes, [[0] * 24] * 3

@@ -24,7 +24,10 @@ from .support import idle, leave, loaded, screen_text, shows, wait_until
 MakeApp = Callable[..., DFlashApp]
 
 
-async def test_bench_in_the_app_leaves_the_conversation(make_app: MakeApp) -> None:
+async def test_bench_in_the_app_leaves_the_conversation(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dflash_tui.chat import program
+
+    monkeypatch.setattr(program, "BENCH_ROUNDS", 1)
     session = FakeSession(pace=0.001)
     app = make_app(session)
     async with app.run_test(size=(120, 40)) as pilot:

@@ -187,6 +187,7 @@ async def test_the_list_at_each_size(
         snapshot(f"{size[0]}x{size[1]}-chats-search", await settled(pilot))
 
 
+@smallest
 async def test_the_list_without_color(
     no_color: None, make_app: MakeApp, three: Store, size: Size, snapshot: Callable[[str, str], None]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from dflash_tui.app import DFlashApp
 from dflash_tui.conversations.store import Store
+from support.grids import full
 from support.stored import talk
 
 from .fake import ANSWER, FakeSession
@@ -88,7 +89,7 @@ DAMAGE = [
 ]
 
 
-@pytest.mark.parametrize("spoil", DAMAGE)
+@pytest.mark.parametrize("spoil", [full(one) if at in (1, 2) else one for at, one in enumerate(DAMAGE)])
 async def test_damage_costs_no_start_no_list_no_turn(
     make_app: MakeApp, tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
@@ -124,7 +125,7 @@ def replace(file: Path) -> None:
     (file.parent / "backup" / file.name).replace(file)
 
 
-@pytest.mark.parametrize("change", [remove, replace, *DAMAGE[-2:]])
+@pytest.mark.parametrize("change", [remove, replace, full(DAMAGE[-2]), DAMAGE[-1]])
 async def test_the_conversation_on_the_screen_outlives_its_file(
     make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
 ) -> None:

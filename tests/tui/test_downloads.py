@@ -25,11 +25,12 @@ from dflash_tui.screens.models import FIRST, ModelsScreen
 from dflash_tui.settings.config import user_file
 from dflash_tui.widgets.model_rows import PAIR
 from dflash_tui.widgets.strip import TitleRow
+from support.grids import full
 from support.hub_server import BODY, Hub
 
 from .model_machine import PAIRS, Opened
 from .scenes import answered, send
-from .support import loaded, screen_text, settled, shows, wait_until
+from .support import loaded, screen_text, settled, shows, smallest, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 SIZES = [(80, 24), (120, 40)]
@@ -121,7 +122,7 @@ async def test_a_pair_is_fetched_and_loaded(
         await wait_until(pilot, lambda: title(it.app) == "")
 
 
-@pytest.mark.parametrize("size", SIZES)
+@smallest
 async def test_it_goes_on_behind_the_chat(make_app: MakeApp, hub: Hub, folder: Path, size: tuple[int, int]) -> None:
     """The chat answers meanwhile, the title row says how far it is, and its end takes nothing of what is typed."""
     it = Opened(make_app)
@@ -495,7 +496,7 @@ async def test_a_restart_goes_on_with_what_is_under_way(
         assert not [*once_more.chat.downloads], "they are handed over once"
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"7", b'["unknown", 3, null]', b"\xff"])
+@pytest.mark.parametrize("text", [full(b""), b"{", full(b"7"), b'["unknown", 3, null]', b"\xff"])
 async def test_what_was_handed_over_may_be_anything(make_app: MakeApp, hub: Hub, tmp_path: Path, text: bytes) -> None:
     (tmp_path / "data").mkdir(exist_ok=True)
     (tmp_path / "data" / "downloads.json").write_bytes(text)

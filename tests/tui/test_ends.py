@@ -26,6 +26,7 @@ from dflash_tui.conversations.store import Store
 from dflash_tui.hub import find
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.text.lab_request import AB
+from support.grids import full
 from support.hub_server import Hub
 
 from .all_handled import nothing_ready
@@ -239,7 +240,7 @@ async def a_plan(midst: Midst, pilot: Pilot[int]) -> None:
 @pytest.mark.parametrize(
     "goes_on", ["while the screens go", pytest.param("when the screens are gone", marks=pytest.mark.full)]
 )
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [full(name) if name in ("whatif", "ab") else name for name in RUNS])
 async def test_the_app_may_end_in_the_midst(
     make_app: MakeApp,
     request: pytest.FixtureRequest,

@@ -20,6 +20,7 @@ from dflash_tui.settings.config import load_config
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.strip import TitleRow
 from support.golden import golden
+from support.grids import full
 
 from .fake import FakeSession
 from .scenes import send
@@ -78,7 +79,9 @@ def big(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("fault", [DAMAGED, TOO_LARGE, KernelError("NVRTC does not take gdn.cu"), MemoryError("12")])
+@pytest.mark.parametrize(
+    "fault", [DAMAGED, TOO_LARGE, full(KernelError("NVRTC does not take gdn.cu")), MemoryError("12")]
+)
 async def test_the_pair_before_is_there_again(make_app: MakeApp, big: Path, fault: Exception) -> None:
     machine = Machine(big=fault)
     app = app_of(make_app, machine, knobs=Knobs(budget=9, policy="fixed"))

@@ -31,6 +31,7 @@ from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
 from dflash_tui.widgets.strip import TitleRow
 from dflash_tui.widgets.text_dialog import TextScreen
+from support.grids import full
 
 from .fake import FakeSession, loader
 from .gallery import ab, sweep, whatif
@@ -218,7 +219,7 @@ async def test_a_block_of_code_is_seen_while_it_is_written(make_app: MakeApp) ->
         await idle(pilot)
 
 
-@pytest.mark.parametrize("width", [50, 80])
+@pytest.mark.parametrize("width", [50, full(80)])
 async def test_what_stands_for_another_branch_is_not_cut_in_a_word(make_app: MakeApp, width: int) -> None:
     app = make_app(FakeSession(answer="short"))
     async with app.run_test(size=(width, 24)) as pilot:
@@ -340,7 +341,7 @@ async def test_shares_are_of_the_figures_beside_them(make_app: MakeApp) -> None:
         assert text.splitlines()[-1].strip().startswith("Enter Use B"), "the faster one"
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@pytest.mark.parametrize("size", [(80, 24), full((120, 40))])
 async def test_the_table_of_a_bench_does_not_wrap(make_app: MakeApp, size: tuple[int, int]) -> None:
     times = (Timed(64, 0.5), Timed(64, 0.6))
     table = tax_table(UiTax((Pair("A prompt that is longer than its column is wide", times, times),)))

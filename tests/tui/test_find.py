@@ -9,9 +9,10 @@ from textual.color import Color
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
+from dflash_tui.widgets import transcript
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.marks import Stretch, stretches
-from dflash_tui.widgets.transcript import SHOWN, Transcript
+from dflash_tui.widgets.transcript import Transcript
 
 from .fake import FakeSession
 from .support import ask, idle, loaded, screen_text, settled, shows, talking, wait_until
@@ -59,8 +60,15 @@ def here(app: DFlashApp) -> str:
     return "".join(text for text, _, ground in marks(app) if ground == Color.from_rich_color(style.bgcolor))
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("size", [(80, 60), (120, 60)], ids=["80", "120"])
+# Each theme at one width; with `full` at both.
+@pytest.mark.parametrize(
+    ("size", "theme"),
+    [
+        pytest.param((width, 60), theme, id=f"{width}-{theme}", marks=() if at == turn else pytest.mark.full)
+        for at, theme in enumerate(THEMES)
+        for turn, width in enumerate((80, 120))
+    ],
+)
 async def test_every_place_is_marked_in_every_kind_of_block(
     make_app: MakeApp, theme: str, size: tuple[int, int]
 ) -> None:
@@ -102,8 +110,11 @@ async def test_a_place_in_folded_thinking_is_counted_and_opened(make_app: MakeAp
         await wait_until(pilot, lambda: "the other fox" not in screen_text(app))
 
 
-async def test_a_place_in_an_earlier_turn_is_opened_and_scrolled_to(make_app: MakeApp) -> None:
-    turns = [(f"question {number}", f"Answer {number}.\n\nA hen.\n") for number in range(SHOWN + 3)]
+async def test_a_place_in_an_earlier_turn_is_opened_and_scrolled_to(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcript, "SHOWN", 4)
+    turns = [(f"question {number}", f"Answer {number}.\n\nA hen.\n") for number in range(7)]
     async with talking(make_app, *turns, size=(80, 24)) as (app, pilot, _):
         earlier = app.chat.query_one(Transcript).earlier
         await wait_until(pilot, lambda: bool(earlier.texts))

@@ -16,6 +16,7 @@ from dflash_tui.screens.tour import TourScreen, place
 from dflash_tui.text.tour import STEPS
 from dflash_tui.widgets.inspector import TabRow
 from dflash_tui.widgets.start import EXAMPLES, WIDTH, StartPage, _model
+from support.grids import full
 
 from .fake import FakeSession
 from .scenes import answered, send
@@ -113,7 +114,7 @@ async def test_a_hostile_name_is_one_plain_line(make_app: MakeApp) -> None:
         assert app.chat.query_one("#start-model").size.height == 2
 
 
-@pytest.mark.parametrize("small", [(40, 12), (60, 15), (2, 60), (80, 1)])
+@pytest.mark.parametrize("small", [(40, 12), full((60, 15)), (2, 60), (80, 1)])
 async def test_small_terminals_scroll(make_app: MakeApp, small: Size2) -> None:
     app = make_app()
     async with app.run_test(size=small) as pilot:

@@ -36,7 +36,7 @@ STATES = (
     "chats-found", "past", "whatif", "sweep", "sweep-asked", "ab", "explain", "tour", "models", "get", "plan", "full",
     "confirm", "one-line",
 )  # fmt: skip
-ALWAYS = {"params", "steps-text", "past", "tour", "models", "plan"}
+ALWAYS = {"params", "past", "tour", "plan"}
 
 
 def named(app: DFlashApp) -> list[tuple[tuple[str, ...], str]]:

@@ -554,6 +554,8 @@ async def test_snapshots(
         snapshot(f"bare-{name}" if bare else name, text)
 
 
+# What they show is measured in other tests, too.
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["whatif", "sweep"])
 async def test_pictures_of_the_readme(
     app: DFlashApp, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, name: str

@@ -23,7 +23,7 @@ from dflash_tui.widgets.text_dialog import TextScreen
 from .fake import FakeSession
 from .gallery import walk
 from .scenes import answered, send
-from .support import loaded, screen_text, settled, shows, wait_until
+from .support import loaded, screen_text, settled, shows, smallest, wait_until
 from .test_every_key import BASES, CHAT, every_screen
 from .test_themes import READABLE, SOURCES, contrast
 
@@ -127,6 +127,7 @@ async def test_the_place_that_find_has_come_to_is_marked_otherwise(make_app: Mak
         assert not [one for one in cells(app) if one[2] == ground and "fox" in one[0]]
 
 
+@smallest
 async def test_a_notice_moves_no_text(make_app: MakeApp, size: tuple[int, int]) -> None:
     app = make_app()
     async with app.run_test(size=size) as pilot:

@@ -15,6 +15,7 @@ from dflash_tui.screens.lab import LabScreen
 from dflash_tui.text.tree_text import legend
 from dflash_tui.widgets.dotted import Flowed
 from dflash_tui.widgets.literal import Static
+from support.grids import full
 from support.turns import step_of, tree_of
 
 from .fake import FakeSession
@@ -41,7 +42,7 @@ async def test_text_keeps_a_cell_off_the_scrollbar(make_app: MakeApp, size: tupl
             assert all(one.content_region.right <= bar - 1 for one in inside), scroll
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [SIZES[0], full(SIZES[1]), full(SIZES[2])])
 async def test_parts_of_a_page_of_the_lab_stand_together(make_app: MakeApp, size: tuple[int, int]) -> None:
     """The verdict on results is right below them, and a curve is not at the table's edge."""
     app = make_app()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.text.tour import STEPS
+from support.grids import full
 
 from .terminals import Terminal
 
@@ -33,7 +34,7 @@ def send(terminal: Terminal, text: str) -> None:
     terminal.keys("Enter")
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40)])
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), full(120, 40)])
 def test_ten_minutes(tmp_path: Path, columns: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     work = tmp_path / "work"
     work.mkdir()

@@ -16,6 +16,7 @@ from dflash_tui.screens import plan as screen
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.plan import PlanScreen, bar, drawn
 from dflash_tui.session import LoadRequest
+from support.grids import full
 from support.reckoned import reckoner
 
 from .fake import FakeSession, loader
@@ -118,7 +119,7 @@ async def test_a_file_that_is_no_model_is_one_line(make_app: Callable[..., DFlas
         await wait_until(pilot, lambda: app.screen is app.chat)
 
 
-@pytest.mark.parametrize("memory", [12, 16, 24, 80])
+@pytest.mark.parametrize("memory", [full(12), 16, 24, 80])
 def test_the_bar_is_the_card(memory: int) -> None:
     """As wide as it is, in the components' shares; red is what does not fit, and only that."""
     made = reckoner(memory * GIB)

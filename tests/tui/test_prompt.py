@@ -20,6 +20,7 @@ from dflash_tui.screens.full import FullScreen
 from dflash_tui.session import Progress
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.literal import Static
+from support.grids import full
 
 from .fake import FakeSession
 from .support import ask, idle, leave, loaded, shows, taken, wait_until
@@ -245,15 +246,15 @@ def burst(app: DFlashApp, *parts: str) -> None:
     [
         (["alpha⏎beta"], ["alpha"], "beta"),
         (["alpha⏎", "[one\ntwo]"], ["alpha"], "one\ntwo"),
-        (["[one\ntwo]", "⏎", "[three]", "four"], ["one\ntwo"], "threefour"),
-        (["alpha⏎alpha"], ["alpha"], "alpha"),
-        (["alpha⏎beta⏎gamma"], ["alpha", "beta"], "gamma"),
+        full(["[one\ntwo]", "⏎", "[three]", "four"], ["one\ntwo"], "threefour"),
+        full(["alpha⏎alpha"], ["alpha"], "alpha"),
+        full(["alpha⏎beta⏎gamma"], ["alpha", "beta"], "gamma"),
         (["alpha⏎beta⏎gamma⏎delta"], ["alpha", "beta", "gamma"], "delta"),
         (["alpha⏎/nonsense⏎beta"], ["alpha"], "/nonsense\nbeta"),
-        (["/set budget 9⏎beta"], [], "beta"),
+        full(["/set budget 9⏎beta"], [], "beta"),
         (["/set budget 9⏎alpha⏎beta"], ["alpha"], "beta"),
         (["/set budget 999⏎beta"], [], "/set budget 999\nbeta"),
-        (["/nonsense⏎alpha"], [], "/nonsense\nalpha"),
+        full(["/nonsense⏎alpha"], [], "/nonsense\nalpha"),
     ],
 )
 async def test_what_is_typed_right_behind_enter_stays(

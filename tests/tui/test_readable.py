@@ -19,6 +19,7 @@ from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.text_dialog import TextScreen
+from support.grids import full
 
 from .gallery import SHOWN
 from .scenes import answered
@@ -56,7 +57,7 @@ async def test_find_moves_no_text_that_is_seen_whole_and_its_keys_are_named(make
         assert ("n", "Next") not in keys(app)
 
 
-@pytest.mark.parametrize("columns", [60, 80, 200])
+@pytest.mark.parametrize("columns", [60, full(80), 200])
 async def test_help_has_two_columns_at_every_width(make_app: MakeApp, columns: int) -> None:
     app = make_app()
     async with app.run_test(size=(columns, 400)) as pilot:

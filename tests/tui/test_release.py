@@ -15,6 +15,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.chat.background import Background
 from dflash_tui.engine_session import EngineSession, load_session
 from dflash_tui.session import LoadRequest, Progress
+from support.grids import full
 
 from .support import ask, idle, loaded, wait_until
 
@@ -48,7 +49,7 @@ def test_a_load_that_fails_holds_nothing() -> None:
 
 
 @pytest.mark.usefixtures("real_collector")
-@pytest.mark.parametrize("command", ["/reload", "/load"])
+@pytest.mark.parametrize("command", ["/reload", full("/load")])
 async def test_the_old_model_goes_first(make_app: Callable[..., DFlashApp], command: str) -> None:
     models: list[weakref.ref[object]] = []
     left: list[int] = []

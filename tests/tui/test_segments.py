@@ -25,6 +25,7 @@ from dflash_tui.widgets import table
 from dflash_tui.widgets.roomy import Fence
 from dflash_tui.widgets.streamed import Segment, Streamed
 from dflash_tui.widgets.table import Table, fold_tables
+from support.grids import full
 
 from .support import screen_text, shows
 
@@ -128,7 +129,11 @@ async def rendered(text: str, parts: list[str] | None, *, ours: bool = False) ->
         return screen_text(app).rstrip()
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+# Kinds that others hold too; with `full`.
+MORE_DOCUMENTS = ("lists", "fences", "list", "ordered", "html between", "table links")
+
+
+@pytest.mark.parametrize("name", [full(name) if name in MORE_DOCUMENTS else name for name in DOCUMENTS])
 async def test_streamed_equals_one_shot(name: str) -> None:
     text = DOCUMENTS[name]
     most = 12 if len(text) < 1000 else 120

@@ -13,6 +13,7 @@ from dflash_core.knobs import SPEC, SPECS, Value
 from dflash_tui.app import DFlashApp
 from dflash_tui.widgets.knob_row import LEFT, ChoiceRow, KnobRow
 from dflash_tui.widgets.slider import Slider
+from support.grids import full
 
 from .support import loaded, screen_text, shows, wait_until
 
@@ -167,7 +168,7 @@ async def test_every_parameter_fits_its_row(width: int) -> None:
             assert row.size.height == len(lines), "each of its lines is seen"
 
 
-@pytest.mark.parametrize("width", [40, 44, 47, 80])
+@pytest.mark.parametrize("width", [40, full(44), 47, full(80)])
 @pytest.mark.parametrize("name", ["draft", "mode"])
 async def test_every_choice_is_seen_and_can_be_clicked(name: str, width: int) -> None:
     """The longest list of choices takes as many lines as it needs; one that nearly fits moves together instead."""

@@ -22,7 +22,7 @@ from support.turns import DRAFTS, step_of, tree_of, turn_of
 
 from .fake import FakeSession
 from .scenes import scene, send
-from .support import bare_text, idle, leave, loaded, screen_text, settled, shows, wait_until
+from .support import bare_text, idle, leave, loaded, screen_text, settled, shows, smallest, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 Snapshot = Callable[[str, str], None]
@@ -259,6 +259,7 @@ async def test_its_look(make_app: MakeApp, snapshot: Snapshot, size: tuple[int, 
             await pilot.press("v")
 
 
+@smallest
 @pytest.mark.usefixtures("no_color")
 async def test_its_look_without_color(make_app: MakeApp, snapshot: Snapshot, size: tuple[int, int]) -> None:
     app = make_app(Stored())

@@ -16,6 +16,7 @@ import pytest
 
 from dflash_tui.conversations.current import CurrentConversation
 from support.golden import golden
+from support.grids import full
 
 from .terminals import PATIENCE_S, Terminal
 
@@ -200,7 +201,7 @@ def test_a_paste_with_colours_is_neither_cut_nor_sent(open_app: Callable[..., Te
 
 @pytest.mark.parametrize(
     "environment",
-    [{"NO_COLOR": "1"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}, {"TERM": "vt100"}, {"SSH_TTY": "/dev/pts/0"}],
+    [full({"NO_COLOR": "1"}), {"LC_ALL": "C", "PYTHONUTF8": "0"}, {"TERM": "vt100"}, {"SSH_TTY": "/dev/pts/0"}],
     ids=["no colour", "no unicode", "vt100", "ssh"],
 )
 def test_poor_terminals(open_app: Callable[..., Terminal], environment: dict[str, str]) -> None:

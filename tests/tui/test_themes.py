@@ -23,6 +23,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.cli import command_line as cli
 from dflash_tui.settings.config import load_config, quoted, user_file
 from dflash_tui.settings.themes import Themes, load_themes
+from support.grids import full
 
 from .support import loaded, shows
 
@@ -208,8 +209,14 @@ def test_whatever_a_theme_says_it_loads_or_is_named(
                 Style.parse(f"${name}{opacity}", every)
 
 
-@pytest.mark.parametrize("value", ["ansi_default", "$surface", "#00000001", "red 0%"])
-@pytest.mark.parametrize("field", ["background", "panel"])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (field, value) if field == "background" or value == "$surface" else full(field, value)
+        for value in ("ansi_default", "$surface", "#00000001", "red 0%")
+        for field in ("background", "panel")
+    ],
+)
 async def test_the_app_starts_with_it_or_without(make_app: MakeApp, tmp_path: Path, field: str, value: str) -> None:
     (tmp_path / "mine.toml").write_text(f'primary = "#88aaff"\n[variables]\n{field} = "{value}"')
     app = make_app(theme_dirs=[themes_dir(), tmp_path], theme="mine")

@@ -27,6 +27,7 @@ def gated(steps: int = 0, **script: object) -> FakeSession:
     return FakeSession(gate=threading.Semaphore(steps), **script)  # type: ignore[arg-type]
 
 
+@smallest
 async def test_type_and_stream(make_app: MakeApp, size: Size) -> None:
     session = gated(8)
     app = make_app(session)
