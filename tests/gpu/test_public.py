@@ -119,39 +119,43 @@ def test_the_breakdown_counts_what_a_session_holds(engine: Engine, drafted: bool
 def test_smaller_chunks_of_prompts_rather_than_no_load(card: EmulatedCard) -> None:
     """A load takes as many rows as the plan, notes a smaller number in a line, and refuses what does not fit with the
     smallest either."""
+    context = 4096
     opened = open_target(TARGET, "cuda", card=HALF)
     draft = open_draft(DRAFT, opened)
-    found, setup = opened.reckoner(draft), Setup(4096)
+    found, setup = opened.reckoner(draft), Setup(context)
     ways = {rows: total(found, replace(setup, rows=rows)) for rows in found.chunk_rows}
     assert list(ways) == [2048, 1024, 512, 256]
-    assert ways[2048] > ways[1024] > ways[512] >= ways[256]
+    # The allocator rounds, so fewer rows may take more: such are never taken.
+    taken = [rows for rows, needed in ways.items() if all(needed < ways[more] for more in ways if more > rows)]
+    assert taken[0] == 2048
+    assert len(taken) > 1
     held = 0
 
     def put(free: int) -> None:
         """Simulate a card with `free` bytes for all of it; the driver has taken its share by now."""
         card.runtime.memory = lambda: (free - held - context_bytes(opened.machine.processors), 80 << 30)
 
-    put(ways[256] - 1)
+    put(ways[taken[-1]] - 1)
     with pytest.raises(OutOfMemoryError, match="a context of"):
-        opened.check_room(draft, 4096, "f16")
-    for rows in (2048, 1024, 512):
+        opened.check_room(draft, context, "f16")
+    for rows in taken:
         put(ways[rows])
-        opened.check_room(draft, 4096, "f16")
+        opened.check_room(draft, context, "f16")
         made = plan(opened.reckoner(draft), setup)
         assert (made.setup.rows, made.fits) == (rows, True)
     opened.load(dtype=torch.float32, progress=lambda *_: None)
     drafter = draft.load()
     weights = [one.bytes for one in found.components(setup) if one.name in ("target", "drafter")]
     held = sum(weights)
-    for rows in (512, 2048):
+    for rows in (taken[-1], 2048):
         put(ways[rows])
-        engine = Engine(opened, drafter, context_length=4096, kv="f16")
+        engine = Engine(opened, drafter, context_length=context, kv="f16")
         assert isinstance(engine.session, CudaSession)
         assert engine.session.memory.chunk is not None
         assert engine.session.memory.chunk.rows == rows
         said = [note for note in engine.notes if "prompts are read" in note]
-        assert said == [] if rows == 2048 else ["prompts are read 512 tokens at once, not 2,048: there is no room for "
-                                                "more beside the rest"]  # fmt: skip
+        less = f"prompts are read {rows:,} tokens at once, not 2,048: there is no memory left for more"
+        assert said == ([] if rows == 2048 else [less])
         predicted = {one.name: one.bytes for one in engine.memory().components}
         of_the_plan = {one.name: one.bytes for one in found.components(replace(setup, rows=rows, nodes=24))}
         assert {name: predicted[name] for name in of_the_plan if name != "CUDA context"} == {
