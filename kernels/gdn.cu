@@ -124,6 +124,29 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
     }
 }
 
+#ifdef FUSED
+// Behind gdn_alone: commits the convolution's state and writes the row's inputs, 128 channels a block.
+__device__ __forceinline__ void conv_step(
+    const StepState* st, const float* partials, int rows, int width, float* conv, float* inputs, int block
+) {
+    const int channel = block * DIM + 4 * lane_id(), early_path = st->pending_path[lane_id()], pending = st->pending;
+    float4 past[PAST];
+#pragma unroll
+    for (int t = 0; t < PAST; t++) past[t] = conv_after_path(st, early_path, conv, inputs, t, channel);
+    pdl_wait();
+    PartialSpan<SPLIT_K, 4> loaded;
+    loaded.load(partials, rows, width, 0, channel);
+    const int live = live_rows(st, 0, 1);
+    const float4 input = loaded.sum().at[0];
+    if (live <= 0) return;
+    if (pending > 0) {
+#pragma unroll
+        for (int t = 0; t < PAST; t++) *(float4*)(conv + t * CHANNELS + channel) = past[t];
+    }
+    *(float4*)(inputs + channel) = input;
+}
+#endif
+
 // Converts the heads' outputs to activations for ssm_out: RMSNorm over each head times silu(z). A warp takes two heads
 // (256 elements) of a row. Bound by latency: 1.3 us alone with one row, 3.7 us with 64, most of it hidden in a step.
 //
@@ -131,6 +154,9 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
 extern "C" __global__ void gdn_out(
     const float* out, const float* partials, int rows, int width, int gate_at, const float* ssm_norm, float eps,
     u8* acts_q8, u8* acts_f16, const int* count, int node0
+#ifdef FUSED
+    , const StepState* st, float* conv, float* inputs
+#endif
 ) {
     const int group = blockIdx.x * (blockDim.x / WARP) + warp_id(), row = blockIdx.y;
     const int k = group * ACTS_GROUP + 8 * lane_id();
@@ -138,6 +164,10 @@ extern "C" __global__ void gdn_out(
     Span<8> head, norm;
     PartialSpan<SPLIT_K, 8> gate;
     pdl_launch();
+#ifdef FUSED
+    const int step_block = int(blockIdx.x) - int(gridDim.x) + CHANNELS / DIM;  // a warp each, behind the others
+    if (step_block >= 0) return conv_step(st, partials, rows, width, conv, inputs, step_block);
+#endif
     norm.load(ssm_norm + 8 * lane_id() % DIM);
     pdl_wait();
     if (group * ACTS_GROUP >= V_HEADS * DIM) return;

@@ -24,6 +24,8 @@ from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, WIDTHS
 from dflash_core.cache_types import F16, CachePair
 
+FUSED = True  # prototype: plain decoding computes its row inside the recurrence, kernels/gdn_alone.cu
+
 
 class DeltaWeights:
     """A linear-attention layer."""
@@ -221,6 +223,22 @@ class DeltaBranch:
                 [scope.state.pointer, node0, rows, memory.order],
             )  # fmt: skip
         yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
+        if FUSED and scope.rows == 1 and scope.node0 == 0:
+            yield Launch(
+                "gdn_alone.cu", "gdn_alone", {**launch.state_defines, "SPLIT_K": self.inputs.split_k}, launch.grid,
+                launch.block + 4 * WARP,
+                [scope.state.pointer, partials, rows, width, alpha_at, beta_at, weights.conv1d, weights.a, weights.dt,
+                 conv, memory.inputs[place], memory.s[place], k, memory.u[place], decay, memory.out, capacity],
+                per_sm=1,
+            )  # fmt: skip
+            yield Launch(
+                "gdn.cu", "gdn_out", {**defines, **self.out.forms, "FUSED": 1},
+                groups_of(self.out.columns) + memory.layers.shape.chunks, WARP,
+                [memory.out, partials, rows, width, gate_at, weights.norm, np.float32(memory.layers.spec.eps),
+                 *self.out.wanted(buffers.acts), scope.count, node0, scope.state.pointer, conv, memory.inputs[place]],
+            )  # fmt: skip
+            yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
+            return
         yield Launch(
             "gdn.cu", "gdn_prepare", defines, launch.prepare_grid, launch.prepare_block,
             [scope.state.pointer, node0, partials, rows, width, alpha_at, beta_at, weights.conv1d, weights.a,
