@@ -1,21 +1,14 @@
 // The gated delta net's kernels around the recurrence: their inputs and outputs. Layouts and formulas: gdn.cuh.
-// Defines: K_HEADS, V_HEADS; NODES, rows of the pass; SPLIT_K, partials of the projection.
+// Defines: K_HEADS, V_HEADS; NODES, rows of the pass; SPLIT_K, partials of the projection; COMMITS_CONV, see gdn_out.
 
 #include "acts.cuh"
 #include "gated_norm.cuh"
-#include "gdn.cuh"
-#include "partials.cuh"
+#include "gdn_rows.cuh"
 
 constexpr int PREPARE_WARPS = 8;
 static_assert(NODES <= 32 * PREPARE_WARPS, "a thread per row");
 constexpr int TURNS = ceil_div(NODES, PREPARE_WARPS);  // nodes per warp
 constexpr int LOADED = TURNS < 4 ? TURNS : 4;          // how many of those are loaded together
-
-__device__ __forceinline__ float4 multiply_add(float4 x, float4 w, float4 sum) {
-    return make_float4(
-        fmaf(x.x, w.x, sum.x), fmaf(x.y, w.y, sum.y), fmaf(x.z, w.z, sum.z), fmaf(x.w, w.w, sum.w)
-    );
-}
 
 // Computes Q, K, V, beta and a from the projection's partials: the pending commit of the convolution's state, the
 // convolution along the parents, SiLU, l2 norms, gates.
@@ -23,7 +16,7 @@ __device__ __forceinline__ float4 multiply_add(float4 x, float4 w, float4 sum) {
 // One block per head of q, k or v (DIM channels); a warp takes every 8th node, a lane 4 channels. A block owns its
 // channels from the partials to the state, so blocks exchange nothing. The block of a value head also
 // computes its beta and its decay factors. Bound by latency: what does not depend on the step's state is loaded
-// before the state is known. In a step of the 27B on an H200: 3.3 us with one row, 5.5 us with 16, 8 us with 64.
+// before the state is known. In a step of the 27B on an H200: 5.5 us with 16 rows, 8 us with 64.
 //
 // grid (2 K_HEADS + V_HEADS), block 256. partials f32 [SPLIT_K][rows][width], rows NODES at least, whose columns are
 // CHANNELS of attn_qkv first; ssm_alpha and ssm_beta begin at alpha_at and beta_at. conv_weight (CHANNELS, 4), tap 0
@@ -38,17 +31,9 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
     __shared__ int parents[NODES];
     const int lane = lane_id(), warp = warp_id(), chunk = blockIdx.x, channel = chunk * DIM + 4 * lane;
     const int value_head = chunk - 2 * K_HEADS;
-    float4 weight[4];  // a tap each, of 4 channels
+    Taps taps;
     pdl_launch();
-    {
-        float4 taps[4];
-#pragma unroll
-        for (int c = 0; c < 4; c++) taps[c] = *(const float4*)(conv_weight + 4 * (channel + c));
-        weight[0] = make_float4(taps[0].x, taps[1].x, taps[2].x, taps[3].x);
-        weight[1] = make_float4(taps[0].y, taps[1].y, taps[2].y, taps[3].y);
-        weight[2] = make_float4(taps[0].z, taps[1].z, taps[2].z, taps[3].z);
-        weight[3] = make_float4(taps[0].w, taps[1].w, taps[2].w, taps[3].w);
-    }
+    taps.load(conv_weight, channel);
     const float a = value_head >= 0 ? ssm_a[value_head] : 0.0f, dt = value_head >= 0 ? ssm_dt[value_head] : 0.0f;
     pdl_wait();
 
@@ -57,9 +42,7 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
     if (own < NODES) {
         parents[own] = st->parent[node0 + own];
         if (value_head >= 0) {
-            const float alpha = partials_sum<SPLIT_K>(partials, rows, width, own, alpha_at + value_head) + dt;
-            const float softplus = alpha > 20.0f ? alpha : log1pf(expf(alpha));
-            factor = expf(a * softplus);
+            factor = decay_factor(partials_sum<SPLIT_K>(partials, rows, width, own, alpha_at + value_head), a, dt);
             beta[value_head * ROWS + own] =
                 sigmoid(partials_sum<SPLIT_K>(partials, rows, width, own, beta_at + value_head));
         }
@@ -93,30 +76,22 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
     for (int node = warp; node < live; node += PREPARE_WARPS) {
         float4 input = x[node][lane];
         *(float4*)(inputs + (u64)(node0 + node) * CHANNELS + channel) = input;
-        float4 tap[4];
-        tap[3] = input;
+        float4 along[PAST + 1];  // the inputs along the parents
+        along[PAST] = input;
         int at = node0 + node;
 #pragma unroll
-        for (int t = 2; t >= 0; t--) {
+        for (int t = PAST - 1; t >= 0; t--) {
             // Past the root the walk continues through the state, newest input first.
             at = at >= node0 ? parents[at - node0] : at >= 0 ? st->parent[at] : at - 1;
-            tap[t] = at >= node0 ? x[at - node0][lane]
-                     : at >= 0   ? *(const float4*)(inputs + (u64)at * CHANNELS + channel)
-                                 : past[PAST + at][lane];
+            along[t] = at >= node0 ? x[at - node0][lane]
+                       : at >= 0   ? *(const float4*)(inputs + (u64)at * CHANNELS + channel)
+                                   : past[PAST + at][lane];
         }
-        float4 mixed = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-        for (int t = 0; t < 4; t++) mixed = multiply_add(tap[t], weight[t], mixed);
-        mixed = make_float4(silu(mixed.x), silu(mixed.y), silu(mixed.z), silu(mixed.w));
-
+        float4 mixed = taps.mix(along);
         float* to = v + (value_head * ROWS + node) * DIM;
         if (value_head < 0) {
-            const float4 square = multiply_add(mixed, mixed, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
-            const float squares = square.x + square.y + square.z + square.w;
             const bool is_query = chunk < K_HEADS;
-            const float numerator = is_query ? 0.08838834764831845f : 1.0f;  // 1 / sqrt(DIM)
-            const float norm = numerator / sqrtf(warp_sum(squares) + 1e-6f);
-            mixed = make_float4(mixed.x * norm, mixed.y * norm, mixed.z * norm, mixed.w * norm);
+            mixed = l2_normed(mixed, is_query ? QUERY_LENGTH : KEY_LENGTH);
             to = is_query ? q + (chunk * ROWS + node) * DIM
                           : k + ((u64)(half * K_HEADS + chunk - K_HEADS) * capacity + node0 + node) * DIM;
         }
@@ -124,12 +99,13 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
     }
 }
 
-#ifdef FUSED
-// Behind gdn_alone: commits the convolution's state and writes the row's inputs, 128 channels a block.
-__device__ __forceinline__ void conv_step(
-    const StepState* st, const float* partials, int rows, int width, float* conv, float* inputs, int block
+#ifdef COMMITS_CONV
+// What gdn_alone leaves to do: the pending commit of the convolution's state, and the row's inputs. A warp takes a head
+// of q, k or v. What it reads before pdl_wait: gdn.cuh says why it may.
+__device__ __forceinline__ void commit_conv(
+    const StepState* st, const float* partials, int rows, int width, float* conv, float* inputs, int chunk
 ) {
-    const int channel = block * DIM + 4 * lane_id(), early_path = st->pending_path[lane_id()], pending = st->pending;
+    const int channel = chunk * DIM + 4 * lane_id(), early_path = st->pending_path[lane_id()], pending = st->pending;
     float4 past[PAST];
 #pragma unroll
     for (int t = 0; t < PAST; t++) past[t] = conv_after_path(st, early_path, conv, inputs, t, channel);
@@ -150,11 +126,12 @@ __device__ __forceinline__ void conv_step(
 // Converts the heads' outputs to activations for ssm_out: RMSNorm over each head times silu(z). A warp takes two heads
 // (256 elements) of a row. Bound by latency: 1.3 us alone with one row, 3.7 us with 64, most of it hidden in a step.
 //
-// grid (groups / warps of a block, rounded up; rows). attn_gate begins at column gate_at of the partials.
+// grid (groups / warps of a block, rounded up; rows). attn_gate begins at column gate_at of the partials. COMMITS_CONV:
+// the pass of gdn_alone, blocks of one warp; 2 K_HEADS + V_HEADS more blocks behind the others do commit_conv.
 extern "C" __global__ void gdn_out(
     const float* out, const float* partials, int rows, int width, int gate_at, const float* ssm_norm, float eps,
     u8* acts_q8, u8* acts_f16, const int* count, int node0
-#ifdef FUSED
+#ifdef COMMITS_CONV
     , const StepState* st, float* conv, float* inputs
 #endif
 ) {
@@ -164,9 +141,9 @@ extern "C" __global__ void gdn_out(
     Span<8> head, norm;
     PartialSpan<SPLIT_K, 8> gate;
     pdl_launch();
-#ifdef FUSED
-    const int step_block = int(blockIdx.x) - int(gridDim.x) + CHANNELS / DIM;  // a warp each, behind the others
-    if (step_block >= 0) return conv_step(st, partials, rows, width, conv, inputs, step_block);
+#ifdef COMMITS_CONV
+    const int chunk = int(blockIdx.x) - int(gridDim.x) + CHANNELS / DIM;
+    if (chunk >= 0) return commit_conv(st, partials, rows, width, conv, inputs, chunk);
 #endif
     norm.load(ssm_norm + 8 * lane_id() % DIM);
     pdl_wait();

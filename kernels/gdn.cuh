@@ -9,9 +9,15 @@
 //     S     f32 [V_HEADS][DIM][DIM]                 conv  f32 [3][CHANNELS], the last inputs, oldest first
 //     k     f32 [2][K_HEADS][capacity][DIM]         inputs f32 [capacity][CHANNELS], of the convolution
 //     u     f32 [V_HEADS][capacity][DIM]            decay f32 [2][V_HEADS][capacity], a
-// k and decay have two buffers: while a block of gdn_recurrence still commits from the last step's rows, another kernel
-// has written this step's. A step writes the half st->parity and finds the last step's rows in the other one; accept
-// flips st->parity at its end if the step adds tokens. All else is read and written by the same block.
+// k and decay have two buffers: while a block of gdn_recurrence or gdn_alone still commits from the last step's rows,
+// another kernel or block has written this step's. A step writes the half st->parity and finds the last step's rows in
+// the other one; accept flips st->parity at its end if the step adds tokens. conv and inputs of plain decoding are read
+// by blocks of gdn_alone, and written by gdn_out behind it. All else is read and written by the same block.
+//
+// Before pdl_wait a step's first pass may read S, conv, the last step's rows, and what accept writes of the StepState
+// (parity, pending, pending_path, stop): a first pass begins a graph or follows a copy, so no kernel still writes them.
+// gdn_recurrence and gdn_alone do so, and gdn_out where it commits.
+//
 // Memory of one pass, shared by all layers, ROWS rows:
 //     q     f32 [K_HEADS][ROWS][DIM]    v f32 [V_HEADS][ROWS][DIM]    beta f32 [V_HEADS][ROWS]
 //     out   f32 [ROWS][V_HEADS][DIM]

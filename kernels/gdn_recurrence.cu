@@ -1,5 +1,5 @@
 // The gated delta rule for all rows of a pass: the plain recurrence, node by node, the state in registers. Layouts and
-// formulas: gdn.cuh.
+// formulas: gdn.cuh. Plain decoding has gdn_alone; a pass of one row comes here as the last one of a large tree.
 //
 // A warp owns its columns of one key head's states from load to output, and waits for other warps only for shared
 // data:
@@ -16,9 +16,9 @@
 // one multiplication and one fma away from its parent's. So a node's output and state depend on its path alone, and are
 // those of decoding that path token by token, whatever the other rows, NODES, the order and the shape of the blocks.
 //
-// Bound by: with one row, the state's bytes; from 8 rows on, a chain of dependent operations per node (the sums of K S, u,
-// the state), some 410 clocks with three columns to a lane and 490 with two on an H100. A layer of the 27B takes 4.2 us
-// there with one row, 9 with 16, 11 with 24, 20 to 25 with 64. A block should have an SM to itself.
+// Bound by: from 8 rows on, a chain of dependent operations per node (the sums of K S, u, the state), some 410 clocks
+// with three columns to a lane and 490 with two on an H100. A layer of the 27B takes 9 us there with 16 rows, 11 with
+// 24, 20 to 25 with 64. A block should have an SM to itself.
 //
 // Defines: those of gdn_state.cuh; NODES, rows of the pass; SHARED_LEVELS.
 
@@ -77,10 +77,6 @@ __device__ __forceinline__ void load_state(StateTile& tile, const float4* level,
 #pragma unroll
         for (int j = 0; j < 4; j++) tile.s[(4 * i + j) / COLUMNS][(4 * i + j) % COLUMNS] = part[j];
     }
-}
-
-__device__ __forceinline__ float multiply(float4 x, float4 y) {
-    return __fmaf_rn(x.w, y.w, __fmaf_rn(x.z, y.z, __fmaf_rn(x.y, y.y, __fmul_rn(x.x, y.x))));
 }
 
 // q_i k_i of all rows, a few of them at a time so that their shuffles overlap. Rows that are not live hold
@@ -143,7 +139,7 @@ struct Inputs {
     ) const {
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) {
-            u[c] = __fmul_rn(beta[c / 2], __fmaf_rn(-a[c / 2], ks[c], value[c]));
+            u[c] = node_u(beta[c / 2], a[c / 2], ks[c], value[c]);
             own[c] = __fmul_rn(dot, u[c]);
             rest[c] = __fmul_rn(a[c / 2], qs[c]);
         }
@@ -239,41 +235,9 @@ template <bool INNER> __device__ __forceinline__ Turn run_nodes(
     return last;
 }
 
-// The only node of a pass, a tree's root, with its rows from memory to registers. k_row, q_row: of the block's key head.
-__device__ __forceinline__ void alone(
-    const Lane& lane, const StateTile& tile, Between& now, const float* k_row, const float* q_row, const float* v,
-    const float* decay, const float* beta, int capacity, bool live
-) {
-    Inputs inputs;
-    float u[COLUMNS], qs[COLUMNS] = {};
-#pragma unroll
-    for (int part = 0; part < 4; part++) {
-        now.key[part] = *(const float4*)(k_row + 16 * lane.segment + 4 * part);
-        now.query[part] = *(const float4*)(q_row + 16 * lane.segment + 4 * part);
-    }
-    const float4 x = *(const float4*)(k_row + 4 * lane_id()), y = *(const float4*)(q_row + 4 * lane_id());
-#pragma unroll
-    for (int r = 0; r < RUNS; r++) {
-        const int head = lane.place.head(r);
-        inputs.a[r] = decay[(u64)head * capacity], inputs.beta[r] = beta[head * ROWS];
-        run_load(r, inputs.value, v + lane.place.at(r, ROWS, 0));
-    }
-    if (!live) return;
-    now.multiply(tile);
-    const float dot = warp_sum(multiply(x, y));
-    inputs.dot = lane.segment == 0 ? 1.0f : dot;
-#pragma unroll
-    for (int part = 0; part < 4; part++) tile.multiply(qs, part, now.query[part]);
-    add_segments<16>(now.ks);
-    add_segments<8>(now.ks);
-    add_segments<4>(now.ks);
-    inputs.results(now.ks, qs, u, now.own, now.rest);
-    now.finish(lane);
-}
-
-// grid (K_HEADS * SLICES), block THREADS. s, u, k, decay, q, v, beta, out: see gdn.cuh; order: from gdn_order, not
-// needed by the pass of a single row that is a tree's root; levels: float4 [levels past the shared ones][4 COLUMNS]
-// [threads of the grid]. A pass takes the nodes node0.., node0 a multiple of 64; only the pass of node0 = 0 commits.
+// grid (K_HEADS * SLICES), block THREADS. s, u, k, decay, q, v, beta, out: see gdn.cuh; order: from gdn_order;
+// levels: float4 [levels past the shared ones][4 COLUMNS][threads of the grid]. A pass takes the nodes node0.., node0 a
+// multiple of 64; only the pass of node0 = 0 commits.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     const StepState* st, int node0, const u32* order, float* s, const float* k, float* u, const float* decay,
     const float* q, const float* v, const float* beta, float* out, float4* levels, int capacity
@@ -292,8 +256,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     const Place place = Place::of_lane();
     StateTile tile;
     pdl_launch();
-    // A step's first pass begins a graph or follows a copy, so no kernel is still writing the state, the last step's
-    // rows, or what accept writes of the StepState: the commit need not wait.
+    // The commit need not wait: gdn.cuh says why.
     if (node0 > 0) pdl_wait();
     tile.load(s, place);
     const int half = st->parity & 1, pending = st->pending, stop = st->stop;
@@ -322,12 +285,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
         mine.to[r] = segment == 0 ? u + place.at(r, capacity, node0) : out + place.head(r) * DIM + place.column[r];
     }
     Between now{};
-    if constexpr (NODES == 1) {
-        if (node0 == 0) {
-            alone(mine, tile, now, k_head, q + key_head * ROWS * DIM, v, all_decay, beta, capacity, live > 0);
-            return;
-        }
-    }
     // Rows that are not live hold arbitrary data: no visit reads them.
 #pragma unroll
     for (int turn = 0; turn < ceil_div(NODES, WARPS); turn++) {

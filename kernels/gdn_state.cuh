@@ -1,5 +1,5 @@
-// The recurrent state in registers and its one step, S := a S + k u^T. Every node of gdn_recurrence, its commits and
-// gdn_flush use this same code, so that all of them give the same bits.
+// The recurrent state in registers and its one step, S := a S + k u^T. Every node of gdn_recurrence and gdn_alone,
+// their commits and gdn_flush use this same code, so that all of them give the same bits.
 //
 // The columns of a key head's value heads, HEADS * DIM of them, are numbered one head after the other; column c is of
 // value head key_head + c / DIM * K_HEADS. A block holds WIDTH of them, a warp 4 COLUMNS, a lane 16 rows of COLUMNS:
@@ -127,6 +127,16 @@ struct StateTile {
             for (int c = 0; c < COLUMNS; c++) sum[c] = __fmaf_rn(of[j], s[4 * part + j][c], sum[c]);
     }
 };
+
+// A lane's part of q_i k_i.
+__device__ __forceinline__ float multiply(float4 x, float4 y) {
+    return __fmaf_rn(x.w, y.w, __fmaf_rn(x.z, y.z, __fmaf_rn(x.y, y.y, __fmul_rn(x.x, y.x))));
+}
+
+// A node's u in one column, `ks` being its K S.
+__device__ __forceinline__ float node_u(float beta, float a, float ks, float value) {
+    return __fmul_rn(beta, __fmaf_rn(-a, ks, value));
+}
 
 // Rows of the pending path in shared memory, BATCH of them at a time.
 struct Staged {

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dflash_core.backends.cuda.layers import delta_net
 from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.state import MAX_NODES, WIDTHS, width_for
@@ -136,11 +135,10 @@ class Layer:
         }
         m, x, node = self.memory, self.scratch, np.int32(node0)
         capacity, rows = np.int32(self.capacity), np.int32(launch.nodes)
+        if launch.nodes == 1 and node0 == 0:
+            return self.alone(st, launch, planes, starts)
         order = self.engine.poisoned(ORDER_INTS, np.uint32)
-        if launch.nodes > 1 or node0:
-            self.engine.kernel("gdn_order.cu", "gdn_order", self.shape.defines)(1, MAX_NODES, [st, node, rows, order])
-        if launch.nodes == 1 and node0 == 0 and delta_net.FUSED:
-            return self.alone(st, launch, self.engine.array(planes), np.int32(planes.shape[-1]), starts)
+        self.engine.kernel("gdn_order.cu", "gdn_order", self.shape.defines)(1, MAX_NODES, [st, node, rows, order])
         arguments = [st, node, self.engine.array(planes), rows, np.int32(planes.shape[-1])]
         arguments += [np.int32(starts["alpha"]), np.int32(starts["beta"]), *self.constants]
         arguments += [m["conv"], m["inputs"], x["q"], m["k"], x["v"], x["beta"], m["decay"], capacity]
@@ -153,19 +151,20 @@ class Layer:
         kernel(launch.grid, launch.block, [*arguments, capacity], shared=launch.shared)
         return x["out"].numpy().astype(np.float64)
 
-    def alone(self, st: Array, launch: DeltaLaunch, partials: Array, width: np.int32, starts: dict[str, int]) -> Floats:
-        """The pass of a lone root, and what gdn_out does for it."""
-        m, x, one = self.memory, self.scratch, np.int32(1)
+    def alone(self, st: Array, launch: DeltaLaunch, planes: Float32s, starts: dict[str, int]) -> Floats:
+        """The pass of plain decoding, whose commit of the convolution's state is gdn_out's."""
+        m, x, one, width = self.memory, self.scratch, np.int32(1), np.int32(planes.shape[-1])
+        partials = self.engine.array(planes)
         arguments = [st, partials, one, width, np.int32(starts["alpha"]), np.int32(starts["beta"]), *self.constants]
         arguments += [m[name] for name in ("conv", "inputs", "s", "k", "u", "decay")]
         kernel = self.engine.kernel("gdn_alone.cu", "gdn_alone", {**launch.state_defines, "SPLIT_K": SPLITS})
-        kernel(launch.grid, launch.block + 128, [*arguments, x["out"], np.int32(self.capacity)])
+        kernel(launch.grid, launch.alone_block, [*arguments, x["out"], np.int32(self.capacity)])
         groups = -(-self.shape.value_heads // 2)
         acts = [self.engine.poisoned((groups, size), np.uint8) for size in (Q8_GROUP, F16_GROUP)]
         arguments = [x["out"], partials, one, width, np.int32(starts["gate"]), self.engine.array(self.weights.norm)]
         arguments += [np.float32(EPS), *acts, self.engine.array(np.array([1], np.int32)), np.int32(0)]
-        kernel = self.engine.kernel("gdn.cu", "gdn_out", {**launch.pass_defines, "SPLIT_K": SPLITS, "FUSED": 1})
-        kernel(groups + self.shape.chunks, 32, [*arguments, st, m["conv"], m["inputs"]])
+        kernel = self.engine.kernel("gdn.cu", "gdn_out", {**launch.pass_defines, "SPLIT_K": SPLITS, "COMMITS_CONV": 1})
+        kernel(launch.committing_grid(groups), 32, [*arguments, st, m["conv"], m["inputs"]])
         return x["out"].numpy().astype(np.float64)
 
     def flush(self, pending: Sequence[int], parity: int, *, cut: Cut = Cut(), **state: int) -> None:
@@ -228,11 +227,9 @@ def test_a_tree_is_the_recurrence_along_each_of_its_paths(
 
     close(out, np.stack([node.out for node in nodes]), 2e-5)
     m, x = {k: v.numpy() for k, v in layer.memory.items()}, {k: v.numpy() for k, v in layer.scratch.items()}
-    alone = n == 1 and delta_net.FUSED  # which keeps q, v and beta to itself
-    if not alone:
-        close(x["q"][:, :n], np.stack([node.q for node in nodes], 1), 1e-5)
     close(m["k"][parity, :, :n], np.stack([node.k for node in nodes], 1), 1e-5)
-    if not alone:
+    if n > 1:  # gdn_alone keeps these to itself
+        close(x["q"][:, :n], np.stack([node.q for node in nodes], 1), 1e-5)
         close(x["v"][:, :n], np.stack([node.v for node in nodes], 1), 1e-5)
         np.testing.assert_allclose(x["beta"][:, :n], np.stack([node.beta for node in nodes], 1), rtol=1e-5)
     close(m["u"][:, :n], np.stack([node.u for node in nodes], 1), 2e-5)
@@ -435,12 +432,29 @@ def test_a_step_behind_a_commit_is_that_of_plain_decoding(engine: Engine, rng: n
     equal(states(tree), states(plain))
 
 
-def test_a_stopped_turn_leaves_no_trace(engine: Engine, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("accepted", [2, 4, full(16), 17, 40])
+def test_plain_decoding_behind_a_path_of_any_length(engine: Engine, rng: np.random.Generator, accepted: int) -> None:
+    """The first plain step behind a tree, bit for bit as behind the same tokens one by one; the path skips nodes."""
+    weights = DeltaWeights.random(rng, *SMALL)
+    state = DeltaState.random(rng, weights)
+    parents = [*chain(20), 0, *range(20, 60)]
+    path = path_to(18 + accepted, parents)
+    assert len(path) == accepted
+    projected, after = Projected.random(rng, weights, len(parents)), Projected.random(rng, weights, 1)
+    tree, plain = Layer(engine, weights, state, 64), Layer(engine, weights, state, 1)
+    tree.run(projected, parents, parity=1)
+    found = tree.run(after, [-1], pending=path, parity=0)
+    one_by_one(plain, projected, path)
+    np.testing.assert_array_equal(found, plain.run(after, [-1], parity=0))
+    equal(states(tree), states(plain))
+
+
+@pytest.mark.parametrize("n", [1, 8])
+def test_a_stopped_turn_leaves_no_trace(engine: Engine, rng: np.random.Generator, n: int) -> None:
     layer, _ = started(engine, rng)
-    projected = Projected.random(rng, layer.weights, 8)
-    layer.run(projected, chain(8), parity=1)
+    layer.run(Projected.random(rng, layer.weights, 8), chain(8), parity=1)
     before = {name: array.numpy() for name, array in layer.memory.items()}
-    layer.run(projected, chain(8), pending=[0, 1], parity=0, stop=1)
+    layer.run(Projected.random(rng, layer.weights, n), chain(n), pending=[0, 1], parity=0, stop=1)
     for name, array in layer.memory.items():
         np.testing.assert_array_equal(array.numpy(), before[name])
     assert np.isnan(layer.scratch["out"].numpy()).all()

@@ -53,6 +53,7 @@ class Broken(EmulatedDevice):
         ("keep_features", "drafter"),
         full("draft_combine", "drafter"),
         ("swiglu_matmul", "steps as one graph"),
+        full("gdn_alone", "steps as one graph"),
     ],
 )
 def test_a_kernel_that_does_nothing_is_found(kernel: str, part: str) -> None:

@@ -24,8 +24,6 @@ from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, WIDTHS
 from dflash_core.cache_types import F16, CachePair
 
-FUSED = True  # prototype: plain decoding computes its row inside the recurrence, kernels/gdn_alone.cu
-
 
 class DeltaWeights:
     """A linear-attention layer."""
@@ -211,51 +209,47 @@ class DeltaBranch:
 
     def launches(self, scope: Pass) -> Iterator[Launch]:
         memory, weights, buffers, place = self.memory, self.weights, scope.buffers, self.place
-        launch = memory.layers.launch(scope.rows)
+        launch, groups = memory.layers.launch(scope.rows), groups_of(self.out.columns)
+        alone = scope.rows == 1 and scope.node0 == 0  # a root without a tree: plain decoding
         partials, rows, node0 = buffers.wide, np.int32(scope.rows), np.int32(scope.node0)
         width, capacity = np.int32(self.inputs.width), np.int32(memory.capacity)
         _, gate_at, alpha_at, beta_at = (np.int32(offset) for offset in self.inputs.offsets)
-        defines = {**launch.pass_defines, "SPLIT_K": self.inputs.split_k}
-        k, decay, conv = memory.k[place], memory.decay[place], memory.conv[place]
-        if place == 0 and (scope.rows > 1 or scope.node0 > 0):  # one order for all layers; a lone root needs none
+        split, state = {"SPLIT_K": self.inputs.split_k}, scope.state.pointer
+        k, decay, conv, inputs = memory.k[place], memory.decay[place], memory.conv[place], memory.inputs[place]
+        if place == 0 and not alone:  # one order for all layers
             yield Launch(
                 "gdn_order.cu", "gdn_order", memory.layers.shape.defines, 1, MAX_NODES,
-                [scope.state.pointer, node0, rows, memory.order],
+                [state, node0, rows, memory.order],
             )  # fmt: skip
         yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
-        if FUSED and scope.rows == 1 and scope.node0 == 0:
+        out_defines = {**launch.pass_defines, **split, **self.out.forms}
+        out: list[Argument] = [memory.out, partials, rows, width, gate_at, weights.norm]
+        out += [np.float32(memory.layers.spec.eps), *self.out.wanted(buffers.acts), scope.count, node0]
+        if alone:
             yield Launch(
-                "gdn_alone.cu", "gdn_alone", {**launch.state_defines, "SPLIT_K": self.inputs.split_k}, launch.grid,
-                launch.block + 4 * WARP,
-                [scope.state.pointer, partials, rows, width, alpha_at, beta_at, weights.conv1d, weights.a, weights.dt,
-                 conv, memory.inputs[place], memory.s[place], k, memory.u[place], decay, memory.out, capacity],
+                "gdn_alone.cu", "gdn_alone", {**launch.state_defines, **split}, launch.grid, launch.alone_block,
+                [state, partials, rows, width, alpha_at, beta_at, weights.conv1d, weights.a, weights.dt, conv, inputs,
+                 memory.s[place], k, memory.u[place], decay, memory.out, capacity],
                 per_sm=1,
             )  # fmt: skip
             yield Launch(
-                "gdn.cu", "gdn_out", {**defines, **self.out.forms, "FUSED": 1},
-                groups_of(self.out.columns) + memory.layers.shape.chunks, WARP,
-                [memory.out, partials, rows, width, gate_at, weights.norm, np.float32(memory.layers.spec.eps),
-                 *self.out.wanted(buffers.acts), scope.count, node0, scope.state.pointer, conv, memory.inputs[place]],
+                "gdn.cu", "gdn_out", {**out_defines, "COMMITS_CONV": 1}, launch.committing_grid(groups), WARP,
+                [*out, state, conv, inputs],
             )  # fmt: skip
-            yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
-            return
-        yield Launch(
-            "gdn.cu", "gdn_prepare", defines, launch.prepare_grid, launch.prepare_block,
-            [scope.state.pointer, node0, partials, rows, width, alpha_at, beta_at, weights.conv1d, weights.a,
-             weights.dt, conv, memory.inputs[place], memory.q, k, memory.v, memory.beta, decay, capacity],
-            per_sm=2,
-        )  # fmt: skip
-        yield Launch(
-            "gdn_recurrence.cu", "gdn_recurrence", launch.defines, launch.grid, launch.block,
-            [scope.state.pointer, node0, memory.order, memory.s[place], k, memory.u[place], decay, memory.q, memory.v,
-             memory.beta, memory.out, pointer(memory.levels if len(memory.levels) else None), capacity],
-            launch.shared, per_sm=1,
-        )  # fmt: skip
-        yield Launch(
-            "gdn.cu", "gdn_out", {**defines, **self.out.forms}, (groups_of(self.out.columns), scope.rows), WARP,
-            [memory.out, partials, rows, width, gate_at, weights.norm, np.float32(memory.layers.spec.eps),
-             *self.out.wanted(buffers.acts), scope.count, node0],
-        )  # fmt: skip
+        else:
+            yield Launch(
+                "gdn.cu", "gdn_prepare", {**launch.pass_defines, **split}, launch.prepare_grid, launch.prepare_block,
+                [state, node0, partials, rows, width, alpha_at, beta_at, weights.conv1d, weights.a, weights.dt, conv,
+                 inputs, memory.q, k, memory.v, memory.beta, decay, capacity],
+                per_sm=2,
+            )  # fmt: skip
+            yield Launch(
+                "gdn_recurrence.cu", "gdn_recurrence", launch.defines, launch.grid, launch.block,
+                [state, node0, memory.order, memory.s[place], k, memory.u[place], decay, memory.q, memory.v,
+                 memory.beta, memory.out, pointer(memory.levels if len(memory.levels) else None), capacity],
+                launch.shared, per_sm=1,
+            )  # fmt: skip
+            yield Launch("gdn.cu", "gdn_out", out_defines, (groups, scope.rows), WARP, out)
         yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
 
     def chunk(self, chunk: Chunk) -> ChunkRun:

@@ -19,6 +19,7 @@ TURNS_AHEAD = 2  # visits that it reads before it knows that they exist
 MOST_WIDTH = 128  # the most state columns of a block
 # A block that uses more shared memory leaves the multiprocessor so little L1 that the matmuls after it are slower.
 MOST_SHARED = 160 << 10
+ROW_WARPS = 4  # of gdn_alone, beside those with the state: they make q, k, v and the gates
 ORDER_INTS = 1 + MAX_NODES  # output of gdn_order: the number of visits, then the visits
 SCHEDULERS = 4  # warp schedulers per multiprocessor: each issues one warp's instruction at a time
 # Clocks of the recurrence, fitted to an H100: of a scheduler per node and warp, and more per column of a lane; at least
@@ -57,7 +58,7 @@ class DeltaShape:
 
     @property
     def chunks(self) -> int:
-        """Heads of q, k and v: gdn_prepare has one block for each."""
+        """Heads of q, k and v: gdn_prepare has one block for each, and gdn_out where it commits."""
         return 2 * self.key_heads + self.value_heads
 
     @property
@@ -169,12 +170,21 @@ class DeltaLaunch:
 
     @property
     def grid(self) -> int:
-        """Grid of gdn_recurrence."""
+        """Grid of gdn_recurrence and of gdn_alone."""
         return self.shape.value_heads * DIM // self.width
 
     @property
     def block(self) -> int:
         return self.warps * WARP
+
+    @property
+    def alone_block(self) -> int:
+        """Threads of a block of gdn_alone, whose grid is that of gdn_recurrence."""
+        return self.block + ROW_WARPS * WARP
+
+    def committing_grid(self, groups: int) -> int:
+        """Grid of gdn_out where it also commits the convolution's state, with `groups` of activations."""
+        return groups + self.shape.chunks
 
     @property
     def rows_bytes(self) -> int:
