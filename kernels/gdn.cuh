@@ -15,8 +15,8 @@
 // by blocks of gdn_alone, and written by gdn_out behind it. All else is read and written by the same block.
 //
 // Before pdl_wait a step's first pass may read S, conv, the last step's rows, and what accept writes of the StepState
-// (parity, pending, pending_path, stop): a first pass begins a graph or follows a copy, so no kernel still writes them.
-// gdn_recurrence and gdn_alone do so, and gdn_out where it commits.
+// (parity, pending, pending_path, stop): only passes and accept write them, and a step begins a graph or follows a
+// copy, so those of the last step have ended. gdn_recurrence and gdn_alone rely on it, and gdn_out where it commits.
 //
 // Memory of one pass, shared by all layers, ROWS rows:
 //     q     f32 [K_HEADS][ROWS][DIM]    v f32 [V_HEADS][ROWS][DIM]    beta f32 [V_HEADS][ROWS]

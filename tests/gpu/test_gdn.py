@@ -291,6 +291,11 @@ def test_large_trees_take_several_passes(engine: Engine, rng: np.random.Generato
     out = layer.run(projected, parents, parity=1)
     nodes = projected.oracle(layer.weights, parents, state)
     close(out, np.stack([node.out for node in nodes]), 2e-5)
+    last = nodes[(n - 1) // PASS * PASS :]  # of one row where n is 65
+    q, v, beta = (layer.scratch[name].numpy()[:, : len(last)] for name in ("q", "v", "beta"))
+    close(q, np.stack([node.q for node in last], 1), 1e-5)
+    close(v, np.stack([node.v for node in last], 1), 1e-5)
+    np.testing.assert_allclose(beta, np.stack([node.beta for node in last], 1), rtol=1e-5)
     pending = path_to(n - 1, parents)
     one = Projected.random(rng, layer.weights, 1)
     out = layer.run(one, [-1], pending=pending, parity=0)
