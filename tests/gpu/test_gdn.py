@@ -542,3 +542,5 @@ def test_launches_fit_the_cards() -> None:
         DeltaLaunch.of(shape, 64, TURING)
     with pytest.raises(UnsupportedError, match="heads of 64"):
         DeltaShape.of(2, 6, 64, 128, 4)
+    with pytest.raises(UnsupportedError, match="34 delta net value heads over 2 key heads, expected at most 16"):
+        DeltaShape.of(2, 34, 128, 128, 4)

@@ -19,6 +19,7 @@ TURNS_AHEAD = 2  # visits that it reads before it knows that they exist
 MOST_WIDTH = 128  # the most state columns of a block
 # A block that uses more shared memory leaves the multiprocessor so little L1 that the matmuls after it are slower.
 MOST_SHARED = 160 << 10
+MOST_PER_KEY = 16  # value heads of a key head: half a warp of gdn_alone has a lane for each
 ROW_WARPS = 4  # of gdn_alone, beside those with the state: they make q, k, v and the gates
 ORDER_INTS = 1 + MAX_NODES  # output of gdn_order: the number of visits, then the visits
 SCHEDULERS = 4  # warp schedulers per multiprocessor: each issues one warp's instruction at a time
@@ -43,6 +44,12 @@ class DeltaShape:
             raise UnsupportedError(
                 f"delta net heads of {key_dim} and {value_dim} with a convolution over {conv_kernel}, expected "
                 f"{DIM}, {DIM} and {PAST + 1}; run it on the CPU",
+                code=Code.NOT_ON_THIS_DEVICE,
+            )
+        if value_heads > MOST_PER_KEY * key_heads:
+            raise UnsupportedError(
+                f"{value_heads} delta net value heads over {key_heads} key heads, expected at most {MOST_PER_KEY} for "
+                "each key head; run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
         return DeltaShape(key_heads, value_heads)
