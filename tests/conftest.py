@@ -41,6 +41,7 @@ NOT_QUICK = frozenset(
     for name in (
         "attention_window",
         "bench",
+        "block_drafters",
         "cache_types_kl",
         "cli_ask",
         "cli_damage",
@@ -59,6 +60,7 @@ NOT_QUICK = frozenset(
         "guards",
         "host_drafters",
         "hostile_lines",
+        "hub",
         "hugging_face",
         "input_files",
         "interrupt",
