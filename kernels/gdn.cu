@@ -105,20 +105,15 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
 __device__ __forceinline__ void commit_conv(
     const StepState* st, const float* partials, int rows, int width, float* conv, float* inputs, int chunk
 ) {
-    const int channel = chunk * DIM + 4 * lane_id(), early_path = st->pending_path[lane_id()], pending = st->pending;
-    float4 past[PAST];
-#pragma unroll
-    for (int t = 0; t < PAST; t++) past[t] = conv_after_path(st, early_path, conv, inputs, t, channel);
+    const int channel = chunk * DIM + 4 * lane_id(), pending = st->pending;
+    const ConvState state = ConvState::after_path(st, conv, inputs, channel);
     pdl_wait();
     PartialSpan<SPLIT_K, 4> loaded;
     loaded.load(partials, rows, width, 0, channel);
     const int live = live_rows(st, 0, 1);
     const float4 input = loaded.sum().at[0];
     if (live <= 0) return;
-    if (pending > 0) {
-#pragma unroll
-        for (int t = 0; t < PAST; t++) *(float4*)(conv + t * CHANNELS + channel) = past[t];
-    }
+    if (pending > 0) state.store(conv, channel);
     *(float4*)(inputs + channel) = input;
 }
 #endif
@@ -127,7 +122,7 @@ __device__ __forceinline__ void commit_conv(
 // (256 elements) of a row. Bound by latency: 1.3 us alone with one row, 3.7 us with 64, most of it hidden in a step.
 //
 // grid (groups / warps of a block, rounded up; rows). attn_gate begins at column gate_at of the partials. COMMITS_CONV:
-// the pass of gdn_alone, blocks of one warp; 2 K_HEADS + V_HEADS more blocks behind the others do commit_conv.
+// the pass of gdn_alone, blocks of one warp; 2 K_HEADS + V_HEADS more blocks after the others do commit_conv.
 extern "C" __global__ void gdn_out(
     const float* out, const float* partials, int rows, int width, int gate_at, const float* ssm_norm, float eps,
     u8* acts_q8, u8* acts_f16, const int* count, int node0

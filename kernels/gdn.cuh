@@ -12,7 +12,7 @@
 // k and decay have two buffers: while a block of gdn_recurrence or gdn_alone still commits from the last step's rows,
 // another kernel or block has written this step's. A step writes the half st->parity and finds the last step's rows in
 // the other one; accept flips st->parity at its end if the step adds tokens. conv and inputs of plain decoding are read
-// by blocks of gdn_alone, and written by gdn_out behind it. All else is read and written by the same block.
+// by blocks of gdn_alone, and written by gdn_out after it. All else is read and written by the same block.
 //
 // Before pdl_wait a step's first pass may read S, conv, the last step's rows, and what accept writes of the StepState
 // (parity, pending, pending_path, stop): only passes and accept write them, and a step begins a graph or follows a
@@ -54,3 +54,22 @@ __device__ __forceinline__ float4 conv_after_path(
     const int node = at < WARP ? early : st->pending_path[at];
     return *(const float4*)(inputs + (u64)node * CHANNELS + channel);
 }
+
+// 4 channels of the convolution's state after the pending path, for a warp that commits them all.
+struct ConvState {
+    float4 past[PAST];
+
+    __device__ __forceinline__ static ConvState after_path(
+        const StepState* st, const float* conv, const float* inputs, int channel
+    ) {
+        const int path = st->pending_path[lane_id()];
+        ConvState state;
+#pragma unroll
+        for (int t = 0; t < PAST; t++) state.past[t] = conv_after_path(st, path, conv, inputs, t, channel);
+        return state;
+    }
+    __device__ __forceinline__ void store(float* conv, int channel) const {
+#pragma unroll
+        for (int t = 0; t < PAST; t++) *(float4*)(conv + t * CHANNELS + channel) = past[t];
+    }
+};

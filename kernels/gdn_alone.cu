@@ -4,7 +4,7 @@
 // A block has WARPS warps with the state, cut as in gdn_recurrence, and MAKERS more that make the row: q, k, the
 // block's columns of v, and the gates. All blocks of a key head make the same q, k and gates: that is quicker than
 // waiting for another kernel. The two groups wait for memory side by side and meet at one barrier. Several blocks read
-// the convolution's state and inputs, so gdn_out writes them, behind this kernel.
+// the convolution's state and inputs, so gdn_out writes them, after this kernel.
 //
 // Bound by the state's bytes and the latency of what follows the projection. On an H100 the plain step of the 27B went
 // from 6.726 to 6.523 ms with it.
@@ -28,7 +28,7 @@ __device__ __forceinline__ float4 mixed_channels(
     const float* conv, const float* inputs, int channel
 ) {
     // In plain decoding what is pending is the last step's root or nothing. All that either needs is loaded before it
-    // is known which it is; a longer path, behind a tree, takes a second trip.
+    // is known which it is; a longer path, after a tree, takes a second trip.
     Taps taps;
     float4 old[PAST], input[PAST + 1];
     taps.load(conv_weight, channel);
@@ -60,7 +60,7 @@ __device__ __forceinline__ void commit_path(
     StateTile& tile, const Place& place, const StepState* st, int pending, const float* k_head, const float* u,
     const float* decay, int capacity
 ) {
-    // Behind a tree: the nodes are taken one by one, but their rows come to the L2 together.
+    // After a tree: the nodes are taken one by one, but their rows come to the L2 together.
 #pragma unroll 1
     for (int i = 1 + threadIdx.x; i < pending; i += THREADS) {
         const int node = st->pending_path[i], first = block_column(), last = first + WIDTH - 1;

@@ -38,11 +38,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_flush(
         const int channel = (blockIdx.x - K_HEADS * SLICES) * DIM + 4 * lane_id();
         float* const layer_conv = conv + layer * PAST * CHANNELS;
         const float* const layer_inputs = inputs + layer * capacity * CHANNELS;
-        const int early = st->pending_path[lane_id()];
-        float4 past[PAST];
-#pragma unroll
-        for (int t = 0; t < PAST; t++) past[t] = conv_after_path(st, early, layer_conv, layer_inputs, t, channel);
-#pragma unroll
-        for (int t = 0; t < PAST; t++) *(float4*)(layer_conv + t * CHANNELS + channel) = past[t];
+        ConvState::after_path(st, layer_conv, layer_inputs, channel).store(layer_conv, channel);
     }
 }

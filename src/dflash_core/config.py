@@ -187,7 +187,7 @@ def _check_nextn(source: str, tensors: Iterable[str], spec: ModelSpec) -> None:
         if held and not any(name.startswith(prefix + "nextn.") for name in held):
             raise FormatError(
                 f"{source}: nextn_predict_layers is {spec.nextn_predict_layers} and block {index} has no nextn tensors,"
-                " expected an MTP block behind the layers; convert the model again"
+                " expected an MTP block after the layers; convert the model again"
             )
 
 

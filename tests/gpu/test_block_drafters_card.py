@@ -78,12 +78,12 @@ def test_drafts_are_the_references(device_name: str, tmp_path: Path, shape: int)
         same = [set(mine) == set(other) for mine, other in zip(found.tokens.tolist(), expected.tokens.tolist())]
         assert sum(same) >= len(same) // 2
         pairs: list[tuple[float, float]] = []
-        swapped = 0
+        markov, swapped = pair.draft.config.heads.markov, 0
         for depth in np.flatnonzero(same).tolist():
             above = [ids[-1]] if depth == 0 else found.tokens[depth - 1].tolist()
             for token in set(above) & set([ids[-1]] if depth == 0 else expected.tokens[depth - 1].tolist()):
                 (mine, said), (others, told) = found.below(depth, token), expected.below(depth, token)
-                if pair.draft.config.heads.markov and mine[:2] == others[1::-1]:
+                if markov and markov.confidence and mine[:2] == others[1::-1]:
                     # Of two whose scores are all but equal the better one gets the confidence head's probability.
                     others[:2], swapped = mine[:2], swapped + 1
                 ranks = dict(zip(others, told))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from dflash_core import Knobs
-from dflash_core.backends.cuda.layers.draws import all_listed
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.backends.cuda.step import MOST_DRAFTS, StepKind
@@ -31,10 +28,10 @@ def record_every_graph(session: CudaSession) -> None:
         for mode in ("ar", "chain", "tree"):
             for knobs in (Knobs(temperature=0.0), Knobs(temperature=1.0), Knobs(temperature=1.0, top_k=1)):
                 most = {"ar": 0, "chain": session.device_block - 1, "tree": MOST_DRAFTS}[mode]
-                kind = StepKind.holding(min(budget, most), knobs, drafts=mode != "ar" and session.device_block > 0)
-                listed = kind.sampled and all_listed(knobs, session.head.vocab)
+                drafts = mode != "ar" and session.device_block > 0
+                kind = StepKind.holding(min(budget, most), knobs, session.head.vocab, drafts=drafts)
                 with session.device.stream():
-                    session.steps.graph(replace(kind, listed=listed))
+                    session.steps.graph(kind)
 
 
 def memory() -> tuple[int, int]:

@@ -100,7 +100,9 @@ class Recorded:
                         name = f"{'draft ' if drafts else ''}{'+'.join(map(str, widths))}"
                         yield f"step {name}{drawn}", self.device.lines(steps.launches(kind))
         if self.case.drafted:
-            kind = StepKind.holding(22, Knobs(), drafts=self.session.device_block > 0, forced=True)
+            kind = StepKind.holding(
+                22, Knobs(), self.session.head.vocab, drafts=self.session.device_block > 0, forced=True
+            )
             steps.force([[1, 2], [1]])
             yield "step forced", self.device.lines(steps.launches(kind))
             steps.force(None)

@@ -57,9 +57,9 @@ def test_made_up_pairs_have_the_sizes_of_real_files(
 
 def test_every_kind_of_sampling_is_timed_beside_greedy() -> None:
     greedy, *others = sampled.cases()
-    kinds = [StepKind.holding(case.knobs.budget, case.knobs, drafts=True) for case in (greedy, *others)]
+    kinds = [StepKind.holding(case.knobs.budget, case.knobs, 248_320, drafts=True) for case in (greedy, *others)]
     assert kinds[0] == StepKind((24,), drafts=True, sampled=False)
-    assert set(kinds[1:]) == {StepKind((24,), drafts=True, sampled=True)}
+    assert set(kinds[1:]) == {StepKind((24,), drafts=True, sampled=True, listed=listed) for listed in (False, True)}
     for name in ("top_k", "top_p", "min_p", *sampled.PENALTIES):
         off = Knobs.__dataclass_fields__[name].metadata["default"]
         assert any(getattr(case.knobs, name) != off for case in others), name

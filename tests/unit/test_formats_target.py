@@ -91,7 +91,7 @@ def test_a_layer_of_the_trunk_is_no_mtp_block(tmp_path: Path) -> None:
     """If it counted as one, it would be left out, and the model would run without it."""
     shapes = {name: shape for name, shape in MTP_SHAPES.items() if ".nextn." not in name}
     assert refusal(tmp_path, FormatError, MTP_KEYS, shapes) == (
-        "a.gguf: nextn_predict_layers is 1 and block 2 has no nextn tensors, expected an MTP block behind the layers;"
+        "a.gguf: nextn_predict_layers is 1 and block 2 has no nextn tensors, expected an MTP block after the layers;"
         " convert the model again"
     )
     without_any = without(TARGET_SHAPES, *(name for name in TARGET_SHAPES if name.startswith("blk.2.")))

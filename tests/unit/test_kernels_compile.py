@@ -25,6 +25,7 @@ from dflash_core.backends.cuda.layers.experts import MOST_EXPERTS, MOST_USED
 from dflash_core.backends.cuda.programs import Variant
 from dflash_core.nvrtc import KernelUse
 from dflash_core.user_folders import user_folder
+from support.grids import full
 from support.kernel_variants import variants
 
 ARCHITECTURES = ("sm_75", *nvrtc.ARCHITECTURES)
@@ -141,7 +142,7 @@ def test_every_kernel_file_has_a_variant() -> None:
     assert {variant.file for variant in variants("sm_80", quick=True)} == files
 
 
-@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize("quick", [True, full(False)])
 def test_every_kernel_lets_the_next_begin_and_waits_for_the_last(quick: bool) -> None:
     """griddepcontrol in every kernel but the probe, which runs alone: launches overlap unless a kernel waits."""
     for variant, uses in reports(THOROUGH, quick=quick):

@@ -416,7 +416,7 @@ class CudaSession:
 
     def _kind(self, drafted: int, *, drafts: bool) -> StepKind:
         passes = self.drafter.passes(Knobs()) if self.drafter else 1
-        return StepKind.holding(drafted, Knobs(), drafts=drafts, passes=passes)
+        return StepKind.holding(drafted, Knobs(), self.head.vocab, drafts=drafts, passes=passes)
 
     def pass_launches(self, width: int, node0: int, *, windowed: bool = False) -> list[Launch]:
         """Launches of a target pass up to the head's activations."""

@@ -80,12 +80,17 @@ class StepKind:
     listed: bool = False
 
     @staticmethod
-    def holding(drafted: int, knobs: Knobs, *, drafts: bool, forced: bool = False, passes: int = 1) -> StepKind:
-        """The smallest graph for trees of `drafted` nodes below the root; `passes`: passes of the drafter."""
+    def holding(
+        drafted: int, knobs: Knobs, vocab: int, *, drafts: bool, forced: bool = False, passes: int = 1
+    ) -> StepKind:
+        """The smallest graph for trees of `drafted` nodes below the root, and for draws from `vocab` tokens by `knobs`;
+        `passes`: passes of the drafter."""
         nodes = 1 + drafted
         widths = tuple(width_for(min(PASS_ROWS, nodes - node0)) for node0 in range(0, nodes, PASS_ROWS))
         vocabulary = knobs.draft_vocabulary if drafts else DRAFT_VOCABULARY
-        return StepKind(widths, drafts, not Sampler(knobs).greedy, forced, passes if drafts else 1, vocabulary)
+        sampled = not Sampler(knobs).greedy
+        listed = sampled and all_listed(knobs, vocab)
+        return StepKind(widths, drafts, sampled, forced, passes if drafts else 1, vocabulary, listed=listed)
 
     @property
     def nodes(self) -> int:
@@ -399,10 +404,9 @@ class CudaDecoder:
             drafted = min(drafted, depths) if width == 1 or not depths else drafted
         drafts = self.decision.mode != "ar" and device_block > 0
         passes = self.session.drafter.passes(self._drafting) if self.session.drafter else 1
-        kind = StepKind.holding(drafted, self.knobs, drafts=drafts, forced=forced, passes=passes)
-        listed = kind.sampled and all_listed(self.knobs, self.session.head.vocab)
-        text = drafts and self._text is not None
-        return replace(kind, windowed=bool(self.session.window.size), text=text, listed=listed)
+        vocab = self.session.head.vocab
+        kind = StepKind.holding(drafted, self.knobs, vocab, drafts=drafts, forced=forced, passes=passes)
+        return replace(kind, windowed=bool(self.session.window.size), text=drafts and self._text is not None)
 
     @property
     def _text(self) -> TextTable | None:
