@@ -1,6 +1,6 @@
 // Chooses the candidates of a draft block: the MAX_WIDTH best tokens of each draft position and their
 // log-probabilities, from the maxima and sums of blocks of 16 tokens that head_logits writes (logits.cu). The N best
-// tokens are in the N blocks with the largest maxima (of equal ones the lower blocks), so only 16 N logits of a row are
+// tokens are in the N blocks with the largest maxima (of equal maxima the lower blocks), so only 16 N logits of a row are
 // read.
 //
 // With PAIRS, N is PAIR_CANDIDATES instead of MAX_WIDTH. The PAIRS best tokens, at most PAIR_CANDIDATES, go to `ids`

@@ -1,13 +1,13 @@
-// Which tokens of a row can be drawn (draw.cuh), before `sample` decides among them. Kernels that a row does not need
-// return at once.
+// Finds the tokens of a row that can be drawn (draw.cuh); `sample` then decides among them. Kernels that a row does not
+// need return at once.
 //
 //   draw_list     grid = rows of the pass: hides penalised tokens, lists the first tokens of the order.
 //   draw_scan     grid (parts of DRAW_PART tokens, rows): adds the tokens that score higher than all of the list. Bound by
 //                 Philox, 40 integer instructions at half rate a token: 20 us for 24 rows of 248,320 tokens on an H200
 //                 (estimated), less where most tokens are too far below the best for any noise.
-//   draw_front    grid = rows: the front of these.
-//   draw_weights  grid (parts, rows): what precedes each token of the front, where count or weight cut tokens off.
-//                 PartBefore [row][part]. Bound by a dozen comparisons a token, 10 us (estimated).
+//   draw_front    grid = rows: computes the front of the listed and added tokens.
+//   draw_weights  grid (parts, rows): sums number and weight of the tokens before each token of the front, where top_k or
+//                 top_p cut tokens off. PartBefore [row][part]. Bound by a dozen comparisons a token, 10 us (estimated).
 
 #include "draw.cuh"
 #include "penalties.cuh"
@@ -27,7 +27,8 @@ struct Noise {
 
 // ---- The list ------------------------------------------------------------------------------------------------------
 
-// The distance to the best as two digits below BINS, at any scale: 32 first digits per power of two.
+// The distance to the best value as two digits below BINS, packed into one integer. Its resolution is relative: the first
+// digit has 32 values per power of two.
 __device__ __forceinline__ int distance_digits(float best, float value) {
     constexpr int NEAREST = (127 - 40) << 5;  // 2^-40
     const u32 bits = __float_as_uint(best - value);
@@ -60,7 +61,8 @@ __device__ __forceinline__ int penalise(const StepState* st, int node, float* lo
     return window;
 }
 
-// List all tokens at most as far from the largest maximum as the `wanted`th block's; returns how many.
+// List all tokens that are at most as far from the largest maximum as the `wanted`th largest maximum is; return their
+// number.
 __device__ __forceinline__ int list_tokens(
     const float* logits, const float* maxima, int vocab, u32 wanted, ListShared& s, RowTokens& out) {
     constexpr int EACH = BINS / ROW_THREADS;
@@ -110,9 +112,9 @@ __device__ __forceinline__ int list_tokens(
     }
     __syncthreads();
     const int chosen = s.chosen;
-    if (chosen > LIST) return TOO_LONG;  // all but a few, of penalised tokens, have a token for the list
-    // A token per thread and turn, a few turns loaded before any is listed: a thread that reads a block alone waits for
-    // each of its tokens in turn.
+    if (chosen > LIST) return TOO_LONG;  // all but a few blocks (of penalised tokens) hold a token for the list
+    // One token per thread and turn. A few turns are loaded before any token is listed: a thread that read a whole block
+    // would wait for each of its tokens.
     constexpr int TOGETHER = 4;
     for (int first = threadIdx.x; first < 16 * chosen; first += TOGETHER * ROW_THREADS) {
         float value[TOGETHER];
@@ -134,8 +136,8 @@ __device__ __forceinline__ int list_tokens(
     return s.listed <= LIST ? s.listed : TOO_LONG;
 }
 
-// `logits` [rows][stride], of which `vocab` are tokens; `maxima` [rows][vocab / 16, rounded up] of blocks of 16 of them,
-// infinite where one is not a number.
+// `logits` [rows][stride], of which the first `vocab` columns are tokens; `maxima` [rows][vocab / 16, rounded up] of
+// blocks of 16 tokens, infinite where a block contains NaN.
 extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1) draw_list(
     const StepState* st, float* logits, int vocab, int stride, int node0, const float* maxima, RowTokens* rows) {
     __shared__ ListShared s;
@@ -150,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1) draw_list(
     const Way way = way_of(st, vocab);
     if (threadIdx.x == 0) out.window = window, out.added = 0;
     if (way == Way::WHOLE) return;
-    // Among so many blocks plus one per penalised token, that many maxima are of tokens without a penalty.
+    // One block more per penalised token: then at least the wanted number of maxima are of tokens without a penalty.
     const int wanted = way == Way::LISTED ? kept_tokens(st, vocab) + window : min(ANCHORS, ceil_div(vocab, 128));
     int count = list_tokens(logits, maxima, vocab, u32(wanted), s, out);
     if (way == Way::FRONT && count >= 0) {
@@ -170,9 +172,9 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1) draw_list(
     if (threadIdx.x == 0) out.count = count;
 }
 
-// ---- What else could be drawn ---------------------------------------------------------------------------------------
+// ---- Further tokens that can be drawn -------------------------------------------------------------------------------
 
-// A thread's logits of a part: `first` and every PART_THREADS after it.
+// A thread's logits of a part: that of token `first`, and every PART_THREADS-th after it.
 __device__ __forceinline__ void load_part(float (&value)[PER_THREAD], const float* logits, int first, int vocab) {
 #pragma unroll
     for (int i = 0; i < PER_THREAD; ++i) {
@@ -220,7 +222,8 @@ struct Scored {
 
 constexpr int ROW_WARPS = ROW_THREADS / WARP;
 
-// The best of the block, for all threads. `room` [2][warps]: calls alternate its halves, so one barrier is enough.
+// The best of all threads' tokens, returned to each of them. `room` [2][warps]: successive calls alternate between its
+// halves, so one barrier is enough.
 __device__ __forceinline__ Scored block_best(Scored mine, Scored (*room)[ROW_WARPS], int turn) {
 #pragma unroll
     for (int offset = WARP / 2; offset; offset /= 2) {
@@ -246,8 +249,8 @@ struct FrontShared {
     int joining[ROW_WARPS];
 };
 
-// Lists may have a token twice. Each round takes the best score that is left, and with it all tokens that come after it
-// and cannot have a higher one.
+// A token may be in both lists. Each round takes the token with the best score that is left, and removes it and all
+// tokens that come after it in the order and certainly score lower.
 extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
     draw_front(const StepState* st, int vocab, int node0, const RowTokens* rows, RowFront* fronts) {
     constexpr int EACH = 2 * LIST / ROW_THREADS;
@@ -329,10 +332,10 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
     if (threadIdx.x == 0) out.count = count;
 }
 
-// ---- What precedes its tokens ---------------------------------------------------------------------------------------
+// ---- What precedes each token of the front --------------------------------------------------------------------------
 
 struct WeightsShared {
-    // A float comes before (value, id) of the front if it is above `value`, or equal to it with an id under `tie`.
+    // A token comes before a token of the front if its logit is above `value`, or equal to it and its id is below `tie`.
     float value[FRONT_OF_ROW];
     int tie[FRONT_OF_ROW];
     float weight[PART_THREADS / WARP][FRONT_OF_ROW], total[PART_THREADS / WARP];

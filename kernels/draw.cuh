@@ -3,27 +3,28 @@
 // Three ways; the knobs alone decide which one is tried:
 //   LISTED  greedy, or top_k up to MOST_LISTED: all tokens that can be drawn are in the blocks of 16 tokens with the
 //           largest maxima (the head writes these, logits.cu), so draw_list reads little else.
-//   FRONT   all tokens, or the first ones in order of value (higher first, of equals the lower id) that top_k, top_p or
-//           min_p keep. Wherever they cut, no token before the drawn one in that order has a higher score: it is on the
-//           row's *front*, about a dozen of a quarter million tokens. draw_list lists the first tokens of the order,
-//           draw_scan adds all others that score higher than all of these, draw_front takes the front of both, and
-//           draw_weights sums the number and the weight of the tokens before each token of the front.
+//   FRONT   all tokens, or the first ones in order of value (higher first; of equal values, lower id first) that top_k,
+//           top_p or min_p keep. Wherever these cut, no token before the drawn one in that order has a higher score. The
+//           tokens of which this is true are the row's *front*: about a dozen of a quarter million. draw_list lists the
+//           first tokens of the order, draw_scan adds all others that score higher than all of these, draw_front
+//           computes the front of both, and draw_weights sums the number and the weight of the tokens before each token
+//           of the front.
 //   WHOLE   `sample` reads the whole row, as often as necessary: a large top_k with top_p. Also where a list or a front
-//           is too long, or rounding leaves the draw undecided. It compares exactly. The other ways give the same draw,
-//           or fall back to this one.
+//           is too long, or rounding leaves the draw undecided. Its comparisons are exact. The other ways give the same
+//           draw, or fall back to this one.
 
 #pragma once
 
 #include "philox.cuh"
 #include "state.cuh"
 
-constexpr int DRAW_PART = 4096;    // tokens of a thread block of draw_scan and draw_weights
+constexpr int DRAW_PART = 4096;    // tokens per thread block of draw_scan and draw_weights
 constexpr int MOST_LISTED = 512;   // top_k up to which tokens are LISTED
 constexpr int LIST = 2048;         // tokens of a list, at most; draw_scan adds at most as many again
 constexpr int ANCHORS = 1024;      // most blocks of 16 tokens whose maxima decide where the list of FRONT ends
 constexpr int FRONT_OF_ROW = 64;   // tokens of a front, at most
 
-// In place of a count. TOO_LONG: too many tokens; BROKEN_ROW: the row's largest logit is infinite, or one is NaN.
+// Stored in place of a count. TOO_LONG: too many tokens; BROKEN_ROW: the row's largest logit is infinite, or one is NaN.
 enum : int { TOO_LONG = -1, BROKEN_ROW = -2 };
 
 // What draw_list and draw_scan find in a row. During the scan, logits of penalised tokens are -inf.
@@ -39,7 +40,7 @@ struct alignas(16) RowTokens {
     int count;                        // listed
     int added;                        // tokens that draw_scan found; those beyond LIST are not stored
     float best;                       // the largest logit of the list; weights are exp((logit - best) / temperature)
-    float enough;                     // a score that the list is certain to reach
+    float enough;                     // the highest score of the list is certainly at least this
     int unused[3];
 };
 
@@ -51,7 +52,8 @@ struct alignas(16) RowFront {
     int unused[3];
 };
 
-// The tokens of one part (DRAW_PART tokens) that precede each token of the row's front; penalised ones do not count.
+// Number and weight of the tokens of one part (DRAW_PART tokens) that precede each token of the row's front, not counting
+// penalised tokens.
 struct alignas(16) PartBefore {
     int count[FRONT_OF_ROW];
     float weight[FRONT_OF_ROW];

@@ -1,4 +1,4 @@
-// Candidates of a tree, and the search for the best offer.
+// Candidates of a tree, and the search for the best offer. An offer is a token that may be added below a node.
 //
 // One warp builds a tree; all its lanes call these functions, with the same arguments unless stated otherwise.
 
@@ -10,8 +10,8 @@
 
 constexpr u64 NOTHING = ~0ull;
 
-// A key by which larger doubles come first in ascending integer order, always below NOTHING. `x` must not be -0: it
-// would come after 0.
+// A key by which larger doubles come first in ascending integer order, always below NOTHING. `x` must not be -0, whose
+// key would differ from that of 0.
 __device__ __forceinline__ u64 falling(double x) {
     const u64 bits = u64(__double_as_longlong(x));
     return bits >> 63 ? bits : bits ^ ~0ull >> 1;
@@ -96,7 +96,7 @@ template <int ROOM> struct OffersInTurn {
     }
 
 private:
-    // The better one, where the slots of `a` are lower.
+    // The better of two, given that `a` has the lower slot.
     __device__ __forceinline__ static Found sooner(const Found& a, const Found& b) {
         const bool second = b.key < a.key;
         return {second ? b.key : a.key, second ? b.slot : a.slot};
@@ -118,7 +118,7 @@ struct Choice {
     double log_prob;
 };
 
-// The candidates below a node: the same for all nodes of a depth, or with `given` its own, found by its slot.
+// The candidates below a node: the same for all nodes of a depth or, with `given`, the node's own, found by its slot.
 struct Choices {
     const int (*token)[MAX_WIDTH];  // of each depth
     const float (*log_prob)[MAX_WIDTH];

@@ -1,4 +1,4 @@
-// The tokens that penalties count: the newest HISTORY of the answer with a node's path.
+// The tokens that penalties count: the newest HISTORY tokens of the answer and the path to a node after it.
 
 #pragma once
 
@@ -8,7 +8,8 @@ __device__ __forceinline__ bool penalises(const StepState* st) {
     return st->repetition_penalty != 1 || st->frequency_penalty != 0 || st->presence_penalty != 0;
 }
 
-// Into `tokens` [HISTORY], in order and with repeats; how many. All threads of a block call; a barrier ends it.
+// Write these tokens to `tokens` [HISTORY], in order and with repeats; return their number. All threads of a block call
+// it, and it ends with a barrier.
 __device__ __forceinline__ int penalty_window(const StepState* st, int node, int* tokens) {
     const int answered = st->answered, length = answered + st->depth[node];
     const int window = min(length, HISTORY), first = length - window;
@@ -24,7 +25,7 @@ __device__ __forceinline__ int penalty_window(const StepState* st, int node, int
     return window;
 }
 
-// Entry i of a window: its token, or -1 where an earlier entry has it, and its penalised logit in double.
+// An entry of a window: its token, or -1 where an earlier entry has the same one, and its penalised logit in double.
 struct Penalised {
     int token;
     double value;

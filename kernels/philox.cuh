@@ -1,10 +1,10 @@
-// Philox4x32-10 (Salmon et al., 2011) and the Gumbel noise made of it: src/dflash_core/sampling.py is the twin.
+// Philox4x32-10 (Salmon et al., 2011) and the Gumbel noise made from it. src/dflash_core/sampling.py is the Python twin.
 
 #pragma once
 
 #include "common.cuh"
 
-// First word; counter (token, low half of position, high half of position, 0), key the seed.
+// The first output word. The counter is (token, low half of position, high half of position, 0), the key is the seed.
 __device__ __forceinline__ u32 philox(u64 seed, u64 position, u32 token) {
     u32 x0 = token, x1 = u32(position), x2 = u32(position >> 32), x3 = 0;
     u32 key0 = u32(seed), key1 = u32(seed >> 32);
@@ -25,7 +25,7 @@ __device__ __forceinline__ double gumbel(u32 word) {
     return -log(-log(uniform));
 }
 
-// The same to about 1e-5, in float: near 1 the logarithm is taken of what is missing to 1.
+// The same to about 1e-5, in float. Above 1/2 the inner logarithm is log1p of the distance to 1, which keeps its digits.
 __device__ __forceinline__ float gumbel_about(u32 word) {
     constexpr float UNIT = 1.0f / 4294967296.0f;
     const bool upper = word >> 31;
@@ -33,5 +33,5 @@ __device__ __forceinline__ float gumbel_about(u32 word) {
     return -logf(upper ? -log1pf(-part) : -logf(part));
 }
 
-// Noise is within these bounds: a token this far below the best cannot be drawn.
+// The difference of the largest and the smallest noise: a token this far below the best cannot be drawn.
 constexpr double GUMBEL_SPREAD = 26.1;

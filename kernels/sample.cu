@@ -85,7 +85,7 @@ __device__ int draw_from_front(
     return c.token;
 }
 
-// Over all tokens of `row`: a list, or a whole row of logits.
+// Draw from all tokens of `row`, which is a list or a whole row of logits.
 __device__ int draw_exactly(Row& row, const StepState* st, int kept, int node) {
     if (!row.find_best()) return -1;
     if (!(st->temperature > 0)) return row.best_id;
@@ -95,8 +95,8 @@ __device__ int draw_exactly(Row& row, const StepState* st, int kept, int node) {
     return row.draw(border, double(st->min_p), st->seed, drawn_position(st, node));
 }
 
-// grid = rows of the pass; `logits` [rows][stride], of which `vocab` are tokens; `rows` and `fronts` of the row,
-// `before` [rows][parts].
+// grid = rows of the pass; `logits` [rows][stride], of which the first `vocab` columns are tokens; `rows` and `fronts`
+// [rows], `before` [rows][parts].
 extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
     StepState* st, float* logits, int vocab, int stride, int node0, const RowTokens* rows, const RowFront* fronts,
     const PartBefore* before, int parts

@@ -1,14 +1,14 @@
 // The sampler chain over a set of tokens, exactly: top_k, temperature, top_p, min_p, then the best of weight and Gumbel
-// noise (src/dflash_core/sampling.py is the twin). The set is a row of logits, or a list of some of its tokens.
+// noise (src/dflash_core/sampling.py is the Python twin). The set is a row of logits, or a list of some of its tokens.
 //
 // Values are compared in double, as the twin does. The truncations find their border, the last token they keep in the
 // order of value (higher first) and id (lower first), by radix descent: a histogram of the tokens' weights (1 each for
 // top_k, probability for top_p), the bin that holds the border, then that bin's next digit. The first digit is the
-// distance to the best in 1/64, which spreads logits well; then come the value's bits, then the id's. Weights are
-// integers of 2^-44, so that sums do not depend on their order.
+// distance to the best in units of 1/64, which spreads logits well; then come the value's bits, then the id's. Weights are
+// integer multiples of 2^-44, so that sums do not depend on the order of summation.
 //
-// Penalised tokens (at most HISTORY) are kept separately with their double values; their logits are -inf while this
-// runs, and restored at the end. A block has THREADS threads, a multiple of 32.
+// Penalised tokens (at most HISTORY) are kept separately with their double values; their logits are -inf during the draw
+// and restored at its end. A block has THREADS threads, a multiple of 32.
 
 #pragma once
 
@@ -20,7 +20,7 @@ constexpr double NO_WEIGHT = -31.3;       // e to this is under 2^-45
 constexpr u64 ALL64 = ~0ull;
 constexpr u32 ALL32 = ~0u;
 
-// A token's place in the order, most significant first; smaller comes earlier.
+// A token's place in the order, most significant field first; smaller places come earlier.
 struct Place {
     u32 bin;
     u64 key;
@@ -84,7 +84,7 @@ struct Row {
     double best;               // the largest value
     int best_id;
 
-    // f(value, id) for every token that is not ruled out, shared among the threads.
+    // Call f(value, id) for every token whose value is not -inf; the tokens are divided among the threads.
     template <class F> __device__ __forceinline__ void each(F f) const {
 #pragma unroll 4
         for (int i = threadIdx.x; i < tokens; i += THREADS) {
@@ -106,7 +106,7 @@ struct Row {
     __device__ __forceinline__ Place place(double value, int id) const {
         const u64 bits = u64(__double_as_longlong(__dadd_rn(value, 0.0)));  // -0 and 0 are equals
         const double distance = (best - value) * BINS_PER_UNIT;
-        // Ascending where values descend: positive values have their bits inverted, negative ones keep only the sign.
+        // Ascending where values descend: positive values have all bits but the sign inverted, negative ones keep theirs.
         return {distance < BINS - 1 ? u32(distance) : BINS - 1, bits >> 63 ? bits : ~bits & ~(1ull << 63), u32(id)};
     }
 
@@ -117,7 +117,7 @@ struct Row {
     __device__ void put_back();
 };
 
-// Take over what draw_list has penalised.
+// Load the penalised tokens that draw_list has stored.
 __device__ void Row::recall(const RowTokens& from) {
     window = from.window;
     for (int i = threadIdx.x; i < window; i += THREADS) {
@@ -133,7 +133,7 @@ __device__ void Row::put_back() {
     }
 }
 
-// The largest value and its lowest id. False where it is not a finite number, or anything is not a number.
+// Find the largest value and its lowest id. False if that value is not finite, or if any value is NaN.
 __device__ bool Row::find_best() {
     double value = -INFINITE;
     int id = 0x7fffffff;
@@ -161,7 +161,8 @@ __device__ bool Row::find_best() {
     return !broken && best > -INFINITE && best < INFINITE;
 }
 
-// The last token to keep, of those up to `within`: by weight until `share` of their weight is reached, else `count`.
+// The last token to keep of those up to `within`: by_weight, the one at which `share` of their total weight is reached;
+// else the one at which `count` tokens are.
 template <bool by_weight> __device__ Place Row::border(double share, u64 count, const Place& within) {
     constexpr int EACH = BINS / THREADS;
     static_assert(BINS % THREADS == 0, "every thread looks at as many bins");
@@ -230,8 +231,8 @@ template <bool by_weight> __device__ Place Row::border(double share, u64 count, 
     return chosen.up_to(within) ? chosen : within;  // a whole bin may reach further
 }
 
-// The best of weight and noise among those up to `border` and not under `min_p`; of equals the earlier one in the
-// order.
+// The token with the highest score (log-weight plus noise) among those up to `border` and not under `min_p`; of equal
+// scores, the earlier token in the order.
 __device__ int Row::draw(const Place& border, double min_p, u64 seed, u64 position) {
     constexpr double MARGIN = 1e-3;  // of the estimate in float
     double value = best, score = gumbel(philox(seed, position, u32(best_id)));

@@ -1,5 +1,5 @@
-// The tree by learned value (src/dflash_core/policy/best_first.py is the twin). A node's value is the learned
-// probability that the walk reaches it. An offer is a token that may be added below a node; the one of the highest
+// The tree by learned value (src/dflash_core/policy/best_first.py is the Python twin). A node's value is the learned
+// probability that the walk reaches it. An offer is a token that may be added below a node; the offer with the highest
 // value is added first. The spine is the root and, below it, the drafter's best candidate at each depth.
 //
 // All threads of the block first compute what does not depend on the tree: the candidates' probabilities and, with
@@ -60,7 +60,7 @@ struct ValueBuilder {
     float stated[MAX_DEPTH][MAX_WIDTH];                          // log-probabilities
     double p[MAX_DEPTH][MAX_WIDTH], odds[MAX_DEPTH][MAX_WIDTH];  // probabilities and log-odds
     double on_spine[MAX_DEPTH][MAX_WIDTH];                       // chances below the spine's nodes
-    double before[MAX_DEPTH];                                    // minus the spine's log-probability above, at most 8
+    double before[MAX_DEPTH];                                    // minus the log-probability of the spine above, at most 8
     double share[MAX_DEPTH][MAX_WIDTH];                          // 1 / p
     double weights[VALUE_CLASSES][VALUE_FEATURES];
     OffersInTurn<VALUE_OFFERS> offers;
@@ -95,7 +95,7 @@ __device__ __forceinline__ double chance_at(double z) {
     return z > -500 ? chance : 0.0;
 }
 
-// What the offers below a node depend on. `stated` as in an Offer; `off`: how many nodes it is off the spine.
+// What the offers below a node depend on. `stated` as in an Offer; `off`: how many nodes this node is off the spine.
 struct Above {
     int node, stated, off;
     double log_prob, value;
@@ -117,8 +117,8 @@ struct ValueTree {
     __device__ __forceinline__ Choices choices() const { return {b.candidate, b.stated, given}; }
 
     // Computes `before` where each node has its own candidates. There the spine is the best candidate below the root,
-    // the best one below that, and so on. Nothing else about them can be computed before the tree is built. One thread
-    // calls.
+    // the best one below that, and so on. Nothing else about such candidates can be computed before the tree is built.
+    // One thread calls.
     __device__ __forceinline__ void state_spine() {
         int above = 0;
         double sum = 0;
@@ -204,7 +204,7 @@ struct ValueTree {
         b.offers.key[slot] = falling(above.value * q);
     }
 
-    // The drafter's probability of a candidate, or the one that is assumed of a token that it lacks (UNLIKELY).
+    // The drafter's probability of a candidate, or the one assumed where that is unknown or very small (UNLIKELY).
     struct Stated {
         double log_prob, p, share;
     };
@@ -219,7 +219,7 @@ struct ValueTree {
 #endif
     }
 
-    // Stores all of an offer except its key. One lane calls, or each for its own slot.
+    // Stores all of an offer except its key. One lane calls, or each lane for its own slot.
     __device__ __forceinline__ void put(int slot, const Offer& it, double value) {
         b.offer[slot] = it;
         b.offer_value[slot] = value;
@@ -261,8 +261,8 @@ struct ValueTree {
         }
     }
 
-    // Offer the next sibling and the first children of `it`, which is or would be `node`, in the slots from `size` on.
-    // One warp calls.
+    // Offer the next sibling and the first children of `it` in the slots from `size` on. `node` is the node that `it`
+    // becomes if it is added. One warp calls.
     __device__ __forceinline__ void expand(const Offer& it, bool sibling, const Above& node, int children) {
         const int lane = lane_id();
         const bool child = lane > 0;
@@ -279,7 +279,7 @@ struct ValueTree {
     __device__ __forceinline__ int first_child(bool sibling) const { return size + sibling + TEXTUAL; }
 
 #ifdef TEXT
-    // Tokens by distance backwards, the newest being a node's own, or a candidate below the spine.
+    // Tokens by their distance back from the newest, which is a node's own token, or a candidate below the spine.
     struct Tail {
         const int* newest;
         __device__ __forceinline__ int operator()(int back) const { return newest[back]; }
@@ -298,9 +298,9 @@ struct ValueTree {
         b.tail[0][lane] = b.line[LONGEST - 1 - lane] = token;
     }
 
-    // What followed the root, and every candidate below the spine, in the text: one look-up per thread. They are
-    // assigned in reverse, so that the root's, which takes another branch, goes to a later warp: the first warps still
-    // sum up `before`.
+    // Find what followed the root, and every candidate below the spine, in the text: one look-up per thread. Look-ups
+    // are assigned in reverse, so that the root's, which takes another branch, goes to a later warp: the first warps are
+    // still summing up `before`.
     __device__ __forceinline__ void look_below_spine() {
         for (int i = depths * width - int(threadIdx.x); i >= 0; i -= blockDim.x) {
             if (i == 0) {
@@ -312,7 +312,7 @@ struct ValueTree {
         }
     }
 
-    // A node's newest tokens: the first RUNS of them in `newest`, and as the result the one that the lane compares in a
+    // Write the first RUNS of a node's newest tokens to `newest`, and return the token that the lane compares in a
     // LookUp. One warp calls.
     __device__ __forceinline__ int tail_of(const Offer& it, int (&newest)[RUNS]) const {
         newest[0] = it.token;
