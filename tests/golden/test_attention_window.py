@@ -1,6 +1,6 @@
 """A window of attention on the CPU: what a position sees follows from its number alone, in every mode, chunk and state.
 
-tests/gpu/test_attention_window_card.py has the card's.
+tests/gpu/test_attention_window_card.py has the tests of the card.
 """
 
 from __future__ import annotations
@@ -221,8 +221,8 @@ def first(events: Sequence[Event]) -> PrefillEvent:
 
 @pytest.mark.parametrize(("name", "draft"), PAIRS)
 def test_an_answer_follows_from_prompt_and_parameters_alone(name: str, draft: str) -> None:
-    """After any windows that a session had before: text that was read under another one is read again where that makes
-    a difference, or restored from a snapshot."""
+    """Whatever windows a session had before: text that was read under another window is read again where that makes a
+    difference, or restored from a snapshot."""
     rng = np.random.default_rng(7)
     ids = [int(token) for token in rng.integers(0, 250, 150)]
     asked = Knobs(max_tokens=8, ignore_eos=True, mode="tree")

@@ -63,7 +63,7 @@ def test_the_golden_drafter() -> None:
 
 
 def around(config: DraftConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A target's embedding and head, of scores near each other, and features of a context."""
+    """A target's embedding, a head whose scores are close to each other, and features of a context."""
     random = np.random.default_rng(5)
     embedding, head = random.standard_normal((2, 96, 32)).astype(np.float32)
     features = random.standard_normal((LENGTH, 32 * len(config.target_layers))).astype(np.float32)
@@ -126,7 +126,7 @@ def test_against_the_twin(tmp_path: Path, name: str, form: str) -> None:
 
 
 def test_the_pair_scores_count() -> None:
-    """Random heads change the path: a path that left them out would not pass above."""
+    """The random heads change the path, so a path without them would fail the comparison above."""
     for name in ("two", "spark"):
         config = CASES[name]
         w = random_weights(config, seed=3)
@@ -173,7 +173,7 @@ def test_forms_hold_the_same_tensors(tmp_path: Path) -> None:
 
 
 def damaged(tmp_path: Path, config: DraftConfig, form: str, **changes: np.ndarray | None) -> Path:
-    """A drafter whose tensors were replaced, or left out where None."""
+    """A drafter with some tensors replaced, or left out where the replacement is None."""
     w = random_weights(config)
     for name in changes:
         found = changes[name]
@@ -253,7 +253,8 @@ def test_a_list_of_tokens_that_is_none(tmp_path: Path) -> None:
 
 
 def test_the_speculators_format(tmp_path: Path) -> None:
-    """Layers nested, taps counted from the embedding, and a row for the anchor unless it says otherwise."""
+    """Settings of layers are nested, captured layers are counted from the embedding, and a block has a row for the
+    anchor unless the file says otherwise."""
     config = spark(anchor_first=False, draft_vocab=40, own_embedding=False)
     path = write_drafter(tmp_path / "d", config)
     flat = json.loads((path / "config.json").read_text())

@@ -45,7 +45,7 @@ SIZES = (1, 2, 16, 23, 41, 65, 129)
 
 
 def worst_error(dtype: torch.dtype, seed: int, pair: tuple[Path, Path] = TINY, sizes: tuple[int, ...] = SIZES) -> float:
-    """Over random trees of so many nodes."""
+    """The largest error over random trees of `sizes` nodes."""
     target = load_target(pair[0], dtype=dtype)
     drafter = load_draft(pair[1], target, dtype=dtype)
     rng = np.random.default_rng(seed)
@@ -132,7 +132,7 @@ def test_checkpoint_returns_to_the_state() -> None:
 
 
 def test_the_drafter_sees_the_context_of_the_checkpoint() -> None:
-    """Rewound and gone on differently, the drafter's context must be the new text's features and no other's."""
+    """After a rewind and other tokens, the drafter's context must hold the features of the new text only."""
     target = load_target(golden("tiny-F16.gguf"))
     drafter = load_draft(golden("tiny-dflash"), target)
     session = target.session(drafter)

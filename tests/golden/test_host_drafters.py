@@ -80,7 +80,7 @@ def test_text_that_is_there_to_copy_is_accepted(sampled: bool) -> None:
 
 
 def test_it_stands_where_the_sequence_stands() -> None:
-    """After any rewinding, cancelling and continuing it has observed what is committed, in that order."""
+    """After any rewinding, cancelling and continuing the drafter has observed just the committed tokens, in order."""
     engine = Engine(target(), load_draft("toy", target()))
     drafter = engine.session.drafter  # type: ignore[attr-defined]
     assert isinstance(drafter, ToyDrafter)

@@ -172,7 +172,7 @@ def test_budgets_are_lossless(name: str, p_min: float) -> None:
 
 @pytest.mark.parametrize("name", FIRST)
 def test_no_accepted_path_is_left_out(name: str) -> None:
-    """Every accepted length occurs, on the spine and off it: over a longer answer, since 15 drafts must be left.
+    """Every accepted length occurs, on the spine and off it. The answer is longer here, since 15 drafts must be left.
 
     Only a seeded tree numbers a long spine 1, 2, 3, ...; best-first trees branch before they are that deep.
     """

@@ -1,4 +1,4 @@
-"""The policy's steps on recorded answers: those of an independent program, and the figures that it was built for.
+"""The policy's steps on recorded answers: those of an independent program, and the figures that the policy must reach.
 
 `data/policy/steps.npz` holds 20 answers of the demo pair to HumanEval prompts (10 greedy, 10 at temperature 0.8) with
 the drafts after every position, and the steps that an independent implementation of the policy takes on them, for two
@@ -39,7 +39,7 @@ def test_steps_are_those_of_an_independent_program(texts: list[Recorded], curve:
 
 @pytest.mark.parametrize(("name", "least"), [("h200", 0.15), full("consumer", 0.12), ("cpu", 0.60)])
 def test_it_beats_a_fixed_tree_on_every_curve(texts: list[Recorded], name: str, least: float) -> None:
-    """On this one set; the bars over six sets are `python -m dflash_core.bench.replay`'s."""
+    """On this one set; `python -m dflash_core.bench.replay` checks the required figures on six sets."""
     shape: Shape = replay.CURVES[name]
     budgets = replay.fixed(texts, shape, replay.BUDGETS)
     auto = replay.learned(texts, shape, STOPS, pausing=name == "cpu")

@@ -1,4 +1,4 @@
-"""Random models whose files are not like most: a type for each tensor, and MTP heads, against independent readings."""
+"""Random models in unusual files, with a type for each tensor or with MTP heads, against independent readers."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_right_answers_are_counted() -> None:
 
 
 def test_prompts_that_end_at_once_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a prompt's first token is becomes a stop token; the other prompt's answers never hold it."""
+    """The first token of one prompt's answer is made a stop token; the other prompt's answers never contain it."""
     chat = Conversation(engine(), engine().target.tokenizer, engine().target.template)
     first = ask(chat, SUM).tokens[0]
     monkeypatch.setattr(engine().runner, "stop_ids", engine().runner.stop_ids | {first})

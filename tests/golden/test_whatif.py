@@ -136,7 +136,7 @@ def test_a_chain_and_plain_decoding_can_be_replayed() -> None:
 
 
 def test_the_estimate_and_its_error() -> None:
-    """At the turn's own budget it is the measurement; smaller budgets come out too high, and by how much is told."""
+    """At the turn's own budget the estimate is exact; at smaller budgets it is too high, and the error is printed."""
     record = turn(STORY, Knobs(mode="tree", budget=22, max_tokens=64))
     guess = {one.budget: one for one in estimate(record.steps, BUDGETS)}
     replay = laboratory().replay(record, BUDGETS)

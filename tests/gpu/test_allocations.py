@@ -1,4 +1,4 @@
-"""A turn allocates what is predicted: lasting memory exists before it, and prompt chunks take what they predict."""
+"""A turn allocates what is predicted: lasting memory before it begins, and for prompt chunks what they predict."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ FULL = [
 def test_a_turn_takes_no_more_than_was_there(
     make: Made, kv: str, rows: int, tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its prompt is read in chunks under a window; trees copy from the text where they may."""
+    """The prompt is read in chunks under an attention window; trees copy from the text where the pair allows it."""
     monkeypatch.setattr(cuda_session, "LEAST_ROWS", 1)
     found, held = list[tuple[int, int]](), Allocations()
     multiply = EmulatedDevice.multiply

@@ -1,4 +1,4 @@
-"""Windows of attention on the card: the kernel against float64, what it does not read, one set of bits in all modes."""
+"""Attention windows on the card: the kernel against float64, what it does not read, and the same bits in all modes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def windowed(view: Bools, parents: Sequence[int], length: int, rows: slice, wind
 def test_a_window_behind_any_context(
     engine: Engine, rng: np.random.Generator, group: int, length: int, size: int, sinks: int
 ) -> None:
-    """Tiles that no row sees hold no numbers: they are not read."""
+    """Tiles that no row sees are filled with NaN, so reading them would show."""
     heads, width, window = HEADS[group], int(rng.choice([1, 8, 24])), AttentionWindow(size, sinks)
     n = int(rng.integers(1, width + 1))
     parents = random_parents(n, rng)
@@ -151,7 +151,8 @@ def test_prompts_and_steps_are_the_references(
 
 
 def test_turns_through_a_runner(device_name: str, rng: np.random.Generator) -> None:
-    """Graphs with and without a window in turn: all modes give the same text under it, and the reason mentions it."""
+    """Graphs with and without a window take turns: under one all modes give the same text, and the reason mentions
+    it."""
     session = session_of(device_name, file="tiny-F16.gguf")
     vocab = pair(device_name, "tiny-F16.gguf").target.config.vocab_size
     ids, answers = rng.integers(0, 700, 90).tolist(), dict[int, set[tuple[int, ...]]]()

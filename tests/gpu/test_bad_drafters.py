@@ -33,12 +33,12 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def card(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first card is the emulator."""
+    """Make the emulator the first card."""
     monkeypatch.setattr(cuda_target, "open_device", lambda index: EmulatedCard())
 
 
 def damaged(kind: str, changes: dict[str, Any], form: str = "upstream", **config: Any) -> Callable[[Path], Path]:
-    """Writes a drafter whose tensors were replaced, or left out where None."""
+    """A function that writes a drafter with some tensors replaced, or left out where the replacement is None."""
 
     def write(folder: Path) -> Path:
         made = config_for(load_target(TARGET), kind, **{**SIZES, **config})

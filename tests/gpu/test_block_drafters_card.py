@@ -1,5 +1,5 @@
-"""DFlash 2 and DSpark on a card, emulated and real: logits and scores by the token above as in the reference, the tree
-of these scores, and the text of plain decoding."""
+"""DFlash 2 and DSpark on a card, emulated and real: logits and scores by the token above are the reference's, trees are
+built from these scores, and the text is plain decoding's."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_prompts_chunk_captures_the_embedding_too(
 
 
 def same_logits(found: np.ndarray, expected: np.ndarray) -> None:
-    """Also in which tokens a draft vocabulary does not have."""
+    """They also agree in which tokens the draft vocabulary lacks."""
     assert np.array_equal(np.isneginf(found), np.isneginf(expected))
     live = np.isfinite(expected)
     close(found[live], expected[live])
@@ -118,7 +118,7 @@ def test_the_greedy_path(tmp_path: Path, device_name: str, kind: str, changes: d
     pair = block_pair(device_named(device_name), tmp_path, kind, **changes)
 
     class Loaded:
-        """As much of a loaded target as a drafter asks for."""
+        """The part of a loaded target that a drafter uses."""
 
         config = pair.target.config
 
@@ -215,7 +215,7 @@ def test_draws_are_those_of_plain_decoding(
 @pytest.mark.emulator
 @pytest.mark.parametrize("kind", KINDS)
 def test_learned_values_over_scores_by_the_token_above(tmp_path: Path, rng: np.random.Generator, kind: str) -> None:
-    """tree_build's order is the policy's own for any weights."""
+    """tree_build adds nodes in the policy's own order for any weights."""
     pair = block_pair(device_named("emulated"), tmp_path, kind)
     session, _ = pair.sessions()
     session.prefill(prompt()[:12])

@@ -1,6 +1,6 @@
-"""Types of caches on the card: rows as the reference packs them, whole models whose trees leave plain decoding's bits.
+"""Cache types on the card: rows are packed as by the reference, and trees of whole models leave plain decoding's bits.
 
-Every pair goes all the way: prompts in passes and in chunks, single steps, trees with branches, commit, checkpoint.
+Every pair of types goes through prompts in passes and in chunks, single steps, trees with branches, commit, checkpoint.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def on_card(device_name: str, kv: str, context: int = CONTEXT) -> CudaSession:
 
 
 def check_tree(session: CudaSession, ids: tuple[int, ...]) -> None:
-    """Every node of a tree is, bit for bit, what decoding its path one by one gives; so is what follows a commit."""
+    """Every node of a tree has the bits that decoding its path token by token gives; so has what follows a commit."""
     session.restore(None)
     session.prefill(ids)
     kept = session.checkpoint()

@@ -29,8 +29,8 @@ Make = Callable[[int], CudaSession]
 
 @pytest.fixture
 def make(device_name: str, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Sessions of one pair whose drafter sees a window in all layers but the last; with so many spare positions in its
-    rings, or, with 0, with caches of all positions."""
+    """Makes sessions of one pair whose drafter has a window in all layers but the last. The argument is the number of
+    spare positions in its rings; 0 gives caches of all positions."""
     device, target = device_named(device_name), load_target(golden("tiny-F16.gguf"))
     opened = load_draft(golden("tiny-dflash"), target)
     sliding = tuple(index + 1 < opened.config.block_count for index in range(opened.config.block_count))
@@ -121,7 +121,7 @@ def run(session: CudaSession, mode: str, tokens: int) -> list[int]:
 def test_an_answer_is_drafted_again_from_any_position(
     make: Make, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Answers of more positions than a ring has, drafted and plain; also after an answer that came before."""
+    """Answers of more positions than a ring has, drafted and plain; also after an earlier answer."""
     monkeypatch.setattr(DFlash, "most_pending", 40)
     prompt = ids(rng, 70)
     starts: list[tuple[int, int]] = []

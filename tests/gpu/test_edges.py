@@ -1,6 +1,6 @@
-"""Where answers begin, end and break off: a session of the CUDA backend in edge cases.
+"""Edge cases of a session of the CUDA backend: how answers begin, end and break off.
 
-Emulated, with planted drafts where walks are to be long. Expected tokens: plain decoding's on the same device.
+Emulated, with planted drafts where long walks are needed. The expected tokens are plain decoding's on the same device.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def plain(count: int = 60, ids: tuple[int, ...] = IDS) -> tuple[int, ...]:
 
 
 def goes_on_rightly(run: Runner, said: tuple[int, ...]) -> None:
-    """The state is that of `said`, and a turn after it is that of a fresh prompt."""
+    """The state is that of `said`, and the next turn is that of a fresh prompt."""
     assert tuple(run._committed) == said
     assert run.backend.length == len(said)
     follow = (*said, 5, 6)
@@ -76,7 +76,7 @@ def goes_on_rightly(run: Runner, said: tuple[int, ...]) -> None:
 
 
 def dealt(name: str, values: tuple[int, ...]) -> pytest.MarkDecorator:
-    """Parameters `name` and `ranks`: each value with one kind of walk, in turn; with `full` with both."""
+    """Parameters `name` and `ranks`: each value with one of two kinds of walk, alternately; with `full`, with both."""
     cases = [
         pytest.param(value, ranks, id=f"{value}-{kind}", marks=() if (at + turn) % 2 == 0 else pytest.mark.full)
         for at, value in enumerate(values)
@@ -302,7 +302,7 @@ def test_two_sessions_of_one_target_do_not_meet() -> None:
 
 @pytest.mark.parametrize("way", ["go on", "close"])
 def test_numbers_that_are_not_finite_end_one_turn(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the answer is given up while the step that meets them is under way."""
+    """Also where the answer is given up while the step that computes them is under way."""
     session = fresh()
     run, weights = runner(session), session.target.output_norm
     right = weights.clone()
@@ -375,7 +375,7 @@ def test_a_drafter_that_fails_beside_the_conversation_moves_nothing(monkeypatch:
 
 
 def test_what_a_session_holds_goes_with_it() -> None:
-    """At once: the app freezes the collector, and a card has no room for two models."""
+    """Its memory is freed at once: the app freezes the garbage collector, and a card has no room for two models."""
     session = fresh()
     answer(runner(session), max_tokens=3)
     held = [weakref.ref(one) for one in (session, session.memory, session.drafter, session.steps, session.chunk_pass)]
@@ -424,7 +424,7 @@ def test_the_largest_budget_says_what_it_is() -> None:
 
 
 def test_a_chain_records_every_candidate() -> None:
-    """As the CPU does: where the walk left the chain, the drafter's rank for the target's token can be told."""
+    """As on the CPU: where the walk left the chain, the rank that the drafter gave the target's token is known."""
     ours, reference = pair("emulated", FILE).sessions()
     config = pair("emulated", FILE).target.config
     runs = runner(ours), Runner(reference, frozenset(), 192, config.vocab_size)

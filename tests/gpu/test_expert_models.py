@@ -1,4 +1,4 @@
-"""Whole models with experts, and of attention alone: the logits of the reference, and one set of bits for all modes."""
+"""Whole models with experts, and with attention only: the logits of the reference, and the same bits in all modes."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_router_that_is_not_finite_ends_the_turn_and_no_more(device_name: str)
 
 
 def test_a_way_that_the_tuner_may_choose_leaves_all_bits(device_name: str, rng: np.random.Generator) -> None:
-    """In whole passes: of one row, which is routed where its experts begin, and of several."""
+    """In whole passes: of one row, which the kernel of its experts routes itself, and of several."""
     on_device, found = session(device_name, "q3moe-Q8_0.gguf", "f16"), []
     ids = rng.integers(0, on_device.target.spec.vocab_size, 20).tolist()
     for way in (Way(), Way(warps=16)):

@@ -54,7 +54,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def fill_up(engine: Engine) -> list[torch.Tensor]:
-    """Take all memory that torch has left for the engine's stream, and let it allocate no more."""
+    """Take all memory that torch has left for the engine's stream, and keep torch from allocating more."""
     session = engine.session
     assert isinstance(session, CudaSession)
     held: list[torch.Tensor] = []

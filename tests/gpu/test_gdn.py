@@ -152,7 +152,7 @@ class Layer:
         return x["out"].numpy().astype(np.float64)
 
     def alone(self, st: Array, launch: DeltaLaunch, planes: Float32s, starts: dict[str, int]) -> Floats:
-        """The pass of plain decoding, whose commit of the convolution's state is gdn_out's."""
+        """The pass of plain decoding; gdn_out commits the convolution's state."""
         m, x, one, width = self.memory, self.scratch, np.int32(1), np.int32(planes.shape[-1])
         partials = self.engine.array(planes)
         arguments = [st, partials, one, width, np.int32(starts["alpha"]), np.int32(starts["beta"]), *self.constants]
@@ -319,8 +319,8 @@ def test_a_chain_over_several_passes_with_a_commit_in_the_first(
 
 
 def test_many_steps_are_one_row_at_a_time(engine: Engine, rng: np.random.Generator) -> None:
-    """Trees with commits, prefill chunks and single rows in any order leave what the recurrence leaves; float32 errors
-    do not pile up."""
+    """Trees with commits, prefill chunks and single rows in any order leave the state that the recurrence leaves;
+    float32 errors do not accumulate."""
     layer, state = started(engine, rng, (1, 2))
     pending: list[int] = []
     parity, expected = 0, state
@@ -367,7 +367,7 @@ def equal(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
 
 
 def bushy(n: int, rng: np.random.Generator) -> list[int]:
-    """A complete binary tree below a short chain, numbered at random with parents first: every level is kept."""
+    """A complete binary tree below a short chain, numbered at random with parents first: all levels are kept."""
     parents = [-1, 0, 1][:n]
     open_nodes = [2, 2]
     while len(parents) < n:
@@ -399,7 +399,7 @@ def test_a_tree_is_decoding_its_paths_one_by_one(engine: Engine, rng: np.random.
 
 @pytest.mark.parametrize("n", [65, full(130), 255])
 def test_trees_of_several_passes_are_decoding_one_by_one(engine: Engine, rng: np.random.Generator, n: int) -> None:
-    """Ancestors of earlier passes are run again; the levels that they need are more than shared memory has."""
+    """Ancestors from earlier passes are computed again; they need more levels than fit in shared memory."""
     weights = DeltaWeights.random(rng, 1, 1)
     state = DeltaState.random(rng, weights)
     projected = Projected.random(rng, weights, n)
@@ -439,7 +439,7 @@ def test_a_step_behind_a_commit_is_that_of_plain_decoding(engine: Engine, rng: n
 
 @pytest.mark.parametrize("accepted", [2, 4, full(16), 17, 40])
 def test_plain_decoding_behind_a_path_of_any_length(engine: Engine, rng: np.random.Generator, accepted: int) -> None:
-    """The first plain step behind a tree, bit for bit as behind the same tokens one by one; the path skips nodes."""
+    """The first plain step after a tree has the same bits as after the same tokens one by one; the path skips nodes."""
     weights = DeltaWeights.random(rng, *SMALL)
     state = DeltaState.random(rng, weights)
     parents = [*chain(20), 0, *range(20, 60)]

@@ -25,7 +25,8 @@ def order(engine: Engine, parents: Sequence[int], node0: int, rows: int, stop: i
 
 
 def walk(found: np.ndarray, parents: Sequence[int], node0: int, rows: int) -> int:
-    """Follow the visits as gdn_recurrence does, a state being the node that it is of; the levels that were used."""
+    """Follow the visits as gdn_recurrence does, with node numbers in place of states; returns the number of levels
+    used."""
     count = int(found[0])
     live = range(node0, min(node0 + rows, len(parents)))
     wanted = set(live)

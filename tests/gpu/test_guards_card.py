@@ -1,6 +1,6 @@
-"""Guards on a card: steps under way when an answer halts change nothing, and it goes on as plain decoding's does.
+"""Guards on a card: steps under way when an answer halts change nothing, and the answer goes on as in plain decoding.
 
-Emulated, with planted drafts so that walks lead past the point.
+Emulated, with planted drafts so that walks lead past the halt.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ pytestmark = [
 
 @dataclass
 class Script:
-    """A guard that decides after `since` tokens on a halt at token `at`. There it inserts `tokens`, or ends the answer
-    if there are none; with None it withdraws the halt before."""
+    """A guard that decides after `since` tokens to halt at token `at`. There it inserts `tokens`, or ends the answer if
+    `tokens` is empty. If `tokens` is None, it withdraws the halt before that."""
 
     since: int
     at: int

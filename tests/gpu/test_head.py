@@ -67,7 +67,7 @@ def test_a_wide_pass_in_two_launches(engine: Engine, rng: np.random.Generator) -
 
 
 def test_a_wide_pass_in_chunks(engine: Engine, rng: np.random.Generator) -> None:
-    """Several rounds of rows per thread block, and maxima that lie where the last chunk was."""
+    """Several rounds of rows per thread block; the maxima reuse the memory of the last chunk."""
     card = Card(2, 99 * 1024)
     weights = random_weights(engine, rng, 1280, ("Q4_K", 600))
     x = rng.normal(size=(40, 1280)).astype(np.float32)
@@ -168,8 +168,9 @@ def candidates(engine: Engine, logits: np.ndarray, vocab: int, temperature: floa
 
 
 def rounding(logits: np.ndarray, temperature: float) -> np.ndarray:
-    """(rows, 1): how far float32 may move a log-probability. A logit, the largest one and the logarithm of the sum are
-    each rounded once at the size of what is subtracted; a sum of exponentials is a little off itself."""
+    """(rows, 1): how far float32 may move a log-probability. A logit, the largest logit and the logarithm of the sum
+    are each rounded once, relative to the size of what is subtracted; a sum of exponentials has a small error
+    itself."""
     sizes = np.nanmax(np.where(np.isfinite(logits), np.abs(logits), np.nan), axis=1, keepdims=True) / temperature
     return 3 * 2.0**-24 * sizes + 4e-6
 

@@ -1,4 +1,4 @@
-"""The token embedding in main memory: the same bits from the same kernels, and a card that holds so much less."""
+"""The token embedding in main memory: the same bits from the same kernels, and the card holds that much less."""
 
 from __future__ import annotations
 

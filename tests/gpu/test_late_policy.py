@@ -102,8 +102,8 @@ class Knowing(LatePolicy):
 @pytest.mark.emulator
 @pytest.mark.parametrize("sampled", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_text_that_was_said_before_is_taken_from_there(sampled: bool) -> None:
-    """Drafts are wrong, and what is copied is right: many tokens a step, each said to be from the text; the answer is
-    plain decoding's. Without the knob none is copied."""
+    """Drafts are wrong and copied tokens are right: a step gives many tokens, each marked as from the text, and the
+    answer is plain decoding's. Without the knob no token is copied."""
     session, pair = planted(FILE, [], ())
     vocab, knobs = pair.target.config.vocab_size, Knobs(max_tokens=SAID).replace(**(SAMPLED if sampled else {}))
     expected, _ = answered(Runner(session, frozenset(), CONTEXT, vocab), knobs.replace(mode="ar"))
@@ -157,7 +157,7 @@ def test_a_card_is_told_what_changed_and_not_why(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.emulator
 def test_a_text_that_grows_and_is_cut_is_on_the_device_as_it_is_here() -> None:
-    """Only what was added is copied, if that is little and nothing was removed; else all of it."""
+    """Only what was added is copied, if that is little and nothing was removed; else the whole text."""
     device = EmulatedDevice()
     there, here = DeviceText(1000, device), TextTable()
     rng = np.random.default_rng(3)

@@ -43,7 +43,7 @@ def test_products(device: CudaDevice, rng: np.random.Generator, kind: torch.dtyp
 
 
 def test_products_can_be_recorded(device: CudaDevice, rng: np.random.Generator) -> None:
-    """A graph of them leaves the bits of the calls."""
+    """A graph of products gives the same bits as direct calls."""
     x, weights = random_halves(rng, 33, 512, 512), random_halves(rng, 160, 512, 512)
     one, other = (torch.zeros(33, 160, device="cuda") for _ in range(2))
     with device.stream():

@@ -152,7 +152,7 @@ TOGETHER = [
 def test_planes_side_by_side_are_the_bits_of_planes_in_turn(
     engine: Engine, rng: np.random.Generator, types: tuple[str, ...]
 ) -> None:
-    """Up to four columns hold both planes in one product; each of more columns takes two."""
+    """Up to four columns are multiplied with both planes in one product; more columns take two products."""
     weights = random_weights(engine, rng, 1024, *((name, 40) for name in types))
     x = activations(rng, 24, 1024)
     deal, widest = multiply(engine, weights, x, rounding=PLANES)
@@ -197,8 +197,8 @@ SCALES = {
     ],
 )
 def test_the_largest_sums_are_exact(engine: Engine, name: str, width: int) -> None:
-    """Codes and scales at both ends of their ranges, activations at theirs, with the signs that add up: integers do not
-    overflow, and nothing but the last two factors rounds."""
+    """Codes, scales and activations at the ends of their ranges, with signs such that all terms add up: integers do not
+    overflow, and only the last two factors round."""
     kind = BY_NAME[name]
     raw = np.empty((16, 1, kind.size), np.uint8)
     for row, (codes, scales) in enumerate(itertools.product((0x00, 0xFF, 0x80, 0x7F), repeat=2)):
@@ -288,7 +288,7 @@ def test_shapes_of_a_27b_cut_in_rows(
 @pytest.mark.parametrize("way", [Way(prefetch=3), Way(prefetch=32)], ids=str)
 @pytest.mark.parametrize("slices", [None, 1], ids=["planned", "one-slice"])
 def test_a_way_changes_no_bit(engine: Engine, rng: np.random.Generator, slices: int | None, way: Way) -> None:
-    """What is prefetched exists, also where a warp begins in the middle of a row of tiles, or has few."""
+    """Prefetches stay inside the weights, also where a warp begins in the middle of a row of tiles or has few."""
     weights = random_weights(engine, rng, 1280, ("Q4_K", 530), ("Q6_K", 170), ("Q8_0", 6))
     x = activations(rng, 24, 1280)
     card = Card(2, 227 << 10)
@@ -313,7 +313,7 @@ CLAIMS = {
 
 @pytest.mark.parametrize("kind", CLAIMS)
 def test_tiles_that_are_claimed_change_no_bit(engine: Engine, rng: np.random.Generator, kind: str) -> None:
-    """One row whose tiles go to the next free warp has the bits of fixed shares, which all other widths have."""
+    """One row whose tiles go to the next free warp has the bits of fixed shares, which all other widths use."""
     types, slices, rounding = CLAIMS[kind]
     weights = random_weights(engine, rng, 1664, *types)
     x = activations(rng, 3, 1664)
@@ -373,7 +373,7 @@ def test_chunks_of_k(
     "card", [Card(2, 227 << 10, overlaps=True), Card(2, 99 << 10, overlaps=True)], ids=["large", "small"]
 )
 def test_what_the_tuner_may_choose(engine: Engine, rng: np.random.Generator, card: Card) -> None:
-    """Whichever it takes, a column's bits are the same at every width; and the same sums have the same bits."""
+    """With any choice, a column's bits are the same at every width; choices with the same sums give the same bits."""
     weights = random_weights(engine, rng, 1280, ("Q5_K", 260), ("Q8_0", 20))
     product = Product(weights.shapes, weights.columns)
     x = activations(rng, 24, 1280)

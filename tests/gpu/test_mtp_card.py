@@ -79,7 +79,7 @@ def test_pairs_are_the_references(device_name: str) -> None:
     ids = told["ids"].tolist()[:12]
 
     class Loaded:
-        """As much of a loaded target as a head asks for."""
+        """The part of a loaded target that a head uses."""
 
         def session(self, draft: object, context: int) -> CudaSession:
             return CudaSession(pair.device_target, pair.device_head, context=context)
@@ -109,7 +109,8 @@ def test_what_a_head_lacks_is_the_targets(
 def test_its_cache_holds_the_targets_hiddens_wherever_the_sequence_goes(
     device_name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prompts in chunks and in passes, trees, cuts to earlier checkpoints and to nothing, a ring that came round."""
+    """Prompts in chunks and passes, trees, truncation to earlier checkpoints and to nothing, a ring that wraps
+    around."""
     monkeypatch.setattr(cuda_session, "LEAST_ROWS", 40)
     monkeypatch.setattr(caches, "SPARE", 62)
     both = mtp_pair(device_name).sessions()
@@ -140,7 +141,7 @@ def test_its_cache_holds_the_targets_hiddens_wherever_the_sequence_goes(
 
 
 def test_a_turn_is_drafted_again_as_it_was(device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the hiddens before it have been overwritten since."""
+    """Also where the hidden states before the turn have been overwritten since."""
     monkeypatch.setattr(caches, "SPARE", 62)
     monkeypatch.setattr(Mtp, "most_pending", 20)
     one, text = runner(mtp_pair(device_name)), list(prompt()[:7])
@@ -205,8 +206,8 @@ def test_auto_picks_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.emulator
 def test_long_walks_and_changes_in_mid_turn_leave_the_answer_as_it_is() -> None:
-    """Drafts that are right, down to several depths: the head's cache follows walks off the spine, plain steps between
-    them, and other depths."""
+    """Drafts are right down to several depths: the head's cache follows walks off the spine, plain steps between them,
+    and changes of the depth."""
     plain = answer(runner(mtp_pair("emulated", half=False)), 60, mode="ar")[0]
     device = PlantedDevice(plain, [0, 1, 0, 0, 2, 0, 0, 0])
     pair = mtp_pair_on(device, half=False)

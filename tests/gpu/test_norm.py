@@ -31,8 +31,8 @@ class Acts:
         return [self.q8, self.f16]
 
     def check(self, expected: oracles.Floats, tolerance: float = 3e-6, forms: Mapping[str, int] | None = None) -> None:
-        """Both forms hold the rows `expected`, padding included; `tolerance` is of the kernel's own arithmetic,
-        `forms` what it was compiled for of the int8 one."""
+        """Both forms of the activations hold the rows `expected`, padding included. `tolerance` is that of the kernel's
+        own arithmetic; `forms` are the defines of the int8 form that the kernel was compiled with."""
         bits, spans = (forms or {}).get("PLANE_BITS", 0), (forms or {}).get("SPANS", 1)
         padded = np.zeros((len(expected), -(-self.width // 256) * 256))
         padded[:, : self.width] = expected

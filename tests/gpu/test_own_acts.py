@@ -1,5 +1,5 @@
-"""A product of one row that makes its activations itself has the bits of a row of wider passes, which read what a
-kernel of its own has made."""
+"""A product of one row that packs its activations itself has the same bits as a row of a wider pass, whose activations
+a separate kernel packs."""
 
 from __future__ import annotations
 

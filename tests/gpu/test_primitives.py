@@ -212,7 +212,7 @@ def test_unwritten_shared_memory_is_poison() -> None:
 
 @pytest.mark.emulator
 def test_what_is_compiled_in_front_of_all_kernels_is_the_same_for_all() -> None:
-    """A kernel's own definitions come after it: there they would change nothing."""
+    """A kernel's own definitions come after this code, so they could not change it."""
     files = [text for path, text in emulated.in_front().items() if path.is_relative_to(resources.kernels_dir())]
     assert len(files) == 1, "kernels/common.cuh"
     conditions = [line for text in files for line in text.splitlines() if line.startswith(("#if", "#elif"))]

@@ -45,7 +45,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def card(monkeypatch: pytest.MonkeyPatch) -> EmulatedCard:
-    """The first card is the emulator."""
+    """Make the emulator the first card."""
     made = EmulatedCard()
     monkeypatch.setattr(cuda_target, "open_device", lambda index: made)
     return made
@@ -117,8 +117,8 @@ def test_the_breakdown_counts_what_a_session_holds(engine: Engine, drafted: bool
 
 
 def test_smaller_chunks_of_prompts_rather_than_no_load(card: EmulatedCard) -> None:
-    """A load takes as many rows as the plan, notes a smaller number in a line, and refuses what does not fit with the
-    smallest either."""
+    """A load reads as many rows at once as the plan says, reports a smaller number in one line, and refuses what does
+    not fit even with the smallest."""
     context = 4096
     opened = open_target(TARGET, "cuda", card=HALF)
     draft = open_draft(DRAFT, opened)
@@ -231,7 +231,7 @@ def test_a_drafter_with_longer_blocks_than_one_pass(engine: Engine) -> None:
 
 
 def test_a_card_with_too_little_shared_memory_is_told_by_the_header(card: EmulatedCard) -> None:
-    """As Turing's 64 KB: a prompt's passes of 64 rows do not fit, so nothing is loaded."""
+    """As with Turing's 64 KB: a prompt's passes of 64 rows do not fit, so nothing is loaded."""
     card.card = Card(68, 64 << 10)
     with pytest.raises(UnsupportedError, match=r"^passes of 64 rows need .* found 65,536; run it on the CPU$"):
         load_target(TARGET, device="cuda")

@@ -1,4 +1,5 @@
-"""The bench of the recurrence builds what a step launches, and sees cuts that differ."""
+"""The benchmark of the recurrence launches what a step launches, and notices divisions of the states with other
+results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One set of bits: plain decoding, chains and trees of any shape and size leave the same logits, keys, values, states.
+"""The same bits: plain decoding, chains and trees of any shape and size leave the same logits, keys, values and states.
 
 Whole models, both types of activations. On a card over 1,000 positions of each model, with `full` 10,000; on the
 emulator over as many as there is time for, across the borders of tiles and passes.
@@ -82,7 +82,7 @@ def check_trees(
 def test_trees_leave_the_bits_of_single_steps(
     device_name: str, rng: np.random.Generator, half: bool, begin: int, every: int
 ) -> None:
-    """The second walk of trees takes several passes each, the first crosses a tile's border."""
+    """Each tree of the second walk takes several passes; the first walk crosses the border of a tile."""
     one = pair(device_name, GOLDEN[0], half)
     session, vocab = one.sessions(CONTEXT)[0], one.target.config.vocab_size
     small = BUDGETS[:8] if device_name == "cuda" else BUDGETS[half * (every - 1) : 8 : every]

@@ -65,7 +65,7 @@ def test_draws_are_the_samplers(engine: Engine, rng: np.random.Generator) -> Non
 
 
 def test_settings_that_list_every_token_need_no_other_kernel(engine: Engine, rng: np.random.Generator) -> None:
-    """`all_listed` of the host is LISTED of draw.cuh: then the kernels that are left out would have done nothing."""
+    """`all_listed` on the host is LISTED of draw.cuh: the kernels that are then left out would have done nothing."""
     seen = set()
     for _ in range(30):
         vocab = int(rng.choice([50, 999, 3000]))

@@ -98,7 +98,7 @@ def test_a_drafter_of_scaled_positions(device_name: str, tmp_path: Path) -> None
 
 
 def test_an_mtp_head_of_scaled_positions(device_name: str, tmp_path: Path) -> None:
-    """A head takes the scaling of its file, which is its target's as a rule."""
+    """A head takes the scaling of its file, which usually equals its target's."""
     told = Scaled("yarn", 4.0, 24, 1.25, None).keys("qwen35")
     reader = gguf.GGUFReader(HEAD)
     head = write_copy(tmp_path / "head.gguf", reader, stored(reader), told)

@@ -1,6 +1,6 @@
 """Whole passes and steps of the CUDA backend against the CPU reference: emulated, and on a GPU where there is one.
 
-The tiny golden pair; f16 activations, so that what differs is rounding.
+The tiny golden pair; f16 activations, so that only rounding differs.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def test_a_turn_after_each_kind_of_stop_is_that_of_a_fresh_prompt(device_name: s
 
 
 def test_a_tree_that_grows_in_mid_turn_leaves_the_answer_as_it_is(device_name: str) -> None:
-    """Beyond one pass there is no room for it yet, and what the last step accepted is still to be committed."""
+    """There is no room yet for more than one pass, and what the last step accepted is still to be committed."""
     ours, _ = runners(device_name)
     expected, _ = answer(ours, prompt()[:7], mode="ar", max_tokens=14)
     ours.reset()

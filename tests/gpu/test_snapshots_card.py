@@ -37,12 +37,12 @@ TREE = [3, 4, 5], [-1, 0, 0]
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every piece is large enough to be page-locked."""
+    """Make every piece large enough to be page-locked."""
     monkeypatch.setattr(host_room, "LEAST_LOCKED", 1)
 
 
 def taken(session: CudaSession, ids: Sequence[int]) -> Snapshot:
-    """Copies in page-locked memory, as after a turn, where there is a card."""
+    """A snapshot as after a turn; where there is a card, its copies are in page-locked memory."""
     spans = [(begin, min(begin + PAGE, len(ids))) for begin in range(0, len(ids), PAGE)]
     pages = tuple(Rows(begin, end, session.rows(begin, end)) for begin, end in spans)
     found = Snapshot(np.asarray(ids, np.int32), pages, session.checkpoint())

@@ -68,7 +68,7 @@ HEADERS = "".join(f'#include "{name}"\n' for name in HEADER_FILES[1:])
 
 
 def asserted(at: Callable[[str, str], str]) -> str:
-    """Every structure's size, and where each field is by `at` of (structure, field)."""
+    """Static assertions on the size of every structure and the offset of each field; `at` gives an offset in C++."""
     lines = []
     for name, dtype in STRUCTS.items():
         lines.append(f"static_assert(sizeof({name}) == {dtype.itemsize});")
@@ -85,7 +85,7 @@ CUDA, GCC = "#define OFFSET(s, m) __INTADDR__(&((s*)0)->m)\n", "#define OFFSET(s
 
 
 def test_layouts_under_the_cuda_compiler() -> None:
-    """At compile time: as a kernel's own comparisons this takes the compiler for a card minutes."""
+    """Checked at compile time: as comparisons inside a kernel, it takes the compiler for a card minutes."""
     assert nvrtc.compile_cubin(CUDA + asserted(offset), "layout.cu", "sm_80", include=[resources.kernels_dir()])
     wrong = asserted(lambda name, field: f"{offset(name, field)} + 1")
     with pytest.raises(UnsupportedError, match="static assertion failed"):

@@ -58,7 +58,7 @@ def path_to(node: int) -> list[int]:
 
 
 def check_tree(session: Any) -> None:
-    """Every node of a tree is, bit for bit, what decoding its path one by one gives; so is what follows a commit."""
+    """Every node of a tree has the bits that decoding its path token by token gives; so has what follows a commit."""
     session.restore(None)
     session.prefill(IDS)
     logits = session.verify(TOKENS, PARENTS)
@@ -88,7 +88,7 @@ def test_a_toy_architecture_on_the_cpu(model: Any, file: Path) -> None:
 
 
 def test_a_toy_architecture_with_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference runs it, a tree's branches included; a card says that it does not."""
+    """The reference runs it, branches of trees included; a card refuses it."""
     pytest.importorskip("transformers")
     monkeypatch.setitem(registry.ARCHITECTURES, "toy", toy_architecture.ARCHITECTURE)
     model = toy_architecture.oracle(window=5)

@@ -297,7 +297,7 @@ def test_nothing_stands_below_a_stop_token(engine: Engine, rng: np.random.Genera
 
 
 def test_the_tree_with_copied_text_is_the_twins(engine: Engine, rng: np.random.Generator) -> None:
-    """Candidate for candidate, on random texts that repeat themselves, of which the device knows a beginning."""
+    """Candidate for candidate, on random texts that repeat themselves, of which the device knows the first part."""
     build = engine.kernel("tree.cu", "tree_build", DEFINES)
     copies = on_the_spine = 0
     for trial in range(60):
@@ -374,7 +374,8 @@ class Lagging:
 
 @pytest.mark.parametrize("learned", [False, True])
 def test_the_tree_by_value_is_the_twins(engine: Engine, rng: np.random.Generator, learned: bool) -> None:
-    """Nodes, order, values and masks of policy/best_first.py with the same weights; passes run the first of them."""
+    """Nodes, order, values and masks are those of policy/best_first.py for the same weights; passes run the first
+    ones."""
     build = engine.kernel("tree.cu", "tree_build")
     sizes = set()
     for _ in range(40):

@@ -33,7 +33,7 @@ MODELS = {"tiny-F16.gguf": "tiny-dflash", "q3-F16.gguf": "q3-dflash", "q35moe-F1
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every piece is large enough to be page-locked, and rings have 64 slots."""
+    """Make every piece large enough to be page-locked, and give rings 64 slots."""
     monkeypatch.setattr(host_room, "LEAST_LOCKED", 1)
     monkeypatch.setattr(caches, "SPARE", 40)
 
