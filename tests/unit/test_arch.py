@@ -35,7 +35,7 @@ NAMED = {
 
 
 class AskedWeights(Weights):
-    """Notes what is asked for."""
+    """Records which weights are asked for."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

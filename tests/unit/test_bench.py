@@ -90,7 +90,7 @@ FEW_WORDS = {"size": 1000, "end_of_text": 900, "im_start": 901, "im_end": 902, "
 
 @pytest.mark.parametrize("name", synthetic_models.MODELS)
 def test_a_made_up_pair_opens(tmp_path: Path, name: str) -> None:
-    """One with all of its words, which take most of the time."""
+    """One pair keeps its whole vocabulary, which takes most of the time."""
     model = synthetic_models.MODELS[name]
     draft = dataclasses.replace(
         model.draft, block_count=2, embedding_length=256, feed_forward_length=256, head_count=2,

@@ -95,7 +95,7 @@ def test_damage_is_named(
 
 @pytest.mark.parametrize("text", ['{"prompt": "a", "id": %s}', '{"question": "a", "answer": %s}'])
 def test_a_nested_list_is_no_name_and_no_answer(tmp_path: Path, text: str) -> None:
-    """Written out, one that could just be read would be too deep for Python."""
+    """A list that is just shallow enough for Python to read would be too deep to write out again."""
     [task] = read_prompts(write(tmp_path / "deep.jsonl", text % ("[" * 500 + "]" * 500)))
     assert task in (Task("plain 1", "a"), Task("GSM8K 1", "a"))
 

@@ -115,7 +115,7 @@ def test_a_node_and_a_committed_position_are_the_same_bytes(pair: CachePair, len
     ("share", "chosen"), [(2.01, "f32"), (1.01, "f16"), (0.99, "q8_0"), (0.5, "q8_0/q4_0"), (0.4, "q4_0")]
 )
 def test_auto_takes_the_first_that_holds_the_context(share: float, chosen: str) -> None:
-    """In half of what weights and states leave: so many shares of what 8,192 positions take as f16."""
+    """Half of the memory that weights and states leave is `share` times what 8,192 positions take as f16."""
     file = cast("GGUFFile", header("27b", TARGET_27B.tensors(), target_types(TARGET_27B, SIZE_27B)))
     reckoner = HostReckoner(CpuMachine(), file, TARGET_27B, None, 1 << 40)
     needed = 8192 * TARGET_27B.position_bytes(AUTO_PAIRS[0])

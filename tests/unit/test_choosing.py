@@ -55,8 +55,8 @@ class Stream:
 @pytest.mark.parametrize("length", [20, 4000])
 @pytest.mark.parametrize("took", [1.1, 1.5, 3.0, 8.0, 40.0])
 def test_what_a_drafter_that_never_pays_costs_is_bounded(took: float, length: int) -> None:
-    """Its steps give as many tokens as plain ones, in more time: at most the share of time for tries is lost, and what
-    its first answers may cost."""
+    """Its steps give as many tokens as plain ones but take longer: what is lost is at most the share of time for tries,
+    plus what its first answers may cost."""
     stream = Stream({"one": (lambda before: 1, took)})
     for _ in range(12_000 // length):
         stream.answer(length)
@@ -120,7 +120,7 @@ def test_time_of_a_plain_step_is_measured_where_drafts_pay() -> None:
 
 
 def test_drafts_are_asked_for_where_the_target_is_certain() -> None:
-    """They bring much there and nothing elsewhere, and a step without one tells which it is."""
+    """Drafts bring much there and nothing elsewhere, and a step without drafts shows which of the two it is."""
     sure = False
     stream = Stream({"one": (lambda before: 8 if sure else 1, 3.0)})
     stream.begin()
@@ -136,7 +136,7 @@ def test_drafts_are_asked_for_where_the_target_is_certain() -> None:
 
 
 def test_each_part_of_a_text_has_time_of_its_own_for_tries() -> None:
-    """The reserve of answers is not that of thinking, about which nothing is known."""
+    """Time that answers have left for tries is not available to thinking, about which nothing is known."""
     chooser = Chooser(["one"])
     never = {0: Expected(1.0, 2.0)}  # a plain step is lost by each
 
@@ -157,7 +157,7 @@ def test_each_part_of_a_text_has_time_of_its_own_for_tries() -> None:
 
 
 def test_what_is_not_known_of_the_newest_tokens_is_not_taken_from_older_ones() -> None:
-    """As when the user had set a mode for a while."""
+    """As after the user has set a mode for a while."""
     chooser, found = Chooser(["one"]), Drafts()
     chooser.begin()
     chooser.said([0.9] * LATELY)
@@ -169,8 +169,8 @@ def test_what_is_not_known_of_the_newest_tokens_is_not_taken_from_older_ones() -
 
 
 def test_a_drafter_that_is_not_known_says_nothing_of_the_answer() -> None:
-    """One drafter gave four tokens a step until now. That a new one gives less than is assumed of new ones does not
-    lower the expectations of this answer; if the other is known too, it does."""
+    """One drafter gave four tokens a step until now. If a new drafter gives fewer tokens than are assumed of new ones,
+    that does not lower the expectation of this answer; if a known one does, it does."""
     chooser, old = Chooser(["old", "new"]), Drafts()
     for _ in range(50):
         chooser.begin()

@@ -73,7 +73,7 @@ def test_limits_name_what_it_follows() -> None:
 
 
 def test_several_are_found_from_the_folder_that_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of kinds stay; each file gets its whole path, also after a name, and where a plus stands in its own."""
+    """Names of kinds stay; each file gets its whole path, also after a kind, and where its own name contains a plus."""
     for name in ("a.gguf", "b+c.gguf"):
         (tmp_path / name).touch()
     file, elsewhere = tmp_path / "config.toml", tmp_path / "elsewhere"

@@ -61,7 +61,7 @@ def test_too_little_shared_memory_is_refused() -> None:
 
 
 def test_steps_of_packed_caches_wait_as_little_as_room_allows() -> None:
-    """Of a 27B on an H200: stages, and tiles of halves."""
+    """The expected (stages, half_tiles) of a 27B on an H200."""
     limit, processors = CARDS[0]
     kv = CachePair.parse("q8_0")
     order = SplitOrder.of(TARGETS[0], 32_768, processors, limit, trees=True, kv=kv)

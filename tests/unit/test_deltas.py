@@ -30,7 +30,7 @@ def turn(
 
 
 def against_earlier(record: TurnRecord, earlier: list[TurnRecord]) -> str:
-    """The turn as a measurement, if it can be one, and those of the earlier turns."""
+    """The comparison of a turn with the earlier ones; empty if the turn cannot be measured."""
     mine = measured(record)
     return deltas.against_earlier(mine, filter(None, map(measured, reversed(earlier)))) if mine else ""
 

@@ -219,7 +219,7 @@ def said(backend: ToyBackend, tokens: int) -> list[int]:
 
 
 def auto(backend: ToyBackend, turns: int, prompt: Sequence[int], **knobs: Value) -> StepTotals:
-    """Steps of answers that `auto` decides, which learns from each; their law must be the target's."""
+    """Steps of answers under `auto`, which learns from each of them; their distribution must be the target's."""
     policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(FLAT), pausing=False)
     totals, asked = StepTotals(), TREE.replace(mode="auto", budget=22, policy="auto", **knobs)
     value, bound, accepted = statistic(

@@ -1,7 +1,6 @@
 """docs/architecture.md and CONTRIBUTING.md name what exists: files, folders, symbols, tests and make targets.
 
-Checked is what stands in backticks, and paths and `make` lines in fenced blocks. NAME stands for any name, as in
-`arch/NAME.py`.
+Checked are code spans, and paths and `make` lines in fenced blocks. NAME stands for any name, as in `arch/NAME.py`.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def targets() -> frozenset[str]:
 
 @functools.cache
 def defined(path: Path) -> frozenset[str]:
-    """Every name that a file defines, `Class.member` among them, and the names of its fields and defines alone."""
+    """Every name that a file defines: also as `Class.member`, and fields and defines by their own names."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         names = set(re.findall(r"\w+", re.sub(r"//.*", "", text)))
@@ -119,7 +118,7 @@ def _names(node: ast.AST, inside: str = "") -> set[str]:
 
 @functools.cache
 def everything() -> dict[str, set[str]]:
-    """By module, dotted from its package's inside on, what it defines; "" holds the names of all, kernels' too."""
+    """What each module defines, by the module's dotted name; "" holds the names of all modules and of all kernels."""
     found: dict[str, set[str]] = defaultdict(set)
     for place in SOURCES:
         for path in (ROOT / place).rglob("*.py"):
@@ -132,7 +131,7 @@ def everything() -> dict[str, set[str]]:
 
 
 def symbol_exists(word: str) -> bool:
-    """A name, `Class.member`, a module, or `module.name`, the package's own name left out where readers can add it."""
+    """Whether `word` is a name, `Class.member`, a module, or `module.name`; the package's name may be left out."""
     known = everything()
     if word in known[""] or word in libraries():
         return True
@@ -172,7 +171,8 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def test_the_picture_is_the_import_graph() -> None:
-    """Every room imports from lower lines of its program's half, late imports and those for types included."""
+    """Every room (a module or folder at the top of a package) imports only from lower lines of its half of the picture,
+    late imports and imports for types included."""
     _, picture = FENCE.findall(DOCUMENTS[0].read_text(encoding="utf-8"))[0]
     for half in re.split(r"^-+\n", picture, flags=re.MULTILINE):
         root, *lines = half.strip().splitlines()

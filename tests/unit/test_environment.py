@@ -25,7 +25,7 @@ def test_what_is_left_of_an_environment() -> None:
 
 
 def test_tests_run_in_it() -> None:
-    """So do the programs that they start. What the first file of the tests sets itself is for all as well."""
+    """So do the programs that tests start. What tests/conftest.py sets by itself applies to all of them as well."""
     code = "import os; print(*sorted(os.environ), os.environ['no_proxy'])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert told[-1] == HERE
@@ -36,7 +36,7 @@ def test_tests_run_in_it() -> None:
 
 
 def test_sets_are_gone_through_in_one_order(request: pytest.FixtureRequest) -> None:
-    """In programs, and in the workers that run all tests but where one is run by itself."""
+    """In programs that tests start, and in workers, if there are any."""
     told = {subprocess.check_output([sys.executable, "-c", "print(hash('x'))"]) for _ in range(2)}
     assert (len(told) == 1) is not seeds.fresh(request.config)
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -32,8 +32,8 @@ def footprint(model: Model) -> Footprint:
 
 
 def most_tokens(shape: Shape, chance: float) -> int:
-    """The nodes of the chain that brings the most tokens per millisecond, each accepted with this chance after the
-    one before; 0 where plain decoding brings more."""
+    """How many nodes the chain has that brings the most tokens per millisecond, if each node is accepted with this
+    chance once the one before it is; 0 where plain decoding brings more."""
     curve, rates = shape.curve(), [1 / shape.plain]
     brought = 1.0
     for nodes in range(1, 16):

@@ -63,7 +63,7 @@ FILES = {
 
 
 def test_one_line(tmp_path: Path) -> None:
-    """Each reader in turn, in one program: the one that ends it is the one after the last that has its line."""
+    """One program runs all readers in turn. A reader that ends it is the one after the last that printed its line."""
     copies = []
     for reader, file in FILES.items():
         copies.append(copy := tmp_path / reader / Path(file).name)

@@ -253,7 +253,7 @@ def test_nothing_helps_where_the_weights_are_too_large(capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("memory", [1, 100 << 10, 50 << 20, 24 * GIB])
 def test_no_card_has_more_than_it_has(memory: int) -> None:
-    """One that is smaller than what its driver takes, too."""
+    """Not even a card that is smaller than what its driver takes."""
     made = plan_pair(TARGET, None, memory=memory)
     assert made.available == memory
     assert made.fits == (memory == 24 * GIB)
@@ -336,7 +336,7 @@ def test_the_context_is_the_models_own_at_most(capsys: pytest.CaptureFixture[str
 
 
 def test_a_plan_reads_lists_of_words_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are most of the time of opening a file; a drafter's too is opened once it is known what it is."""
+    """They take most of the time of opening a file. A drafter's list, too, is read only once."""
     read, whole = Counter[str](), gguf_file._Cursor.strings
 
     def counted(self: Any, count: int) -> list[str]:
@@ -350,7 +350,7 @@ def test_a_plan_reads_lists_of_words_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_plan_asks_for_few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The longest context of seven types: bytes grow nearly evenly, so they are looked for where that says."""
+    """The longest context of seven types: bytes grow almost linearly, so the search starts on that line."""
     asked, whole = Counter[int](), Footprint.sequence
 
     def counted(self: Footprint, context: int, **options: Any) -> Any:
@@ -378,7 +378,7 @@ def test_a_guess_changes_nothing(most: int) -> None:
 
 
 def test_a_plan_reads_no_weight_and_no_compiler(tmp_path: Path) -> None:
-    """Nothing is imported that takes time and is not needed: torch's compiler, a second, and all that answers."""
+    """Nothing slow is imported that is not needed: torch's compiler, a second, and all that only answers need."""
     program = (
         "import sys; from dflash_tui.cli.command_line import main; code = main(sys.argv[1:]);"
         "heavy = 'torch._dynamo', 'sympy', 'jinja2', 'tokenizers', 'textual', 'dflash_core.engine', 'dflash_core.lab';"

@@ -128,13 +128,13 @@ def test_what_is_predicted_is_what_is_allocated(case: Case, way: Way) -> None:
 
 
 def check_text(session: CudaSession) -> None:
-    """There is room for it where trees copy from it: with a drafter on the card that scores none by the token above."""
+    """It has memory where trees copy from it: with a drafter on the card that does not score by the token above."""
     kinds = session.capabilities
     assert (session.memory.text is not None) == (kinds is not None and "by_parent" not in kinds.knobs)
 
 
 def test_fewer_rows_of_a_prompt_take_less() -> None:
-    """What a load may give up; an attention window takes more memory, unless it is as large as the context."""
+    """A load may reduce them. An attention window takes more memory, unless it is as large as the context."""
     pair = large()
     footprint = Footprint(pair.target, pair.target_config, CARDS["sm_90a"])
     taken = [footprint.sequence(32_768, drafted=False, rows=rows).scratch for rows in ROWS]

@@ -45,7 +45,7 @@ INNER = ZLAB["dflash_config"]
 
 
 def like(config: DraftConfig, reference: DraftConfig) -> DraftConfig:
-    """`config` with what only a z-lab folder says, and the names, as in `reference`."""
+    """`config` with the names, and the fields that only a z-lab folder has, taken from `reference`."""
     return dataclasses.replace(
         config, name=reference.name, flavour=reference.flavour, target_block_count=reference.target_block_count
     )
@@ -315,7 +315,7 @@ def test_layers_that_slide_need_a_window(tmp_path: Path, flavour: int) -> None:
 
 
 def test_causal_key_of_gguf_flavours(tmp_path: Path) -> None:
-    """False is what every converter writes and says nothing about sliding layers; true is meant."""
+    """Every converter writes false, so it says nothing about sliding layers; true is intended."""
     keys = draft_keys(1)
     assert open_drafter(write_draft(tmp_path / "a.gguf", 1, keys))[0].causal == (True, False)
     keys["dflash-draft.attention.causal"] = True

@@ -99,7 +99,7 @@ def test_text_is_no_loop(count: int) -> None:
 
 class Looping(CountingBackend):
     """Its target thinks 0..11 over and over, and answers 40, 41, ... after the end of thinking; drafts are right for
-    `right` tokens. With `answers` it does so without end."""
+    `right` tokens. With `answers` the answer never ends either."""
 
     def __init__(self, right: int = 0, block: int = 8, answers: bool = False) -> None:
         super().__init__(right, block)

@@ -79,7 +79,7 @@ def test_a_cut_connection_is_gone_on_with(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_what_is_here_outlives_the_program(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library discards the data of a broken download, so a second start began from zero."""
+    """Regression: the library discards the data of a broken download, so a second start began from zero."""
     hub.times = 1
     monkeypatch.setattr(fetching, "TRIES", 1)
     with pytest.raises(HubError) as refused:
@@ -138,7 +138,7 @@ def test_a_silent_hub_is_left_at_once(hub: Hub, tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_fault_of_the_program_is_no_broken_connection(hub: Hub, tmp_path: Path) -> None:
-    """It was requested ten times, and the user was told that the connection is bad."""
+    """Regression: the file was requested ten times, and the user was told that the connection is bad."""
     [one] = wanted(pair("good"), hub.endpoint)
 
     def faulty(file: str, here: int, size: int, more: str) -> None:
@@ -242,7 +242,7 @@ def test_a_server_that_knows_no_ranges(hub: Hub, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("repo", ["liar", "portal"])
 def test_a_wrong_checksum_is_thrown_away(hub: Hub, tmp_path: Path, repo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`portal`: a page of the network in place of the file."""
+    """`portal`: a login page of the network in place of the file."""
     monkeypatch.setattr(fetching, "TRIES", 2)
     with pytest.raises(HubError) as refused:
         fetched(hub, repo, tmp_path)

@@ -61,7 +61,7 @@ def small(path: Path, architecture: str, **keys: object) -> Path:
 
 
 def found(folder: Path, **options: object) -> tuple[dict[str, Found], list[PassedOver]]:
-    """Of one folder: models by name, as they are at last, and the others."""
+    """What one folder holds: models by name, in their final state, and the files that were passed over."""
     seen = list(look([Place("there", folder, **options)], Shelf()))  # type: ignore[arg-type]
     models = {one.name: one for one in seen if isinstance(one, Found)}
     return models, [one for one in seen if isinstance(one, PassedOver)]

@@ -40,7 +40,7 @@ def imported(source: str, package: str) -> Iterator[str]:
 
 
 def rooms(root: Path) -> dict[str, dict[str, set[str]]]:
-    """What each room uses: by room, other rooms and the files that import from them."""
+    """By room (a module or folder at the top of a package): the rooms that it uses, and the files that import them."""
     names = {path.stem for path in root.glob("*.py")} | {path.name for path in root.iterdir() if path.is_dir()}
     graph: dict[str, dict[str, set[str]]] = {}
     for path in sorted(root.rglob("*.py")):
@@ -55,7 +55,7 @@ def rooms(root: Path) -> dict[str, dict[str, set[str]]]:
 
 
 def circles(graph: dict[str, dict[str, set[str]]]) -> set[frozenset[str]]:
-    """Rooms of which each reaches every other, two or more at a time."""
+    """Sets of two or more rooms that all import each other, directly or through others."""
     reach = {room: set(uses) for room, uses in graph.items()}
     for middle in graph:
         for uses in reach.values():

@@ -83,7 +83,7 @@ def test_during_imports(moment: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(command[:2]) for command in COMMANDS])
 def test_at_random_moments(command: tuple[str, ...]) -> None:
-    """A command that ends before the signal has completed."""
+    """A command may also complete before the signal arrives."""
     delay = random.Random(" ".join(command)).uniform(0, 3)
     process = begin(BEGUN, *command)
     assert process.stderr is not None

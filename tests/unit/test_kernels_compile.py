@@ -31,9 +31,9 @@ from support.kernel_variants import variants
 ARCHITECTURES = ("sm_75", *nvrtc.ARCHITECTURES)
 # No source tells these from sm_80, and sm_120 has as little shared memory.
 LIKE_OTHERS = ("sm_86", "sm_89")
-# For THOROUGH, those of the quick variants that differ in which macros are defined apart from tensor types, and each
-# tensor type once; for others, one per file. The files of cards between the oldest and the newest are divided between
-# two of them. With `full` all.
+# For THOROUGH: the quick variants that differ in which macros are defined (tensor types aside), and each tensor type
+# once. For the other architectures: one variant per file; those in DEALT divide the files between them. With `full`:
+# all variants.
 THOROUGH, DEALT = "sm_90a", ("sm_80", "sm_120")
 # Seconds each, and nothing in them is of one architecture that `tree.cu` does not have too: with `full` for the others.
 SLOW = ("draw.cu", "sample.cu")
@@ -83,7 +83,7 @@ def reports(arch: str, *, quick: bool = False, files: Collection[str] = ()) -> I
 
 
 def differing(wanted: Sequence[Variant]) -> list[Variant]:
-    """A variant for each set of definitions that a file has but for tensor types, and for each of its tensor types."""
+    """A variant for each set of macros that a file has apart from tensor types, and for each of its tensor types."""
     found, seen = [], set[tuple[str, object]]()
     for one in {(one.file, frozenset(dict(one.defines))): one for one in wanted}.values():
         defined = dict(one.defines).keys()
@@ -96,13 +96,13 @@ def differing(wanted: Sequence[Variant]) -> list[Variant]:
 
 
 def files_of(files: Collection[str], arch: str) -> list[str]:
-    """Those of an architecture that is not the thorough one."""
+    """The files to compile for an architecture other than THOROUGH."""
     names = sorted(set(files) - set(SLOW))
     return names[DEALT.index(arch) :: len(DEALT)] if arch in DEALT else names
 
 
 def cases() -> Iterator[ParameterSet]:
-    """Few widths of every kernel for architectures that differ; all widths and architectures are long."""
+    """A few widths of every kernel for architectures that differ; all widths and architectures take long (`full`)."""
     for arch in ARCHITECTURES:
         yield pytest.param(arch, True, id=f"{arch}-quick", marks=[pytest.mark.full] if arch in LIKE_OTHERS else [])
         yield pytest.param(arch, False, id=f"{arch}-all", marks=pytest.mark.full)
@@ -132,7 +132,7 @@ def test_every_variant_compiles_without_spills(arch: str, quick: bool) -> None:
                                   for arch in ARCHITECTURES])  # fmt: skip
 @pytest.mark.parametrize(("experts", "used", "whole"), [(512, 10, 1), (MOST_EXPERTS, MOST_USED, 1)])
 def test_no_number_of_experts_spills(arch: str, experts: int, used: int, whole: int) -> None:
-    """Beyond those of the models that the variants are of."""
+    """Also for numbers beyond those of the models that the variants come from."""
     defines = {"WIDTH": 4096, "EXPERTS": experts, "USED": used, "ALL": whole, "SHARED": 1}
     assert all(use.spilled == 0 for use in report(arch, Variant.of("router.cu", defines)).values())
 

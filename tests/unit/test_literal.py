@@ -1,6 +1,6 @@
 """No text of a file, a model or a user is read as markup, and all output to a terminal goes through one place.
 
-Read from the source, so that it stays so: a widget or a stream that is used in another way is a fault here.
+Checked in the source, so that it stays true: a widget or a stream that is used in another way fails here.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SOURCE = Path(dflash_tui.__file__).parent
 DOOR = "widgets/literal.py"
 # Of Textual's widgets, those that read no markup in what we give them.
 AS_IT_IS = {"Footer", "Input", "Markdown", "TextArea"}
-# Labels of a fence's lines, which Textual highlights and hands over as Content; the tour draws the cells of the screen
-# below it, which are drawn by these rules.
+# Labels of the lines of a code block, which Textual highlights and hands over as Content; and the tour, which draws
+# cells of the screen below it that already follow these rules.
 EXCEPTIONS = {("widgets/roomy.py", "Label"), ("screens/tour.py", "render")}
 # Their text is markup to Textual, whatever widget they belong to.
 MARKUP = {"border_title", "border_subtitle", "tooltip", "from_markup"}

@@ -31,7 +31,7 @@ class FakeLibrary:
         }
 
     def fail(self, *_: Any) -> None:
-        """What any of its functions can be made to do."""
+        """Replaces any of its functions to make it fail."""
         raise self.NVMLError("Unknown Error")
 
     def nvmlInit(self) -> None:  # noqa: N802
@@ -141,7 +141,7 @@ def test_a_card_s_breakdown_opens_it_once(library: FakeLibrary) -> None:
 
 
 def test_who_asks_it(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`doctor`, a benchmark and the list of models; each closes it, and says its own where there is nothing to ask."""
+    """`doctor`, a benchmark and the list of models; each closes it, and has its own message for no library."""
     from dflash_tui.cli import probe
     from dflash_tui.hub import room
 

@@ -39,7 +39,7 @@ def test_a_card_with_little_shared_memory_reads_every_weight_once(processors: in
 
 @pytest.mark.parametrize("processors", SMALL.values(), ids=SMALL)
 def test_partials_of_a_launch_stay_small(processors: int) -> None:
-    """The L2 of a 3090 has 6 MB. A head's one part is its result."""
+    """The L2 of a 3090 has 6 MB. A head has one part, which is its result."""
     for deal in planned(Card(processors, 99 * KIB)):
         size = deal.split_k * deal.stride * 24 * 4
         assert size < MOST_PARTIALS or deal.split_k == 1

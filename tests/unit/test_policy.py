@@ -87,7 +87,7 @@ def test_a_policy_is_asked_before_each_step_and_told_after() -> None:
 
 @pytest.mark.parametrize("right", [7, 30])
 def test_a_policy_is_told_how_certain_the_target_was(right: int) -> None:
-    """Of the tokens that a step said last, whoever drafted them; not where it does not ask."""
+    """It gets the target's probabilities of the last tokens of a step, whoever drafted them, if it asks for them."""
     policy, backend = Turns(), CountingBackend(right=right)
     decoder = Decoder(backend, Knobs(), frozenset(), 1000, policy)
     decoder.first(backend.prefill([1]))
@@ -126,7 +126,7 @@ def test_neither_the_policy_nor_what_a_drafter_can_do_brings_torch() -> None:
 
 
 def test_a_cap_of_any_budget_can_be_asked_for() -> None:
-    """Also of the table's own, which says nothing under auto."""
+    """Also a cap equal to the default budget, which by itself says nothing under auto."""
     default = SPEC["budget"].default
     assert most_nodes(Knobs()) == MOST_NODES
     assert most_nodes(Knobs().replace(budget=9, policy="auto")) == 9

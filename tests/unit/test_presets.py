@@ -160,7 +160,7 @@ def test_limits_refuse_what_the_pair_can_never_do() -> None:
 
 
 def test_a_most_that_auto_may_take_is_kept(tmp_path: Path) -> None:
-    """A budget alone means a fixed tree, so the policy is written where it is auto all the same."""
+    """A budget alone means a fixed tree, so where the policy is auto despite a budget, it is written too."""
     capped = Knobs().replace(budget=40, policy="auto")
     Presets(tmp_path / "presets").save("capped", capped)
     assert Presets(tmp_path / "presets")["capped"].knobs == capped

@@ -63,7 +63,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> ChatTemplate:
 
 @pytest.mark.parametrize("source", RUNAWAYS)
 def test_the_app_stays_awake_and_says_it_in_a_line(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the thread that the app gives to a turn; this one is the app's."""
+    """The template renders on the thread that the app gives to a turn; this thread stands for the app's."""
     monkeypatch.setattr(render_process, "SECONDS", 0.5)
 
     def open_turn(_: OnPrefill) -> TurnLike:
@@ -117,7 +117,7 @@ def test_a_worker_that_somebody_ended_is_replaced() -> None:
 
 
 def when_asked(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
-    """Do it as soon as a worker has been asked and its answer is waited for."""
+    """Call `then` as soon as a worker has been asked and its answer is awaited."""
     receive = render_process._Worker._receive
 
     def received(worker: render_process._Worker, deadline: float) -> dict[str, str]:

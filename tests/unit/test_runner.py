@@ -164,7 +164,7 @@ def test_cancel_in_the_middle_of_the_prompt() -> None:
 
 
 def test_cancel_within_one_pass_over_the_prompt() -> None:
-    """A backend that reads thousands of tokens at once is asked in between, and commits nothing."""
+    """A backend that reads thousands of tokens in one pass looks for a cancellation in it, and commits nothing."""
 
     class LongPasses(CountingBackend):
         def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> np.ndarray:
@@ -283,7 +283,7 @@ def test_steps_under_way_belong_to_the_answer_however_many_of_them_are_taken(tak
 
 
 def test_steps_that_cannot_be_ended_leave_nothing_behind() -> None:
-    """Also where the answer is given up: its tokens are on the device, and nobody knows which."""
+    """Also where the answer is given up: some of its tokens are on the device, and the host does not know which."""
     backend = CountingBackend()
     run = AheadRunner(backend, frozenset({STOP}), 1000, VOCAB)
     run.fails = True

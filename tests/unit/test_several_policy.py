@@ -48,7 +48,7 @@ def brings(kind: str, easy: bool) -> tuple[int, float]:
 
 
 def run(chooser: SeveralPolicy, answers: Sequence[bool], length: int = 10) -> list[tuple[bool, int, str]]:
-    """Answers of easy or of hard text: (easy, step, drafter)."""
+    """Run answers of easy and of hard text; returns (easy, step, drafter) for each step."""
     taken, knobs, fresh = [], Knobs(), itertools.count(1000, 50)  # nothing can be copied
     for easy in answers:
         chooser.begin([1, 2, 3], frozenset())

@@ -28,7 +28,7 @@ LONG = tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3))  # four tokens a s
 
 
 def check(words: str, shown: str, beside: str) -> None:
-    """The percentage in `words` is of these two texts: within half of its own last digit, and on their side."""
+    """The percentage in `words` is of these two texts: within half of its own last digit, and with the right sign."""
     sign, value = SHARE.search(words).groups()  # type: ignore[union-attr]
     share = (float(shown) / float(beside) - 1) * 100
     half = 0.5 * 10.0 ** -len(value.partition(".")[2])

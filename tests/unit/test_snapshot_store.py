@@ -30,7 +30,7 @@ class Point:
 
 
 def put(store: SnapshotStore, tokens: Sequence[int], space: str = "a") -> bool:
-    """Rows that say of each position which token stands there."""
+    """Store rows that hold, for each position, its token."""
 
     def rows(begin: int, end: int) -> tuple[Tensor, ...]:
         return (torch.tensor(tokens[begin:end], dtype=torch.uint8)[:, None].expand(-1, ROW).contiguous(),)

@@ -19,7 +19,7 @@ MATCHES = (1, 2, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5)
 
 
 def scanned(text: Sequence[int], tail: Sequence[int]) -> Successor | None:
-    """The rule in words, by scanning: the latest place of the longest of the last three, two, one tokens."""
+    """The rule as a plain scan: the latest place of the last three tokens, else of the last two, else of one."""
     for run in (3, 2, 1):
         if len(tail) < run:
             continue

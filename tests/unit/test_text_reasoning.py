@@ -32,7 +32,7 @@ KEEPS_IF_ASKED = (
 
 @cache
 def template_of(source: str | None) -> ChatTemplate:
-    """One of each, as an unknown template has a process of its own."""
+    """Each template is made once, as an unknown template has a process of its own."""
     return ChatTemplate(source)
 
 
@@ -162,7 +162,7 @@ def test_levels_and_knobs_say_the_same() -> None:
 
 
 def test_the_next_prompt_begins_as_this_one() -> None:
-    """With a history that keeps its reasoning all but the opening of the answer stays."""
+    """If the history keeps its reasoning, all of the prompt but the opening of the answer stays."""
     talk = conversation(PUBLISHED)
     talk.set_messages([Message("user", "1?"), Message("assistant", "One.", "a digit")])
     turn = talk.ask("2?", Knobs(thinking=True, reasoning_effort="low"))

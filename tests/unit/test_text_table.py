@@ -13,7 +13,7 @@ TOKENS = st.lists(st.integers(0, 5), max_size=60)
 
 
 def test_what_is_found_is_what_an_exact_table_finds() -> None:
-    """Slots that runs share are rare in short texts: nothing differs then."""
+    """In short texts runs rarely share a slot; where none do, nothing differs."""
     rng = np.random.default_rng(5)
     same = 0
     for vocab in (3, 40, 250_000):

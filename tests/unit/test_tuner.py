@@ -39,7 +39,7 @@ class Event:
         self.at = self.device.now
 
     def wait(self) -> None:
-        """It has passed."""
+        """Nothing to wait for."""
 
     def ms_since(self, earlier: Event) -> float:
         return self.at - earlier.at

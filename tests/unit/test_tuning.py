@@ -25,7 +25,7 @@ HERE = Identity("A card", 132, "580.1", "abc")
 
 
 class Clock:
-    """Time that goes on by what was measured."""
+    """A clock that advances by each measured time."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -66,7 +66,7 @@ def test_mutants_are_refused_or_shown(tmp_path: Path) -> None:
 
 
 def test_mutated_reports_are_refused_or_shown() -> None:
-    """As they come in beside messages, without the record of the turn."""
+    """Reports as they are stored with messages, without the record of the turn."""
     seen = {"not one": 0, "refused": 0, "shown": 0}
     report = turn_of(STEPS, thinking_steps=2).report
     assert report is not None

@@ -54,7 +54,7 @@ def test_what_is_free_under_a_limit(free: int, limit: int, room: int) -> None:
 
 
 def test_others_do_not_count_towards_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are on the card, so they take what is free of it, and nothing of this program's."""
+    """Other programs take memory that is free on the card, but nothing of this program's limit."""
     monkeypatch.setattr(CudaMachine, "other_processes", lambda self: 50 * GIB)
     assert opened(29 * GIB, vram_limit=24 * GIB).machine.room() == 23 * GIB
     monkeypatch.setattr(CudaMachine, "other_processes", lambda self: 69 * GIB)
@@ -75,7 +75,7 @@ def test_a_limit_without_a_card_is_said() -> None:
 
 
 def test_the_allocator_keeps_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the driver holds comes off; before it has taken its share, that is predicted."""
+    """The driver's share is subtracted; before the driver has taken it, it is predicted."""
     fractions: list[float] = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", fractions.append)
     opened(80 * GIB, vram_limit=24 * GIB).machine.hold_limit()
