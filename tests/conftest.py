@@ -182,8 +182,8 @@ def _sendable(data: object) -> object:
 
 @pytest.fixture(scope="session")
 def fresh_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Makes one, numbered as pytest's own are. Those look through the folders of all earlier tests for a free number,
-    for milliseconds behind a thousand tests."""
+    """Makes a folder, numbered as pytest's own are. pytest looks through the folders of all earlier tests for a free
+    number, which takes milliseconds after a thousand tests."""
     made = Counter[str]()
 
     def make(name: str) -> Path:

@@ -1,7 +1,7 @@
 """The long run: `python -m abuse --minutes 30`, or one part alone: `python -m abuse monkey --seconds 60 --seed 7`.
 
-Each part has a process of its own, so that its memory and descriptors are its own, and its end is seen too. The last
-lines are a table; the exit code is 1 where anything is beyond the bars.
+Each part has a process of its own, so that its memory and descriptors are counted separately, and a crash is noticed.
+The last lines are a table; the exit code is 1 if anything exceeds the limits.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dflash_tui.settings.keys import ACTIONS
 
 
 class Action(NamedTuple):
-    """`kind` says what `data` is; `apply` of the monkey has the table."""
+    """`kind` says what `data` is; `Hand.do` of the monkey has the table."""
 
     kind: str
     data: str = ""

@@ -42,7 +42,7 @@ def at_rest(app: DFlashApp) -> bool:
 
 
 def disagreements(app: DFlashApp) -> Iterator[str]:
-    """A line for each pair that does not agree; asked again later, it may have been under way."""
+    """A line for each pair that does not agree. Something may still be under way, so callers ask again later."""
     chat, current = app.chat, app.chat.conversation.current
     if journal_of(app).draft != encodable(chat.prompt.text):
         yield "the journal has another draft than the prompt"
@@ -113,7 +113,7 @@ class Words:
         self.homes: dict[str, str] = {}  # the conversation that a sent word is in
 
     def typed(self, text: str) -> None:
-        """Text went to the prompt."""
+        """Add the words of text that went to the prompt."""
         self.drafted.update(WORD.findall(text))
 
     def forget(self, app: DFlashApp, before: set[str]) -> None:

@@ -47,8 +47,8 @@ TABLES = ("conversation", "message", "turn", "migration")
 class Door:
     """`lay` writes a damaged file into an empty folder; `enter` is what the program then does there.
 
-    `enter` may raise DFlashError and nothing else. `share`: how many mutants of some 350; a model costs a
-    thousand headers.
+    `enter` may raise DFlashError and nothing else. `share`: how many of some 350 mutants it gets; loading a model costs
+    as much as a thousand headers.
     """
 
     name: str

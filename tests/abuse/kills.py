@@ -89,7 +89,7 @@ def _command(mark: str, real: bool) -> list[str]:
 
 
 def _use(terminal: Terminal, rng: random.Random, mark: str) -> str:
-    """Type, send and wait at random; the words that wait in the prompt at the end."""
+    """Type, send and wait at random; returns the words that are left in the prompt."""
     draft: list[str] = []
     for number in range(rng.randrange(1, 7)):
         match rng.choice(("type", "type", "paste", "send", "send", "retry", "new", "wait")):
@@ -115,7 +115,7 @@ def _use(terminal: Terminal, rng: random.Random, mark: str) -> str:
 
 
 def kept(folder: Path) -> tuple[set[str], str]:
-    """Every word that a start after this one has, and what is wrong with the database."""
+    """Every word that the next start will have, and what is wrong with the database."""
     current = CurrentConversation(folder)
     texts = list(current.rescue().texts)
     for entry in current.store.list():

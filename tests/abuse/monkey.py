@@ -107,7 +107,7 @@ class Life:
             running.join(TURN_S)
 
     def _lost_drafts(self, app: DFlashApp) -> list[str]:
-        """A start gives back what was in the prompt."""
+        """A start gives back what was in the prompt; these are the words that it does not."""
         gone = self.words.drafted - set(WORD.findall(app.chat.prompt.text))
         return [f"{word} was in the prompt and does not come back" for word in sorted(gone)]
 
@@ -150,7 +150,7 @@ class Life:
             await self._until(hand, lambda: [gone(word) for word in sorted(words.audit(app))], LostError)
 
     async def _until(self, hand: Hand, wrong: Callable[[], list[str]], error: type[FaultError] = FaultError) -> None:
-        """Let what is under way end; raises `error` where something stays wrong."""
+        """Wait until `wrong` finds nothing; raise `error` if something stays wrong."""
         end = time.monotonic() + PATIENCE_S
         pause = 0.001
         while found := wrong():
@@ -183,9 +183,9 @@ class Hand:
                 driver.process_message(event)
 
     async def settle(self) -> None:
-        """Until the app, its screen and the focus have done what they were sent, and what that has sent in turn.
+        """Wait until the app, its screens and the prompt have handled what they were sent, and what that sent in turn.
 
-        A look at those few is a tenth of Pilot's look at every widget; what takes longer is waited for where it counts.
+        This costs a tenth of Pilot's check of every widget; what takes longer is waited for where it matters.
         """
         app = self.app
         await asyncio.sleep(0)
@@ -206,7 +206,7 @@ class Hand:
             pause = min(pause + 0.0002, 0.01)
 
     async def do(self, action: Action) -> None:
-        """One action; `actions.py` says what its data is."""
+        """Do one action; `random_actions` makes its data."""
         app, (kind, data) = self.app, action
         match kind:
             case "type" | "bound" | "move" | "edit" | "letter" | "enter" | "escape":
@@ -258,7 +258,8 @@ class Hand:
 
 
 def under_way(app: DFlashApp) -> bool:
-    """A load or a turn; a message that waits for a model that did not load waits for ever."""
+    """Whether a load or a turn is under way. A message for a model that did not load waits for ever and does not
+    count."""
     return app.chat.loading_now or (app.chat.session is not None and not at_rest(app))
 
 

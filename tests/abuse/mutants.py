@@ -72,7 +72,7 @@ def kind_of(door: Door, error: Exception) -> str:
 def run(seed: int, folder: Path, *, mutants: int = 0, seconds: float = 0.0, only: str = "") -> Report:
     """Mutants of every door in turn until `mutants` are tried or `seconds` are over. The first of each kind is kept.
 
-    `folder/now` is what was tried last: where the process itself is gone, that was it.
+    `folder/now` is what was tried last: if the process itself dies, that file is the cause.
     """
     report, watermark, began = Report("mutants", seed), Watermark(), time.monotonic()
     doors = [door for door in DOORS if only in door.name]

@@ -47,7 +47,7 @@ class Report:
 
     @property
     def faults(self) -> list[str]:
-        """What is beyond the bars, a line each."""
+        """What exceeds the limits, a line each."""
         lines = [f"{one.kind} (seed {one.seed}) {one.detail} {one.kept}".strip() for one in self.findings]
         lines += [f"resident memory grew by {self.growth:.1f} %"] * (self.growth >= GROWTH)
         return lines + [f"{self.descriptors} descriptors gained"] * (self.descriptors > 0)

@@ -1,4 +1,4 @@
-"""A slice of the kill loop, and that lost text is seen."""
+"""A slice of the kill loop, and that lost text is noticed."""
 
 from __future__ import annotations
 

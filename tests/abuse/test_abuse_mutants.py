@@ -1,4 +1,4 @@
-"""A slice of the mutants at every door, and that a foreign exception is seen and kept."""
+"""A slice of the mutants at every door, and that any other exception is noticed and kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_slice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("door", [door for door in doors.DOORS if "model" not in door.name], ids=lambda door: door.name)
 def test_some_mutants_of_every_door_are_wrong(door: doors.Door, tmp_path: Path) -> None:
-    """A door that takes everything would test nothing; two say what is wrong with a file in other ways."""
+    """A door that takes everything would test nothing; three doors report in other ways what is wrong with a file."""
     refused = 0
     for seed in range(12):
         folder = tmp_path / str(seed)

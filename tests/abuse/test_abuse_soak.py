@@ -1,4 +1,4 @@
-"""A slice of the engine's soak, and that a wrong token is seen."""
+"""A slice of the engine's soak, and that a wrong token is noticed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The tiny golden pair on the CPU and on a device, the emulated one or a card: one session of each to compare.
 
-f16 activations unless asked otherwise, so that what differs is rounding.
+f16 activations unless asked otherwise, so that only rounding differs.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ def close(a: np.ndarray, b: np.ndarray, tolerance: float = TOLERANCE) -> None:
     """Assert a difference that rounding to halves explains: a root mean square of half the tolerance at most, and a
     largest difference of five times it.
 
-    The two bounds differ because a few rows of random tokens magnify what is rounded: where a layer's rows nearly
-    cancel, a norm divides by little. Of 1,400 random runs the reference with halves for its products had the same
-    rows (correlation .99), and the largest error was 3e-2, of a tail that falls with the fourth power, where its
-    root mean square never passed 5e-3.
+    The two bounds differ because a few rows of random tokens magnify rounding: where a layer's rows nearly cancel, a
+    norm divides by a small number. In 1,400 random runs, the reference with its products rounded to halves had its
+    large errors in the same rows (correlation .99). The largest error was 3e-2, from a tail that falls with the fourth
+    power, while the root mean square never exceeded 5e-3.
     """
     assert a.shape == b.shape
     errors = np.abs(a - b)

@@ -42,9 +42,10 @@ FLAGS = [
 ]
 # A kernel's library has only what its entries need: without the first every function of the headers too.
 KERNEL_FLAGS = ["-fwhole-program", "-Werror=invalid-pch"]
-# Most kernels run only a few times in all the tests, and compiling them with optimisation takes longer than that. So
-# they are compiled without it, and again with it once they have run for about as long as that takes, which is estimated
-# by the size of their code. The bits are the same. -O2 takes a third longer than -O1 and gains less than that.
+# Most kernels run only a few times in all the tests, for less time than compiling them with optimisation takes. So they
+# are first compiled without optimisation, and with it once they have run for about as long as that compilation takes,
+# estimated by the size of their code. The bits are the same. -O2 takes a third longer to compile than -O1, and gains
+# less than that.
 HURRIED, WELL = "-O0", "-O1"
 RUNTIME = "-O2"  # one for all kernels
 WORTH_COMPILING_WELL = 5e-6  # seconds a byte

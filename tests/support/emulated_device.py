@@ -37,7 +37,7 @@ class PlainRoom:
         return torch.empty(tuple(shape), dtype=dtype)
 
     def prepare(self, sizes: Sequence[int], most: int) -> None:
-        """Any memory does."""
+        """Nothing to prepare: any memory will do."""
 
     def pause(self) -> None:
         """See `prepare`."""
@@ -50,7 +50,7 @@ class PlainRoom:
 
 
 class EmulatedDevice:
-    """Implements `launch.Device`. Two processors keep grids small, yet more than one block shares a matrix."""
+    """Implements `launch.Device`. A few processors keep grids small, yet more than one block shares a matrix."""
 
     torch_device = torch.device("cpu")
 

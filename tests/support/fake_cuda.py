@@ -135,7 +135,7 @@ class FakeDriver:
 
 
 def fake_torch(cuda: str | None = "13.0") -> Any:
-    """A torch as far as opening a card goes; without `cuda` it is a CPU build."""
+    """The part of torch that opening a card uses; without `cuda` it is a CPU build."""
     stream = SimpleNamespace(cuda_stream=77)
     module = SimpleNamespace(init=lambda: None, set_device=lambda index: None, Stream=lambda: stream)
     name = "2.13.0" + ("" if cuda else "+cpu")

@@ -1,4 +1,4 @@
-"""Cases of a grid that run with `-m full` alone. They stay where they are: names and seeds of others go by places."""
+"""Cases of a grid that run with `-m full` only. They keep their places, on which names and seeds of others depend."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class DeviceArray:
 
 
 class Launcher:
-    """A kernel that runs to its end at once, so that an error names it."""
+    """A kernel that is waited for after each launch, so that an error names it."""
 
     def __init__(self, kernel: BoundKernel) -> None:
         self._kernel, self.sizes = kernel, kernel.sizes

@@ -24,9 +24,10 @@ from dflash_core.tree import Candidates, candidates
 class PlantedBackend:
     """A CPU session for the target alone, with drafts made from `answer`, the expected continuation of the prompt.
 
-    Each draft is right down to a random depth 0..block-1, often to the last. Down to it the right tokens have rank 0,
-    or all but one have, or many have lower ranks; wrong tokens take the other ranks. How peaked a row is varies, so
-    p_min has an effect too. With `by_parent` a random table adds to every score by the token above, as a selector does.
+    Each draft is right down to a random depth 0..block-1, often to the last. Down to that depth the right tokens have
+    rank 0, or all but one of them have it, or many have lower ranks; wrong tokens take the other ranks. How peaked a
+    row is varies, so p_min has an effect too. With `by_parent` a random table adds to every score by the token above,
+    as a selector does.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Chat templates that behave as the two public ones of Qwen3.8-27B do for messages without tools.
 
-published (August 2026): three levels of reasoning, the highest by itself; what a level adds comes before the user's
+published (August 2026): three levels of reasoning, the highest by default; what a level adds comes before the user's
 system prompt, in one system message. Other levels are refused. Reasoning is read from its own field alone, and stays in
-the history unless `preserve_thinking` is false; then only what follows the last question keeps it. packaged (in GGUF
-files of unsloth): the same, and `high` stands for `xhigh`. The sentences of a level are stand-ins.
+the history unless `preserve_thinking` is false; then only messages after the last question keep it. packaged (in GGUF
+files of unsloth): the same, and `high` stands for `xhigh`. The sentences that a level adds are stand-ins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Chat templates that behave as those of Qwen3's generations do for messages without tools.
 
-hybrid (April 2025): the model opens its think block itself; an empty one in the prompt asks for none. Reasoning after
-the last question stays, earlier reasoning goes. instruct and coder (July 2025): no thinking, whatever is asked.
-thinking (July 2025): the prompt opens the block, whatever is asked.
+hybrid (April 2025): the model opens its think block itself; an empty block in the prompt asks for no thinking.
+Reasoning after the last question stays, earlier reasoning is dropped. instruct and coder (July 2025): no thinking,
+whatever is asked. thinking (July 2025): the prompt opens the block, whatever is asked.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ def in_mixed_types(source: Path, seed: int) -> tuple[Path, Path, set[str]]:
 
 
 def in_type(rng: np.random.Generator, values: np.ndarray) -> tuple[np.ndarray, gguf.GGMLQuantizationType]:
-    """Values (..., columns) in a type drawn from those whose blocks fit; blocks that nothing writes here are random."""
+    """Values (..., columns) in a type drawn from those whose blocks fit; blocks of types without a writer here are
+    random."""
     columns = values.shape[-1]
     fitting = OF_256 if columns % 256 == 0 else OF_32 if columns % 32 == 0 else HALVES
     among = HALVES if rng.random() < 0.15 else OF_32 if fitting is OF_256 and rng.random() < 0.2 else fitting
@@ -75,7 +76,7 @@ def in_type(rng: np.random.Generator, values: np.ndarray) -> tuple[np.ndarray, g
 
 
 def with_head(source: Path, path: Path, name: str, seed: int) -> Path:
-    """The last layer of `source` as an MTP block, with random tensors of what such a block has beside a layer."""
+    """The last layer of `source` as an MTP block, with random tensors for what it has in addition to a layer."""
     rng, reader = np.random.default_rng(seed), gguf.GGUFReader(source)
     tensors = stored(reader)
     hidden = reader.fields[f"{name}.embedding_length"].contents()

@@ -51,8 +51,8 @@ class Draws:
         hidden: npt.NDArray[np.float32] | None = None,
         listed: bool = False,
     ) -> None:
-        """`hidden`: the logits that the last launch finds, if not those from which fronts and maxima were made.
-        `listed`: the launches of a step whose tokens are all listed."""
+        """`hidden`: the logits that the last launch reads, if not those from which fronts and maxima were made.
+        `listed`: run only the launches of a step whose tokens are all listed."""
         rows, stride = logits.shape
         vocab = stride - BEHIND
         parts = -(-vocab // DRAW_PART)

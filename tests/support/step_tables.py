@@ -17,7 +17,7 @@ BARS_ROWS = {"16": 1.12, "24": 1.32, "40": 1.75, "64": 2.5}
 
 
 def bars_table(found: Found) -> str:
-    """Each bar of the step benchmark, what was measured, and what llama.cpp does on the same files."""
+    """Each required figure of the step benchmark, what was measured, and what llama.cpp does on the same files."""
     case = {one["name"]: one for one in found["cases"]}
     ar = case["ar"]["wall"]["median"]
     deep = next(one for name, one in case.items() if name.startswith("ar at"))

@@ -1,7 +1,7 @@
 """Pilot's keys, clicks and pauses end when everything they started is handled and drawn, even on a busy machine.
 
-Pilot itself waits until the process uses little of the processor. A busy machine gives it little, whatever there is to
-do, and Pilot goes on before a key has come to its widget.
+Pilot itself waits until the process uses little processor time. On a busy machine a process gets little even when it
+has work to do, so Pilot goes on before a key has reached its widget.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ FRAME_S = 1 / 60
 
 
 async def all_handled(app: App[Any]) -> None:
-    """Until no message waits and the screen is drawn. What waits for a thread, the clock or the test is not waited for:
-    that is for `wait_until`."""
+    """Wait until no message is pending and the screen is drawn. Work that waits for a thread, the clock or the test is
+    not included: use `wait_until` for that."""
     for _ in range(MOST_FRAMES):
         await nothing_ready()
         if app._exception is not None or not awaits_a_frame(app):
@@ -29,7 +29,7 @@ async def all_handled(app: App[Any]) -> None:
 
 
 async def nothing_ready() -> None:
-    """Until no task of the loop can go on."""
+    """Wait until no task of the loop can go on."""
     ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
     quiet = 0
     for _ in range(MOST_TURNS):
@@ -53,7 +53,7 @@ def awaits_a_frame(app: App[Any]) -> bool:
 
 
 def have_pilot_wait(hangs_s: float) -> None:
-    """For all apps of this process. `hangs_s`: only what hangs takes so long."""
+    """Make Pilot wait in this way, for all apps of this process. `hangs_s`: what takes this long has hung."""
     wait_for_screen, wait_for_idle = Pilot._wait_for_screen, textual.app.wait_for_idle
 
     async def screen(self: Pilot[Any], timeout: float = hangs_s) -> bool:

@@ -30,8 +30,8 @@ SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 
 def share_parsed_styles() -> None:
-    """Hundreds of apps start in one process, all with the same styles: each is parsed once under the same variables,
-    and looked up by identity, as it is anyway, without a call of Python for each."""
+    """Hundreds of apps start in one process, all with the same styles. Each is parsed once for the same variables.
+    Rules are looked up by identity, as they are anyway, but without a Python call for each."""
     parsed: dict[tuple[object, ...], list[RuleSet]] = {}
     parse = Stylesheet._parse_rules
 
@@ -68,8 +68,8 @@ def worker_stays() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def only_the_tests_are_frozen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program loads a few models, this process hundreds: objects that each load froze would never be freed, and each
-    load would collect over everything that the tests have imported. `real_collector` is for tests of just that."""
+    """A program loads a few models, this process hundreds: objects frozen by each load would never be freed, and each
+    collection would go through everything that the tests have imported. Tests of the collector use `real_collector`."""
     if "real_collector" not in request.fixturenames:
         monkeypatch.setattr(collector, "calm", lambda: None)
         monkeypatch.setattr(collector, "release", gc.collect)
@@ -102,7 +102,7 @@ def keys_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_color(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal without color. Take it before the app is made; `settled(pilot, bare_text)` is then the screen."""
+    """A terminal without color. Request it before the app is made; `settled(pilot, bare_text)` is then the screen."""
     monkeypatch.setenv("NO_COLOR", "1")
 
 

@@ -79,7 +79,7 @@ class Measured:
 
 
 def timed(nodes: int) -> StepEvent:
-    """A step that took as long as its nodes say."""
+    """A step whose time follows from its number of nodes."""
     return step_of(tree_of(*((0, 0) for _ in range(nodes))), stages=StageTimes(verify=10 + nodes * 0.2))
 
 
@@ -353,7 +353,7 @@ async def get(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 
 class Running(NoHub):
-    """Stands in the middle."""
+    """A download that stays half done."""
 
     def work(self) -> None:
         self.files = [Wanted(self.pair.target, "m.gguf", 18 << 30)]

@@ -31,7 +31,7 @@ HANGS_S = 600.0  # only what hangs takes so long, on however slow and busy a mac
 async def wait_until(pilot: Pilot[int], predicate: Callable[[], bool]) -> None:
     """Let the app run until `predicate` holds; fail with the screen as text when it does not, or with the app's error.
 
-    Asleep in between: a pause of the pilot's sends a message to every widget."""
+    It sleeps between the checks, since Pilot's own pause sends a message to every widget."""
     end = time.monotonic() + HANGS_S
     while not predicate():
         if time.monotonic() > end:
@@ -72,7 +72,7 @@ async def leave(pilot: Pilot[int]) -> None:
 
 
 async def ask(pilot: Pilot[int], text: str) -> None:
-    """Type a message and send it, as a user does; all but its last character at once, for Pilot waits at each key."""
+    """Type a message and send it, as a user does. All but the last character comes at once, as Pilot waits per key."""
     app = chat(pilot)
     prompt = app.chat.prompt
     prompt.focus()
@@ -143,7 +143,7 @@ def contents(session: FakeSession) -> list[str]:
 
 
 async def says(pilot: Pilot[int], session: FakeSession, text: str, answer: str) -> None:
-    """One turn."""
+    """Run one turn that gives this answer."""
     session.answer = answer
     await ask(pilot, text)
     await idle(pilot)

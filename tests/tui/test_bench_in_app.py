@@ -77,7 +77,7 @@ async def test_esc_ends_bench_and_keeps_what_is_measured(make_app: MakeApp, monk
 
 @pytest.mark.parametrize("arm", ["_headless", "_in_app"])
 async def test_bench_is_stopped_in_either_arm(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, arm: str) -> None:
-    """A turn that never ends by itself: what is asked to stop is that turn."""
+    """The turn never ends by itself, so stopping the benchmark must stop the turn."""
     from dflash_tui.chat import ui_bench
 
     session = FakeSession(gate=threading.Semaphore(3))

@@ -1,4 +1,4 @@
-"""Versions of answers and messages: edited, compared, left, and gone on with."""
+"""Versions of answers and messages: edited, compared, left, and continued."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_message_queued_behind_an_edited_one_is_answered(make_app: MakeA
 
 
 async def test_an_edit_whose_answer_never_begins_has_taken_the_place_of_the_old_version(make_app: MakeApp) -> None:
-    """The conversation contains it, so the screen does too, and it is not put back into the prompt."""
+    """The conversation contains the edited message, so the screen does too, and it is not put back into the prompt."""
     session = FakeSession()
     app = make_app(session)
     async with app.run_test(size=(120, 40)) as pilot:

@@ -212,7 +212,7 @@ async def test_a_full_context_offers_ways_on_and_says_it_once(make_app: MakeApp)
 
 
 async def test_a_message_that_no_context_holds_is_to_be_shortened(make_app: MakeApp) -> None:
-    """The advice was to leave out the oldest turn or to begin again: neither makes room for a megabyte."""
+    """Regression: the advice was to leave out the oldest turn or to begin again. Neither makes room for a megabyte."""
     session = Small(context_length=1024)
     app = make_app(session)
     async with app.run_test(size=(100, 30)) as pilot:

@@ -39,7 +39,7 @@ HALF = "get 50 %"  # what the hub's slow files stop at
 
 @pytest.fixture(autouse=True)
 def notices_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long a busy machine takes to look at them."""
+    """Keep notices on the screen, however long a busy machine takes to look at them."""
     monkeypatch.setattr(holder, "TOAST_S", 3600.0)
 
 
@@ -49,7 +49,7 @@ def folder(model_home: Path) -> Path:
 
 
 async def command(pilot: Pilot[int], text: str) -> None:
-    """Typed in the chat, as soon as nothing lies over it."""
+    """Type a command in the chat, as soon as nothing covers it."""
     app = pilot.app
     assert isinstance(app, DFlashApp)
     await wait_until(pilot, lambda: app.screen is app.chat)
@@ -57,14 +57,14 @@ async def command(pilot: Pilot[int], text: str) -> None:
 
 
 async def said(pilot: Pilot[int], text: str) -> None:
-    """A small fact was shown; it may have faded."""
+    """Wait until a notice was shown; it may have faded since."""
     app = pilot.app
     assert isinstance(app, DFlashApp)
     await wait_until(pilot, lambda: text in app.notices.page())
 
 
 async def get(pilot: Pilot[int], name: str) -> GetScreen:
-    """The dialog of a pair, asked and agreed to."""
+    """Open the dialog of a pair, and confirm the download."""
     await command(pilot, f"/get {name}")
     await shows(pilot, "Enter fetches it")
     await pilot.press("enter")
@@ -73,7 +73,7 @@ async def get(pilot: Pilot[int], name: str) -> GetScreen:
 
 
 async def in_background(pilot: Pilot[int], name: str) -> None:
-    """The download of a slow pair is half done, and the chat is on the screen."""
+    """Leave the download of a slow pair half done, and go back to the chat."""
     app = pilot.app
     assert isinstance(app, DFlashApp)
     await get(pilot, name)
@@ -248,7 +248,8 @@ async def test_s_ends_it_and_says_what_is_kept(make_app: MakeApp, hub: Hub, monk
 async def test_what_is_seen_before_the_next_look_is_told_no_more(
     make_app: MakeApp, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dialog is faster than the holder's timer: it has closed by then, or the same pair is fetched again."""
+    """What a dialog has shown is not announced again by the holder's timer, even if the dialog has closed by then, or
+    the same pair is fetched again."""
     monkeypatch.setattr(holder, "LOOK_S", 3600.0)
     app = make_app()
     async with app.run_test(size=(80, 24), notifications=True) as pilot:
@@ -314,7 +315,8 @@ async def test_each_refusal_is_said_in_the_dialog_and_esc_leaves_it(
 
 @pytest.mark.parametrize("silent", ["HEAD", "bytes"])
 async def test_esc_leaves_a_hub_that_says_nothing(make_app: MakeApp, hub: Hub, silent: str) -> None:
-    """Before the file's details arrive nothing is kept; amid a file it goes on, and s keeps what is here."""
+    """Before the file's details arrive, nothing is kept. Amid a file the download goes on, and the key s keeps what is
+    here."""
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
@@ -508,7 +510,7 @@ async def test_what_was_handed_over_may_be_anything(make_app: MakeApp, hub: Hub,
 
 
 async def test_a_model_is_not_loaded_into_an_answer(make_app: MakeApp, hub: Hub) -> None:
-    """Enter says so in the dialog, which stays: the pair is not lost sight of."""
+    """Enter says so in the dialog, which stays open with its pair."""
     it = Opened(make_app)
     async with it.app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)

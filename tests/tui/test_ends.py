@@ -42,7 +42,7 @@ Act = Callable[["Midst", Pilot[int]], Awaitable[None]]
 
 @dataclass
 class Midst:
-    """What runs waits in `hold` until the app is being ended. `reached`: something waits there."""
+    """Makes whatever runs in an app wait in `hold` until the app is being ended. `reached`: something waits there."""
 
     patch: pytest.MonkeyPatch
     make: MakeApp
@@ -56,7 +56,7 @@ class Midst:
         self.may.wait(HANGS_S)
 
     def holds(self, owner: Any, name: str) -> None:
-        """A function waits before it does its work."""
+        """Make a function wait before it does its work."""
         do = getattr(owner, name)
 
         def held(*args: Any, **named: Any) -> Any:
@@ -71,7 +71,7 @@ RUNS: dict[str, tuple[Callable[[Midst], dict[str, Any]], Act]] = {}
 
 
 def over(options: Callable[[Midst], dict[str, Any]]) -> Callable[[Act], Act]:
-    """Something that runs, by the function's name, in an app with these options."""
+    """Register something that runs in an app with these options, under the function's name."""
 
     def add(act: Act) -> Act:
         RUNS[act.__name__] = (options, act)

@@ -197,7 +197,7 @@ async def test_a_fault_in_the_app_itself_keeps_what_was_typed_and_generated(make
 async def test_an_sqlite_that_cannot_search_is_one_line(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, *, first_run: bool
 ) -> None:
-    """It is met after the first frame, or by the first page over it."""
+    """The error occurs after the first frame, or when the first page opens over it."""
 
     def lacks() -> None:
         raise sqlite3.OperationalError("no such module: fts5")
@@ -252,7 +252,7 @@ async def test_a_data_folder_with_brackets_in_its_name_is_named_as_it_is(make_ap
 
 
 async def test_a_loader_that_has_just_ended_still_counts_as_loading(make_app: MakeApp) -> None:
-    """Else a message in that moment is turned away, and Ctrl+R loads the model a second time."""
+    """Otherwise a message in that moment is refused, and Ctrl+R loads the model a second time."""
     go, loads = threading.Event(), []
 
     def load(progress: Callable[[str, float], None]) -> FakeSession:

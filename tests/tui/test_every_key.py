@@ -202,7 +202,7 @@ class Walk:
         screen.set_focus(focus)
 
     def _keys(self, screen: Screen[object], kind: type[Widget] | None) -> Iterator[tuple[str, tuple[type, str] | None]]:
-        """Keys and whose binding each is."""
+        """Keys, each with the class and the action of its binding."""
         self._focus(screen, kind)
         for key, active in screen.active_bindings.items():
             if not is_nowhere(key):
@@ -214,8 +214,8 @@ class Walk:
 
 SIZES = ((80, 24), (2, 60), (120, 40), (80, 1))
 STATES = ("full", "answering", "empty")
-# Which of the screens are walked in each run of the tests: the first, every so many. Together these are half of them;
-# make test-full walks the rest.
+# Which of the screens are walked in each run of the tests, as slices: from which one on, and every how many. Together
+# these are half of the screens; make test-full walks the rest.
 EVERY = slice(0, None, 1)
 ALWAYS = {((80, 24), "full"): slice(0, None, 4), ((2, 60), "empty"): slice(1, None, 8),
           ((80, 1), "answering"): slice(3, None, 8)}  # fmt: skip
@@ -334,7 +334,7 @@ async def test_a_screen_may_close_before_it_is_drawn(make_app: MakeApp, turns: i
 
 
 async def test_a_click_on_what_is_gone(make_app: MakeApp) -> None:
-    """What was removed stands on the screen until the next frame."""
+    """What was removed stays on the screen until the next frame."""
     app = make_app()
     async with app.run_test() as pilot:
         await answered(pilot)

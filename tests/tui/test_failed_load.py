@@ -32,8 +32,8 @@ TOO_LARGE = OutOfMemoryError("the drafter needs 9.1 GiB, and 4.0 GiB are free; a
 
 
 class Machine:
-    """Loads pairs, each into a session of its own. `faults` say for a target how that fails; no context of more than
-    `MOST` positions fits."""
+    """Loads pairs, each into a session of its own. `faults`: by target, the error that loading it raises. No context of
+    more than `MOST` positions fits."""
 
     MOST = 32_768
 

@@ -51,7 +51,7 @@ def burst(app: DFlashApp, *keys: str) -> None:
 async def test_a_path_over_the_list_of_models_is_kept(
     make_app: MakeApp, tmp_path: Path, *, paste: bool, first: bool
 ) -> None:
-    """It went nowhere, because the list had the focus; Enter then took the demo pair and remembered that."""
+    """The path was ignored, because the list had the focus; Enter then took the demo pair and remembered that."""
     model = tmp_path / "m.gguf"
     model.write_bytes(b"GGUF")
     asked: list[LoadRequest] = []
@@ -295,7 +295,7 @@ async def test_an_estimate_has_points_only_where_it_ran(make_app: MakeApp) -> No
 
 
 async def test_esc_closes_an_estimate_that_is_not_there_yet(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stopped the reckoning and left an empty page."""
+    """Esc stopped the computation and left an empty page."""
 
     def endless(self: WhatIfScreen) -> Iterator[ExperimentProgress]:
         while True:

@@ -46,7 +46,7 @@ PLACES = 3 + 1 + 3 + 2 + 1 + 1
 
 
 def marks(app: DFlashApp) -> list[tuple[str, Color, Color]]:
-    """What is marked on the screen, from top to bottom: its text, color and ground."""
+    """What is marked on the screen, from top to bottom: its text, color and background."""
     bar = app.chat.query_one(FindBar)
     grounds = {bar.get_component_rich_style(name).bgcolor for name in ("find--place", "find--here")}
     known = {Color.from_rich_color(one) for one in grounds if one is not None}

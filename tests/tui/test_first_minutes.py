@@ -147,7 +147,7 @@ def lit(app: DFlashApp) -> Region:
 
 
 def apart(app: DFlashApp) -> bool:
-    """The box is on the screen, and hides nothing of what it points at; of a panel not the names of the others."""
+    """The box is on the screen and hides nothing of what it points at. For a panel, it hides no panel's name either."""
     assert isinstance(app.screen, TourScreen)
     parts, box = [lit(app)], app.screen.query_one("#tour").region
     if app.chat.query(".panel.-lit"):

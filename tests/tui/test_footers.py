@@ -124,7 +124,7 @@ async def test_steps_name_the_keys_of_the_view_and_the_turns_there_are(make_app:
 async def test_a_key_that_the_tour_speaks_of_ends_it_and_does_that(
     make_app: MakeApp, key: str, screen: type[object] | None
 ) -> None:
-    """It did nothing: F8 finds the best, said the tour."""
+    """Regression: the key did nothing, although the tour said "F8 finds the best"."""
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
@@ -163,7 +163,7 @@ async def test_models_name_what_is_possible(make_app: MakeApp) -> None:
 
 
 async def test_a_dialog_over_a_page_leaves_its_footer_as_it_was(make_app: MakeApp) -> None:
-    """Models offered another drafter for what is to be fetched while the dialog of that lay over it."""
+    """Regression: the list of models offered another drafter for a pair to be fetched, under that pair's dialog."""
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)

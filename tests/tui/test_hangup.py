@@ -26,7 +26,7 @@ LIMIT_S = 600.0  # for an end that takes 3 s at most; more only where others hav
 
 
 class Terminal:
-    """A program whose terminal is the other end of `master`; it sees SIGHUP only from what is between."""
+    """A program whose terminal is the other end of `master`; it gets SIGHUP only from the processes in between."""
 
     def __init__(self, home: Path, command: list[str], *, controlling: bool) -> None:
         self.home = home
@@ -67,7 +67,7 @@ class Terminal:
         self.master = -1
 
     def program(self) -> int:
-        """The process that was told its id by `BEGIN`."""
+        """The process whose id `BEGIN` wrote to a file."""
         return int((self.home / "pid").read_text())
 
     def close(self) -> None:
@@ -87,12 +87,12 @@ def until(holds: Callable[[], bool], otherwise: str) -> None:
 
 
 def journaled(home: Path, text: str) -> bool:
-    """What is on the screen is not always there yet."""
+    """Whether the journal holds the text, which the screen may show a little earlier."""
     return any(text in path.read_text() for path in home.rglob("*.typed"))
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs, with any of its threads: the last one closes its files, and with them its locks."""
+    """Whether any of the process's threads still runs: the last one closes its files, and with them its locks."""
     found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
     return bool(found.strip()) and (not found.startswith("Z") or "l" in found)
 

@@ -113,7 +113,7 @@ async def test_a_long_list_is_in_slices_that_look_like_one() -> None:
 
 
 async def test_an_item_without_text_is_seen() -> None:
-    """Textual leaves it out."""
+    """Textual leaves such an item out."""
     host = Host("", [])
     async with host.run_test(size=(24, 20)) as pilot:
         body = host.query_one(Streamed)

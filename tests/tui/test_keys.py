@@ -257,7 +257,7 @@ async def test_the_names_that_set_knows_are_all_seen_at_80_columns(make_app: Mak
 
 
 async def test_keys_are_asked_for_while_the_chat_goes(make_app: MakeApp) -> None:
-    """The line of keys looks at them by a timer, also when widgets are there no more."""
+    """The line of keys asks for them by a timer, even when widgets have been removed."""
     app = make_app()
     async with app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
@@ -267,7 +267,7 @@ async def test_keys_are_asked_for_while_the_chat_goes(make_app: MakeApp) -> None
 
 
 async def test_the_keys_that_are_possible_are_found_without_a_walk(make_app: MakeApp) -> None:
-    """They are asked for twice a second, while an answer is decoded too; a walk goes over the whole conversation."""
+    """They are asked for twice a second, also while an answer is decoded; a walk would visit the whole conversation."""
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)

@@ -95,13 +95,13 @@ async def opened(pilot: Pilot[int], command: str, screen: type[LabScreen]) -> La
 
 
 def begun(screen: LabScreen) -> bool:
-    """Whether an experiment was begun, which is after the screen is drawn, or it is said why there is none."""
+    """Whether an experiment has begun, which happens after the screen is drawn, or the screen says why not."""
     none = isinstance(screen, WhatIfScreen) and bool(text_of(screen, "#whatif-finding"))
     return screen._then is not None or bool(said(screen)) or none
 
 
 async def finished(pilot: Pilot[int]) -> None:
-    """Wait for the end of the experiment, begun or about to."""
+    """Wait for the end of the experiment, which has begun or is about to."""
     app = pilot.app
     assert isinstance(app, DFlashApp)
     await pilot.pause(0.1)
@@ -479,7 +479,7 @@ async def whatif(pilot: Pilot[int]) -> WhatIfScreen:
 
 
 def timed(nodes: int) -> StepEvent:
-    """A step that took as long as its nodes say."""
+    """A step whose time follows from its number of nodes."""
     return step_of(tree_of(*((0, 0) for _ in range(nodes))), stages=StageTimes(verify=10 + nodes * 0.2))
 
 

@@ -40,7 +40,7 @@ DANGLING = re.compile(r"\w ·(?:\s{2,}|\s*[│▏]|\s*$)", re.MULTILINE)  # a do
 
 
 def cells(app: DFlashApp) -> Iterator[tuple[str, Color, Color]]:
-    """Each run of text in front, its color and its ground."""
+    """Each run of text on the screen in front, its color and its background."""
     screen = app.screen
     front = screen.children[0].region if isinstance(screen, ModalScreen) else Region(0, 0, *screen.size)
     for y, strip in enumerate(screen._compositor.render_strips()):
@@ -206,7 +206,7 @@ def every_widget() -> list[type[Widget]]:
 
 
 async def test_the_footer_outlives_what_it_asks_about(make_app: MakeApp) -> None:
-    """It looks by a timer; the first widgets of a screen are gone before the last ones."""
+    """The footer asks by a timer, and the first widgets of a screen are removed before the last ones."""
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)

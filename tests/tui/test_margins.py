@@ -62,7 +62,7 @@ async def test_parts_of_a_page_of_the_lab_stand_together(make_app: MakeApp, size
 
 
 async def test_what_was_measured_before_has_its_time(make_app: MakeApp) -> None:
-    """It showed UTC."""
+    """Regression: the time was in UTC."""
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
         await answered(pilot)

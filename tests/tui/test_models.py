@@ -100,7 +100,7 @@ async def test_what_is_typed_narrows_the_list(make_app: MakeApp, home: Path) -> 
 
 
 async def test_a_drafter_is_written_as_elsewhere(make_app: MakeApp, home: Path) -> None:
-    """The command takes a drafter by its kind too, and kinds and files joined, as the list and the options do."""
+    """The command also takes a drafter by its kind, and kinds and files joined by +, as the list and the options do."""
     it = Opened(make_app)
     async with it.app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
@@ -150,7 +150,7 @@ async def test_rows_come_while_others_are_still_read(
 
 
 async def test_keys_are_asked_for_while_the_screen_goes(make_app: MakeApp) -> None:
-    """The line of keys looks at them by a timer, also when widgets are there no more."""
+    """The line of keys asks for them by a timer, even when widgets have been removed."""
     it = Opened(make_app)
     async with it.app.run_test(size=(100, 30)) as pilot:
         screen = await it.open(pilot)

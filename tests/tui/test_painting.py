@@ -29,7 +29,7 @@ from .support import ask, idle, loaded, settled, shows, wait_until
 
 
 class Counting(Frugal):
-    """How often everything was laid out, and something was drawn."""
+    """Counts how often everything was laid out, and how often something was drawn."""
 
     layouts = draws = 0
 
@@ -107,7 +107,7 @@ async def test_what_comes_into_its_place_asks_for_nothing_more() -> None:
 
 
 class Told(literal.Static):
-    """Has been measured by the time it is given its text, and has its place before it is idle."""
+    """A widget that is measured before it is given its text, and placed before it is idle."""
 
     def on_mount(self) -> None:
         assert isinstance(self.parent, Widget)
@@ -216,7 +216,7 @@ async def test_a_frame_draws_one_panel(make_app: Callable[..., DFlashApp]) -> No
 async def test_text_that_grows_has_only_itself_measured(
     make_app: Callable[..., DFlashApp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not the paragraphs before it, and itself not once for every container around it."""
+    """The paragraphs before it are not measured, and the text itself not once for every container around it."""
     app = make_app(FakeSession())
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
@@ -245,7 +245,7 @@ async def test_text_that_grows_has_only_itself_measured(
 
 
 async def test_thinking_that_is_counted_is_not_laid_out(make_app: Callable[..., DFlashApp]) -> None:
-    """The line says more with every frame, and is one line."""
+    """The count in the line changes with every frame, but it stays one line."""
     app = make_app(FakeSession())
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)

@@ -85,7 +85,8 @@ async def test_arrows_change_it_and_enter_loads_it_so(
 async def test_what_the_present_pair_holds_is_room(
     make_app: Callable[..., DFlashApp], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is gone before another one is loaded; without it a full card had room for nothing."""
+    """The present pair is unloaded before another one is loaded. Without its memory a full card had room for
+    nothing."""
     monkeypatch.setattr(screen, "_reckoner", lambda request: reckoner(10 * GIB, "Q8_0"))
     monkeypatch.setattr(ProgramController, "given_back", 14 * GIB)
     app = app_of(make_app, [])
@@ -121,7 +122,7 @@ async def test_a_file_that_is_no_model_is_one_line(make_app: Callable[..., DFlas
 
 @pytest.mark.parametrize("memory", [full(12), 16, 24, 80])
 def test_the_bar_is_the_card(memory: int) -> None:
-    """As wide as it is, in the components' shares; red is what does not fit, and only that."""
+    """The bar has its full width, divided by the components' shares; red is what does not fit, and only that."""
     made = reckoner(memory * GIB)
     for context in (512, 65_536, 262_144):
         found = plan(made, Setup(context))

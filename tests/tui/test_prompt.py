@@ -202,7 +202,7 @@ async def test_text_typed_elsewhere_goes_to_the_prompt(make_app: MakeApp) -> Non
 
 @pytest.mark.parametrize("where", ["transcript", "slider"])
 async def test_text_that_comes_fast_is_all_the_prompts(make_app: MakeApp, where: str) -> None:
-    """As from a terminal that sends a burst: no key waits until the one before it has been dealt with."""
+    """As from a terminal that sends a burst: no key waits until the one before it has been handled."""
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
@@ -448,7 +448,7 @@ def test_long_prompts_count_for_more(tmp_path: Path) -> None:
 
 
 async def test_what_is_typed_is_on_the_disk_before_it_can_be_drawn(make_app: MakeApp, tmp_path: Path) -> None:
-    """And what was sent, before anything else happens: nothing here lets the app come to a frame in between."""
+    """So is what was sent, before anything else happens: the test never lets the app draw a frame in between."""
     app = make_app(FakeSession(gate=threading.Semaphore(0)))
 
     def written() -> dict[str, object]:
@@ -480,7 +480,7 @@ WORDS = "[pasted 1: 11MB]"
 
 
 async def test_a_paste_of_10_megabytes_is_a_few_words_and_is_sent_whole(make_app: MakeApp) -> None:
-    """A key lays out what the prompt shows and writes what it shows: the paste is in neither."""
+    """Each key lays out what the prompt shows, and writes that to the journal: the paste is in neither."""
     session = FakeSession()
     app = make_app(session)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -511,7 +511,8 @@ async def test_a_paste_of_10_megabytes_is_a_few_words_and_is_sent_whole(make_app
 
 
 async def test_a_long_paste_has_one_count_of_tokens(make_app: MakeApp) -> None:
-    """Beside the context and in a refusal. The decoder's own figure there is the least that so many bytes can be."""
+    """The same count stands beside the context and in a refusal. The decoder's own figure in a refusal is the fewest
+    tokens that so many bytes can be."""
     session = FakeSession(refuse=ContextError("the message is too long", needed=len(LONG) // 128, room=32_768))
     app = make_app(session)
     async with app.run_test(size=(100, 24)) as pilot:

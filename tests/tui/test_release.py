@@ -24,11 +24,11 @@ PAIR = LoadRequest(DATA / "tiny-Q4_K_M.gguf", DATA / "tiny-dflash", "cpu", Knobs
 
 
 class Half:
-    """The memory on the card that a failing load holds by then."""
+    """Stands for memory on the card that a load holds when it fails."""
 
 
 def test_a_load_that_fails_holds_nothing() -> None:
-    """At once, not at the next garbage collection: the next load needs the memory."""
+    """Its memory is released at once, not at the next garbage collection: the next load needs it."""
     held: list[weakref.ref[Half]] = []
 
     class Failing(Background):

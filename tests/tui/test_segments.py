@@ -36,7 +36,7 @@ PLAIN.core.ruler.push("fold_tables", partial(fold_tables, rows=None))
 
 
 class OneShot(Markdown):
-    """A message rendered at once, by Textual's own widgets but for code, which has a head with us, and tables."""
+    """A message rendered at once by Textual's own widgets, except code blocks, which have a header here, and tables."""
 
     BLOCKS = Markdown.BLOCKS | {"fence": Fence, "code_block": Fence}
 
@@ -113,8 +113,7 @@ class Host(App[None]):
 
 
 async def rendered(text: str, parts: list[str] | None, *, ours: bool = False) -> str:
-    """The screen with a message that has streamed in in `parts`, or else was rendered at once: by Textual's widgets, or
-    by `ours`."""
+    """The screen with a message streamed in `parts`, or else rendered at once: by Textual's widgets, or by `ours`."""
     app = Host(text, parts, ours)
     async with app.run_test(size=(70, 160)) as pilot:
         if parts is not None:
@@ -253,7 +252,7 @@ def test_nothing_is_lost_of_long_blocks(name: str) -> None:
 
 @pytest.mark.parametrize("name", ui_feed.DOCUMENTS)
 def test_measured_limits_hold_however_long_the_message_is(name: str) -> None:
-    """What an append parses and lays out again is the open segment; what is over is never looked at again."""
+    """An append parses and lays out the open segment alone; closed segments are never looked at again."""
     segmenter, open_now, longest = Segmenter(), 0, 0
     for part in chunks(ui_feed.DOCUMENTS[name] * 4, 1, 80):
         for op in segmenter.feed(part):
@@ -277,7 +276,8 @@ async def test_a_fence_is_named_though_its_language_came_late() -> None:
 
 @pytest.mark.parametrize("language", ["", "python"])
 async def test_no_language_is_guessed(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it is on its way: to guess one loads every lexer, and stopped the app for 0.3 s at its first code."""
+    """Also while the language is still arriving. A guess loads every lexer, which stopped the app for 0.3 s at its
+    first code."""
     guessed: list[str] = []
     monkeypatch.setattr("textual.highlight.guess_language", lambda code, path: guessed.append(code) or "text")
     app = Host("", [])

@@ -171,7 +171,8 @@ async def test_every_parameter_fits_its_row(width: int) -> None:
 @pytest.mark.parametrize("width", [40, full(44), 47, full(80)])
 @pytest.mark.parametrize("name", ["draft", "mode"])
 async def test_every_choice_is_seen_and_can_be_clicked(name: str, width: int) -> None:
-    """The longest list of choices takes as many lines as it needs; one that nearly fits moves together instead."""
+    """The longest list of choices takes as many lines as it needs; one that nearly fits is set closer together
+    instead."""
     spec = SPEC[name]
     row = ChoiceRow(spec)
     app = Host(row)

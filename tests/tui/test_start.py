@@ -1,4 +1,4 @@
-"""The first frame comes before torch; the loader's thread brings it."""
+"""The first frame is drawn before torch is imported; the loader's thread imports it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def started(tmp_path: Path, then: str) -> tuple[bytes, dict[str, Any]]:
 
 
 def test_what_a_start_imports_before_its_first_frame(tmp_path: Path) -> None:
-    """What names the loader must not bring what it loads with, and a part of the chat is imported when it is used."""
+    """Code that names the loader must not import what the loader needs, and parts of the chat come when used."""
     _, found = started(tmp_path, "pass")
     seen = found["seen"]
     packages = {name.partition(".")[0] for name in seen}
@@ -134,7 +134,7 @@ def test_what_a_start_imports_before_its_first_frame(tmp_path: Path) -> None:
 
 
 def test_a_load_begins_when_the_first_frame_is_on_the_terminal(tmp_path: Path) -> None:
-    """Whole, not a part of it."""
+    """The whole frame, not a part of it."""
     drawn, _ = started(tmp_path, "pass")
     text = re.sub(rb"\x1b\[[0-9;]*m", b"", drawn)
     assert b"Ask anything" in text

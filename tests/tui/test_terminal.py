@@ -160,7 +160,8 @@ def answer_rows(screen: str) -> list[str]:
 
 
 def test_a_paste_of_4000_lines_arrives_whole_and_survives(open_app: Callable[..., Terminal], tmp_path: Path) -> None:
-    """The context does not hold it: refused with ways on and given back, after a resize too, it is there next time."""
+    """It does not fit in the context: it is refused with suggestions and given back, also after a resize, and is still
+    there at the next start."""
     lines = "".join(f"line {number} of a long paste\n" for number in range(4000)) + "the end"
     (tmp_path / "paste").write_text(lines)
     terminal = open_app("--demo")

@@ -1,4 +1,4 @@
-"""Themes in the app: tried under the cursor, kept by Enter, named, of the user, and where they cannot be kept."""
+"""Themes in the app: tried under the cursor, kept by Enter, given by name, made by the user, and impossible to keep."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_text_stands_out(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["dflash-night", "dflash-paper"])
 def test_a_block_of_code_has_a_ground_and_an_edge_that_are_seen(name: str) -> None:
-    """In the night its ground was the page's but for one step of a shade."""
+    """Regression: in dflash-night its background differed from the page's by one step of a shade."""
     theme = next(theme for theme in load_themes([themes_dir()]).themes if theme.name == name)
     colors = theme.to_color_system().generate()
     page, ground, head = (Color.parse(colors[part]) for part in ("background", "surface", "panel"))
@@ -278,7 +278,7 @@ LINES_ONLY = {"tree_text.py", "slider.py", "strip.py", "plan.py", "table.py"}  #
 
 @pytest.mark.parametrize("name", ["dflash-night", "dflash-paper"])
 def test_every_color_that_text_has_is_readable(name: str) -> None:
-    """Colors of the sources, as they are drawn: mixed into each ground that text stands on."""
+    """Colors of the sources, as they are drawn: blended with each background that text stands on."""
     theme = next(theme for theme in load_themes([themes_dir()]).themes if theme.name == name)
     colors = theme.to_color_system().generate()
     grounds = [Color.parse(colors[ground]) for ground in ("background", "surface", "panel")]

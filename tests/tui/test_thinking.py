@@ -143,7 +143,7 @@ async def test_a_smaller_tree_is_one_change(make_app: MakeApp) -> None:
 
 
 async def test_an_answer_that_comes_back_has_thought_as_long_as_before(make_app: MakeApp) -> None:
-    """Its tags were counted in an answer that came back, and not while it was fresh."""
+    """Regression: the tags were counted in an answer that came back, but not while it was new."""
     app = make_app(FakeSession(thinking="It is about foxes, then.", answer="A fox.\n"), Knobs(thinking=True))
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)

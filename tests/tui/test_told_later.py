@@ -1,4 +1,4 @@
-"""What is told outside the screen: a long answer that is complete, and the log."""
+"""What is reported outside the screen: a long answer that is complete, and the log."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ async def test_esc_keeps_what_is_done_and_examples_do_without_a_conversation(
 
 
 async def test_a_file_that_cannot_be_read_is_mended_where_it_was_typed(app: DFlashApp, tmp_path: Path) -> None:
-    """The key r measured with it again, and reported again that it is missing."""
+    """Regression: the key r measured with the same file again, and reported again that it is missing."""
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Count to three.\n")
     gone = "/no/such/file.txt"
@@ -209,7 +209,7 @@ async def test_the_footer_of_what_was_measured_before(app: DFlashApp) -> None:
 
 @pytest.mark.parametrize("page", ["tune", "past", "whatif", "sweep-field"])
 async def test_a_line_that_wraps_goes_on_where_it_began(make_app: MakeApp, page: str) -> None:
-    """The second line of the finding began a cell left of the first."""
+    """Regression: the second line of the finding began a cell left of the first."""
     app = make_app()
     async with app.run_test(size=(44, 40)) as pilot:
         await answered(pilot)
@@ -295,8 +295,8 @@ def check(words: str, tok_s: str, now: str) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 6))])
 def test_no_percentage_contradicts_a_figure(seed: int) -> None:
-    """At any moment of a tuning, stopped there or not. A setting that went after one run, on a fast prompt, stood with
-    46 tok/s and −32 % beside 33 tok/s of the present one, which had run on slow prompts too."""
+    """At any moment of a tuning, stopped there or not. Regression: a setting dropped after one run, on a fast prompt,
+    was shown with 46 tok/s and −32 % beside 33 tok/s of the present one, which had run on slow prompts too."""
     draw = random.Random(seed)
     prompts = [draw.choice((20.0, 33.0, 70.0, 140.0)) for _ in range(4)]
     knobs = [Knobs(mode="tree", budget=n + 1) for n in range(14)]
@@ -330,7 +330,7 @@ LONG_LABEL = "tree 22, p_min 0.25, tree T 0.7"
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 160])
 def test_bars_take_what_the_other_columns_leave(width: int) -> None:
-    """Long labels had the last column cut off at 80 columns."""
+    """Regression: with long labels, the last column was cut off at 80 columns."""
     it = standings({"now": 32.6, LONG_LABEL: 41.2}, 8)
     lines = tune_text.lines(it.standings(), it.verdict(), width=width)
     names = tune_text.headings(width=width)
@@ -341,7 +341,7 @@ def test_bars_take_what_the_other_columns_leave(width: int) -> None:
 
 
 async def test_a_refilled_table_is_as_wide_as_its_cells_at_once(make_app: MakeApp) -> None:
-    """It stood there as narrow as its headings when Esc stopped a tuning: Textual measures rows when it is idle."""
+    """Regression: after Esc stopped a tuning it was as narrow as its headings, as Textual measures rows when idle."""
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)

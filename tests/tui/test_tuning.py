@@ -319,7 +319,8 @@ async def test_what_was_said_of_a_setting_is_said_again_in_another_run(make_app:
 async def test_a_long_conversation_is_there_before_its_comparisons(
     make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 200 turns the records of the shown ones are unpacked, and of the few that ran otherwise, beside the app."""
+    """Of 200 turns, only the records of those on the screen and of the few with other settings are unpacked, in a
+    thread beside the app's."""
     store = Store(tmp_path / "data")
     card, branches = Card("long", model="Qwen3.5-demo"), Branches()
     records = {}
