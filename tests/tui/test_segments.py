@@ -113,7 +113,8 @@ class Host(App[None]):
 
 
 async def rendered(text: str, parts: list[str] | None, *, ours: bool = False) -> str:
-    """The screen with a message streamed in `parts`, or else rendered at once: by Textual's widgets, or by `ours`."""
+    """The screen with a message streamed in `parts`, or else rendered at once by Textual's widgets (by our own with
+    `ours`)."""
     app = Host(text, parts, ours)
     async with app.run_test(size=(70, 160)) as pilot:
         if parts is not None:

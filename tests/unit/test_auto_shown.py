@@ -138,7 +138,7 @@ def test_the_strip_says_who_picks_the_budget() -> None:
 
 
 def test_the_strip_names_the_mode_that_changes() -> None:
-    """Regression: for a chain that F8 had found, it said only "1 more"."""
+    """Regression: for a chain that F8 had found, the strip said only "1 more"."""
     knobs = Knobs(mode="auto")
     strip = StatusStrip()
     strip.set_reactive(StatusStrip.status, Status(knobs=knobs.replace(mode="chain", min_p=0.1), used=knobs))

@@ -378,7 +378,7 @@ def test_a_guess_changes_nothing(most: int) -> None:
 
 
 def test_a_plan_reads_no_weight_and_no_compiler(tmp_path: Path) -> None:
-    """Nothing slow is imported that is not needed: torch's compiler, a second, and all that only answers need."""
+    """Nothing slow is imported without need: torch's compiler, which takes a second, and what only answers need."""
     program = (
         "import sys; from dflash_tui.cli.command_line import main; code = main(sys.argv[1:]);"
         "heavy = 'torch._dynamo', 'sympy', 'jinja2', 'tokenizers', 'textual', 'dflash_core.engine', 'dflash_core.lab';"

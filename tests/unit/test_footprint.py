@@ -128,7 +128,7 @@ def test_what_is_predicted_is_what_is_allocated(case: Case, way: Way) -> None:
 
 
 def check_text(session: CudaSession) -> None:
-    """It has memory where trees copy from it: with a drafter on the card that does not score by the token above."""
+    """The text has memory where trees copy from it: with a drafter on the card that scores none by the token above."""
     kinds = session.capabilities
     assert (session.memory.text is not None) == (kinds is not None and "by_parent" not in kinds.knobs)
 
