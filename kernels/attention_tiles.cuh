@@ -46,6 +46,7 @@ __device__ __forceinline__ void fetch_rows(u8* stage, const u8* rows, int live, 
         for (int first = 0; first < COUNT; first += THREADS) {
             const int at = first + threadIdx.x;
             if (COUNT % THREADS && first + THREADS > COUNT && at >= COUNT) break;
+            if (order.skips(at / CHUNKS)) continue;
             if constexpr (Order::STRAIGHT && Type::STRIDE == Type::BYTES) {
                 cp_async16_or_zero(to + 16 * first, from + 16 * first, at < there);
             } else {

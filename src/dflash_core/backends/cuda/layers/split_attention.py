@@ -19,6 +19,7 @@ MAX_PARTS = 64
 ROW_WARPS = 3  # row warps of a block with enough rows: with 4 column warps they use all registers of an SM
 COLUMN_WARPS = 4  # column warps of such a block
 PACKED_WARPS = 8  # warps that share a tile of packed keys and values and convert it to f16
+MOST_MAKERS = 8  # warps of attn_alone that make the row; with more, attention would have too few registers
 PATH_BYTES = MAX_NODES + 128  # shared memory of attn_split for one node's ancestors
 ACCUMULATORS = 96  # the most registers of a thread for output sums: with more, the others spill
 
@@ -222,6 +223,20 @@ class SplitLaunch:
     @property
     def block(self) -> int:
         return WARP * self.layout.row_warps * self.layout.column_warps
+
+    @property
+    def holds_root(self) -> bool:
+        """Whether attn_alone can run the pass if its only row is the root: each block holds the whole row."""
+        return self.rows == 1 and self.layout.row_warps == 1 and self.heads.group <= self.block_rows
+
+    @property
+    def alone_block(self) -> int:
+        """Threads of a block of attn_alone, whose grid is that of attn_split."""
+        return self.block + WARP * min(self.heads.group + 2, MOST_MAKERS)
+
+    @property
+    def alone_shared(self) -> int:
+        return self.shared - PATH_BYTES
 
     @property
     def shared(self) -> int:

@@ -1,0 +1,179 @@
+// The pass of plain decoding: one row, a tree's root. What attn_prepare and attn_split do for it, in one kernel and with
+// the same bits; attn_combine follows. Layouts, and what near and far parts are: attention.cu.
+//
+// A block has THREADS threads that attend, as in attn_split, and MAKERS warps more that make the row: all queries of the
+// block's kv head, straight into shared memory. All blocks of a kv head make the same ones: that is quicker than waiting
+// for another kernel. The two groups wait for memory side by side and meet at one barrier. The block whose tile holds
+// the new position also makes its key and value: into the tile, and into the cache for later steps.
+//
+// Pieces of work are the parts, dealt to blocks round robin: near ones from the last block backwards, the newest tile
+// first, then those of splits from the first block on. So the new position is in the last block's first piece.
+//
+// Before pdl_wait a step's first pass may read, besides what gdn.cuh lists, the length and the rows of committed
+// positions in the cache: of a step only accept and kv_commit write these, which end it, and a step begins a graph or
+// follows a copy. A block copies rows before the length only. The slot behind them is written here, after pdl_wait, and
+// no block reads it. A block without work may return before pdl_wait, as the last one waits: its first piece always
+// exists.
+//
+// Bound by latency with a short context, then by the bytes of K and V: attention.cuh.
+//
+// Defines: those of attention.cu for attn_split; SPLIT_K, UNGATED.
+
+#include "attention_parts.cuh"
+#include "heads.cuh"
+
+constexpr int MAKERS = GROUP + 2 < 8 ? GROUP + 2 : 8;  // split_attention.py: MOST_MAKERS
+constexpr int NEWEST = GROUP + 2;                      // heads of the block that has the new position: key and value too
+static_assert(ROW_WARPS == 1 && GROUP <= ROWS && !ONCE, "a block holds the row, as in narrow passes");
+
+// The only barrier of both groups. Makers return after it, and no later barrier counts them.
+__device__ __forceinline__ void meet() { __syncthreads(); }
+
+// The parts that this block computes, by turn.
+struct Pieces : Window {
+    int length, splits, near, far;  // near, far: how many of either kind
+
+    __device__ Pieces(int length, int splits, const Window& window) : Window(window), length(length), splits(splits) {
+        const int blocks = gridDim.x;
+        near = ceil_div(NEAR - behind(), blocks);
+        far = ceil_div(splits_of(near_tile(length), splits) - int(blockIdx.x), blocks);
+    }
+    // Blocks after this one.
+    __device__ int behind() const { return int(gridDim.x) - 1 - int(blockIdx.x); }
+    __device__ bool newest() const { return behind() == 0; }
+};
+
+// What the row sees of one part.
+struct PieceView : Window {
+    int length, part, begin, keys;  // begin: the tile of a near part
+    SplitTiles tiles;
+    bool near;
+    static constexpr int step0 = 0;
+
+    __device__ PieceView(const Pieces& all, int turn)
+        : Window(all), length(all.length), begin(0), tiles{0, all.splits}, near(turn < all.near) {
+        if (near) {
+            const int tile = length / TILE - all.behind() - int(gridDim.x) * turn;
+            const bool seen = tile >= near_tile(length) && !hides(length, tile * TILE);
+            part = (tile + NEAR) % NEAR;
+            if (seen) begin = tile;
+            keys = seen ? length + 1 : 0;
+        } else {
+            tiles.split = int(blockIdx.x) + int(gridDim.x) * (turn - all.near);
+            part = NEAR + tiles.split;
+            keys = near_tile(length) * TILE;
+        }
+    }
+
+    // The new position is not copied: makers put it there.
+    struct Order {
+        static constexpr bool STRAIGHT = true;
+        int made;
+        __device__ __forceinline__ int operator()(int row) const { return row; }
+        __device__ __forceinline__ bool skips(int row) const { return row == made; }
+    };
+
+    __device__ int tile(int step) const {
+        return near ? begin + NEAR * step : tiles.tile(Window::step(tiles, step, length));
+    }
+    __device__ Order order(int begin) const { return {length - begin}; }
+    __device__ bool open(int begin) const { return begin + TILE <= keys && shows(length, begin); }
+    __device__ u64 visible(int, int begin) const { return bit_range(0, keys - 1 - begin) & shown(length, begin); }
+    __device__ bool stores(int) const { return true; }
+};
+
+// Queries that makers have put into the tile before the first piece, where they stay for all pieces.
+struct MadeQueries {
+    const StepState* st;
+    bool first;  // piece of the block
+    int& n;
+
+    template <int HELD> __device__ __forceinline__ void bring(half*, const PackedRows&) const {}
+    __device__ __forceinline__ bool ready() const {
+        if (!first) return true;
+        pdl_wait();
+        n = loaded_n(st);
+        meet();
+        return n > 0;
+    }
+};
+
+template <class Type, int PARTS>
+__device__ __forceinline__ void store_in_tile(u8* tile, int row, const float (&x)[PARTS]) {
+    if constexpr (Type::HALVES) Type::store_halves(TileRow<HEAD_DIM>{reinterpret_cast<half*>(tile), row}, x);
+    else Type::store(tile + row * Type::STRIDE, x);
+}
+
+// The work of the makers; `in`: one row of [queries | keys | values].
+__device__ __forceinline__ void make(
+    const StepState* st, const Projection& in, const Pieces& pieces, const float* q_norm, const float* k_norm,
+    const float* frequency, float eps, float scale, const KeyValues& cache, const Room<ROW_TILES>& room
+) {
+    const int maker = warp_id() - WARPS, kv_head = blockIdx.y, kv_heads = gridDim.y, row = pieces.length % TILE;
+    const HeadNorm query_norm(q_norm), key_norm(k_norm);
+    const Rotation rotation(pieces.length, frequency);
+    // Rows past the queries, as copies leave them.
+    uint4* const rest = reinterpret_cast<uint4*>(room.queries + GROUP * HEAD_DIM);
+    for (int i = threadIdx.x - THREADS; i < (ROWS - GROUP) * HEAD_DIM / 8; i += WARP * MAKERS) {
+        rest[i] = make_uint4(0, 0, 0, 0);
+    }
+    pdl_wait();
+    const int n = loaded_n(st);
+    Head head;
+    int task = maker;
+#pragma unroll 1
+    for (; task < (pieces.newest() ? NEWEST : GROUP); task += MAKERS) {
+        const int query = kv_head * GROUP + task, after = QUERY_PARTS * GROUP * kv_heads + kv_head;
+        const int part = task < GROUP ? QUERY_PARTS * query : task == GROUP ? after : after + kv_heads;
+        head = Head(in, 0, part * HEAD_DIM);
+        if (task < GROUP) {
+            head.place(query_norm, rotation, eps);
+            head.store_for<KeyType>(TileRow<HEAD_DIM>{room.queries, task}, scale);
+        } else if (task == GROUP) {
+            head.place(key_norm, rotation, eps);
+            store_in_tile<KeyType>(room.ring, row, head.x);
+        } else {
+            store_in_tile<ValueType>(room.ring + KEY_BYTES, row, head.x);
+        }
+    }
+    const int last = task - MAKERS;  // key and value are the last task of a maker
+    meet();
+    if (n <= 0) return;
+    if (last == GROUP) KeyType::store(cache.key(kv_head, pieces.length), head.x);
+    if (last == GROUP + 1) ValueType::store(cache.value(kv_head, pieces.length), head.x);
+}
+
+// Grid (any number of blocks, kv heads), block THREADS + 32 MAKERS. `rows` is 1. Arguments: those of attn_prepare and
+// of attn_split.
+extern "C" __global__ void __launch_bounds__(THREADS + WARP * MAKERS, 1) attn_alone(
+    const StepState* st, const float* partials, const float* q_norm, const float* k_norm, const float* frequency,
+    float eps, float scale, int splits, u8* k, u8* v, int slots, float* out, float2* stats
+#ifdef WINDOWED
+    , const Window* shown
+#endif
+) {
+    pdl_launch();
+    SHARED_DYNAMIC(shared);
+#ifndef WINDOWED
+    const Window* const shown = nullptr;
+#endif
+    const Pieces pieces(st->length, splits, shown ? *shown : Window());
+    const int turns = pieces.near + pieces.far;
+    if (turns == 0) return;
+    const KeyValues cache = {k, v, slots};
+    if (warp_id() >= WARPS) {
+        const Projection in = {partials, 1, projected(gridDim.y)};
+        make(st, in, pieces, q_norm, k_norm, frequency, eps, scale, cache, Room<ROW_TILES>(shared));
+        return;
+    }
+    const PackedRows row = {int(blockIdx.y), int(gridDim.y), GROUP, 0, GROUP};
+    int n = 0;
+#pragma unroll 1
+    for (int turn = 0; turn < turns; turn++) {
+        if (turn) __syncthreads();  // all threads have finished the previous piece
+        const PieceView view(pieces, turn);
+        attend<ROW_TILES>(view, row, view.part, MadeQueries{st, turn == 0, n}, cache, shared, out, stats);
+        if (n <= 0) break;
+    }
+    cp_async_wait<0>();  // where the pass has no row, copies are under way
+}
