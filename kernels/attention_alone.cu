@@ -19,6 +19,8 @@
 //
 // Defines: those of attention.cu for attn_split; SPLIT_K, UNGATED.
 
+#define CROWDED
+
 #include "attention_parts.cuh"
 #include "heads.cuh"
 
@@ -86,23 +88,46 @@ struct PieceView : Window {
 struct MadeQueries {
     const StepState* st;
     bool first;  // piece of the block
-    int& n;
+    int& turns;  // of the block: none if the pass has no row
 
     template <int HELD> __device__ __forceinline__ void bring(half*, const PackedRows&) const {}
     __device__ __forceinline__ bool ready() const {
         if (!first) return true;
         pdl_wait();
-        n = loaded_n(st);
+        const int n = loaded_n(st);
         meet();
+        if (n <= 0) turns = 0;
         return n > 0;
     }
 };
 
-template <class Type, int PARTS>
-__device__ __forceinline__ void store_in_tile(u8* tile, int row, const float (&x)[PARTS]) {
-    if constexpr (Type::HALVES) Type::store_halves(TileRow<HEAD_DIM>{reinterpret_cast<half*>(tile), row}, x);
-    else Type::store(tile + row * Type::STRIDE, x);
-}
+// A key or value that a warp has made: in the tile, and then in registers, as the words of a row of the cache.
+struct MadeRow {
+    static constexpr int EACH = HEAD_DIM / 2 / WARP;  // words of a lane, for the largest type
+    u32 word[EACH];
+    int count;
+
+    template <class Type> __device__ __forceinline__ void put(const Head& head, u8* tile, int row) {
+        const TileRow<HEAD_DIM> halves = {reinterpret_cast<half*>(tile), row};
+        u8* const bytes = tile + row * Type::STRIDE;
+        if constexpr (Type::HALVES) Type::store_halves(halves, head.x);
+        else Type::store(bytes, head.x);
+        __syncwarp();
+        count = Type::WRITTEN / 4;
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            const int at = min(WARP * j + lane_id(), count - 1);
+            if constexpr (Type::HALVES) word[j] = *reinterpret_cast<const u32*>(&halves[2 * at]);
+            else word[j] = reinterpret_cast<const u32*>(bytes)[at];
+        }
+    }
+    __device__ __forceinline__ void store(u8* to) const {
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            if (WARP * j + lane_id() < count) reinterpret_cast<u32*>(to)[WARP * j + lane_id()] = word[j];
+        }
+    }
+};
 
 // The work of the makers; `in`: one row of [queries | keys | values].
 __device__ __forceinline__ void make(
@@ -119,28 +144,24 @@ __device__ __forceinline__ void make(
     }
     pdl_wait();
     const int n = loaded_n(st);
-    Head head;
+    MadeRow made;
     int task = maker;
 #pragma unroll 1
     for (; task < (pieces.newest() ? NEWEST : GROUP); task += MAKERS) {
         const int query = kv_head * GROUP + task, after = QUERY_PARTS * GROUP * kv_heads + kv_head;
         const int part = task < GROUP ? QUERY_PARTS * query : task == GROUP ? after : after + kv_heads;
-        head = Head(in, 0, part * HEAD_DIM);
-        if (task < GROUP) {
-            head.place(query_norm, rotation, eps);
-            head.store_for<KeyType>(TileRow<HEAD_DIM>{room.queries, task}, scale);
-        } else if (task == GROUP) {
-            head.place(key_norm, rotation, eps);
-            store_in_tile<KeyType>(room.ring, row, head.x);
-        } else {
-            store_in_tile<ValueType>(room.ring + KEY_BYTES, row, head.x);
-        }
+        Head head(in, 0, part * HEAD_DIM);
+        HeadNorm norm = query_norm;
+        if (task == GROUP) norm = key_norm;
+        if (task <= GROUP) head.place(norm, rotation, eps);
+        if (task < GROUP) head.store_for<KeyType>(TileRow<HEAD_DIM>{room.queries, task}, scale);
+        else if (task == GROUP) made.put<KeyType>(head, room.ring, row);
+        else made.put<ValueType>(head, room.ring + KEY_BYTES, row);
     }
-    const int last = task - MAKERS;  // key and value are the last task of a maker
+    const int last = task - MAKERS;  // a key or value is the last task of its maker
     meet();
-    if (n <= 0) return;
-    if (last == GROUP) KeyType::store(cache.key(kv_head, pieces.length), head.x);
-    if (last == GROUP + 1) ValueType::store(cache.value(kv_head, pieces.length), head.x);
+    if (n <= 0 || last < GROUP) return;
+    made.store(last == GROUP ? cache.key(kv_head, pieces.length) : cache.value(kv_head, pieces.length));
 }
 
 // Grid (any number of blocks, kv heads), block THREADS + 32 MAKERS. `rows` is 1. Arguments: those of attn_prepare and
@@ -158,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP * MAKERS, 1) attn_al
     const Window* const shown = nullptr;
 #endif
     const Pieces pieces(st->length, splits, shown ? *shown : Window());
-    const int turns = pieces.near + pieces.far;
+    int turns = pieces.near + pieces.far;
     if (turns == 0) return;
     const KeyValues cache = {k, v, slots};
     if (warp_id() >= WARPS) {
@@ -167,13 +188,11 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP * MAKERS, 1) attn_al
         return;
     }
     const PackedRows row = {int(blockIdx.y), int(gridDim.y), GROUP, 0, GROUP};
-    int n = 0;
 #pragma unroll 1
     for (int turn = 0; turn < turns; turn++) {
         if (turn) __syncthreads();  // all threads have finished the previous piece
         const PieceView view(pieces, turn);
-        attend<ROW_TILES>(view, row, view.part, MadeQueries{st, turn == 0, n}, cache, shared, out, stats);
-        if (n <= 0) break;
+        attend<ROW_TILES>(view, row, view.part, MadeQueries{st, turn == 0, turns}, cache, shared, out, stats);
     }
     cp_async_wait<0>();  // where the pass has no row, copies are under way
 }

@@ -53,7 +53,6 @@ struct Head {
     static constexpr int PARTS = HEAD_DIM / WARP;
     float x[PARTS];
 
-    Head() = default;
     __device__ __forceinline__ Head(const Projection& in, int row, int column) {
 #pragma unroll
         for (int j = 0; j < PARTS; j++) {

@@ -3,6 +3,7 @@
 // where they are left out). A type is a struct with a file of its own:
 //
 //   BYTES                       of a head's row of HEAD_DIM numbers, a multiple of CHUNK_BYTES
+//   WRITTEN                     the first of them, which `store` writes; a multiple of 4
 //   ROTATED                     keys are stored as their Hadamard transform; queries are transformed too
 //   HALVES                      rows are HEAD_DIM halves; all others are packed (kv_packed.cuh). Their type also has
 //                               store_halves(row, x), of a row that is indexed by element

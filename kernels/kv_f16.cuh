@@ -5,7 +5,7 @@
 #include "common.cuh"
 
 struct KvF16 {
-    static constexpr int BYTES = 2 * HEAD_DIM, STRIDE = BYTES;
+    static constexpr int BYTES = 2 * HEAD_DIM, WRITTEN = BYTES, STRIDE = BYTES;
     static constexpr bool HALVES = true, ROTATED = false;
 
     template <int PARTS> static __device__ __forceinline__ void store(u8* row, const float (&x)[PARTS]) {
