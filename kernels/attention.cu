@@ -183,7 +183,8 @@ __device__ __attribute__((noinline)) void attend_piece(
         const PackedRows some = {int(blockIdx.y), int(gridDim.y), rows * GROUP, first, deal->live * GROUP - first};
         const SharedView view(tree, some, held, split ? -1 : which, {which, splits}, *deal);
         const int part = split ? NEAR + which : which;
-        if (NEAR_TILES == ROW_TILES || held == ROWS) attend<ROW_TILES>(view, some, part, queries, cache, tiles, out, stats);
+        constexpr bool ALIKE = NEAR_TILES == ROW_TILES;
+        if (ALIKE || held == ROWS) attend<ROW_TILES>(view, some, part, queries, cache, tiles, out, stats);
         else attend<NEAR_TILES>(view, some, part, queries, cache, tiles, out, stats);
         return;
     }

@@ -71,8 +71,7 @@ __device__ __forceinline__ PackedRows packed_rows(int rows, int live) {
     return {int(blockIdx.y), int(gridDim.y), rows * GROUP, first, live * GROUP - first};
 }
 
-// Shared memory of attend with TILES tiles of 16 rows per row warp: queries, weights, unpacked tiles, the ring of tiles,
-// and what column warps tell each other.
+// Shared memory of attend with TILES tiles of 16 rows per row warp.
 template <int TILES> struct Room {
     static constexpr int HELD = 16 * TILES * ROW_WARPS, STAGE = KEY_BYTES + VALUE_BYTES;
     half *const queries, *const weights;          // [HELD][HEAD_DIM], [HELD][TILE]
@@ -102,16 +101,17 @@ struct CopiedQueries {
 // where the row saw nothing; `out` is then undefined.
 //
 // stride = GROUP * rows of the pass. The cache is kv.cuh's; memory past the keys may hold anything. A block has THREADS
-// threads and TILES tiles of 16 rows per row warp; `shared`: see backends/cuda/layers/split_attention.py. `source`, of the queries:
-//   bring<HELD>(tile, rows)    starts copying them to the tile, in the first group of copies; rows past the live ones
-//                              are zeros
-//   ready()                    called once, when the first copies are under way and before a result is written: false to
-//                              give up; otherwise what does not come with the copies is in shared memory
-// `view`: the part, and which row sees what:
+// threads that attend, its first ones, and TILES tiles of 16 rows per row warp; `shared`: see
+// backends/cuda/layers/split_attention.py. `source`: where the queries come from
+//   bring<HELD>(tile, rows)  starts copying them to the tile, in the first group of copies; rows past the live ones are
+//                            zeros
+//   ready()                  called once, with the first copies under way and before a result is written: false to give
+//                            up; else what does not come with the copies is in shared memory
+// `view`: the part, and which row sees what
 //   step0, tile(step)    the tiles to process, by number, from step0 on while they begin before `keys`
 //   keys                 no row sees positions from here on
-//   order(begin)         which rows of the cache, counted from slot `begin`, are positions begin.. (tiles.cuh). Rows that
-//                        it skips are in the tile when the queries are ready
+//   order(begin)         which rows of the cache, counted from slot `begin`, are positions begin.. (tiles.cuh); rows
+//                        that it skips are in the tile when the queries are ready
 //   open(begin)          every row sees all of the tile that begins there
 //   visible(row, begin)  bit i: the row sees position begin + i
 //   stores(row)          whether this block stores the row's result of this part

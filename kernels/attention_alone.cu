@@ -24,8 +24,12 @@
 #include "attention_parts.cuh"
 #include "heads.cuh"
 
-constexpr int MAKERS = GROUP + 2 < 8 ? GROUP + 2 : 8;  // split_attention.py: MOST_MAKERS
-constexpr int NEWEST = GROUP + 2;                      // heads of the block that has the new position: key and value too
+constexpr int NEWEST = GROUP + 2;  // heads that the block with the new position makes: key and value too
+// With heads of 128 and less two blocks fit on a multiprocessor, and a grid may count on it: with so few warps they have
+// the registers too.
+constexpr int PER_SM = HEAD_DIM > 128 ? 1 : 2, MOST_MAKERS = HEAD_DIM > 128 ? 8 : 8 - WARPS;
+constexpr int MAKERS = NEWEST < MOST_MAKERS ? NEWEST : MOST_MAKERS;  // split_attention.py: makers
+constexpr int ROUNDS = ceil_div(NEWEST, MAKERS);                     // heads of a maker
 static_assert(ROW_WARPS == 1 && GROUP <= ROWS && !ONCE, "a block holds the row, as in narrow passes");
 
 // The only barrier of both groups. Makers return after it, and no later barrier counts them.
@@ -144,21 +148,33 @@ __device__ __forceinline__ void make(
     }
     pdl_wait();
     const int n = loaded_n(st);
-    MadeRow made;
-    int task = maker;
-#pragma unroll 1
-    for (; task < (pieces.newest() ? NEWEST : GROUP); task += MAKERS) {
+    // Tasks are queries, then the key, then the value. All heads of a maker are loaded before any is used.
+    const int tasks = pieces.newest() ? NEWEST : GROUP;
+    Head heads[ROUNDS];
+#pragma unroll
+    for (int i = 0; i < ROUNDS; i++) {
+        const int own = maker + MAKERS * i, task = own < tasks ? own : maker;
         const int query = kv_head * GROUP + task, after = QUERY_PARTS * GROUP * kv_heads + kv_head;
         const int part = task < GROUP ? QUERY_PARTS * query : task == GROUP ? after : after + kv_heads;
-        Head head(in, 0, part * HEAD_DIM);
+        heads[i] = Head(in, 0, part * HEAD_DIM);
+    }
+    MadeRow made;
+    int last = 0;  // of the maker's tasks; a key or value is always the last
+#pragma unroll
+    for (int i = 0; i < ROUNDS; i++) {
+        const int task = maker + MAKERS * i;
+        Head& head = heads[i];
+        // In most rounds the compiler knows it: there is less code then.
+        const bool query = MAKERS * (i + 1) <= GROUP || (MAKERS * i < GROUP && task < GROUP);
+        if (task >= tasks) break;
         HeadNorm norm = query_norm;
-        if (task == GROUP) norm = key_norm;
-        if (task <= GROUP) head.place(norm, rotation, eps);
-        if (task < GROUP) head.store_for<KeyType>(TileRow<HEAD_DIM>{room.queries, task}, scale);
+        if (!query) norm = key_norm;
+        if (query || task == GROUP) head.place(norm, rotation, eps);
+        if (query) head.store_for<KeyType>(TileRow<HEAD_DIM>{room.queries, task}, scale);
         else if (task == GROUP) made.put<KeyType>(head, room.ring, row);
         else made.put<ValueType>(head, room.ring + KEY_BYTES, row);
+        last = task;
     }
-    const int last = task - MAKERS;  // a key or value is the last task of its maker
     meet();
     if (n <= 0 || last < GROUP) return;
     made.store(last == GROUP ? cache.key(kv_head, pieces.length) : cache.value(kv_head, pieces.length));
@@ -166,7 +182,7 @@ __device__ __forceinline__ void make(
 
 // Grid (any number of blocks, kv heads), block THREADS + 32 MAKERS. `rows` is 1. Arguments: those of attn_prepare and
 // of attn_split.
-extern "C" __global__ void __launch_bounds__(THREADS + WARP * MAKERS, 1) attn_alone(
+extern "C" __global__ void __launch_bounds__(THREADS + WARP * MAKERS, PER_SM) attn_alone(
     const StepState* st, const float* partials, const float* q_norm, const float* k_norm, const float* frequency,
     float eps, float scale, int splits, u8* k, u8* v, int slots, float* out, float2* stats
 #ifdef WINDOWED

@@ -134,8 +134,8 @@ template <class Type> __device__ __forceinline__ void unpack_values(half* tile, 
 }
 
 // The fragments of a warp's rows of queries. Those of one tile of rows stay in registers where they fit next to the
-// sums: in a block of few threads that has a multiprocessor to itself, unless it is CROWDED by warps that do not attend.
-// Others are read wherever they are needed.
+// sums: in a block of few threads that has a multiprocessor to itself, unless warps that do not attend are CROWDED into
+// it. Others are read wherever they are needed.
 template <int TILES> struct Queries {
 #if defined(NEAR) && !defined(CROWDED)
     static constexpr bool KEPT = TILES == 1 && THREADS <= 256 && DIM_TILES <= 8;

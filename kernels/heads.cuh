@@ -22,8 +22,8 @@ struct Projection {
     int rows, width;
 };
 
-// The weights of a head's norm, and the sines and cosines of its rotary embedding at a position, as lanes need them. Both
-// may be loaded long before the head.
+// The weights of a head's norm, and the sines and cosines of its rotary embedding at a position, as lanes need them.
+// Both may be loaded long before the head.
 struct HeadNorm {
     float at[HEAD_DIM / WARP];
 
@@ -53,6 +53,7 @@ struct Head {
     static constexpr int PARTS = HEAD_DIM / WARP;
     float x[PARTS];
 
+    Head() = default;
     __device__ __forceinline__ Head(const Projection& in, int row, int column) {
 #pragma unroll
         for (int j = 0; j < PARTS; j++) {
@@ -112,9 +113,9 @@ struct Head {
         for (int j = 0; j < PARTS; j++) x[j] = __fmul_rn(x[j], root);
     }
 
-    // Stores a query in the order that keys of a type need; `out` is indexed by element. For packed keys element 8 i + k
-    // of each group of 32 is stored where lane i of a quad loads the k-th of its 8 elements of a row, in two successive
-    // fragments of 16 columns.
+    // Stores a query in the order that keys of a type need; `out` is indexed by element. For packed keys element
+    // 8 i + k of each group of 32 is stored where lane i of a quad loads the k-th of its 8 elements of a row, in two
+    // successive fragments of 16 columns.
     template <class Keys, class Row> __device__ __forceinline__ void store_for(const Row& out, float scale) const {
         const int e = lane_id(), place = Keys::HALVES ? e : (e & 4) << 2 | (e & 2) << 2 | e >> 3 << 1 | (e & 1);
 #pragma unroll

@@ -287,7 +287,6 @@ BLOCKS = (33, 1, 2, 7)
 ROOT_LENGTHS = (0, 1, 63, 64, 65, 127, 200, 255, 256, 319, 320, 700, 3000)
 
 
-# Whether queries have gates is the host's choice of columns only: half of the cases each.
 @pytest.mark.parametrize(
     ("shape", "gated", "kv", "window", "limit", "lengths"),
     [
@@ -300,7 +299,8 @@ ROOT_LENGTHS = (0, 1, 63, 64, 65, 127, 200, 255, 256, 319, 320, 700, 3000)
           for shape in ("27b", "8b")
           for at, kv in enumerate(("f16", "tq3_0/q8_0"))
           for window in (AttentionWindow(1, 0), AttentionWindow(300, 65))),
-        *(full("27b", True, kv, EVERYTHING, limit, (0, 63, 700)) for kv in ("f16", "q8_0") for limit in (GEFORCE, TURING)),
+        *(full("27b", True, kv, EVERYTHING, limit, (0, 63, 700))
+          for kv in ("f16", "q8_0") for limit in (GEFORCE, TURING)),
     ],
 )  # fmt: skip
 def test_the_root_alone_has_the_bits_of_wider_passes(
@@ -349,7 +349,8 @@ class Root:
 
     def __init__(self, rng: np.random.Generator, heads: HeadShape, gated: bool, window: AttentionWindow) -> None:
         self.heads, self.window = heads, window
-        self.defines = {"SPLIT_K": PLANES, **({} if gated else {"UNGATED": 1}), **({"WINDOWED": 1} if window.size else {})}
+        self.defines = {"SPLIT_K": PLANES}
+        self.defines |= {name: 1 for name, wanted in (("UNGATED", not gated), ("WINDOWED", window.size)) if wanted}
         columns = ((1 + gated) * heads.heads + 2 * heads.kv_heads) * heads.head_dim
         self.projected = planes(rng, PLANES, 1, columns)
         self.norms = rng.standard_normal((2, heads.head_dim)).astype(np.float32)
@@ -358,7 +359,8 @@ class Root:
         defines, state, shown, norms, (k, v), (out, stats) = self._memory(engine, launch, length, cache, 1)
         slots, kv_heads = np.int32(cache.k.shape[1]), self.heads.kv_heads
         q = engine.poisoned((kv_heads, self.heads.group, self.heads.head_dim), np.float16)
-        args = [state, np.int32(0), engine.array(self.projected), np.int32(1), np.int32(kv_heads), *norms, q, k, v, slots]
+        args = [state, np.int32(0), engine.array(self.projected), np.int32(1), np.int32(kv_heads)]
+        args += [*norms, q, k, v, slots]
         grid = -(-(self.heads.heads + 2 * kv_heads) // 4)
         engine.kernel("attention.cu", "attn_prepare", defines)(grid, 128, args)
         args = [state, np.int32(0), np.int32(1), np.int32(launch.order.splits), q, k, v, slots, out, stats, *shown]

@@ -19,7 +19,6 @@ MAX_PARTS = 64
 ROW_WARPS = 3  # row warps of a block with enough rows: with 4 column warps they use all registers of an SM
 COLUMN_WARPS = 4  # column warps of such a block
 PACKED_WARPS = 8  # warps that share a tile of packed keys and values and convert it to f16
-MOST_MAKERS = 8  # warps of attn_alone that make the row; with more, attention would have too few registers
 PATH_BYTES = MAX_NODES + 128  # shared memory of attn_split for one node's ancestors
 ACCUMULATORS = 96  # the most registers of a thread for output sums: with more, the others spill
 
@@ -231,8 +230,10 @@ class SplitLaunch:
 
     @property
     def alone_block(self) -> int:
-        """Threads of a block of attn_alone, whose grid is that of attn_split."""
-        return self.block + WARP * min(self.heads.group + 2, MOST_MAKERS)
+        """Threads of a block of attn_alone, whose grid is that of attn_split: as many makers as leave enough registers,
+        where heads are narrow for two blocks per SM."""
+        makers = min(self.heads.group + 2, 8 if self.heads.head_dim > 128 else 8 - self.layout.column_warps)
+        return self.block + WARP * makers
 
     @property
     def alone_shared(self) -> int:
