@@ -80,13 +80,14 @@ struct Head {
     }
 
     // NEOX rotary: pairs (i, i + ROTARY / 2) of the first ROTARY elements by the angle f32(position * frequency[i]).
+    // Explicit rounding, so that no kernel fuses it differently from another.
     __device__ __forceinline__ void rotate(const Rotation& rotation) {
         constexpr int HALF = Rotation::HALF;
 #pragma unroll
         for (int j = 0; j < HALF; j++) {
             const float a = x[j], b = x[j + HALF], sine = rotation.sine[j], cosine = rotation.cosine[j];
-            x[j] = a * cosine - b * sine;
-            x[j + HALF] = b * cosine + a * sine;
+            x[j] = __fmaf_rn(a, cosine, -__fmul_rn(b, sine));
+            x[j + HALF] = __fmaf_rn(a, sine, __fmul_rn(b, cosine));
         }
     }
 
