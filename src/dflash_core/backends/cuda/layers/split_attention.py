@@ -230,8 +230,8 @@ class SplitLaunch:
 
     @property
     def alone_block(self) -> int:
-        """Threads of a block of attn_alone, whose grid is that of attn_split: as many makers as leave enough registers,
-        where heads are narrow for two blocks per SM."""
+        """Threads of a block of attn_alone, whose grid is that of attn_split: MAKERS warps of
+        kernels/attention_alone.cu beside those that attend."""
         makers = min(self.heads.group + 2, 8 if self.heads.head_dim > 128 else 8 - self.layout.column_warps)
         return self.block + WARP * makers
 
