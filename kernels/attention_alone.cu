@@ -1,10 +1,10 @@
-// The pass of plain decoding: one row, a tree's root. What attn_prepare and attn_split do for it, in one kernel and with
-// the same bits; attn_combine follows. Layouts, and what near and far parts are: attention.cu.
+// The pass of plain decoding: one row, a tree's root. What attn_prepare and attn_split do for it, in one kernel and
+// with the same bits; attn_combine follows. Layouts, and what near and far parts are: attention.cu.
 //
-// A block has THREADS threads that attend, as in attn_split, and MAKERS warps more that make the row: all queries of the
-// block's kv head, straight into shared memory. All blocks of a kv head make the same ones instead of waiting for another
-// kernel. The two groups wait for memory side by side and meet at one barrier. The block whose tile holds the new
-// position also makes its key and value: into the tile, and into the cache for later steps.
+// A block has THREADS threads that attend, as in attn_split, and MAKERS warps more that make the row: all queries of
+// the block's kv head, straight into shared memory. All blocks of a kv head make the same ones instead of waiting for
+// another kernel. The two groups wait for memory side by side and meet at one barrier. The block whose tile holds the
+// new position also makes its key and value: into the tile, and into the cache for later steps.
 //
 // Pieces of work are the parts, dealt to blocks round robin: near ones from the last block backwards, the newest tile
 // first, then those of splits from the first block on. So the new position is in the last block's first piece.
@@ -12,8 +12,8 @@
 // Before pdl_wait a step's first pass may read, besides what gdn.cuh lists, the length and the rows of committed
 // positions in the cache: of a step only accept and kv_commit write these, which end it, and a step begins a graph or
 // follows a copy. A block copies rows before the length only. The slot behind them is written here, after pdl_wait, and
-// no block reads it. n is read after pdl_wait: tree_build writes it. A block without work may return before pdl_wait, as the last one waits: its first piece always
-// exists.
+// no block reads it. n is read after pdl_wait, as tree_build writes it. A block without work may return before it: the
+// last block waits, whose first piece always exists.
 //
 // Bound by latency with a short context, then by the bytes of K and V: attention.cuh.
 //
