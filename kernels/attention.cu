@@ -1,4 +1,5 @@
-// Full attention of the target, between its matmuls: attn_prepare -> attn_split -> attn_combine.
+// Full attention of the target, between its matmuls: attn_prepare -> attn_split -> attn_combine. In plain decoding one
+// kernel does the work of the first two: attention_alone.cu.
 //
 // Rows are nodes node0.. of the tree in `st`; node i has position length + depth[i], its key and value in slot
 // length + i. Heads are HEAD_DIM wide; query head h reads kv head h / GROUP. The work is attention.cuh's.
@@ -16,8 +17,8 @@
 // optionally COLUMNS and UNPACK_ONCE (backends/cuda/layers/split_attention.py chooses them), and WINDOWED where rows
 // see only the first and the last positions, which adds an argument. For the cache: those of kv.cuh.
 
+#include "attention_parts.cuh"
 #include "combine.cuh"
-#include "state.cuh"
 
 constexpr int PREPARE_WARPS = 4;
 
@@ -28,48 +29,11 @@ constexpr int NEAR_TILES = ROW_WARPS == 1 ? ROW_TILES : 1;
 constexpr int NEAR_ROWS = 16 * NEAR_TILES * ROW_WARPS;
 constexpr int FEW_TURNS = 2;  // up to so many pieces per block, pieces of splits have NEAR_ROWS rows instead of ROWS
 constexpr int PATH_BYTES = MAX_NODES + 128;                   // shared memory of attn_split, before that of attend
-static_assert(NEAR == ceil_div(MAX_NODES - 1, TILE) + 1, "tiles from near_tile(p) to that of p, both with them");
 static_assert(THREADS >= 64, "a thread for every row of a pass");
 static_assert(MAX_NODES <= 256 && TILE <= 128, "a path is bytes, and is read up to a tile past its end");
 
-// The first tile of a position's near keys.
-__device__ __forceinline__ int near_tile(int position) { return max(position - (MAX_NODES - 1), 0) / TILE; }
-
-// How many splits the tiles before `tile` are divided among.
-__device__ __forceinline__ int splits_of(int tile, int splits) { return min(ceil_div(tile, CHUNK), splits); }
-
 // The last tile not above `tile` that belongs to near part `part`. A tile's near part is its number modulo NEAR.
 __device__ __forceinline__ int tile_of(int part, int tile) { return tile - (tile - part + NEAR) % NEAR; }
-
-// The window: which positions a query at some position sees, apart from parts, the tree and causality. A base class,
-// empty without WINDOWED. A tile that no row of a part sees is not read. A tile that only some rows see does not change
-// the results of the others by a bit.
-#ifdef WINDOWED
-struct Window {
-    int size, sinks;  // visible: the last `size` positions, its own included, and the first `sinks`
-
-    __device__ u64 shown(int position, int begin) const {
-        return bit_range(0, sinks - 1 - begin) | bit_range(position - size + 1 - begin, 63);
-    }
-    // shows: all positions up to `last` see all of the tile that begins at `begin`. It may be false for a tile that
-    // sinks and window only cover together. hides: no position from `first` on sees any of the tile.
-    __device__ bool shows(int last, int begin) const { return begin + TILE <= sinks || begin > last - size; }
-    __device__ bool hides(int first, int begin) const { return begin >= sinks && begin + TILE <= first - size + 1; }
-    // The `step`-th of the split's steps that are not skipped. Skipped are those whose tile no position from `first` on
-    // sees.
-    __device__ int step(const SplitTiles& tiles, int step, int first) const {
-        const int before = tiles.from(ceil_div(sinks, TILE));
-        return step < before ? step : max(tiles.from(max(first - size + 1, 0) / TILE), before) + step - before;
-    }
-};
-#else
-struct Window {
-    __device__ u64 shown(int, int) const { return ~0ull; }
-    __device__ bool shows(int, int) const { return true; }
-    __device__ bool hides(int, int) const { return false; }
-    __device__ int step(const SplitTiles&, int step, int) const { return step; }
-};
-#endif
 
 // The tree of a pass: row i is node node0 + i.
 struct Tree {
@@ -144,6 +108,7 @@ struct NodeView : Window {
         const u8* path;
         int committed;  // rows of the tile that are committed positions; negative if the tile begins in the tree
         __device__ int operator()(int row) const { return row < committed ? row : committed + path[row - committed]; }
+        __device__ bool skips(int) const { return false; }
     };
 
     __device__ int tile(int step) const { return first + NEAR * step; }
@@ -206,6 +171,7 @@ __device__ __attribute__((noinline)) void attend_piece(
     u8 *const path = shared, *const tiles = shared + PATH_BYTES;
     const Deal* const deal = reinterpret_cast<Deal*>(shared + MAX_NODES + TILE);
     const KeyValues cache = {k, v, slots};
+    const CopiedQueries queries = {q};
     const Tree tree = {st, node0, deal->length};
     const bool split = turn < deal->from_first;
     const int item = split ? blockIdx.x + gridDim.x * turn
@@ -217,8 +183,9 @@ __device__ __attribute__((noinline)) void attend_piece(
         const PackedRows some = {int(blockIdx.y), int(gridDim.y), rows * GROUP, first, deal->live * GROUP - first};
         const SharedView view(tree, some, held, split ? -1 : which, {which, splits}, *deal);
         const int part = split ? NEAR + which : which;
-        if (NEAR_TILES == ROW_TILES || held == ROWS) attend<ROW_TILES>(view, some, part, q, cache, tiles, out, stats);
-        else attend<NEAR_TILES>(view, some, part, q, cache, tiles, out, stats);
+        constexpr bool ALIKE = NEAR_TILES == ROW_TILES;
+        if (ALIKE || held == ROWS) attend<ROW_TILES>(view, some, part, queries, cache, tiles, out, stats);
+        else attend<NEAR_TILES>(view, some, part, queries, cache, tiles, out, stats);
         return;
     }
 
@@ -238,7 +205,7 @@ __device__ __attribute__((noinline)) void attend_piece(
         __syncthreads();  // the path is written, and all threads have finished the previous tile
         const int keys = deal->hides(position, tile * TILE) ? 0 : position + 1;
         const NodeView view(tile, tree.length, keys, path, *deal);
-        attend<NODE_TILES>(view, alone, tile % NEAR, q, cache, tiles, out, stats);
+        attend<NODE_TILES>(view, alone, tile % NEAR, queries, cache, tiles, out, stats);
     }
 }
 

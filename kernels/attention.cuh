@@ -71,30 +71,62 @@ __device__ __forceinline__ PackedRows packed_rows(int rows, int live) {
     return {int(blockIdx.y), int(gridDim.y), rows * GROUP, first, live * GROUP - first};
 }
 
+// Shared memory of attend with TILES tiles of 16 rows per row warp.
+template <int TILES> struct Room {
+    static constexpr int HELD = 16 * TILES * ROW_WARPS, STAGE = KEY_BYTES + VALUE_BYTES;
+    half *const queries, *const weights;          // [HELD][HEAD_DIM], [HELD][TILE]
+    half *const key_halves, *const value_halves;  // [TILE][HEAD_DIM], K or V of a step, where they are unpacked once
+    u8* const ring;                               // [STAGES][K, V][TILE][STRIDE]
+    float* const exchange;                        // [COLUMNS][HELD]
+
+    __device__ __forceinline__ explicit Room(u8* shared)
+        : queries(reinterpret_cast<half*>(shared)), weights(queries + HELD * HEAD_DIM),
+          key_halves(weights + HELD * TILE), value_halves(key_halves + (APART ? TILE * HEAD_DIM : 0)),
+          ring(reinterpret_cast<u8*>(key_halves + HALF_TILES * TILE * HEAD_DIM)),
+          exchange(reinterpret_cast<float*>(ring + STAGES * STAGE)) {}
+};
+
+// Queries f16 [kv heads][stride][HEAD_DIM] in memory, already times log2(e) / sqrt(HEAD_DIM).
+struct CopiedQueries {
+    const half* q;
+
+    template <int HELD> __device__ __forceinline__ void bring(half* tile, const PackedRows& rows) const {
+        copy_rows<HEAD_DIM, HELD, THREADS>(tile, q + rows.query() * HEAD_DIM, rows.live);
+    }
+    __device__ __forceinline__ bool ready() const { return true; }
+};
+
 // Partial results of one part: `out` f32 [parts][kv heads][stride][HEAD_DIM], not yet divided by the weights, and
 // `stats` [parts][kv heads][stride]: the row's largest score (base 2) and its sum of weights, minus infinity and 0
 // where the row saw nothing; `out` is then undefined.
 //
-// q f16 [kv heads][stride][HEAD_DIM], already times log2(e) / sqrt(HEAD_DIM); stride = GROUP * rows of the pass.
-// The cache is kv.cuh's; memory past the keys may hold anything. A block has THREADS threads and TILES tiles of 16 rows
-// per row warp; `shared`: see backends/cuda/layers/split_attention.py. `view`: the part, and which row sees what:
+// stride = GROUP * rows of the pass. The cache is kv.cuh's; memory past the keys may hold anything. A block has THREADS
+// threads that attend, its first ones, and TILES tiles of 16 rows per row warp; `shared`: see
+// backends/cuda/layers/split_attention.py. `source`: where the queries come from
+//   bring<HELD>(tile, rows)  starts copying them to the tile, in the first group of copies; rows past the live ones are
+//                            zeros
+//   ready()                  called once, with the first copies under way and before a result is written: false to give
+//                            up; else what does not come with the copies is in shared memory
+// `view`: the part, and which row sees what
 //   step0, tile(step)    the tiles to process, by number, from step0 on while they begin before `keys`
 //   keys                 no row sees positions from here on
-//   order(begin)         which rows of the cache, counted from slot `begin`, are positions begin.. (tiles.cuh)
+//   order(begin)         which rows of the cache, counted from slot `begin`, are positions begin.. (tiles.cuh); rows
+//                        that it skips are in the tile when the queries are ready
 //   open(begin)          every row sees all of the tile that begins there
 //   visible(row, begin)  bit i: the row sees position begin + i
 //   stores(row)          whether this block stores the row's result of this part
-template <int TILES, class View>
+template <int TILES, class View, class Source>
 __device__ __forceinline__ void attend(
-    const View& view, const PackedRows& rows, int part, const half* q, const KeyValues& cache, u8* shared, float* out,
-    float2* stats
+    const View& view, const PackedRows& rows, int part, const Source& source, const KeyValues& cache, u8* shared,
+    float* out, float2* stats
 ) {
-    constexpr int HELD = 16 * TILES * ROW_WARPS;
+    constexpr int HELD = Room<TILES>::HELD;
     const int lane = lane_id(), quad = lane / 4, live = rows.live;
     const int row_warp = warp_id() / COLUMN_WARPS, column_warp = warp_id() % COLUMN_WARPS;
     const u64 result0 = rows.result(part);
     if (live <= 0) return;
     if (view.tile(view.step0) * TILE >= view.keys) {
+        if (!source.ready()) return;
         const float2 nothing = make_float2(-INFINITE, 0.0f);
         for (int at = threadIdx.x; at < min(live, HELD); at += THREADS) {
             if (view.stores((rows.first + at) / GROUP)) stats[result0 + at] = nothing;
@@ -102,15 +134,11 @@ __device__ __forceinline__ void attend(
         return;
     }
 
-    half* const q_tile = reinterpret_cast<half*>(shared);
-    half* const p_tile = q_tile + HELD * HEAD_DIM;
-    // [TILE][HEAD_DIM], K or V of a step, where they are unpacked once
-    half* const key_halves = p_tile + HELD * TILE;
-    half* const value_halves = key_halves + (APART ? TILE * HEAD_DIM : 0);
-    u8* const ring = reinterpret_cast<u8*>(key_halves + HALF_TILES * TILE * HEAD_DIM);  // [STAGES][K, V][TILE][STRIDE]
-    float* const exchange = reinterpret_cast<float*>(ring + STAGES * (KEY_BYTES + VALUE_BYTES));  // [COLUMNS][HELD]
+    const Room<TILES> room(shared);
+    half *const p_tile = room.weights, *const key_halves = room.key_halves, *const value_halves = room.value_halves;
+    float* const exchange = room.exchange;
 
-    auto stage = [&](int step) { return ring + (step - view.step0) % STAGES * (KEY_BYTES + VALUE_BYTES); };
+    auto stage = [&](int step) { return room.ring + (step - view.step0) % STAGES * Room<TILES>::STAGE; };
     // Groups of copies, alternating K and V, empty past the end: the waits below count groups.
     auto fetch_keys = [&](int step) {
         const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
@@ -125,7 +153,7 @@ __device__ __forceinline__ void attend(
         if (wanted > 0) fetch_rows<ValueType>(values, cache.value(rows.kv_head, begin), wanted, view.order(begin));
         cp_async_commit();
     };
-    copy_rows<HEAD_DIM, HELD, THREADS>(q_tile, q + rows.query() * HEAD_DIM, live);
+    source.template bring<HELD>(room.queries, rows);
 #pragma unroll
     for (int ahead = 0; ahead < max(STAGES - 1, 1); ahead++) {
         fetch_keys(view.step0 + ahead);
@@ -134,7 +162,7 @@ __device__ __forceinline__ void attend(
 
     // This thread has rows `quad` and quad + 8 of each tile of 16 rows.
     const int row = 16 * TILES * row_warp, key = 8 * KEY_TILES * column_warp, dim = 8 * DIM_TILES * column_warp;
-    Queries<TILES> queries(q_tile, row);
+    Queries<TILES> queries(room.queries, row);
     const u32 p_at = chunk_offset<TILE>(row + quad, key / 8) + 4 * (lane % 4);
     float best[TILES][2], weight[TILES][2][SHARES], sums[TILES][DIM_TILES][4];
 #pragma unroll
@@ -225,6 +253,7 @@ __device__ __forceinline__ void attend(
     };
     auto there = [&](int step) { return view.tile(step) * TILE < view.keys; };
 
+    if (!source.ready()) return;
     constexpr bool AHEAD = !ONCE && STAGES > 2;
     if constexpr (APART) {
         cp_async_wait<1>();

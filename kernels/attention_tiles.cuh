@@ -46,6 +46,7 @@ __device__ __forceinline__ void fetch_rows(u8* stage, const u8* rows, int live, 
         for (int first = 0; first < COUNT; first += THREADS) {
             const int at = first + threadIdx.x;
             if (COUNT % THREADS && first + THREADS > COUNT && at >= COUNT) break;
+            if (order.skips(at / CHUNKS)) continue;
             if constexpr (Order::STRAIGHT && Type::STRIDE == Type::BYTES) {
                 cp_async16_or_zero(to + 16 * first, from + 16 * first, at < there);
             } else {
@@ -133,9 +134,10 @@ template <class Type> __device__ __forceinline__ void unpack_values(half* tile, 
 }
 
 // The fragments of a warp's rows of queries. Those of one tile of rows stay in registers where they fit next to the
-// sums: in a block of few threads that has a multiprocessor to itself. Others are read wherever they are needed.
+// sums: in a block of few threads that has a multiprocessor to itself, unless warps that do not attend are CROWDED into
+// it. Others are read wherever they are needed.
 template <int TILES> struct Queries {
-#ifdef NEAR
+#if defined(NEAR) && !defined(CROWDED)
     static constexpr bool KEPT = TILES == 1 && THREADS <= 256 && DIM_TILES <= 8;
 #else
     static constexpr bool KEPT = false;

@@ -7,9 +7,6 @@
 #include "attention.cuh"
 #include "heads.cuh"
 
-// Columns of [queries | keys | values].
-__device__ __forceinline__ int projected(int kv_heads) { return (QUERY_PARTS * GROUP + 2) * kv_heads * HEAD_DIM; }
-
 // A group of 256 activations: constructed before the previous kernel has ended.
 struct GatedGroup {
     const int group, element;

@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) draft_split(
     pdl_wait();
     const int split = blockIdx.z;
     const BlockView view(st, block, window, causal, {split, int(gridDim.z)});
-    attend<ROW_TILES>(view, packed_rows(rows, block), split, q, {k, v, slots}, shared, out, stats);
+    attend<ROW_TILES>(view, packed_rows(rows, block), split, CopiedQueries{q}, {k, v, slots}, shared, out, stats);
 }
 
 // Merges the splits and stores the acts of attn_output. Grid (groups of 256 activations, rows).

@@ -17,9 +17,6 @@
 enum Maker { QUERY, KEY, VALUE, GATES, MAKERS };  // delta_shapes.py: ROW_WARPS
 static_assert(HEADS <= 16, "half a warp has a lane per value head");
 
-// `n` as soon as it may be known: the compiler would load it where it is first used.
-__device__ __forceinline__ int loaded_n(const StepState* st) { return *(const volatile int*)&st->n; }
-
 // ---- The row ------------------------------------------------------------------------------------------------------
 
 // 4 channels of q, k or v, not normed. Waits for the kernel before, and loads n.

@@ -13,10 +13,38 @@ constexpr int QUERY_PARTS = 1;
 constexpr int QUERY_PARTS = 2;
 #endif
 
+// Columns of [queries | keys | values].
+__device__ __forceinline__ int projected(int kv_heads) { return (QUERY_PARTS * GROUP + 2) * kv_heads * HEAD_DIM; }
+
 // The partials of a matmul: f32 [SPLIT_K][rows][width].
 struct Projection {
     const float* partials;
     int rows, width;
+};
+
+// The weights of a head's norm, and the sines and cosines of its rotary embedding at a position, as lanes need them.
+// Both may be loaded long before the head.
+struct HeadNorm {
+    float at[HEAD_DIM / WARP];
+
+    __device__ __forceinline__ explicit HeadNorm(const float* weight) {
+#pragma unroll
+        for (int j = 0; j < HEAD_DIM / WARP; j++) at[j] = weight[WARP * j + lane_id()];
+    }
+};
+struct Rotation {
+    static constexpr int HALF = ROTARY / 2 / WARP;
+    float sine[HALF], cosine[HALF];
+
+    __device__ __forceinline__ Rotation(int position, const float* frequency) {
+#pragma unroll
+        for (int j = 0; j < HALF; j++) {
+            // The product is rounded to float, as in the reference; whole turns are subtracted in double, since at
+            // position 262,144 float sine and cosine would need their slow path and its local memory.
+            const double turns = double(float(position) * frequency[WARP * j + lane_id()]) * 0.15915494309189535;
+            sincospif(2.0f * float(turns - rint(turns)), &sine[j], &cosine[j]);
+        }
+    }
 };
 
 // One head of HEAD_DIM elements.
@@ -25,6 +53,7 @@ struct Head {
     static constexpr int PARTS = HEAD_DIM / WARP;
     float x[PARTS];
 
+    Head() = default;
     __device__ __forceinline__ Head(const Projection& in, int row, int column) {
 #pragma unroll
         for (int j = 0; j < PARTS; j++) {
@@ -32,29 +61,33 @@ struct Head {
         }
     }
 
-    // x over the root of its mean square, times `weight` (HEAD_DIM).
-    __device__ __forceinline__ void normalise(const float* weight, float eps) {
+    // A query or a key as the scores need it: normalised, rotated to its position, and transformed where the type of
+    // cached keys requires it.
+    __device__ __forceinline__ void place(const HeadNorm& norm, const Rotation& rotation, float eps) {
+        normalise(norm, eps);
+        rotate(rotation);
+        if (KeyType::ROTATED) transform();
+    }
+
+    // x over the root of its mean square, times the weights.
+    __device__ __forceinline__ void normalise(const HeadNorm& norm, float eps) {
         float squares = 0.0f;
 #pragma unroll
         for (int j = 0; j < PARTS; j++) squares += x[j] * x[j];
         const float scale = 1.0f / sqrtf(warp_sum(squares) / HEAD_DIM + eps);
 #pragma unroll
-        for (int j = 0; j < PARTS; j++) x[j] *= scale * weight[WARP * j + lane_id()];
+        for (int j = 0; j < PARTS; j++) x[j] *= scale * norm.at[j];
     }
 
     // NEOX rotary: pairs (i, i + ROTARY / 2) of the first ROTARY elements by the angle f32(position * frequency[i]).
-    __device__ __forceinline__ void rotate(int position, const float* frequency) {
-        constexpr int HALF = ROTARY / 2 / WARP;
+    // Explicit rounding, so that no kernel fuses it differently from another.
+    __device__ __forceinline__ void rotate(const Rotation& rotation) {
+        constexpr int HALF = Rotation::HALF;
 #pragma unroll
         for (int j = 0; j < HALF; j++) {
-            // The product is rounded to float, as in the reference; whole turns are subtracted in double, since at
-            // position 262,144 float sine and cosine would need their slow path and its local memory.
-            const double turns = double(float(position) * frequency[WARP * j + lane_id()]) * 0.15915494309189535;
-            float sine, cosine;
-            sincospif(2.0f * float(turns - rint(turns)), &sine, &cosine);
-            const float a = x[j], b = x[j + HALF];
-            x[j] = a * cosine - b * sine;
-            x[j + HALF] = b * cosine + a * sine;
+            const float a = x[j], b = x[j + HALF], sine = rotation.sine[j], cosine = rotation.cosine[j];
+            x[j] = __fmaf_rn(a, cosine, -__fmul_rn(b, sine));
+            x[j + HALF] = __fmaf_rn(a, sine, __fmul_rn(b, cosine));
         }
     }
 
@@ -81,30 +114,22 @@ struct Head {
         for (int j = 0; j < PARTS; j++) x[j] = __fmul_rn(x[j], root);
     }
 
-    __device__ __forceinline__ void store(half* out, float scale = 1.0f) const { store_at(out, lane_id(), scale); }
-
-    // Stores a query in the order that keys of a type need. For packed keys element 8 i + k of each group of 32 is
-    // stored where lane i of a quad loads the k-th of its 8 elements of a row, in two successive fragments of 16
-    // columns.
-    template <class Keys> __device__ __forceinline__ void store_for(half* out, float scale) const {
-        const int e = lane_id();
-        store_at(out, Keys::HALVES ? e : (e & 4) << 2 | (e & 2) << 2 | e >> 3 << 1 | (e & 1), scale);
-    }
-
-    __device__ __forceinline__ void store_at(half* out, int place, float scale) const {
+    // Stores a query in the order that keys of a type need; `out` is indexed by element. For packed keys element
+    // 8 i + k of each group of 32 is stored where lane i of a quad loads the k-th of its 8 elements of a row, in two
+    // successive fragments of 16 columns.
+    template <class Keys, class Row> __device__ __forceinline__ void store_for(const Row& out, float scale) const {
+        const int e = lane_id(), place = Keys::HALVES ? e : (e & 4) << 2 | (e & 2) << 2 | e >> 3 << 1 | (e & 1);
 #pragma unroll
         for (int j = 0; j < PARTS; j++) out[WARP * j + place] = __float2half_rn(x[j] * scale);
     }
 };
 
-// Stores a key as the cache holds it: normalised, rotated to its position, transformed where its type requires it.
+// Stores a key as the cache holds it.
 __device__ __forceinline__ void store_key(
     const KeyValues& cache, Head& head, const float* norm, const float* frequency, float eps, int kv_head, int position,
     int slot
 ) {
-    head.normalise(norm, eps);
-    head.rotate(position, frequency);
-    if (KeyType::ROTATED) head.transform();
+    head.place(HeadNorm(norm), Rotation(position, frequency), eps);
     KeyType::store(cache.key(kv_head, slot), head.x);
 }
 __device__ __forceinline__ void store_value(const KeyValues& cache, const Head& head, int kv_head, int slot) {
@@ -122,9 +147,7 @@ __device__ __forceinline__ void prepare_head(
     const int heads = kv_heads * GROUP;
     if (task < heads) {
         Head head(in, row, task * QUERY_WIDTH);
-        head.normalise(q_norm, eps);
-        head.rotate(position, frequency);
-        if (KeyType::ROTATED) head.transform();
+        head.place(HeadNorm(q_norm), Rotation(position, frequency), eps);
         const u64 packed = (u64(task / GROUP) * in.rows + row) * GROUP + task % GROUP;
         head.template store_for<Reader>(q + packed * HEAD_DIM, scale);
         return;

@@ -3,8 +3,10 @@
 // where they are left out). A type is a struct with a file of its own:
 //
 //   BYTES                       of a head's row of HEAD_DIM numbers, a multiple of CHUNK_BYTES
+//   WRITTEN                     the first of them, which `store` writes; a multiple of 4
 //   ROTATED                     keys are stored as their Hadamard transform; queries are transformed too
-//   HALVES                      rows are HEAD_DIM halves; all others are packed (kv_packed.cuh)
+//   HALVES                      rows are HEAD_DIM halves; all others are packed (kv_packed.cuh). Their type also has
+//                               store_halves(row, x), of a row that is indexed by element
 //   store(row, x)               a warp stores a head's row; lane l has elements l, l + 32, l + 64, ...
 // and where packed, of rows in shared memory, or anywhere:
 //   STRIDE                      bytes from one row of a tile to the next

@@ -6,7 +6,8 @@
 #include "common.cuh"
 
 struct KvBf16 {
-    static constexpr int BYTES = 2 * HEAD_DIM, STRIDE = BYTES + 32;  // which rows are read from four banks apart
+    static constexpr int BYTES = 2 * HEAD_DIM, WRITTEN = BYTES;
+    static constexpr int STRIDE = BYTES + 32;  // which rows are read from four banks apart
     static constexpr bool HALVES = false, ROTATED = false;
     static constexpr int SHARED = 1, RUNS = HEAD_DIM / WARP, LOADED = 4;
 

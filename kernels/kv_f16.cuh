@@ -5,12 +5,17 @@
 #include "common.cuh"
 
 struct KvF16 {
-    static constexpr int BYTES = 2 * HEAD_DIM, STRIDE = BYTES;
+    static constexpr int BYTES = 2 * HEAD_DIM, WRITTEN = BYTES, STRIDE = BYTES;
     static constexpr bool HALVES = true, ROTATED = false;
 
     template <int PARTS> static __device__ __forceinline__ void store(u8* row, const float (&x)[PARTS]) {
+        store_halves(reinterpret_cast<half*>(row), x);
+    }
+    // `row` is indexed by element.
+    template <class Row, int PARTS>
+    static __device__ __forceinline__ void store_halves(const Row& row, const float (&x)[PARTS]) {
 #pragma unroll
-        for (int j = 0; j < PARTS; j++) reinterpret_cast<half*>(row)[WARP * j + lane_id()] = __float2half_rn(x[j]);
+        for (int j = 0; j < PARTS; j++) row[WARP * j + lane_id()] = __float2half_rn(x[j]);
     }
 
     static __device__ __forceinline__ void eight(u32 (&to)[4], const u8* row, int group, int part) {

@@ -16,7 +16,7 @@ template <int LOW, int HIGH, bool CENTRED, int REACH, bool TURNED> struct KvPack
     static constexpr int GROUPS = HEAD_DIM / WARP, SHARED = 8 / LOW, RUNS = ceil_div(GROUPS, SHARED);
     static constexpr int LOADED = 2 + (SHARED + 1) / 2 + HIGH * SHARED;  // words of Loaded
     static constexpr int PLANES = WARP * RUNS, SCALES = PLANES + 4 * HIGH * GROUPS;
-    static constexpr int BYTES = ceil_div(SCALES + 2 * GROUPS, 16) * 16;
+    static constexpr int WRITTEN = SCALES + 2 * GROUPS, BYTES = ceil_div(WRITTEN, 16) * 16;
     static constexpr int STRIDE = BYTES;  // a tile is one contiguous range of memory on both sides
     static constexpr bool HALVES = false, ROTATED = TURNED;
     static constexpr int CODES = 1 << (LOW + HIGH);

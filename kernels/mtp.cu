@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) mtp_split(
     pdl_wait();
     const int split = blockIdx.z;
     const PairView view = {st->length + depth + 1, {split, int(gridDim.z)}};
-    attend<ROW_TILES>(view, packed_rows(rows, 1), split, q, {k, v, slots}, shared, out, stats);
+    attend<ROW_TILES>(view, packed_rows(rows, 1), split, CopiedQueries{q}, {k, v, slots}, shared, out, stats);
 }
 
 // combine.cuh, of row 0 and its splits. Grid (groups of 256 activations).

@@ -39,10 +39,21 @@ __device__ __forceinline__ half* row_on(half* tile, u32 offset, int row, int chu
     }
 }
 
-// Which source row is a tile's row `row`: the same one. A thread then needs one pointer only, to its first row.
+// One row of a tile, element by element.
+template <int WIDTH> struct TileRow {
+    half* tile;
+    int row;
+    __device__ __forceinline__ half& operator[](int element) const {
+        return chunk_at<WIDTH>(tile, row, element / 8)[element % 8];
+    }
+};
+
+// Which source row is a tile's row `row`: the same one. A thread then needs one pointer only, to its first row. Rows
+// that `skips` names are neither read nor written.
 struct InOrder {
     static constexpr bool STRAIGHT = true;
     __device__ __forceinline__ int operator()(int row) const { return row; }
+    __device__ __forceinline__ bool skips(int) const { return false; }
 };
 
 // Start copying COUNT rows of WIDTH halves into a tile, row i from row order(i); rows from `live` on are not read and
@@ -59,6 +70,7 @@ __device__ __forceinline__ void copy_rows(half* tile, const half* from, int live
     for (int i = 0; i < TURNS; i++) {
         const int row = first + STEP * i;
         if (COUNT % STEP && i == TURNS - 1 && row >= COUNT) break;
+        if (order.skips(row)) continue;
         const half* const source = from + (Order::STRAIGHT ? STEP * i : order(row)) * WIDTH;
         cp_async16_or_zero(row_on<WIDTH, STEP>(tile, at, first, chunk, i), source, row < live);
     }

@@ -95,6 +95,18 @@ extern "C" __global__ void dynamic_kernel(int* out, int bytes) {
     for (int i = threadIdx.x; i < n; i += blockDim.x) out[blockIdx.x * n + i] = values[n - 1 - i];
 }
 
+// A warp returns after the first barrier: the second waits for the others only.
+extern "C" __global__ void leaving_kernel(float* out) {
+    __shared__ float shared[2][32];
+    const int i = threadIdx.x;
+    if (i >= 64) shared[0][i - 64] = float(i);
+    __syncthreads();
+    if (i >= 64) return;
+    if (i >= 32) shared[1][i - 32] = 2.0f * shared[0][i - 32];
+    __syncthreads();
+    if (i < 32) out[i] = shared[1][31 - i];
+}
+
 // ---- What must be reported ------------------------------------------------------------------------------------------
 
 extern "C" __global__ void wrong_kernel(float* out, int fault) {

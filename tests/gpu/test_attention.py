@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.kv import defines as kv_defines
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder, WarpLayout
@@ -28,9 +30,10 @@ from support.heads import (
     rotated,
     side_by_side,
 )
-from support.splits import HOPPER, PLANES, Split, order_for, split, tree_view
+from support.splits import HOPPER, PLANES, Split, order_for, partials, split, tree_view
 from support.steps import random_parents, tree_state
 
+Bytes = npt.NDArray[np.uint8]
 GEFORCE, TURING = 101_376, 65_536  # bytes of shared memory that one block may have
 SMALL = HeadShape(256, 2, 1, 64)
 GROUPS = {2: HeadShape(256, 4, 2, 64), 4: HeadShape(256, 4, 1, 64), 6: HeadShape(256, 12, 2, 64)}
@@ -274,6 +277,116 @@ def test_a_row_has_the_same_bits_at_every_width(engine: Engine, rng: np.random.G
     widest = max(results, key=len)
     for (dealt, width, layout), found in zip(passes, results, strict=True):
         np.testing.assert_array_equal(found, widest[: len(found)], f"{width} rows, {layout}, {dealt.blocks} blocks")
+
+
+ROOTS = {
+    "27b": HeadShape(256, 12, 2, 64), "8b": HeadShape(128, 8, 2, 128), "group-8": HeadShape(256, 8, 1, 64),
+    "group-1": HeadShape(64, 2, 2, 64), "group-12": HeadShape(128, 12, 1, 64),
+}  # fmt: skip
+BLOCKS = (33, 1, 2, 7)
+ROOT_LENGTHS = (0, 1, 63, 64, 65, 127, 200, 255, 256, 319, 320, 700, 3000)
+
+
+@pytest.mark.parametrize(
+    ("shape", "gated", "kv", "window", "limit", "lengths"),
+    [
+        ("27b", True, "f16", EVERYTHING, HOPPER, (0, 64, 319, 700)),
+        ("8b", False, "q8_0/q4_0", EVERYTHING, HOPPER, (1, 255, 700)),
+        ("group-12", True, "f16", AttentionWindow(100, 70), HOPPER, (63, 700)),
+        *(full(shape, at % 2 > 0, kv, EVERYTHING, HOPPER, ROOT_LENGTHS)
+          for shape in ROOTS for at, kv in enumerate(("f16", "bf16", "q8_0", "q5_0/f16", "f16/tq3_0", "q4_0"))),
+        *(full(shape, at % 2 > 0, kv, window, HOPPER, ROOT_LENGTHS)
+          for shape in ("27b", "8b")
+          for at, kv in enumerate(("f16", "tq3_0/q8_0"))
+          for window in (AttentionWindow(1, 0), AttentionWindow(300, 65))),
+        *(full("27b", True, kv, EVERYTHING, limit, (0, 63, 700))
+          for kv in ("f16", "q8_0") for limit in (GEFORCE, TURING)),
+    ],
+)  # fmt: skip
+def test_the_root_alone_has_the_bits_of_wider_passes(
+    engine: Engine,
+    rng: np.random.Generator,
+    shape: str,
+    gated: bool,
+    kv: str,
+    window: AttentionWindow,
+    limit: int,
+    lengths: tuple[int, ...],
+) -> None:
+    """attn_alone against attn_prepare and attn_split: parts, and rows of the cache; with any number of blocks."""
+    heads, kinds = ROOTS[shape], CachePair.parse(kv)
+    for turn, length in enumerate(lengths):
+        slots = length + 2
+        order = SplitOrder.of(heads, slots, 132, limit, trees=True, kv=kinds)
+        launch = SplitLaunch.of(heads, order, 1, limit)
+        assert launch.holds_root
+        cache = Cache.random(rng, heads, length, slots).kept(kinds)
+        for rows in (cache.k, cache.v):
+            rows[:, length:] = 0xFF  # no finite number in any type
+        root = Root(rng, heads, gated, window)
+        expected = root.prepared_and_split(engine, launch, length, cache)
+        if length > 300 and order.kv == CachePair.parse("f16"):
+            assert np.isfinite(expected[0].view(np.float32)).any()
+        for blocks in {BLOCKS[0], BLOCKS[1 + turn % 3]}:
+            found = root.alone(engine, launch, length, cache, blocks)
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(one, other, f"{length} positions, {blocks} blocks")
+
+
+def test_the_root_of_a_step_without_nodes_writes_nothing(engine: Engine, rng: np.random.Generator) -> None:
+    heads, length = SMALL, 70
+    launch = SplitLaunch.of(heads, order_for(heads, length + 2), 1, HOPPER)
+    cache = Cache.random(rng, heads, length, length + 2)
+    root = Root(rng, heads, True, EVERYTHING)
+    *parts, k, v = root.alone(engine, launch, length, cache, 3, n=0)
+    assert all(np.isnan(part.view(np.float32)).all() for part in parts)
+    np.testing.assert_array_equal(k, cache.k.view(np.uint8))
+    np.testing.assert_array_equal(v, cache.v.view(np.uint8))
+
+
+class Root:
+    """One row as a projection leaves it, and the kernels that take it, each on its own copy of a cache."""
+
+    def __init__(self, rng: np.random.Generator, heads: HeadShape, gated: bool, window: AttentionWindow) -> None:
+        self.heads, self.window = heads, window
+        self.defines = {"SPLIT_K": PLANES}
+        self.defines |= {name: 1 for name, wanted in (("UNGATED", not gated), ("WINDOWED", window.size)) if wanted}
+        columns = ((1 + gated) * heads.heads + 2 * heads.kv_heads) * heads.head_dim
+        self.projected = planes(rng, PLANES, 1, columns)
+        self.norms = rng.standard_normal((2, heads.head_dim)).astype(np.float32)
+
+    def prepared_and_split(self, engine: Engine, launch: SplitLaunch, length: int, cache: Cache) -> list[Bytes]:
+        defines, state, shown, norms, (k, v), (out, stats) = self._memory(engine, launch, length, cache, 1)
+        slots, kv_heads = np.int32(cache.k.shape[1]), self.heads.kv_heads
+        q = engine.poisoned((kv_heads, self.heads.group, self.heads.head_dim), np.float16)
+        args = [state, np.int32(0), engine.array(self.projected), np.int32(1), np.int32(kv_heads)]
+        args += [*norms, q, k, v, slots]
+        grid = -(-(self.heads.heads + 2 * kv_heads) // 4)
+        engine.kernel("attention.cu", "attn_prepare", defines)(grid, 128, args)
+        args = [state, np.int32(0), np.int32(1), np.int32(launch.order.splits), q, k, v, slots, out, stats, *shown]
+        engine.kernel("attention.cu", "attn_split", defines)(launch.grid, launch.block, args, shared=launch.shared)
+        return [one.numpy().view(np.uint8) for one in (out, stats, k, v)]
+
+    def alone(
+        self, engine: Engine, launch: SplitLaunch, length: int, cache: Cache, blocks: int, n: int = 1
+    ) -> list[Bytes]:
+        defines, state, shown, norms, (k, v), (out, stats) = self._memory(engine, launch, length, cache, n)
+        args = [state, engine.array(self.projected), *norms, np.int32(launch.order.splits), k, v]
+        args += [np.int32(cache.k.shape[1]), out, stats, *shown]
+        kernel = engine.kernel("attention_alone.cu", "attn_alone", defines)
+        kernel((blocks, self.heads.kv_heads), launch.alone_block, args, shared=launch.alone_shared)
+        return [one.numpy().view(np.uint8) for one in (out, stats, k, v)]
+
+    def _memory(self, engine: Engine, launch: SplitLaunch, length: int, cache: Cache, n: int) -> tuple[Any, ...]:
+        """Defines, the state, the window, arguments for queries and keys, a copy of the cache, room for the parts."""
+        heads, size = self.heads, [self.window.size, self.window.sinks]
+        shown = [engine.array(np.array(size, np.int32))] if self.window.size else []
+        norms = [engine.array(x) for x in (*self.norms, frequencies(heads.rotary))]
+        norms += [np.float32(EPS), np.float32(heads.query_scale)]
+        state = engine.array(tree_state([-1], length, n=n))
+        defines = {**launch.defines, **self.defines, **kv_defines(launch.order.kv)}
+        copies = engine.array(cache.k), engine.array(cache.v)
+        return defines, state, shown, norms, copies, partials(engine, launch)
 
 
 def path_to(parents: list[int], node: int) -> list[int]:

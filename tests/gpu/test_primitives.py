@@ -161,6 +161,12 @@ def test_dynamic_shared_memory_above_48_kb(engine: Engine) -> None:
     np.testing.assert_array_equal(out.numpy(), expected)
 
 
+def test_barriers_do_not_wait_for_warps_that_have_returned(engine: Engine) -> None:
+    out = engine.poisoned(32, np.float32)
+    engine.kernel(SOURCE, "leaving_kernel")(1, 96, [out])
+    np.testing.assert_array_equal(out.numpy(), 2.0 * (64 + np.arange(32)[::-1]))
+
+
 def test_arguments_are_checked(engine: Engine) -> None:
     kernel = engine.kernel(SOURCE, "dynamic_kernel")
     out = engine.poisoned(4, np.int32)

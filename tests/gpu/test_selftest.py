@@ -54,6 +54,7 @@ class Broken(EmulatedDevice):
         full("draft_combine", "drafter"),
         ("swiglu_matmul", "steps as one graph"),
         full("gdn_alone", "steps as one graph"),
+        full("attn_alone", "steps as one graph"),
     ],
 )
 def test_a_kernel_that_does_nothing_is_found(kernel: str, part: str) -> None:

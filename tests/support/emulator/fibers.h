@@ -55,7 +55,7 @@ inline void switch_context(Context& from, Context& to) { swapcontext(&from, &to)
 using Combine = void (*)(void* const* lanes, unsigned mask);
 
 struct Warp {
-    unsigned exists = 0, runnable = 0, collecting = 0, at_barrier = 0;
+    unsigned exists = 0, runnable = 0, collecting = 0, at_barrier = 0, returned = 0;
     void* argument[32];
     unsigned mask[32];
     Combine combine[32];

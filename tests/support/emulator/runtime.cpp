@@ -59,6 +59,8 @@ struct Launch {
     std::size_t stack_count = 0;
     Context host;
     int threads = 0, live = 0, waiting = 0, barrier_line = 0, count = 0, result = 0;
+    int expected = 0;      // threads that the next barrier waits for
+    bool has_met = false;  // whether the block has been at a barrier
     emulator::Entry entry;
     void** values = nullptr;
     std::map<std::size_t, unsigned char*> dynamics;  // by size: each ends at an unmapped page
@@ -116,10 +118,29 @@ void say_where(char* out, std::size_t size) {
     abandon();
 }
 
+void pass_barrier() {
+    launch.waiting = 0;
+    launch.has_met = true;
+    launch.result = launch.count;
+    launch.count = 0;
+    for (Warp& warp : launch.warps) {
+        warp.runnable |= warp.at_barrier;
+        warp.at_barrier = 0;
+    }
+}
+
 void fiber() {
     launch.entry.call(launch.values);
-    running.warp->runnable &= ~(1u << running.lane);
+    Warp& warp = *running.warp;
+    warp.runnable &= ~(1u << running.lane);
+    warp.returned |= 1u << running.lane;
     --launch.live;
+    // Barriers do not wait for threads that have returned. Here that goes for a whole warp that has been at one: any other
+    // is a mistake more likely than not.
+    if (warp.returned == warp.exists && launch.has_met) {
+        launch.expected -= __builtin_popcount(warp.exists);
+        if (launch.waiting && launch.waiting == launch.expected) pass_barrier();
+    }
     emulator::wait();
     __builtin_unreachable();
 }
@@ -205,6 +226,8 @@ void run_block() {
     for (Warp& warp : launch.warps) warp.runnable = warp.exists;
     launch.live = launch.threads;
     launch.waiting = launch.count = 0;
+    launch.expected = launch.threads;
+    launch.has_met = false;
     set_warp(0);
     switch_context(launch.host, launch.contexts[0]);
 }
@@ -230,20 +253,14 @@ void barrier(int line) {
         fail(text, line);
     }
     launch.barrier_line = line;
-    if (++launch.waiting < launch.threads) {
+    if (++launch.waiting < launch.expected) {
         const unsigned bit = 1u << running.lane;
         running.warp->at_barrier |= bit;
         running.warp->runnable &= ~bit;
         wait();
         return;
     }
-    launch.waiting = 0;
-    launch.result = launch.count;
-    launch.count = 0;
-    for (Warp& other : launch.warps) {
-        other.runnable |= other.at_barrier;
-        other.at_barrier = 0;
-    }
+    pass_barrier();
 }
 
 int barrier_count(int predicate, int line) {

@@ -55,7 +55,7 @@ MODEL = (
     "attn_split", "attn_combine", "swiglu",
 )  # fmt: skip
 DRAFTER = ("draft_gather", "draft_update", "draft_prepare", "draft_split", "draft_combine")
-STEPS = ("gdn_alone", "head_argmax", "head_logits", "step_begin", "swiglu_matmul")
+STEPS = ("attn_alone", "gdn_alone", "head_argmax", "head_logits", "step_begin", "swiglu_matmul")
 
 Record = npt.NDArray[np.void]
 

@@ -226,27 +226,36 @@ class AttentionBranch:
         split = SplitLaunch.of(heads, splits.order, scope.rows, self.layers.device.card.shared_bytes)
         rows, node0, kv_heads = np.int32(scope.rows), np.int32(scope.node0), np.int32(heads.kv_heads)
         defines = {**split.defines, "SPLIT_K": self.inputs.split_k, **self._defines}
-        cache, eps = self.kv.layer(self.place), np.float32(self.layers.spec.eps)
-        tasks = heads.heads + 2 * heads.kv_heads
+        cache, count = self.kv.layer(self.place), np.int32(splits.order.splits)
+        norms: list[Argument] = [weights.q_norm, weights.k_norm, self.layers.frequencies]
+        norms += [np.float32(self.layers.spec.eps), np.float32(heads.query_scale)]
+        windowed: dict[str, object] = {} if scope.window is None else {"WINDOWED": 1}
+        results: list[Argument] = [splits.out, splits.stats, *(() if scope.window is None else (scope.window,))]
         yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
-        yield Launch(
-            "attention.cu", "attn_prepare", defines, (ceil_div(tasks, PREPARE_WARPS), scope.rows), WARP * PREPARE_WARPS,
-            [scope.state.pointer, node0, buffers.wide, rows, kv_heads, weights.q_norm, weights.k_norm,
-             self.layers.frequencies, eps, np.float32(heads.query_scale), splits.q, *cache],
-            per_sm=2,
-        )  # fmt: skip
-        windowed = {"WINDOWED": 1} if scope.window is not None else {}
-        yield Launch(
-            "attention.cu", "attn_split", {**defines, **windowed}, split.grid, split.block,
-            [scope.state.pointer, node0, rows, np.int32(splits.order.splits), splits.q, *cache, splits.out,
-             splits.stats, *(() if scope.window is None else (scope.window,))],
-            split.shared,
-        )  # fmt: skip
+        if scope.node0 == 0 and split.holds_root:  # a root without a tree: plain decoding
+            yield Launch(
+                "attention_alone.cu", "attn_alone", {**defines, **windowed}, split.grid, split.alone_block,
+                [scope.state.pointer, buffers.wide, *norms, count, *cache, *results],
+                split.alone_shared,
+            )  # fmt: skip
+        else:
+            tasks = heads.heads + 2 * heads.kv_heads
+            yield Launch(
+                "attention.cu", "attn_prepare", defines, (ceil_div(tasks, PREPARE_WARPS), scope.rows),
+                WARP * PREPARE_WARPS,
+                [scope.state.pointer, node0, buffers.wide, rows, kv_heads, *norms, splits.q, *cache],
+                per_sm=2,
+            )  # fmt: skip
+            yield Launch(
+                "attention.cu", "attn_split", {**defines, **windowed}, split.grid, split.block,
+                [scope.state.pointer, node0, rows, count, splits.q, *cache, *results],
+                split.shared,
+            )  # fmt: skip
         yield Launch(
             "attention.cu", "attn_combine", defines, (ceil_div(heads.heads * heads.head_dim, GROUP), scope.rows),
             COMBINE_THREADS,
-            [scope.state.pointer, node0, splits.out, splits.stats, np.int32(splits.order.splits), buffers.wide, rows,
-             kv_heads, *self.out.wanted(buffers.acts)],
+            [scope.state.pointer, node0, splits.out, splits.stats, count, buffers.wide, rows, kv_heads,
+             *self.out.wanted(buffers.acts)],
         )  # fmt: skip
         yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
 

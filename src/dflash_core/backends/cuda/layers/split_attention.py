@@ -224,6 +224,22 @@ class SplitLaunch:
         return WARP * self.layout.row_warps * self.layout.column_warps
 
     @property
+    def holds_root(self) -> bool:
+        """Whether attn_alone can run the pass if its only row is the root: each block holds the whole row."""
+        return self.rows == 1 and self.layout.row_warps == 1 and self.heads.group <= self.block_rows
+
+    @property
+    def alone_block(self) -> int:
+        """Threads of a block of attn_alone, whose grid is that of attn_split: MAKERS warps of
+        kernels/attention_alone.cu beside those that attend."""
+        makers = min(self.heads.group + 2, 8 if self.heads.head_dim > 128 else 8 - self.layout.column_warps)
+        return self.block + WARP * makers
+
+    @property
+    def alone_shared(self) -> int:
+        return self.shared - PATH_BYTES
+
+    @property
     def shared(self) -> int:
         """Bytes of dynamic shared memory: Q, P, unpacked tiles, the ring of K and V tiles, the exchange of columns."""
         dim, tile = self.heads.head_dim, self.order.tile
