@@ -34,7 +34,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """Activations of up to 64 rows in both forms that matmuls read (kernels/acts.cuh), for up to `columns` each."""
+    """Activations of up to 64 rows in both forms that matmuls read (kernels/acts.cuh)."""
 
     q8: Tensor
     f16: Tensor

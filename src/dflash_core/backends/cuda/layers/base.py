@@ -69,8 +69,11 @@ class PassBuffers:
 
     @staticmethod
     def lasting(hidden: int, inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection]) -> Sequence[Wanted]:
-        """The residual stream, and activations: zeros at first, so that padding rows hold finite numbers."""
-        return [((PASS_ROWS, hidden), torch.float32), *acts_pieces(max(p.columns for p in (*inputs, *outputs)))]
+        """The residual stream, and activations: zeros at first, so that padding rows hold finite numbers. In f16 those
+        as wide as the residual stream, for a head that may read them, and wider ones where a projection does."""
+        projections = (*inputs, *outputs)
+        halves = max([hidden, *(p.columns for p in projections if p.plan.needs_f16)])
+        return [((PASS_ROWS, hidden), torch.float32), *acts_pieces(max(p.columns for p in projections), halves)]
 
     @staticmethod
     def partials(inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection]) -> Sequence[Wanted]:
@@ -79,14 +82,14 @@ class PassBuffers:
         return [((size,), torch.float32) for size in sizes]
 
 
-def acts_pieces(columns: int) -> Sequence[Wanted]:
-    """Memory for activations of PASS_ROWS rows of up to `columns` columns, in both forms (q8 and f16)."""
-    return [((groups_of(columns) * size,), torch.uint8) for size in (Q8_GROUP, F16_GROUP)]
+def acts_pieces(columns: int, halves: int) -> Sequence[Wanted]:
+    """Memory for activations of PASS_ROWS rows: of up to `columns` columns in int8, and up to `halves` in f16."""
+    return [((groups_of(columns) * Q8_GROUP,), torch.uint8), ((groups_of(halves) * F16_GROUP,), torch.uint8)]
 
 
 def acts_for(columns: int, device: torch.device) -> Acts:
     """Activations of PASS_ROWS rows of up to `columns` columns; zeros, so that padding rows hold finite numbers."""
-    return Acts(*(torch.zeros(size, dtype=dtype, device=device) for size, dtype in acts_pieces(columns)))
+    return Acts(*(torch.zeros(size, dtype=dtype, device=device) for size, dtype in acts_pieces(columns, columns)))
 
 
 @dataclass(frozen=True, slots=True)
