@@ -58,7 +58,8 @@ struct Launch {
     unsigned char* stacks = nullptr;
     std::size_t stack_count = 0;
     Context host;
-    int threads = 0, live = 0, waiting = 0, barrier_line = 0, count = 0, result = 0;
+    int threads = 0, live = 0, count = 0, result = 0;
+    struct Barrier { int waiting = 0, threads = 0, line = 0; } barriers[emulator::BARRIERS];
     emulator::Entry entry;
     void** values = nullptr;
     std::map<std::size_t, unsigned char*> dynamics;  // by size: each ends at an unmapped page
@@ -97,12 +98,15 @@ void say_where(char* out, std::size_t size) {
     char* at = launch.message;
     char* const end = launch.message + sizeof launch.message;
     at += snprintf(at, std::size_t(end - at), "block (%u, %u, %u): divergent ", blockIdx.x, blockIdx.y, blockIdx.z);
-    if (launch.waiting) {
-        at += snprintf(at, std::size_t(end - at), "barrier, %d of %d threads are at __syncthreads in line %d",
-                       launch.waiting, launch.threads, launch.barrier_line);
-    } else {
-        at += snprintf(at, std::size_t(end - at), "warp collective");
+    bool barred = false;
+    for (const auto& barrier : launch.barriers) {
+        if (!barrier.waiting) continue;
+        at += snprintf(at, std::size_t(end - at), "%s, %d of %d threads are at %s in line %d", barred ? "" : "barrier",
+                       barrier.waiting, barrier.threads,
+                       &barrier == launch.barriers ? "__syncthreads" : "warps_barrier", barrier.line);
+        barred = true;
     }
+    if (!barred) at += snprintf(at, std::size_t(end - at), "warp collective");
     for (std::size_t w = 0; w < launch.warps.size() && at < end - 120; ++w) {
         const Warp& warp = launch.warps[w];
         if (!warp.collecting) continue;
@@ -204,7 +208,8 @@ void run_block() {
     }
     for (Warp& warp : launch.warps) warp.runnable = warp.exists;
     launch.live = launch.threads;
-    launch.waiting = launch.count = 0;
+    for (auto& barrier : launch.barriers) barrier = {};
+    launch.count = 0;
     set_warp(0);
     switch_context(launch.host, launch.contexts[0]);
 }
@@ -222,29 +227,35 @@ void fail(const char* message, int line) {
     abandon();
 }
 
-void barrier(int line) {
-    if (launch.waiting && launch.barrier_line != line) {
+void barrier(int line, int id, int threads) {
+    auto& own = launch.barriers[id];
+    if (own.waiting && (own.line != line || own.threads != threads)) {
         char text[128];
         snprintf(text, sizeof text, "divergent barrier: other threads are at __syncthreads in line %d, this one",
-                 launch.barrier_line);
+                 own.line);
         fail(text, line);
     }
-    launch.barrier_line = line;
-    if (++launch.waiting < launch.threads) {
+    own.line = line;
+    own.threads = threads;
+    if (++own.waiting < threads) {
         const unsigned bit = 1u << running.lane;
-        running.warp->at_barrier |= bit;
+        running.warp->at_barrier[id] |= bit;
         running.warp->runnable &= ~bit;
         wait();
         return;
     }
-    launch.waiting = 0;
-    launch.result = launch.count;
-    launch.count = 0;
+    own.waiting = 0;
+    if (id == 0) {
+        launch.result = launch.count;
+        launch.count = 0;
+    }
     for (Warp& other : launch.warps) {
-        other.runnable |= other.at_barrier;
-        other.at_barrier = 0;
+        other.runnable |= other.at_barrier[id];
+        other.at_barrier[id] = 0;
     }
 }
+
+void barrier(int line) { barrier(line, 0, launch.threads); }
 
 int barrier_count(int predicate, int line) {
     launch.count += predicate != 0;
