@@ -20,8 +20,8 @@ constexpr int V_LINE = WIDTH / 4, V_LINES = WARP / V_LINE;  // float4 of a row o
 constexpr int OLD_BYTES = PAST * (VALUE * WARP + V_LINE) * 16;  // of the convolution's state
 // What the registers of a thread allow: partials that are loaded together, of as many rows, and rows that are mixed
 // together.
-constexpr bool ROOMY = WARPS + MAKERS <= 12 && NODES <= WARP;
-constexpr int HELD = SPLIT_K < 8 ? SPLIT_K : 8, LOADED = (ROOMY ? 24 : 16) / HELD, MIXED = ROOMY ? 8 : 6;
+constexpr int FITTING = WARPS + MAKERS > 12 ? 12 : NODES > WARP ? 16 : 24;
+constexpr int HELD = SPLIT_K < 8 ? SPLIT_K : 8, LOADED = FITTING / HELD, MIXED = FITTING < 24 ? 6 : 8;
 static_assert(HEAD_MAKERS > 0 && NODES <= 2 * WARP, "a lane holds two parents");
 
 // What a row is made of. partials: f32 [SPLIT_K][rows][width]; see gdn_prepare.
@@ -151,8 +151,8 @@ template <bool IS_V, int WARPS_OF, int STEP> __device__ __forceinline__ int make
     Walks<IS_V> walks(st);
     const int live = live_rows(st, 0, NODES);
     PartialSpan<SPLIT_K, 4> loaded[AHEAD_OF];
-    auto load = [&](int i) {
-        loaded[i % AHEAD_OF].load(from.partials, from.rows, from.width, max(row_of(i), 0), channel);
+    auto load = [&](int i) {  // the row is opaque, as the compiler would hold the addresses of all rows
+        loaded[i % AHEAD_OF].load(from.partials, from.rows, from.width, max(int(opaque(u32(row_of(i)))), 0), channel);
     };
 #pragma unroll
     for (int i = 0; i < AHEAD_OF; i++) load(i);
