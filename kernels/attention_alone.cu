@@ -98,7 +98,7 @@ struct MadeQueries {
     __device__ __forceinline__ bool ready() const {
         if (!first) return true;
         pdl_wait();
-        const int n = loaded_n(st);
+        const int n = load_now(st->n);
         meet();
         if (n <= 0) turns = 0;
         return n > 0;
@@ -147,7 +147,7 @@ __device__ __forceinline__ void make(
         rest[i] = make_uint4(0, 0, 0, 0);
     }
     pdl_wait();
-    const int n = loaded_n(st);
+    const int n = load_now(st->n);
     // Tasks are queries, then the key, then the value. All heads of a maker are loaded before any is used.
     const int tasks = pieces.newest() ? NEWEST : GROUP;
     Head heads[ROUNDS];

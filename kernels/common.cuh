@@ -65,6 +65,13 @@ template <class T> __device__ __forceinline__ T warp_sum(T v) {
     for (int offset = WARP / 2; offset; offset /= 2) v += __shfl_xor_sync(FULL_WARP, v, offset);
     return v;
 }
+// Several sums whose shuffles overlap.
+template <int COUNT> __device__ __forceinline__ void warp_sums(float (&v)[COUNT]) {
+#pragma unroll
+    for (int offset = WARP / 2; offset; offset /= 2)
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) v[i] += __shfl_xor_sync(FULL_WARP, v[i], offset);
+}
 template <class T> __device__ __forceinline__ T warp_max(T v) {
 #pragma unroll
     for (int offset = WARP / 2; offset; offset /= 2) v = max(v, __shfl_xor_sync(FULL_WARP, v, offset));

@@ -15,7 +15,8 @@ constexpr int LOADED = TURNS < 4 ? TURNS : 4;          // how many of those are 
 //
 // One block per head of q, k or v (DIM channels); a warp takes every 8th node, a lane 4 channels. A block owns its
 // channels from the partials to the state, so blocks exchange nothing. The block of a value head also
-// computes its beta and its decay factors. Bound by latency: what does not depend on the step's state is loaded
+// computes its beta and its decay factors. It runs in passes that are not the first of their tree, and in others whose
+// blocks of gdn_recurrence have no room for makers. Bound by latency: what does not depend on the step's state is loaded
 // before the state is known. In a step of the 27B on an H200: 5.5 us with 16 rows, 8 us with 64.
 //
 // grid (2 K_HEADS + V_HEADS), block 256. partials f32 [SPLIT_K][rows][width], rows NODES at least, whose columns are
@@ -37,7 +38,8 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
     const float a = value_head >= 0 ? ssm_a[value_head] : 0.0f, dt = value_head >= 0 ? ssm_dt[value_head] : 0.0f;
     pdl_wait();
 
-    const int early_path = st->pending_path[lane], own = threadIdx.x;  // the row whose gates this thread computes
+    const PendingPath path = PendingPath::load(st);
+    const int own = threadIdx.x;  // the row whose gates this thread computes
     float factor = 0.0f;
     if (own < NODES) {
         parents[own] = st->parent[node0 + own];
@@ -63,9 +65,9 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
     }
     const int live = live_rows(st, node0, NODES), half = st->parity & 1;
     if (live <= 0) return;
-    const bool commits = node0 == 0 && st->pending > 0;
+    const bool commits = node0 == 0 && path.length > 0;
     if (warp < PAST) {
-        past[warp][lane] = commits ? conv_after_path(st, early_path, conv, inputs, warp, channel)
+        past[warp][lane] = commits ? path.input(st, conv, inputs, warp, channel)
                                    : *(const float4*)(conv + warp * CHANNELS + channel);
     }
     __syncthreads();  // the last pass's inputs and the old state have been read: this pass may overwrite them
@@ -100,21 +102,49 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS, 1) gdn_prepare(
 }
 
 #ifdef COMMITS_CONV
-// What gdn_alone leaves to do: the pending commit of the convolution's state, and the row's inputs. A warp takes a head
-// of q, k or v. What it reads before pdl_wait: gdn.cuh says why it may.
+constexpr int OUT_GROUPS = ceil_div(V_HEADS * DIM, ACTS_GROUP);
+constexpr int INPUT_ROWS = NODES < 4 ? NODES : 4;             // rows of one head of q, k or v that a warp stores
+constexpr int INPUT_SHARES = ceil_div(NODES, INPUT_ROWS);     // delta_shapes.py: committing_grid
+
+// What gdn_alone and the makers of gdn_recurrence leave to do: the pending commit of the convolution's state, and the
+// rows' inputs, which may replace inputs that the commit reads. A warp takes the channels of one head of q, k or v in
+// every INPUT_SHARES-th row. The first share's warp commits, and has those rows too that the commit reads: no warp waits
+// for another. What it reads before pdl_wait: gdn.cuh says why it may.
 __device__ __forceinline__ void commit_conv(
-    const StepState* st, const float* partials, int rows, int width, float* conv, float* inputs, int chunk
+    const StepState* st, const float* partials, int rows, int width, float* conv, float* inputs, int chunk, int share
 ) {
-    const int channel = chunk * DIM + 4 * lane_id(), pending = st->pending;
-    const ConvState state = ConvState::after_path(st, conv, inputs, channel);
+    const int channel = chunk * DIM + 4 * lane_id();
+    const PendingPath path = PendingPath::load(st);
     pdl_wait();
-    PartialSpan<SPLIT_K, 4> loaded;
-    loaded.load(partials, rows, width, 0, channel);
-    const int live = live_rows(st, 0, 1);
-    const float4 input = loaded.sum().at[0];
+    PartialSpan<SPLIT_K, 4> loaded[INPUT_ROWS];
+#pragma unroll
+    for (int i = 0; i < INPUT_ROWS; i++) {
+        loaded[i].load(partials, rows, width, min(share + i * INPUT_SHARES, NODES - 1), channel);
+    }
+    const int live = live_rows(st, 0, NODES);
+    int read[PAST];  // nodes whose inputs the commit reads, negative: none
+#pragma unroll
+    for (int t = 0; t < PAST; t++) read[t] = path.node(st, t);
+    ConvState state;
+    if (share == 0) state = ConvState::after(path, st, conv, inputs, channel);
     if (live <= 0) return;
-    if (pending > 0) state.store(conv, channel);
-    *(float4*)(inputs + channel) = input;
+    if (share == 0 && path.length > 0) state.store(conv, channel);
+    auto store = [&](int row, PartialSpan<SPLIT_K, 4>& from) {
+        if (row < live) *(float4*)(inputs + (u64)row * CHANNELS + channel) = from.sum().at[0];
+    };
+#pragma unroll
+    for (int i = 0; i < INPUT_ROWS; i++) {
+        const int row = share + i * INPUT_SHARES;
+        const bool is_read = row == read[0] || row == read[1] || row == read[2];
+        if (share == 0 || !is_read) store(row, loaded[i]);
+    }
+#pragma unroll
+    for (int t = 0; t < PAST; t++) {
+        if (share > 0 || read[t] < 0 || read[t] % INPUT_SHARES == 0) continue;
+        PartialSpan<SPLIT_K, 4>& span = loaded[0];
+        span.load(partials, rows, width, min(read[t], NODES - 1), channel);
+        store(read[t], span);
+    }
 }
 #endif
 
@@ -122,7 +152,7 @@ __device__ __forceinline__ void commit_conv(
 // (256 elements) of a row. Bound by latency: 1.3 us alone with one row, 3.7 us with 64, most of it hidden in a step.
 //
 // grid (groups / warps of a block, rounded up; rows). attn_gate begins at column gate_at of the partials. COMMITS_CONV:
-// the pass of gdn_alone, blocks of one warp; 2 K_HEADS + V_HEADS more blocks after the others do commit_conv.
+// behind gdn_alone or makers, in blocks of one warp: first those that do commit_conv, then the groups of all rows.
 extern "C" __global__ void gdn_out(
     const float* out, const float* partials, int rows, int width, int gate_at, const float* ssm_norm, float eps,
     u8* acts_q8, u8* acts_f16, const int* count, int node0
@@ -130,16 +160,21 @@ extern "C" __global__ void gdn_out(
     , const StepState* st, float* conv, float* inputs
 #endif
 ) {
-    const int group = blockIdx.x * (blockDim.x / WARP) + warp_id(), row = blockIdx.y;
-    const int k = group * ACTS_GROUP + 8 * lane_id();
     static_assert(DIM == NORM_DIM);
     Span<8> head, norm;
     PartialSpan<SPLIT_K, 8> gate;
     pdl_launch();
 #ifdef COMMITS_CONV
-    const int chunk = int(blockIdx.x) - int(gridDim.x) + CHANNELS / DIM;
-    if (chunk >= 0) return commit_conv(st, partials, rows, width, conv, inputs, chunk);
+    const int shares = INPUT_SHARES * CHANNELS / DIM, job = int(blockIdx.x) - shares;
+    if (job < 0) {
+        const int chunk = blockIdx.x / INPUT_SHARES, share = blockIdx.x % INPUT_SHARES;
+        return commit_conv(st, partials, rows, width, conv, inputs, chunk, share);
+    }
+    const int group = job % OUT_GROUPS, row = job / OUT_GROUPS;
+#else
+    const int group = blockIdx.x * (blockDim.x / WARP) + warp_id(), row = blockIdx.y;
 #endif
+    const int k = group * ACTS_GROUP + 8 * lane_id();
     norm.load(ssm_norm + 8 * lane_id() % DIM);
     pdl_wait();
     if (group * ACTS_GROUP >= V_HEADS * DIM) return;

@@ -11,15 +11,17 @@
 //     u     f32 [V_HEADS][capacity][DIM]            decay f32 [2][V_HEADS][capacity], a
 // k and decay have two buffers: while a block of gdn_recurrence or gdn_alone still commits from the last step's rows,
 // another kernel or block has written this step's. A step writes the half st->parity and finds the last step's rows in
-// the other one; accept flips st->parity at its end if the step adds tokens. conv and inputs of plain decoding are read
-// by blocks of gdn_alone, and written by gdn_out after it. All else is read and written by the same block.
+// the other one; accept flips st->parity at its end if the step adds tokens. Where a block of gdn_recurrence or gdn_alone
+// makes rows, others read the same conv and inputs, of the last step: gdn_out writes this step's after them. In other
+// passes a block of gdn_prepare does both for its channels. S and u are read and written by the same block.
 //
 // Before pdl_wait a step's first pass may read S, conv, the last step's rows, and what accept writes of the StepState
 // (parity, pending, pending_path, stop): only passes and accept write them, and a step begins a graph or follows a
-// copy, so those of the last step have ended. gdn_recurrence and gdn_alone rely on it, and gdn_out where it commits.
+// copy, so those of the last step have ended. gdn_recurrence and gdn_alone rely on it, and gdn_out where it commits. The
+// tree and n are of this step: they and the projection's partials are read after pdl_wait.
 //
 // Memory of one pass, shared by all layers, ROWS rows:
-//     q     f32 [K_HEADS][ROWS][DIM]    v f32 [V_HEADS][ROWS][DIM]    beta f32 [V_HEADS][ROWS]
+//     q     f32 [K_HEADS][ROWS][DIM]    v f32 [V_HEADS][ROWS][DIM]    beta f32 [V_HEADS][ROWS], from gdn_prepare
 //     out   f32 [ROWS][V_HEADS][DIM]
 //
 // Value head h reads key head h % K_HEADS (GGUF's tiled order). Defines: K_HEADS, V_HEADS.
@@ -36,36 +38,45 @@ constexpr int PAST = 3;    // earlier inputs that the convolution reads
 
 // Live rows of a pass, none once the turn has stopped: replays that are still queued must leave no trace.
 __device__ __forceinline__ int live_rows(const StepState* st, int node0, int rows) {
-    const int n = st->n, stop = st->stop;  // one trip to memory, not two
+    const int n = load_now(st->n), stop = load_now(st->stop);  // one trip to memory, not two
     return stop != RUNNING ? 0 : min(n - node0, rows);
 }
 
 // ---- The convolution's state --------------------------------------------------------------------------------------
 
-// The last PAST inputs along the pending path, 4 channels of the t-th; short paths reach into the old state. The whole
-// warp calls: `path` holds the first WARP entries of the path, one per lane, so that loading the path need not wait
-// for its length.
-__device__ __forceinline__ float4 conv_after_path(
-    const StepState* st, int path, const float* conv, const float* inputs, int t, int channel
-) {
-    const int at = st->pending - PAST + t;
-    const int early = __shfl_sync(FULL_WARP, path, at & (WARP - 1));
-    if (at < 0) return *(const float4*)(conv + (PAST + at) * CHANNELS + channel);
-    const int node = at < WARP ? early : st->pending_path[at];
-    return *(const float4*)(inputs + (u64)node * CHANNELS + channel);
-}
+// What is known early of the pending path: its length and, one per lane, its first WARP entries, so that loading an entry
+// need not wait for the length.
+struct PendingPath {
+    int length, early;
 
-// 4 channels of the convolution's state after the pending path, for a warp that commits them all.
+    __device__ __forceinline__ static PendingPath load(const StepState* st) {
+        return {load_now(st->pending), load_now(st->pending_path[lane_id()])};
+    }
+    // The node of the t-th of the last PAST inputs along the path; a short path reaches into the old state, whose inputs
+    // are -1, the newest, to -PAST. The whole warp calls.
+    __device__ __forceinline__ int node(const StepState* st, int t) const {
+        const int at = length - PAST + t, found = __shfl_sync(FULL_WARP, early, at & (WARP - 1));
+        return at < 0 ? at : at < WARP ? found : st->pending_path[at];
+    }
+    // That input, 4 channels.
+    __device__ __forceinline__ float4 input(
+        const StepState* st, const float* conv, const float* inputs, int t, int channel
+    ) const {
+        const int at = node(st, t);
+        return *(const float4*)((at < 0 ? conv + (PAST + at) * CHANNELS : inputs + (u64)at * CHANNELS) + channel);
+    }
+};
+
+// 4 channels of the convolution's state after the pending path.
 struct ConvState {
     float4 past[PAST];
 
-    __device__ __forceinline__ static ConvState after_path(
-        const StepState* st, const float* conv, const float* inputs, int channel
+    __device__ __forceinline__ static ConvState after(
+        PendingPath path, const StepState* st, const float* conv, const float* inputs, int channel
     ) {
-        const int path = st->pending_path[lane_id()];
         ConvState state;
 #pragma unroll
-        for (int t = 0; t < PAST; t++) state.past[t] = conv_after_path(st, path, conv, inputs, t, channel);
+        for (int t = 0; t < PAST; t++) state.past[t] = path.input(st, conv, inputs, t, channel);
         return state;
     }
     __device__ __forceinline__ void store(float* conv, int channel) const {

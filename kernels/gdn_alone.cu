@@ -4,7 +4,7 @@
 // A block has WARPS warps with the state, cut as in gdn_recurrence, and MAKERS more that make the row: q, k, the
 // block's columns of v, and the gates. All blocks of a key head make the same q, k and gates: that is quicker than
 // waiting for another kernel. The two groups wait for memory side by side and meet at one barrier. Several blocks read
-// the convolution's state and inputs, so gdn_out writes them, after this kernel.
+// the convolution's state and inputs, so gdn_out writes them, after this kernel. Trees: gdn_makers.cuh.
 //
 // Bound by the state's bytes and the latency of what follows the projection. On an H100 the plain step of the 27B went
 // from 6.726 to 6.523 ms with it.
@@ -14,7 +14,8 @@
 #include "gdn_rows.cuh"
 #include "gdn_state.cuh"
 
-enum Maker { QUERY, KEY, VALUE, GATES, MAKERS };  // delta_shapes.py: ROW_WARPS
+// A warp for each Role and one for the gates. delta_shapes.py: ROW_WARPS.
+constexpr int GATES = VALUE + 1, MAKERS = GATES + 1;
 static_assert(HEADS <= 16, "half a warp has a lane per value head");
 
 // ---- The row ------------------------------------------------------------------------------------------------------
@@ -32,19 +33,20 @@ __device__ __forceinline__ float4 mixed_channels(
 #pragma unroll
     for (int t = 0; t < PAST; t++) old[t] = *(const float4*)(conv + t * CHANNELS + channel);
     const float4 root = *(const float4*)(inputs + channel);
-    const int pending = st->pending, path = st->pending_path[lane_id()];
+    const PendingPath path = PendingPath::load(st);
     pdl_wait();
     PartialSpan<SPLIT_K, 4> loaded;
     loaded.load(partials, rows, width, 0, channel);
-    n = loaded_n(st);
+    n = load_now(st->n);
 
-    if (pending <= 1) {
-        input[0] = pending == 1 ? old[1] : old[0];
-        input[1] = pending == 1 ? old[2] : old[1];
-        input[2] = pending == 1 ? root : old[2];
+    if (path.length <= 1) {
+        const bool one = path.length == 1;
+        input[0] = one ? old[1] : old[0];
+        input[1] = one ? old[2] : old[1];
+        input[2] = one ? root : old[2];
     } else {
 #pragma unroll
-        for (int t = 0; t < PAST; t++) input[t] = conv_after_path(st, path, conv, inputs, t, channel);
+        for (int t = 0; t < PAST; t++) input[t] = path.input(st, conv, inputs, t, channel);
     }
     input[PAST] = loaded.sum().at[0];
     return taps.mix(input);
@@ -98,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32 * MAKERS, 1) gdn_alone
     float gate = 0.0f;   // of the last one
     pdl_launch();
     // What is read before pdl_wait: gdn.cuh says why it may be.
-    const int half = st->parity & 1, stop = *(const volatile int*)&st->stop;
+    const int half = st->parity & 1, stop = load_now(st->stop);
     int n;
     if (maker < 0) {
         const Place place = Place::of_lane();
@@ -111,11 +113,9 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32 * MAKERS, 1) gdn_alone
             tile.store(s, place);
         }
         pdl_wait();
-        n = loaded_n(st);
+        n = load_now(st->n);
     } else if (maker < GATES) {
-        const int column = block_column() + (4 * lane < WIDTH ? 4 * lane : 0);
-        const int channel = maker == VALUE ? (2 * K_HEADS + value_head(column)) * DIM + column % DIM
-                                           : (maker * K_HEADS + key_head) * DIM + 4 * lane;
+        const int channel = block_channel(maker, maker == VALUE && 4 * lane >= WIDTH ? 0 : lane);
         mixed = mixed_channels(st, n, partials, rows, width, conv_weight, conv, inputs, channel);
         if (maker != VALUE) mixed = l2_normed(mixed, maker == QUERY ? QUERY_LENGTH : KEY_LENGTH);
         made[maker][lane] = mixed;
@@ -123,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32 * MAKERS, 1) gdn_alone
         const int member = min(lane & 15, HEADS - 1), head = key_head + member * K_HEADS;
         const float a = ssm_a[head], dt = ssm_dt[head];
         pdl_wait();
-        n = loaded_n(st);
+        n = load_now(st->n);
         const float x = partials_sum<SPLIT_K>(partials, rows, width, 0, (lane < 16 ? alpha_at : beta_at) + head);
         gate = lane < 16 ? decay_factor(x, a, dt) : sigmoid(x);
         if ((lane & 15) < HEADS) gates[lane / 16][member] = gate;
@@ -131,12 +131,10 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32 * MAKERS, 1) gdn_alone
     __syncthreads();  // the row is made
     if (stop != RUNNING || n <= 0) return;
     if (maker >= 0) {
-        // One block of a key head stores k, and the block with a value head's first column its decay factor.
-        if (maker == KEY && block_column() == 0) {
+        if (maker == KEY && stores_keys()) {
             *(float4*)(k + (u64)(half * K_HEADS + key_head) * capacity * DIM + 4 * lane) = mixed;
         }
-        const int begins = lane * DIM - block_column();
-        if (maker == GATES && lane < HEADS && begins >= 0 && begins < WIDTH) {
+        if (maker == GATES && lane < HEADS && stores_decay(lane)) {
             decay[(u64)(half * V_HEADS + key_head + lane * K_HEADS) * capacity] = gate;
         }
         return;

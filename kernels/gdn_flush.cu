@@ -38,6 +38,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_flush(
         const int channel = (blockIdx.x - K_HEADS * SLICES) * DIM + 4 * lane_id();
         float* const layer_conv = conv + layer * PAST * CHANNELS;
         const float* const layer_inputs = inputs + layer * capacity * CHANNELS;
-        ConvState::after_path(st, layer_conv, layer_inputs, channel).store(layer_conv, channel);
+        ConvState::after(PendingPath::load(st), st, layer_conv, layer_inputs, channel).store(layer_conv, channel);
     }
 }

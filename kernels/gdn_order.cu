@@ -15,6 +15,7 @@ extern "C" __global__ void __launch_bounds__(MAX_NODES, 1) gdn_order(
     __shared__ int weight[MAX_NODES];  // nodes of this pass below a node or at it; 0: it is not visited
     __shared__ int size[MAX_NODES];    // nodes visited below a node or at it
     __shared__ int ahead[MAX_NODES];   // visits from its parent's to its own
+    __shared__ Turn turns[MAX_NODES];
     __shared__ u8 light[MAX_NODES];    // its parent's state is needed again after the nodes below it
     __shared__ u8 keeps[MAX_NODES];    // its own state is saved, for a second child with children
     const int node = threadIdx.x;
@@ -57,12 +58,21 @@ extern "C" __global__ void __launch_bounds__(MAX_NODES, 1) gdn_order(
     light[node] = inner && later;
     if (inner && later) keeps[parents[node]] = 1;
     __syncthreads();
-    if (!mine) return;
 
     int place = 0, level = 0;
-    for (int at = node; at > 0; at = parents[at]) place += ahead[at], level += light[at];
-    const int load = inner && earlier ? level - light[node] : Visit::NO_LEVEL;
-    const int kind = node < node0 ? Visit::REPLAY : inner ? Visit::INNER : Visit::LEAF;
-    order[1 + place] = Visit{node, load, keeps[node] ? level : Visit::NO_LEVEL, kind}.bits();
-    if (node == 0) order[0] = count;
+    for (int at = node; mine && at > 0; at = parents[at]) place += ahead[at], level += light[at];
+    if (mine) {
+        const bool replay = node < node0;
+        const u32 load = inner && earlier ? level - light[node] : Turn::NONE, keep = keeps[node] ? level : Turn::NONE;
+        turns[place] = Turn::of(
+            node, load, keep, replay ? Turn::REPLAY : inner ? Turn::INNER : Turn::LEAF, replay ? 0 : node - node0
+        );
+    }
+    __syncthreads();  // all visits are in place; the root's `count` is their number
+    const int visits = size[0];
+    if (node < visits) {
+        const Turn own = turns[node];
+        order[node] = node == visits - 1 ? own.bits | Turn::LAST : own.before(turns[node + 1]).bits;
+    }
+    if (node < AHEAD) order[visits + node] = 0;
 }

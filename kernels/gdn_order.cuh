@@ -8,21 +8,31 @@
 
 #include "state.cuh"
 
-struct Visit {
+// A visit, in one word. Bits 0 to 7: the node. 8 to 11: the level to load the state from first; 12 to 15: the level
+// where it is saved at the end; NONE where there is none. 16 to 17: the kind. 18: AGAIN, the next visit is of the same
+// kind and follows without a level in between. 19: LAST. 24 up: the row of the pass, any where it is replayed.
+struct Turn {
     // LEAF: its output, from the current state. INNER: also its state. REPLAY: a node of an earlier pass;
     // its state alone.
     enum Kind { LEAF = 0, INNER = 1, REPLAY = 2 };
-    static constexpr int NO_LEVEL = 255;
+    static constexpr u32 NONE = 15, AGAIN = 1 << 18, LAST = 1 << 19;
+    u32 bits;
 
-    int node, load, keep, kind;  // `load`: the level to load the state from first; `keep`: where it is saved at the end
-
-    __device__ __forceinline__ static Visit of(u32 bits) {
-        return {int(bits & 255), int(bits >> 8 & 255), int(bits >> 16 & 255), int(bits >> 24)};
+    __device__ __forceinline__ static Turn of(int node, u32 load, u32 keep, Kind kind, int row) {
+        return {u32(node) | load << 8 | keep << 12 | u32(kind) << 16 | u32(row) << 24};
     }
-    __device__ __forceinline__ u32 bits() const {
-        return u32(node) | u32(load) << 8 | u32(keep) << 16 | u32(kind) << 24;
+    // The same with the bits that depend on the visit that follows.
+    __device__ __forceinline__ Turn before(Turn next) const {
+        const bool again = kind() != REPLAY && next.kind() == kind() && next.load() == NONE && keep() == NONE;
+        return {bits | (again ? AGAIN : 0)};
     }
+    __device__ __forceinline__ int node() const { return bits & 255; }
+    __device__ __forceinline__ int row() const { return bits >> 24; }
+    __device__ __forceinline__ u32 load() const { return bits >> 8 & 15; }
+    __device__ __forceinline__ u32 keep() const { return bits >> 12 & 15; }
+    __device__ __forceinline__ int kind() const { return bits >> 16 & 3; }
 };
-static_assert(MAX_NODES <= 256, "a node is 8 bits");
+static_assert(MAX_NODES <= 256, "a node, and a row, are 8 bits");
 
-constexpr int ORDER_INTS = 1 + MAX_NODES;  // the number of visits, then the visits
+constexpr int AHEAD = 2;  // turns that are read before it is known that they exist; those after the last are zero
+constexpr int ORDER_INTS = MAX_NODES + AHEAD;

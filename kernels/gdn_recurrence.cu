@@ -3,9 +3,10 @@
 //
 // A warp owns its columns of one key head's states from load to output, and waits for other warps only for shared
 // data:
-//   1. load S to registers and all else to shared memory, together; only the path's rows need the StepState first
-//   2. q_i k_i of every row, divided among the warps
-//   3. the pending path, node by node, once S is loaded; then S is stored back to memory
+//   1. load S to registers; the pending path, node by node, as soon as its rows are there; then S is stored back
+//   2. meanwhile the rows come to shared memory: in a tree's first pass MAKERS more warps make them from the projection's
+//      partials (gdn_makers.cuh), in other passes they are loaded after gdn_prepare
+//   3. q_i k_i of every row, divided among the makers, or without them among all warps
 //   4. the nodes, in the order of gdn_order: K S and Q S of the parent's state (a lane holds 16 rows of its columns,
 //      the sums of a column's 8 segments are added by shuffles), u, o, and where children follow, the node's own state;
 //      the next node's K S is added up as the state is written, and an output is finished during the next node
@@ -20,10 +21,13 @@
 // with three columns to a lane and 490 with two on an H100. A layer of the 27B takes 9 us there with 16 rows, 11 with
 // 24, 20 to 25 with 64. A block should have an SM to itself.
 //
-// Defines: those of gdn_state.cuh; NODES, rows of the pass; SHARED_LEVELS.
+// Defines: those of gdn_state.cuh; NODES, rows of the pass; SHARED_LEVELS; MAKERS, and unless 0 SPLIT_K.
 
 #include "gdn_order.cuh"
 #include "gdn_state.cuh"
+#if MAKERS
+#include "gdn_makers.cuh"
+#endif
 
 // Shared memory, in bytes from its start. backends/cuda/layers/delta_shapes.py computes the same sum.
 constexpr int K_AT = 0;                               // float4 [NODES][DIM / 4], swizzled
@@ -32,32 +36,8 @@ constexpr int V_AT = Q_AT + NODES * DIM * 4;          // float [NODES][WIDTH]
 constexpr int GATE_AT = V_AT + NODES * WIDTH * 4;     // float2 [NODES][HEADS]: a, beta
 constexpr int QK_AT = GATE_AT + HEADS * NODES * 8;    // float [NODES][2]: q_i k_i, 1
 constexpr int TURNS_AT = QK_AT + NODES * 8;           // u32 [MAX_NODES + AHEAD]: Turn
-constexpr int AHEAD = 2;                              // turns that are read before it is known that they exist
-// Staged, and then float4 [SHARED_LEVELS][4 COLUMNS][THREADS].
+// Staged and, from a multiple of 512 on, OLD_BYTES of makers; then float4 [SHARED_LEVELS][4 COLUMNS][THREADS].
 constexpr int LEVELS_AT = ceil_div(TURNS_AT + (MAX_NODES + AHEAD) * 4, 16) * 16;
-
-// A visit as the loop over them reads it, in one word. Bits 0 to 7: the node. 8 to 11 and 12 to 15: levels to load the
-// state from and to save it to, NONE where there is none. 16 to 17: Visit::Kind. 18: AGAIN, the next visit is of the
-// same kind and follows without a level in between. 19: LAST. 24 up: the row of the pass, any where it is replayed.
-struct Turn {
-    static constexpr u32 NONE = 15, AGAIN = 1 << 18, LAST = 1 << 19;
-    u32 bits;
-
-    __device__ __forceinline__ static Turn of(Visit now, Visit next, bool last, int node0) {
-        auto level = [](int of) { return of == Visit::NO_LEVEL ? NONE : u32(of); };
-        const bool replay = now.kind == Visit::REPLAY;
-        const bool again = !last && !replay && next.kind == now.kind && next.load == Visit::NO_LEVEL
-            && now.keep == Visit::NO_LEVEL;
-        return {u32(now.node) | level(now.load) << 8 | level(now.keep) << 12 | u32(now.kind) << 16
-                | (again ? AGAIN : 0) | (last ? LAST : 0) | u32(replay ? 0 : now.node - node0) << 24};
-    }
-    __device__ __forceinline__ int node() const { return bits & 255; }
-    __device__ __forceinline__ int row() const { return bits >> 24; }
-    __device__ __forceinline__ u32 load() const { return bits >> 8 & 15; }
-    __device__ __forceinline__ u32 keep() const { return bits >> 12 & 15; }
-    __device__ __forceinline__ int kind() const { return bits >> 16 & 3; }
-};
-static_assert(ROWS <= 256, "a row is 8 bits");
 
 // A saved state: 4 COLUMNS float4 of each thread, `stride` apart.
 __device__ __forceinline__ void save_state(const StateTile& tile, float4* level, int stride) {
@@ -79,26 +59,25 @@ __device__ __forceinline__ void load_state(StateTile& tile, const float4* level,
     }
 }
 
-// q_i k_i of all rows, a few of them at a time so that their shuffles overlap. Rows that are not live hold
-// arbitrary data. With a single row every warp computes it itself.
-__device__ __forceinline__ void row_dots(float* dots, const float4* k_rows, const float4* q_rows, int warp) {
-    constexpr int TURNS = NODES == 1 ? 1 : ceil_div(NODES, WARPS), TOGETHER = TURNS < 8 ? TURNS : 8;
-    const int lane = lane_id(), first = NODES == 1 ? 0 : warp;
+// q_i k_i of all rows, divided among SHARES warps, a few rows at a time so that their shuffles overlap. Rows that are not
+// live hold arbitrary data. With a single row every warp computes it itself.
+template <int SHARES> __device__ __forceinline__ void row_dots(
+    float* dots, const float4* k_rows, const float4* q_rows, int share
+) {
+    constexpr int TURNS = NODES == 1 ? 1 : ceil_div(NODES, SHARES), TOGETHER = TURNS < 8 ? TURNS : 8;
+    const int lane = lane_id(), first = NODES == 1 ? 0 : share;
 #pragma unroll 1
     for (int turn = 0; turn < TURNS; turn += TOGETHER) {
         float dot[TOGETHER];
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
-            const int row = min(first + (turn + i) * WARPS, NODES - 1);
+            const int row = min(first + (turn + i) * SHARES, NODES - 1);
             dot[i] = multiply(k_rows[swizzled(row, lane)], q_rows[swizzled(row, lane)]);
         }
-#pragma unroll
-        for (int offset = WARP / 2; offset; offset /= 2)
-#pragma unroll
-            for (int i = 0; i < TOGETHER; i++) dot[i] += __shfl_xor_sync(FULL_WARP, dot[i], offset);
+        warp_sums(dot);
 #pragma unroll
         for (int i = 0; i < TOGETHER; i++) {
-            const int row = first + (turn + i) * WARPS;
+            const int row = first + (turn + i) * SHARES;
             if (lane < 2 && row < NODES) dots[2 * row + lane] = lane ? 1.0f : dot[i];
         }
     }
@@ -235,63 +214,36 @@ template <bool INNER> __device__ __forceinline__ Turn run_nodes(
     return last;
 }
 
-// grid (K_HEADS * SLICES), block THREADS. s, u, k, decay, q, v, beta, out: see gdn.cuh; order: from gdn_order;
-// levels: float4 [levels past the shared ones][4 COLUMNS][threads of the grid]. A pass takes the nodes node0.., node0 a
-// multiple of 64; only the pass of node0 = 0 commits.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
-    const StepState* st, int node0, const u32* order, float* s, const float* k, float* u, const float* decay,
-    const float* q, const float* v, const float* beta, float* out, float4* levels, int capacity
+// The state after the pending path, from what the last step left. `shared`: room for Staged.
+__device__ __forceinline__ void commit(
+    StateTile& tile, const Place& place, const StepState* st, float* s, const float* k, const float* u,
+    const float* decay, int capacity, u8* shared
 ) {
-    SHARED_DYNAMIC(shared);
-    float4* const k_rows = (float4*)(shared + K_AT);
-    float4* const q_rows = (float4*)(shared + Q_AT);
-    float* const v_rows = (float*)(shared + V_AT);
-    float2* const gates = (float2*)(shared + GATE_AT);
-    float* const dots = (float*)(shared + QK_AT);
-    u32* const turns = (u32*)(shared + TURNS_AT);
-    float4* const near_levels = (float4*)(shared + LEVELS_AT) + threadIdx.x;
-    float4* const far_levels = levels + blockIdx.x * THREADS + threadIdx.x;
+    const int last_half = ~st->parity & 1, pending = st->pending, stop = st->stop;
+    if (stop != RUNNING || pending <= 0) return;
+    const float* const last_k = k + (u64)(last_half * K_HEADS + block_key_head()) * capacity * DIM;
+    const float* const last_decay = decay + (u64)last_half * V_HEADS * capacity;
+    const Staged staged = Staged::in(shared);
+    staged.copy(st, 0, min(BATCH, pending), last_k, u, last_decay, capacity);
+    cp_async_wait<0>();
+    state_barrier();
+    apply_path(tile, place, staged, st, pending, last_k, u, last_decay, capacity);
+    tile.store(s, place);
+}
 
-    const int lane = lane_id(), warp = uniform(warp_id()), segment = lane / 4, key_head = block_key_head();
-    const Place place = Place::of_lane();
-    StateTile tile;
-    pdl_launch();
-    // The commit need not wait: gdn.cuh says why.
-    if (node0 > 0) pdl_wait();
-    tile.load(s, place);
-    const int half = st->parity & 1, pending = st->pending, stop = st->stop;
-    const float* const k_head = k + (u64)(half * K_HEADS + key_head) * capacity * DIM;
-    const float* const all_decay = decay + (u64)half * V_HEADS * capacity;
-    if (node0 == 0) {
-        if (stop == RUNNING && pending > 0) {
-            const float* const last_k = k + (u64)((half ^ 1) * K_HEADS + key_head) * capacity * DIM;
-            const float* const last_decay = decay + (u64)(half ^ 1) * V_HEADS * capacity;
-            const Staged staged = Staged::in(shared + LEVELS_AT);
-            staged.copy(st, 0, min(BATCH, pending), last_k, u, last_decay, capacity);
-            cp_async_wait<0>();
-            __syncthreads();
-            apply_path(tile, place, staged, st, pending, last_k, u, last_decay, capacity);
-            tile.store(s, place);
-        }
-        pdl_wait();
-    }
-    const int live = live_rows(st, node0, NODES);
-    Lane mine{place, segment, k_rows, q_rows};
-    mine.dot = (u8*)(dots + (segment == 0)), mine.turns = turns;
-    mine.to_row = segment == 0 ? DIM : V_HEADS * DIM;
-#pragma unroll
-    for (int r = 0; r < RUNS; r++) {
-        mine.value[r] = (u8*)(v_rows + place.within[r]), mine.gate[r] = (u8*)(gates + place.member[r]);
-        mine.to[r] = segment == 0 ? u + place.at(r, capacity, node0) : out + place.head(r) * DIM + place.column[r];
-    }
-    Between now{};
-    // Rows that are not live hold arbitrary data: no visit reads them.
+// Rows that gdn_prepare has made, to shared memory. Rows that are not live hold arbitrary data: no visit reads them.
+// k_head, all_decay: from the pass's first node on.
+__device__ __forceinline__ void copy_rows(
+    const float* k_head, const float* q, const float* v, const float* all_decay, const float* beta, float4* k_rows,
+    float4* q_rows, float* v_rows, float2* gates, int capacity
+) {
+    const int lane = lane_id();
 #pragma unroll
     for (int turn = 0; turn < ceil_div(NODES, WARPS); turn++) {
-        const int row = warp + turn * WARPS;
+        const int row = warp_id() + turn * WARPS;
         if (NODES % WARPS && row >= NODES) continue;
-        cp_async16(k_rows + swizzled(row, lane), k_head + (node0 + row) * DIM + 4 * lane);
-        cp_async16(q_rows + swizzled(row, lane), q + (key_head * ROWS + row) * DIM + 4 * lane);
+        cp_async16(k_rows + swizzled(row, lane), k_head + row * DIM + 4 * lane);
+        cp_async16(q_rows + swizzled(row, lane), q + (block_key_head() * ROWS + row) * DIM + 4 * lane);
     }
     constexpr int CHUNKS = NODES * WIDTH / 4;
 #pragma unroll
@@ -304,20 +256,82 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
     cp_async_commit();
     for (int i = threadIdx.x; i < NODES * HEADS; i += THREADS) {
         const int head = value_head(i % HEADS * DIM), row = i / HEADS;
-        gates[i] = make_float2(all_decay[(u64)head * capacity + node0 + row], beta[head * ROWS + row]);
+        gates[i] = make_float2(all_decay[(u64)head * capacity + row], beta[head * ROWS + row]);
     }
-    const int count = (int)order[0], most = node0 + NODES;
+}
+
+// The barriers where all warps of a block meet: the rows are there; their dot products are.
+__device__ __forceinline__ void block_barrier() { __syncthreads(); }
+
+// grid (K_HEADS * SLICES), block THREADS + 32 MAKERS. s, u, k, decay, out: see gdn.cuh; order: from gdn_order;
+// levels: float4 [levels past the shared ones][4 COLUMNS][THREADS of all blocks]. With MAKERS the pass is that of node 0
+// on, the other arguments are those of gdn_prepare, and gdn_out has to do COMMITS_CONV. Without, gdn_prepare has made q,
+// k, v, beta and decay of the nodes node0.., node0 a multiple of 64; only the pass of node0 = 0 commits.
+extern "C" __global__ void __launch_bounds__(THREADS + 32 * MAKERS, 1) gdn_recurrence(
+    const StepState* st, const u32* order, float* s, float* k, float* u, float* decay, float* out, float4* levels,
+    int capacity,
+#if MAKERS
+    const float* partials, int rows, int width, int alpha_at, int beta_at, const float* conv_weight, const float* ssm_a,
+    const float* ssm_dt, const float* conv, const float* inputs
+#else
+    int node0, const float* q, const float* v, const float* beta
+#endif
+) {
+    SHARED_DYNAMIC(shared);
+    float4* const k_rows = (float4*)(shared + K_AT);
+    float4* const q_rows = (float4*)(shared + Q_AT);
+    float* const v_rows = (float*)(shared + V_AT);
+    float2* const gates = (float2*)(shared + GATE_AT);
+    float* const dots = (float*)(shared + QK_AT);
+    u32* const turns = (u32*)(shared + TURNS_AT);
+    float4* const near_levels = (float4*)(shared + LEVELS_AT) + threadIdx.x;
+    float4* const far_levels = levels + blockIdx.x * THREADS + threadIdx.x;
+
+    const int lane = lane_id(), warp = uniform(warp_id()), segment = lane / 4, key_head = block_key_head();
+    pdl_launch();
+    const int half = st->parity & 1;
+    float* const k_head = k + (u64)(half * K_HEADS + key_head) * capacity * DIM;
+    float* const all_decay = decay + (u64)half * V_HEADS * capacity;
+#if MAKERS
+    constexpr int node0 = 0;
+    if (warp >= WARPS) {
+        const Stored stored{k_head, all_decay, capacity};
+        const Projected from{partials, rows, width, alpha_at, beta_at, conv_weight, ssm_a, ssm_dt, conv, inputs};
+        float4* const old = (float4*)(shared + ceil_div(LEVELS_AT + Staged::BYTES, 512) * 512);
+        if (make_block_rows(st, from, warp - WARPS, q_rows, k_rows, v_rows, gates, old, stored) <= 0) return;
+        block_barrier();
+        row_dots<MAKERS>(dots, k_rows, q_rows, warp - WARPS);
+        block_barrier();
+        return;
+    }
+#endif
+    const Place place = Place::of_lane();
+    StateTile tile;
+    if (node0 > 0) pdl_wait();
+    tile.load(s, place);
+    if (node0 == 0) {
+        commit(tile, place, st, s, k, u, decay, capacity, shared + LEVELS_AT);
+        pdl_wait();
+    }
+    const int live = live_rows(st, node0, NODES);
+    Lane mine{place, segment, k_rows, q_rows};
+    mine.dot = (u8*)(dots + (segment == 0)), mine.turns = turns;
+    mine.to_row = segment == 0 ? DIM : V_HEADS * DIM;
+#pragma unroll
+    for (int r = 0; r < RUNS; r++) {
+        mine.value[r] = (u8*)(v_rows + place.within[r]), mine.gate[r] = (u8*)(gates + place.member[r]);
+        mine.to[r] = segment == 0 ? u + place.at(r, capacity, node0) : out + place.head(r) * DIM + place.column[r];
+    }
+    Between now{};
 #pragma unroll 1
-    for (int i = threadIdx.x; i < most + AHEAD; i += THREADS) {
-        const u32 own = order[1 + min(i, most - 1)], after = order[1 + min(i + 1, most - 1)];
-        turns[i] = i < count ? Turn::of(Visit::of(own), Visit::of(after), i == count - 1, node0).bits : 0;
-    }
+    for (int i = threadIdx.x; i < node0 + NODES + AHEAD; i += THREADS) turns[i] = order[i];
+#if !MAKERS
+    copy_rows(k_head + node0 * DIM, q, v, all_decay + node0, beta, k_rows, q_rows, v_rows, gates, capacity);
+#endif
     if (live <= 0) return;
     cp_async_wait<0>();
-    __syncthreads();  // all rows are loaded
-    row_dots(dots, k_rows, q_rows, warp);
-    if constexpr (NODES == 1) __syncwarp();
-    else __syncthreads();  // the dot products are written
+    block_barrier();
+    if constexpr (MAKERS == 0) row_dots<WARPS>(dots, k_rows, q_rows, warp);
 
     Turn turn{turns[0]}, next{turns[1]}, last;
     now.row = turn.row();  // before the first node something is stored in its place
@@ -327,6 +341,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
         now.multiply(tile);
     };
     prepare();
+    if constexpr (NODES == 1) __syncwarp();
+    else block_barrier();
     int at = 0;
 #pragma unroll 1
     do {
@@ -339,9 +355,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gdn_recurrence(
             }
             now.multiply(tile);
         }
-        if (turn.kind() == Visit::INNER) {
+        if (turn.kind() == Turn::INNER) {
             last = run_nodes<true>(mine, tile, now, turn, next, at);
-        } else if (turn.kind() == Visit::LEAF) {
+        } else if (MAKERS || turn.kind() == Turn::LEAF) {  // makers' passes replay nothing
             last = run_nodes<false>(mine, tile, now, turn, next, at);
         } else {
             last = turn, turn = next, next = {turns[at + AHEAD]}, at++;

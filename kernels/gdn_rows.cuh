@@ -1,5 +1,5 @@
-// What gdn_prepare and gdn_alone compute of a row, from its projection to q, k, v and gates. Both use this code, so
-// that a row has the same bits in plain decoding and in a tree.
+// What gdn_prepare, gdn_alone and the makers of gdn_recurrence compute of a row, from its projection to q, k, v and
+// gates. All use this code, so that a row has the same bits in plain decoding and in any tree.
 
 #pragma once
 
@@ -36,12 +36,29 @@ struct Taps {
     }
 };
 
-// A head of q or k, 4 channels a lane, brought to `length`.
+// Heads of q or k, 4 channels a lane, brought to `length`.
+template <int COUNT> __device__ __forceinline__ void l2_normalize(float4 (&heads)[COUNT], float length) {
+    float squares[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const float4 square = multiply_add(heads[i], heads[i], make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+        squares[i] = square.x + square.y + square.z + square.w;
+    }
+    warp_sums(squares);
+    float own = squares[0];  // a lane's head: one root and one division do for all
+#pragma unroll
+    for (int i = 1; i < COUNT; i++) own = lane_id() == i ? squares[i] : own;
+    const float norms = length / sqrtf(own + 1e-6f);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const float norm = COUNT == 1 ? norms : __shfl_sync(FULL_WARP, norms, i);
+        heads[i] = make_float4(heads[i].x * norm, heads[i].y * norm, heads[i].z * norm, heads[i].w * norm);
+    }
+}
 __device__ __forceinline__ float4 l2_normed(float4 mixed, float length) {
-    const float4 square = multiply_add(mixed, mixed, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
-    const float squares = square.x + square.y + square.z + square.w;
-    const float norm = length / sqrtf(warp_sum(squares) + 1e-6f);
-    return make_float4(mixed.x * norm, mixed.y * norm, mixed.z * norm, mixed.w * norm);
+    float4 heads[1] = {mixed};
+    l2_normalize(heads, length);
+    return heads[0];
 }
 
 // A node's a = e^g, from its value of ssm_alpha.

@@ -30,6 +30,24 @@ __device__ __forceinline__ int block_column() { return blockIdx.x % SLICES * WID
 // Of a column of the block's key head.
 __device__ __forceinline__ int value_head(int column) { return block_key_head() + column / DIM * K_HEADS; }
 
+// Of a block that makes rows, see gdn_rows.cuh: the f4-th float4 of its row of q, of k, or of its columns of v, as the
+// first of 4 channels of the convolution.
+enum Role { QUERY, KEY, VALUE };
+__device__ __forceinline__ int block_channel(int role, int f4) {
+    const int column = block_column() + 4 * f4;
+    return role == VALUE ? (2 * K_HEADS + value_head(column)) * DIM + column % DIM
+                         : (role * K_HEADS + block_key_head()) * DIM + 4 * f4;
+}
+// What all blocks of a key head make is stored by one: k by the first, a value head's decay by that of its first column.
+__device__ __forceinline__ bool stores_keys() { return block_column() == 0; }
+__device__ __forceinline__ bool stores_decay(int member) {
+    const int begins = member * DIM - block_column();
+    return begins >= 0 && begins < WIDTH;
+}
+
+// A barrier of the warps with the state. Kernels have others beside them.
+__device__ __forceinline__ void state_barrier() { warps_barrier<1, THREADS>(); }
+
 // A value that is the same in all lanes. The shuffle tells the compiler so, which then expects no divergence.
 __device__ __forceinline__ int uniform(int v) { return __shfl_sync(FULL_WARP, v, 0); }
 
@@ -202,7 +220,7 @@ struct Staged {
     }
 };
 
-// The state after the pending path, row by row. All threads of the block call it; the path's first BATCH rows are staged
+// The state after the pending path, row by row. All warps with the state call it; the path's first BATCH rows are staged
 // already. `staged` is free again after the next barrier.
 __device__ __forceinline__ void apply_path(
     StateTile& tile, const Place& place, const Staged& staged, const StepState* st, int pending, const float* k_head,
@@ -211,10 +229,10 @@ __device__ __forceinline__ void apply_path(
     for (int begin = 0; begin < pending; begin += BATCH) {
         const int count = min(BATCH, pending - begin);
         if (begin > 0) {
-            __syncthreads();  // the rows before these have been applied
+            state_barrier();  // the rows before these have been applied
             staged.copy(st, begin, count, k_head, all_u, decay, capacity);
             cp_async_wait<0>();
-            __syncthreads();
+            state_barrier();
         }
         staged.apply(tile, place, count);
     }

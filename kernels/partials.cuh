@@ -84,17 +84,27 @@ private:
 };
 
 // One value.
+template <int COUNT> struct PartialValue {
+    float part[COUNT];
+
+    __device__ __forceinline__ void load(const float* partials, int rows, int width, int row, int column) {
+        const float* from = partials + (u64)row * width + column;
+#pragma unroll
+        for (int p = 0; p < COUNT; p++, from += (u64)rows * width) part[p] = *from;
+    }
+    __device__ __forceinline__ float sum() const {
+        float total = part[0];
+#pragma unroll
+        for (int p = 1; p < COUNT; p++) total += part[p];
+        return total;
+    }
+};
 template <int COUNT> __device__ __forceinline__ float partials_sum(
     const float* partials, int rows, int width, int row, int column
 ) {
-    const float* from = partials + (u64)row * width + column;
-    float part[COUNT];
-#pragma unroll
-    for (int p = 0; p < COUNT; p++, from += (u64)rows * width) part[p] = *from;
-    float total = part[0];
-#pragma unroll
-    for (int p = 1; p < COUNT; p++) total += part[p];
-    return total;
+    PartialValue<COUNT> value;
+    value.load(partials, rows, width, row, column);
+    return value.sum();
 }
 
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }

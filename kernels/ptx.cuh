@@ -262,6 +262,17 @@ template <int pending> __device__ __forceinline__ void cp_async_wait() {
 #endif
 }
 
+// Loads before this are not put off until after it, as the compiler would to save registers.
+__device__ __forceinline__ void issue_loads() { asm volatile("" ::: "memory"); }
+
+// ---- Barriers of some warps of a block ---------------------------------------------------------------------------
+
+// Like __syncthreads for `threads` threads, whole warps, that all name the same `id`, 1 to 15.
+template <int id, int threads> __device__ __forceinline__ void warps_barrier() {
+    static_assert(id > 0 && id < 16 && threads % 32 == 0, "barrier 0 is that of the whole block");
+    asm volatile("bar.sync %0, %1;" ::"n"(id), "n"(threads) : "memory");
+}
+
 // ---- Programmatic dependent launch (sm_90 and later; elsewhere kernels follow each other anyway) ----------------------
 
 // The next kernel may be set up now; it still waits in pdl_wait for all of this one.

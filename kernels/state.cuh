@@ -76,6 +76,6 @@ struct StepState {
     int history[HISTORY];        // the answer's last tokens: entry i % HISTORY is token i of the answer
 };
 
-// `n` as soon as it may be known: the compiler would load it where it is first used. Never from a line of the L1 that
+// A field as soon as it may be known: the compiler would load it where it is first used. Never from a line of the L1 that
 // was loaded with other fields before pdl_wait.
-__device__ __forceinline__ int loaded_n(const StepState* st) { return *(const volatile int*)&st->n; }
+__device__ __forceinline__ int load_now(const int& value) { return *(const volatile int*)&value; }

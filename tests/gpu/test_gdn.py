@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape
+from dflash_core.backends.cuda.layers.delta_shapes import DIM, MAKERS, ORDER_INTS, DeltaLaunch, DeltaShape
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.state import MAX_NODES, WIDTHS, width_for
 from dflash_core.errors import UnsupportedError
@@ -79,17 +79,21 @@ class Projected:
 
 @dataclass(frozen=True)
 class Cut:
-    """How states are divided into blocks: as for `card`, or in lanes of `columns` and blocks of `warps`."""
+    """How states are divided into blocks: as for `card`, or in lanes of `columns` and blocks of `warps`; and who makes
+    the rows of first passes: so many warps of these blocks, or with 0 gdn_prepare."""
 
     card: Card = HOPPER
     columns: int = 0
     warps: int = 4
     shared_levels: int = 0
+    makers: int | None = None
 
-    def launch(self, shape: DeltaShape, nodes: int) -> DeltaLaunch:
+    def launch(self, shape: DeltaShape, nodes: int, node0: int = 0) -> DeltaLaunch:
+        launch = DeltaLaunch.of(shape, nodes, self.card)
         if self.columns:
-            return DeltaLaunch(shape, nodes, self.columns, self.warps, self.shared_levels)
-        return DeltaLaunch.of(shape, nodes, self.card)
+            launch = DeltaLaunch(shape, nodes, self.columns, self.warps, self.shared_levels)
+        makers = 0 if node0 > 0 else self.makers
+        return launch if makers is None else replace(launch, makers=makers)
 
 
 class Layer:
@@ -124,7 +128,7 @@ class Layer:
         outputs = []
         for node0 in range(0, n, PASS):
             rows = range(node0, min(n, node0 + PASS))
-            launch = cut.launch(self.shape, nodes or width_for(len(rows)))
+            launch = cut.launch(self.shape, nodes or width_for(len(rows)), node0)
             outputs.append(self.one_pass(st, launch, projected.rows(slice(node0, node0 + PASS)), node0)[: len(rows)])
         return np.concatenate(outputs)
 
@@ -133,39 +137,43 @@ class Layer:
         self.scratch = {
             name: self.engine.poisoned(shape, np.float32) for name, shape in self.shape.pass_shapes().items()
         }
-        m, x, node = self.memory, self.scratch, np.int32(node0)
-        capacity, rows = np.int32(self.capacity), np.int32(launch.nodes)
+        m, x, node, capacity = self.memory, self.scratch, np.int32(node0), np.int32(self.capacity)
+        partials, rows, width = self.engine.array(planes), np.int32(launch.nodes), np.int32(planes.shape[-1])
+        projected_rows = [partials, rows, width, np.int32(starts["alpha"]), np.int32(starts["beta"]), *self.constants]
+        projected_rows += [m["conv"], m["inputs"]]
         if launch.nodes == 1 and node0 == 0:
-            return self.alone(st, launch, planes, starts)
+            arguments = [st, *projected_rows, *(m[name] for name in ("s", "k", "u", "decay")), x["out"], capacity]
+            kernel = self.engine.kernel("gdn_alone.cu", "gdn_alone", {**launch.state_defines, "SPLIT_K": SPLITS})
+            kernel(launch.grid, launch.alone_block, arguments)
+            self.commit_conv(st, launch, partials, width, starts["gate"])
+            return x["out"].numpy().astype(np.float64)
         order = self.engine.poisoned(ORDER_INTS, np.uint32)
         self.engine.kernel("gdn_order.cu", "gdn_order", self.shape.defines)(1, MAX_NODES, [st, node, rows, order])
-        arguments = [st, node, self.engine.array(planes), rows, np.int32(planes.shape[-1])]
-        arguments += [np.int32(starts["alpha"]), np.int32(starts["beta"]), *self.constants]
-        arguments += [m["conv"], m["inputs"], x["q"], m["k"], x["v"], x["beta"], m["decay"], capacity]
-        prepare = self.engine.kernel("gdn.cu", "gdn_prepare", {**launch.pass_defines, "SPLIT_K": SPLITS})
-        prepare(launch.prepare_grid, launch.prepare_block, arguments)
+        if not launch.makers:
+            arguments = [st, node, *projected_rows, x["q"], m["k"], x["v"], x["beta"], m["decay"], capacity]
+            prepare = self.engine.kernel("gdn.cu", "gdn_prepare", {**launch.pass_defines, "SPLIT_K": SPLITS})
+            prepare(launch.prepare_grid, launch.prepare_block, arguments)
         far = launch.far_levels(later_pass=node0 > 0)
         levels = self.engine.poisoned((max(far, 1), self.shape.value_heads, DIM, DIM), np.float32)
-        arguments = [st, node, order, m["s"], m["k"], m["u"], m["decay"], x["q"], x["v"], x["beta"], x["out"], levels]
-        kernel = self.engine.kernel("gdn_recurrence.cu", "gdn_recurrence", launch.defines)
-        kernel(launch.grid, launch.block, [*arguments, capacity], shared=launch.shared)
+        arguments = [st, order, m["s"], m["k"], m["u"], m["decay"], x["out"], levels, capacity]
+        arguments += projected_rows if launch.makers else [node, x["q"], x["v"], x["beta"]]
+        defines = {**launch.defines, **({"SPLIT_K": SPLITS} if launch.makers else {})}
+        kernel = self.engine.kernel("gdn_recurrence.cu", "gdn_recurrence", defines)
+        kernel(launch.grid, launch.block, arguments, shared=launch.shared)
+        if launch.makers:
+            self.commit_conv(st, launch, partials, width, starts["gate"])
         return x["out"].numpy().astype(np.float64)
 
-    def alone(self, st: Array, launch: DeltaLaunch, planes: Float32s, starts: dict[str, int]) -> Floats:
-        """The pass of plain decoding; gdn_out commits the convolution's state."""
-        m, x, one, width = self.memory, self.scratch, np.int32(1), np.int32(planes.shape[-1])
-        partials = self.engine.array(planes)
-        arguments = [st, partials, one, width, np.int32(starts["alpha"]), np.int32(starts["beta"]), *self.constants]
-        arguments += [m[name] for name in ("conv", "inputs", "s", "k", "u", "decay")]
-        kernel = self.engine.kernel("gdn_alone.cu", "gdn_alone", {**launch.state_defines, "SPLIT_K": SPLITS})
-        kernel(launch.grid, launch.alone_block, [*arguments, x["out"], np.int32(self.capacity)])
-        groups = -(-self.shape.value_heads // 2)
+    def commit_conv(self, st: Array, launch: DeltaLaunch, partials: Array, width: np.int32, gate: int) -> None:
+        """The commit of the convolution's state and the rows' inputs, which are gdn_out's where gdn_prepare did not
+        run."""
+        m, groups, n = self.memory, -(-self.shape.value_heads // 2), np.int32(st.numpy()["n"][0])
         acts = [self.engine.poisoned((groups, size), np.uint8) for size in (Q8_GROUP, F16_GROUP)]
-        arguments = [x["out"], partials, one, width, np.int32(starts["gate"]), self.engine.array(self.weights.norm)]
-        arguments += [np.float32(EPS), *acts, self.engine.array(np.array([1], np.int32)), np.int32(0)]
+        arguments = [self.scratch["out"], partials, np.int32(launch.nodes), width, np.int32(gate)]
+        arguments += [self.engine.array(self.weights.norm), np.float32(EPS), *acts]
+        arguments += [self.engine.array(np.array([n], np.int32)), np.int32(0)]
         kernel = self.engine.kernel("gdn.cu", "gdn_out", {**launch.pass_defines, "SPLIT_K": SPLITS, "COMMITS_CONV": 1})
-        kernel(launch.committing_grid(groups), 32, [*arguments, st, m["conv"], m["inputs"]])
-        return x["out"].numpy().astype(np.float64)
+        kernel(launch.committing_grid, 32, [*arguments, st, m["conv"], m["inputs"]])
 
     def flush(self, pending: Sequence[int], parity: int, *, cut: Cut = Cut(), **state: int) -> None:
         flush([self], pending, parity, cut=cut, **state)
@@ -184,7 +192,7 @@ def flush(layers: Sequence[Layer], pending: Sequence[int], parity: int, *, cut: 
     joined = {name: engine.array(np.stack([x.memory[name].numpy() for x in layers])) for name in first.memory}
     arguments = [engine.array(step), *(joined[name] for name in ("s", "k", "u", "decay", "conv", "inputs"))]
     kernel = engine.kernel("gdn_flush.cu", "gdn_flush", launch.state_defines)
-    kernel(launch.flush_grid(len(layers)), launch.block, [*arguments, np.int32(first.capacity)])
+    kernel(launch.flush_grid(len(layers)), launch.flush_block, [*arguments, np.int32(first.capacity)])
     for i, layer in enumerate(layers):
         for name in ("s", "conv"):
             layer.memory[name].set(joined[name].numpy()[i])
@@ -226,12 +234,8 @@ def test_a_tree_is_the_recurrence_along_each_of_its_paths(
     nodes = projected.oracle(layer.weights, parents, state)
 
     close(out, np.stack([node.out for node in nodes]), 2e-5)
-    m, x = {k: v.numpy() for k, v in layer.memory.items()}, {k: v.numpy() for k, v in layer.scratch.items()}
+    m = {k: v.numpy() for k, v in layer.memory.items()}
     close(m["k"][parity, :, :n], np.stack([node.k for node in nodes], 1), 1e-5)
-    if n > 1:  # gdn_alone keeps these to itself
-        close(x["q"][:, :n], np.stack([node.q for node in nodes], 1), 1e-5)
-        close(x["v"][:, :n], np.stack([node.v for node in nodes], 1), 1e-5)
-        np.testing.assert_allclose(x["beta"][:, :n], np.stack([node.beta for node in nodes], 1), rtol=1e-5)
     close(m["u"][:, :n], np.stack([node.u for node in nodes], 1), 2e-5)
     own = [node.decay - (nodes[parent].decay if parent >= 0 else 0) for node, parent in zip(nodes, parents)]
     np.testing.assert_allclose(m["decay"][parity, :, :n], np.exp(np.stack(own, 1)), rtol=1e-5)
@@ -340,7 +344,10 @@ def test_many_steps_are_one_row_at_a_time(engine: Engine, rng: np.random.Generat
 
 CUTS = (
     Cut(HOPPER),
-    *(Cut(columns=c, warps=w, shared_levels=levels) for c, w, levels in ((2, 6, 0), (3, 4, 1), (3, 8, 0), (4, 4, 2))),
+    *(
+        Cut(columns=c, warps=w, shared_levels=levels, makers=makers)
+        for c, w, levels, makers in ((2, 6, 0, 10), (3, 4, 1, 8), (3, 8, 0, 3), (4, 4, 2, 0), (2, 4, 1, 5))
+    ),
     Cut(GEFORCE),
 )
 
@@ -395,6 +402,49 @@ def test_a_tree_is_decoding_its_paths_one_by_one(engine: Engine, rng: np.random.
         for (layer, _), cut in zip(trees, CUTS[number::3]):
             layer.flush(path, parity=0, cut=cut)
             equal(states(layer), after)
+
+
+# Pending nodes of each step, as many as the tree before has: at most one batch, two, and paths into the old state.
+PATHS = (0, 1, 2, 3, 8, 16, 20)
+
+
+@pytest.mark.parametrize(
+    ("cut", "widths"),
+    [
+        pytest.param(Cut(HOPPER), (8, 24, 64), id="hopper"),
+        pytest.param(Cut(columns=2, warps=6, makers=10), (2, 8, 8), id="2x6+10"),
+        full(Cut(GEFORCE), (24, 40, 64), id="geforce"),
+        full(Cut(columns=3, warps=4, shared_levels=1, makers=4), (16, 24, 24), id="3x4+4"),
+        pytest.param(Cut(columns=3, warps=8, makers=3), (5, 16, 40), id="3x8+3"),
+        full(Cut(columns=4, warps=6, shared_levels=1, makers=11), (33, 16, 24), id="4x6+11"),
+    ],
+)
+def test_makers_leave_what_gdn_prepare_leaves(
+    engine: Engine, rng: np.random.Generator, cut: Cut, widths: tuple[int, ...]
+) -> None:
+    """Every bit of outputs and memory, step after step, behind accepted paths of all lengths, with rows that are not
+    live, and a last step of two passes."""
+    weights = DeltaWeights.random(rng, *SMALL)
+    state = DeltaState.random(rng, weights)
+    made, given = (Layer(engine, weights, state, 128) for _ in range(2))
+    parents, parity = [-1, *((node - 1) // 2 * 2 for node in range(1, 40))], 0  # a spine of even nodes, and leaves
+    steps = [(length, widths[at % len(widths)]) for at, length in enumerate(PATHS)]
+    for at, (length, nodes) in enumerate([*steps, (2, 64)]):
+        if length:
+            before = Projected.random(rng, weights, len(parents))
+            for layer in (made, given):
+                layer.run(before, parents, nodes=40, parity=parity, cut=replace(cut, makers=0))
+            parity ^= 1
+        pending = range(0, 2 * length, 2)
+        n = 70 if at == len(PATHS) else max(2, nodes - int(rng.integers(4)))
+        tree = (chain, lambda n: random_parents(n, rng), lambda n: bushy(n, rng))[at % 3](n)
+        projected = Projected.random(rng, weights, n)
+        outputs = [
+            layer.run(projected, tree, nodes=nodes, pending=pending, parity=parity, cut=one)
+            for layer, one in ((made, cut), (given, replace(cut, makers=0)))
+        ]
+        equal([outputs[0]], [outputs[1]])
+        equal(*([layer.memory[name].numpy() for name in made.memory] for layer in (made, given)))
 
 
 @pytest.mark.parametrize("n", [65, full(130), 255])
@@ -537,6 +587,12 @@ def test_launches_fit_the_cards() -> None:
         assert launch.grid == 128
         assert launch.far_levels(later_pass=False) == (nodes == 64)
         assert launch.shared <= 160 << 10
+        # As many warps on each scheduler.
+        assert launch.makers >= MAKERS
+        assert (launch.warps + launch.makers) % 4 == 0
+    # Blocks with so many warps with the state that makers' registers are missing, and so much for their rows.
+    assert not DeltaLaunch.of(shape, 24, GEFORCE).makers
+    assert not DeltaLaunch.of(shape, 40, TURING).makers
     assert DeltaLaunch.of(shape, 32, TURING).shared <= TURING.shared_bytes
     with pytest.raises(UnsupportedError, match="run it on the CPU"):
         DeltaLaunch.of(shape, 64, TURING)

@@ -7,17 +7,25 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dflash_core.backends.cuda.layers.delta_shapes import ORDER_INTS, DeltaShape, first_pass_levels, later_pass_levels
+from dflash_core.backends.cuda.layers.delta_shapes import (
+    ORDER_INTS,
+    TURNS_AHEAD,
+    DeltaShape,
+    first_pass_levels,
+    later_pass_levels,
+)
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from support.engines import Engine
 from support.grids import full
 from support.steps import random_parents, tree_state
 
-NONE, LEAF, INNER, REPLAY = 255, 0, 1, 2
+# Turn of kernels/gdn_order.cuh.
+NONE, LEAF, INNER, REPLAY = 15, 0, 1, 2
+AGAIN, LAST = 1 << 18, 1 << 19
 
 
 def order(engine: Engine, parents: Sequence[int], node0: int, rows: int, stop: int = 0) -> np.ndarray:
-    """(1 + visits, 4): node, load, keep, kind of each visit; poison after the last."""
+    """A word for each visit, then zeros that are read ahead; poison after them."""
     out = engine.poisoned(ORDER_INTS, np.uint32)
     arguments = [engine.array(tree_state(parents, 1000, stop=stop)), np.int32(node0), np.int32(rows), out]
     engine.kernel("gdn_order.cu", "gdn_order", DeltaShape(1, 1).defines)(1, MAX_NODES, arguments)
@@ -27,26 +35,33 @@ def order(engine: Engine, parents: Sequence[int], node0: int, rows: int, stop: i
 def walk(found: np.ndarray, parents: Sequence[int], node0: int, rows: int) -> int:
     """Follow the visits as gdn_recurrence does, with node numbers in place of states; returns the number of levels
     used."""
-    count = int(found[0])
+    count = 1 + int(np.flatnonzero(found & LAST)[0])
+    assert not found[count : count + TURNS_AHEAD].any()
+    assert (found[count + TURNS_AHEAD :] == 0x7F7F7F7F).all()
     live = range(node0, min(node0 + rows, len(parents)))
     wanted = set(live)
     for node in live:
         while parents[node] >= 0:
             node = parents[node]
             wanted.add(node)
-    visits = found[1 : 1 + count].view(np.uint8).reshape(count, 4).tolist()
+    words = [int(word) for word in found[:count]]
+    visits = [(word & 255, word >> 8 & 15, word >> 12 & 15, word >> 16 & 3) for word in words]
     assert sorted(visit[0] for visit in visits) == sorted(wanted)
     state, levels, most = -1, dict[int, int](), 0
-    for node, load, keep, kind in visits:
+    for word, (node, load, keep, kind) in zip(words, visits):
         if load != NONE:
             state = levels[load]
         assert state == parents[node], f"node {node}"
         assert (kind == REPLAY) == (node < node0)
+        assert kind == REPLAY or word >> 24 == node - node0
         assert kind != LEAF or not any(parents[other] == node for other in wanted)
         if kind != LEAF:
             state = node
         if keep != NONE:
             levels[keep], most = state, max(most, keep + 1)
+    for word, (_, _, keep, kind), (_, load, _, then) in zip(words, visits, visits[1:]):
+        assert bool(word & AGAIN) == (kind == then != REPLAY and keep == load == NONE)
+    assert not words[-1] & AGAIN
     return most
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from dflash_core.backends.cuda.layers.delta_shapes import DeltaShape
+from dflash_core.arch.kinds import DeltaNet
+from dflash_core.backends.cuda.layers.delta_shapes import DIM, DeltaShape
 from dflash_core.bench.recurrence import Cut, Recurrences, trees
 from dflash_core.errors import KernelError, UnsupportedError
 from support import engines
@@ -15,19 +16,20 @@ pytestmark = [
     pytest.mark.emulator,
     pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or ""),
 ]
-SHAPE = DeltaShape(1, 3)
+SPEC = DeltaNet(1, 3, DIM, DIM, 4, 1e-6)
+TYPES = dict.fromkeys(SPEC.tensors(256), "Q8_0")
 
 
 def test_cuts_are_compared_bit_for_bit() -> None:
     device = EmulatedDevice()
-    bench = Recurrences(device, SHAPE, 2)
-    launches = [Cut.of(text).launch(SHAPE, 8, device) for text in ("auto", "3x4", "2x6")]
+    bench = Recurrences(device, SPEC, 256, TYPES, 2)
+    launches = [Cut.of(text).launch(bench.layers.shape, 8, device) for text in ("auto", "3x4", "2x6+0")]
     assert len({launch.defines["COLUMNS"] * launch.defines["WARPS"] for launch in launches}) > 1
     for parents in trees(8).values():
         bench.plant(parents, 3)
-        before = bench.s.clone()
+        before = bench.memory.s.clone()
         bench.check(launches)
-        assert not bench.s.equal(before), "a commit moves the states"
+        assert not bench.memory.s.equal(before), "a commit moves the states"
     clean, bench.device = bench.device, Spoiling(device, bench)
     with pytest.raises(KernelError, match="differ in bits"):
         bench.check(launches)
@@ -47,13 +49,14 @@ class Spoiling:
 
         def spoiled() -> None:
             run()
-            self.bench.s[0, 0, 0, 0] += number
+            self.bench.memory.s[0, 0, 0, 0] += number
 
         return spoiled
 
 
 def test_a_cut_that_does_not_fit_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="try fewer warps"):
-        Cut.of("4x8").launch(SHAPE, 64, EmulatedDevice(shared_bytes=64 << 10))
-    with pytest.raises(ValueError, match="invalid literal"):
+        Cut.of("4x8").launch(DeltaShape(1, 3), 64, EmulatedDevice(shared_bytes=64 << 10))
+    with pytest.raises(ValueError, match="expected `auto`"):
         Cut.of("wide")
+    assert [str(Cut.of(text)) for text in ("auto", "3x4", "3x4+0")] == ["auto", "3x4", "3x4+0"]

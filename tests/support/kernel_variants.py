@@ -241,6 +241,8 @@ def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
                 yield from session.steps.launches(kind)
                 if kind.drafts and session.memory.text is not None:
                     yield from session.steps.launches(replace(kind, text=True))
+            if width in QUICK_WIDTHS:  # the second is a later pass, another program in the delta net alone
+                yield from session.steps.launches(StepKind((width, width), drafts=width > 1, sampled=False))
         except UnsupportedError:
             if arch != OLDEST:  # whose shared memory is too small for the widest passes
                 raise

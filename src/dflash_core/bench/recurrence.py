@@ -1,37 +1,37 @@
-"""The recurrence of the gated delta net alone, on this card: microseconds of a layer by width, tree and cut.
+"""A layer of the gated delta net between its two products, on this card: microseconds by width, tree and cut.
 
 The states are those of a whole 27B, layer by layer, so that each comes from memory as in a step. Launches are recorded
 in a graph; a figure is the median over replays, of one layer. All cuts give the same bits, which is checked.
 
     python -m dflash_core.bench.recurrence [--widths 8,24,64] [--accepted 6] [CUT ...]
 
-A cut is `auto`, what steps take, or `COLUMNSxWARPS` such as `3x4`: columns of a lane, warps of a block.
+A cut is `auto`, what steps take, or `COLUMNSxWARPS+MAKERS` such as `3x4+8`: columns of a lane, warps of a block that
+hold the state, and warps that make the rows; with 0 another kernel makes them. `3x4` takes as many makers as steps do.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from dflash_core.arch.kinds import DeltaNet
+from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import Argument, Device, Launch
-from dflash_core.backends.cuda.layers.delta_shapes import (
-    DIM,
-    ORDER_INTS,
-    DeltaLaunch,
-    DeltaShape,
-    first_pass_levels,
-)
+from dflash_core.backends.cuda.launch import Device, HasAddress, Launch
+from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
+from dflash_core.backends.cuda.layers.delta_net import DeltaNetLayers
+from dflash_core.backends.cuda.layers.delta_shapes import DIM, DeltaLaunch, DeltaShape, first_pass_levels
+from dflash_core.backends.cuda.products import Arena
+from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.runtime import seconds_of
-from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
-from dflash_core.bench.synthetic_models import TARGET_27B
+from dflash_core.backends.cuda.state import PASS_ROWS
+from dflash_core.bench.synthetic_models import SIZE_27B, TARGET_27B, target_types
 from dflash_core.errors import KernelError, UnsupportedError
 
 WIDTHS = (8, 16, 24, 40, 64)  # not 1: the root of plain decoding is gdn_alone's
@@ -41,18 +41,27 @@ SEED = 1
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How states are cut into blocks; 0 columns: as steps do."""
+    """How states are cut into blocks; 0 columns: as steps do. `makers`: None for those that steps take."""
 
     columns: int = 0
     warps: int = 0
+    makers: int | None = None
 
     @staticmethod
     def of(text: str) -> Cut:
-        """Raises ValueError for what is neither `auto` nor two numbers."""
-        return Cut() if text == "auto" else Cut(*(int(part) for part in text.split("x", 1)))
+        """Raises ValueError for what is neither `auto` nor two numbers or three."""
+        if text == "auto":
+            return Cut()
+        found = re.fullmatch(r"(\d+)x(\d+)(?:\+(\d+))?", text)
+        if found is None:
+            raise ValueError(f"cut {text!r}, expected `auto`, COLUMNSxWARPS or COLUMNSxWARPS+MAKERS")
+        columns, warps, makers = found.groups()
+        return Cut(int(columns), int(warps), int(makers) if makers else None)
 
     def __str__(self) -> str:
-        return f"{self.columns}x{self.warps}" if self.columns else "auto"
+        if not self.columns:
+            return "auto"
+        return f"{self.columns}x{self.warps}" + (f"+{self.makers}" if self.makers is not None else "")
 
     def launch(self, shape: DeltaShape, nodes: int, device: Device) -> DeltaLaunch:
         """Raises UnsupportedError where a block has too little shared memory for it."""
@@ -61,7 +70,8 @@ class Cut:
         launch = DeltaLaunch(shape, nodes, self.columns, self.warps)
         if launch.shared > device.card.shared_bytes:
             raise UnsupportedError(f"the cut {self} needs {launch.shared:,} bytes of shared memory; try fewer warps")
-        return launch.with_levels(device.card)
+        launch = launch.complete(device.card)
+        return launch if self.makers is None else replace(launch, makers=self.makers)
 
 
 def trees(nodes: int) -> dict[str, Sequence[int]]:
@@ -69,26 +79,75 @@ def trees(nodes: int) -> dict[str, Sequence[int]]:
     return {"chain": range(-1, nodes - 1), "binary": [(node - 1) // 2 if node else -1 for node in range(nodes)]}
 
 
+class RandomUpload:
+    """Implements `base.Upload` for a layer's shapes and types: random vectors, and matrices without memory."""
+
+    def __init__(self, spec: DeltaNet, hidden: int, types: Mapping[str, str], random: Random) -> None:
+        self.shapes, self.types, self.random = spec.tensors(hidden), types, random
+
+    def matrix(self, name: str) -> Matrix:
+        rows, columns = self.shapes[name]
+        return Matrix(self.types[name], rows, columns, torch.empty(0, dtype=torch.uint8))
+
+    def vector(self, name: str) -> torch.Tensor:
+        numbers = self.random.numbers(*self.shapes[name])
+        return -numbers.abs() if name == "ssm_a" else numbers
+
+    def raw(self, name: str) -> tuple[str, torch.Tensor]:
+        raise NotImplementedError
+
+    def on_host(self, name: str) -> tuple[str, HasAddress]:
+        raise NotImplementedError
+
+
+class Random:
+    """Random numbers on a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.generator = device, torch.Generator(device=device).manual_seed(SEED)
+
+    def numbers(self, *sizes: int) -> torch.Tensor:
+        return torch.randn(sizes, generator=self.generator, device=self.device)
+
+
+class CutLayers(DeltaNetLayers):
+    """Layers that are cut as `chosen` says."""
+
+    chosen: DeltaLaunch
+
+    def launch(self, rows: int, later: bool = False) -> DeltaLaunch:
+        return self.chosen
+
+    def far_levels(self, capacity: int) -> int:
+        return first_pass_levels(PASS_ROWS)
+
+
 class Recurrences:
-    """The memory of `layers` layers, full of random numbers, and launches over it."""
+    """`layers` layers in a model of width `hidden`, full of random numbers, and launches over them. `types`: of the
+    matrices by name, which decide how products are split."""
 
-    def __init__(self, device: Device, shape: DeltaShape, layers: int) -> None:
-        self.device, self.shape, self.layers = device, shape, layers
+    def __init__(self, device: Device, spec: DeltaNet, hidden: int, types: Mapping[str, str], layers: int) -> None:
+        self.device = device
         self.state = DeviceState(device.torch_device)
-        random = torch.Generator(device=device.torch_device).manual_seed(SEED)
+        random = Random(device.torch_device)
+        self.layers = CutLayers(device, spec, DEFAULT)
+        for _ in range(layers):
+            self.layers.load(RandomUpload(spec, hidden, types, random), "")
 
-        def numbers(*sizes: int) -> torch.Tensor:
-            return torch.randn(sizes, generator=random, device=device.torch_device)
+        def arena(wanted: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> Arena:
+            return Arena.of(Arena.need(wanted), device.torch_device)
 
-        sizes = shape.layer_shapes(PASS_ROWS)
-        self.s, self.u = numbers(layers, *sizes["s"]) / DIM, numbers(layers, *sizes["u"])
-        self.k = torch.nn.functional.normalize(numbers(layers, *sizes["k"]), dim=-1)
-        self.decay = torch.sigmoid(numbers(layers, *sizes["decay"]))
-        self.levels = torch.zeros((first_pass_levels(PASS_ROWS), *sizes["s"]), device=device.torch_device)
-        rows = shape.pass_shapes()
-        self.q, self.v, self.out = (numbers(*rows[name]) for name in ("q", "v", "out"))
-        self.beta = torch.sigmoid(numbers(*rows["beta"]))
-        self.order = torch.zeros(ORDER_INTS, dtype=torch.int32, device=device.torch_device)
+        self.memory = memory = self.layers.memory(
+            0, PASS_ROWS, arena(self.layers.pass_room(0)), arena(self.layers.rows_room(PASS_ROWS))
+        )
+        inputs, out = self.layers.projections(0)
+        lasting, partials = PassBuffers.lasting(hidden, [inputs], [out]), PassBuffers.partials([inputs], [out])
+        self.buffers = PassBuffers(hidden, [inputs], [out], arena(lasting), arena(partials))
+        for tensor in (memory.s, memory.conv, memory.inputs, memory.u, memory.k, memory.decay, self.buffers.wide):
+            tensor.copy_(random.numbers(*tensor.shape))
+        memory.s /= DIM
+        memory.k.copy_(torch.nn.functional.normalize(memory.k, dim=-1))
+        memory.decay.sigmoid_()
 
     def plant(self, parents: Sequence[int], accepted: int) -> None:
         """The tree that is run, after a commit of `accepted` nodes."""
@@ -98,38 +157,39 @@ class Recurrences:
 
     def launches(self, launch: DeltaLaunch) -> Iterator[Launch]:
         """The order once, then every layer."""
-        zero, nodes, capacity = np.int32(0), np.int32(launch.nodes), np.int32(PASS_ROWS)
-        order: list[Argument] = [self.state.pointer, zero, nodes, self.order]
-        yield Launch("gdn_order.cu", "gdn_order", self.shape.defines, 1, MAX_NODES, order)
-        for layer in range(self.layers):
-            yield Launch(
-                "gdn_recurrence.cu", "gdn_recurrence", launch.defines, launch.grid, launch.block,
-                [self.state.pointer, zero, self.order, self.s[layer], self.k[layer], self.u[layer], self.decay[layer],
-                 self.q, self.v, self.beta, self.out, self.levels, capacity],
-                launch.shared, per_sm=1,
-            )  # fmt: skip
+        self.layers.chosen = launch
+        scope = Pass(self.state, self.buffers, launch.nodes, 0, self.state.at("n"))
+        branches = [self.memory.layer(place) for place in range(len(self.layers.weights))]
+        yield branches[0].order(scope)
+        for branch in branches:
+            yield from branch.mix(scope)
 
     def check(self, launches: Sequence[DeltaLaunch]) -> None:
-        """Raises KernelError where they differ in a bit of outputs or states."""
-        kept, found = (self.s.clone(), self.u.clone()), list[tuple[torch.Tensor, torch.Tensor]]()
+        """Raises KernelError where they differ in a bit of what they leave."""
+        memory = self.memory
+        written = (memory.s, memory.u, memory.conv, memory.inputs, memory.k, memory.decay)
+        kept = [tensor.clone() for tensor in written]
+        found = list[list[torch.Tensor]]()
         for launch in launches:
-            self.s.copy_(kept[0])
-            self.u.copy_(kept[1])
+            for tensor, before in zip(written, kept):
+                tensor.copy_(before)
             self.device.bind(list(self.launches(launch)))()
             self.device.synchronize()
-            found.append((self.out[: launch.nodes].clone(), self.s.clone()))
-        for out, s in found[1:]:
-            if not (torch.equal(out, found[0][0]) and torch.equal(s, found[0][1])):
+            found.append([memory.out[: launch.nodes].clone(), *(tensor.clone() for tensor in written)])
+        for other in found[1:]:
+            if not all(torch.equal(a, b) for a, b in zip(other, found[0], strict=True)):
                 raise KernelError("two cuts of the delta net differ in bits, expected the same")
 
 
 def compare(device: CudaDevice, cuts: Sequence[Cut], widths: Sequence[int], accepted: int) -> Iterator[str]:
     """Lines of a table: microseconds of a layer."""
-    mixers = [layer.mixer for layer in TARGET_27B.layers if isinstance(layer.mixer, DeltaNet)]
-    spec = mixers[0]
-    shape = DeltaShape.of(spec.key_heads, spec.value_heads, spec.key_dim, spec.value_dim, spec.conv_kernel)
+    mixers = [(at, layer.mixer) for at, layer in enumerate(TARGET_27B.layers) if isinstance(layer.mixer, DeltaNet)]
+    first, spec = mixers[0]
+    prefix = f"blk.{first}."
+    types = {name.removeprefix(prefix): kind for name, kind in target_types(TARGET_27B, SIZE_27B).items()}
     with device.stream():
-        bench = Recurrences(device, shape, len(mixers))
+        bench = Recurrences(device, spec, TARGET_27B.embedding_length, types, len(mixers))
+        shape = bench.layers.shape
         for width in widths:
             launches = {str(cut): cut.launch(shape, width, device) for cut in cuts}
             for name, parents in trees(width).items():
@@ -138,9 +198,10 @@ def compare(device: CudaDevice, cuts: Sequence[Cut], widths: Sequence[int], acce
                 for cut, launch in launches.items():
                     run = device.record("recurrence", device.bind(list(bench.launches(launch))))
                     run()
-                    us = statistics.median(seconds_of(device.runtime, run) for _ in range(REPLAYS)) * 1e6 / bench.layers
-                    taken = f"{launch.columns}x{launch.warps}, {launch.grid} blocks, {launch.shared:,} bytes"
-                    yield f"N={width:<3} {name:7} {cut:5} {us:7.2f} us   ({taken})"
+                    us = statistics.median(seconds_of(device.runtime, run) for _ in range(REPLAYS)) * 1e6 / len(mixers)
+                    taken = f"{launch.columns}x{launch.warps}+{launch.makers}"
+                    taken = f"{taken}, {launch.grid} blocks, {launch.shared:,} bytes"
+                    yield f"N={width:<3} {name:7} {cut:7} {us:7.2f} us   ({taken})"
 
 
 def main() -> None:

@@ -61,7 +61,8 @@ extern dim3 blockDim, gridDim;
 
 namespace emulator {
 
-void barrier(int line);
+void barrier(int line);                        // of the whole block
+void barrier(int line, int id, int threads);  // of `threads` threads; id 0: of the whole block
 int barrier_count(int predicate, int line);
 unsigned char* dynamic_shared();
 unsigned long long global_timer();

@@ -54,8 +54,10 @@ inline void switch_context(Context& from, Context& to) { swapcontext(&from, &to)
 // Arguments of one lane in a warp collective live on its own stack; `combine` sees those of all lanes in `mask`.
 using Combine = void (*)(void* const* lanes, unsigned mask);
 
+constexpr int BARRIERS = 16;  // of a block
+
 struct Warp {
-    unsigned exists = 0, runnable = 0, collecting = 0, at_barrier = 0, returned = 0;
+    unsigned exists = 0, runnable = 0, collecting = 0, at_barrier[BARRIERS] = {}, returned = 0;
     void* argument[32];
     unsigned mask[32];
     Combine combine[32];

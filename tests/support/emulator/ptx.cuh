@@ -225,6 +225,12 @@ inline void cp_async16_or_zero(void* shared, const void* global, bool valid) {
 inline void cp_async_commit() {}
 template <int pending> void cp_async_wait() {}
 
+inline void issue_loads() {}
+template <int id, int threads> void warps_barrier(int line = __builtin_LINE()) {
+    static_assert(id > 0 && id < emulator::BARRIERS && threads % 32 == 0);
+    emulator::barrier(line, id, threads);
+}
+
 inline void pdl_launch() {}
 inline void pdl_wait() {}
 inline unsigned long long global_timer() { return emulator::global_timer(); }

@@ -58,9 +58,10 @@ struct Launch {
     unsigned char* stacks = nullptr;
     std::size_t stack_count = 0;
     Context host;
-    int threads = 0, live = 0, waiting = 0, barrier_line = 0, count = 0, result = 0;
-    int expected = 0;      // threads that the next barrier waits for
-    bool has_met = false;  // whether the block has been at a barrier
+    int threads = 0, live = 0, count = 0, result = 0;
+    int expected = 0;      // threads that the next barrier of the whole block waits for
+    bool has_met = false;  // whether the block has been at one
+    struct Barrier { int waiting = 0, threads = 0, line = 0; } barriers[emulator::BARRIERS];
     emulator::Entry entry;
     void** values = nullptr;
     std::map<std::size_t, unsigned char*> dynamics;  // by size: each ends at an unmapped page
@@ -99,12 +100,15 @@ void say_where(char* out, std::size_t size) {
     char* at = launch.message;
     char* const end = launch.message + sizeof launch.message;
     at += snprintf(at, std::size_t(end - at), "block (%u, %u, %u): divergent ", blockIdx.x, blockIdx.y, blockIdx.z);
-    if (launch.waiting) {
-        at += snprintf(at, std::size_t(end - at), "barrier, %d of %d threads are at __syncthreads in line %d",
-                       launch.waiting, launch.threads, launch.barrier_line);
-    } else {
-        at += snprintf(at, std::size_t(end - at), "warp collective");
+    bool barred = false;
+    for (const auto& barrier : launch.barriers) {
+        if (!barrier.waiting) continue;
+        at += snprintf(at, std::size_t(end - at), "%s, %d of %d threads are at %s in line %d", barred ? "" : "barrier",
+                       barrier.waiting, barrier.threads,
+                       &barrier == launch.barriers ? "__syncthreads" : "warps_barrier", barrier.line);
+        barred = true;
     }
+    if (!barred) at += snprintf(at, std::size_t(end - at), "warp collective");
     for (std::size_t w = 0; w < launch.warps.size() && at < end - 120; ++w) {
         const Warp& warp = launch.warps[w];
         if (!warp.collecting) continue;
@@ -118,14 +122,16 @@ void say_where(char* out, std::size_t size) {
     abandon();
 }
 
-void pass_barrier() {
-    launch.waiting = 0;
-    launch.has_met = true;
-    launch.result = launch.count;
-    launch.count = 0;
+void pass_barrier(int id) {
+    launch.barriers[id].waiting = 0;
+    if (id == 0) {
+        launch.has_met = true;
+        launch.result = launch.count;
+        launch.count = 0;
+    }
     for (Warp& warp : launch.warps) {
-        warp.runnable |= warp.at_barrier;
-        warp.at_barrier = 0;
+        warp.runnable |= warp.at_barrier[id];
+        warp.at_barrier[id] = 0;
     }
 }
 
@@ -138,8 +144,9 @@ void fiber() {
     // Barriers do not wait for threads that have returned. Here that goes for a whole warp that has been at one: any other
     // is a mistake more likely than not.
     if (warp.returned == warp.exists && launch.has_met) {
-        launch.expected -= __builtin_popcount(warp.exists);
-        if (launch.waiting && launch.waiting == launch.expected) pass_barrier();
+        auto& whole = launch.barriers[0];
+        whole.threads = launch.expected -= __builtin_popcount(warp.exists);
+        if (whole.waiting && whole.waiting == launch.expected) pass_barrier(0);
     }
     emulator::wait();
     __builtin_unreachable();
@@ -225,7 +232,8 @@ void run_block() {
     }
     for (Warp& warp : launch.warps) warp.runnable = warp.exists;
     launch.live = launch.threads;
-    launch.waiting = launch.count = 0;
+    for (auto& barrier : launch.barriers) barrier = {};
+    launch.count = 0;
     launch.expected = launch.threads;
     launch.has_met = false;
     set_warp(0);
@@ -245,23 +253,27 @@ void fail(const char* message, int line) {
     abandon();
 }
 
-void barrier(int line) {
-    if (launch.waiting && launch.barrier_line != line) {
+void barrier(int line, int id, int threads) {
+    auto& own = launch.barriers[id];
+    if (own.waiting && (own.line != line || own.threads != threads)) {
         char text[128];
         snprintf(text, sizeof text, "divergent barrier: other threads are at __syncthreads in line %d, this one",
-                 launch.barrier_line);
+                 own.line);
         fail(text, line);
     }
-    launch.barrier_line = line;
-    if (++launch.waiting < launch.expected) {
+    own.line = line;
+    own.threads = threads;
+    if (++own.waiting < threads) {
         const unsigned bit = 1u << running.lane;
-        running.warp->at_barrier |= bit;
+        running.warp->at_barrier[id] |= bit;
         running.warp->runnable &= ~bit;
         wait();
         return;
     }
-    pass_barrier();
+    pass_barrier(id);
 }
+
+void barrier(int line) { barrier(line, 0, launch.expected); }
 
 int barrier_count(int predicate, int line) {
     launch.count += predicate != 0;

@@ -51,8 +51,8 @@ TOLERANCE = 0.2
 
 # The kernels of a target's pass, of a drafter's pass, and of whole steps, including steps without drafts.
 MODEL = (
-    "embed", "rms_norm", "matmul", "gdn_order", "gdn_prepare", "gdn_recurrence", "gdn_out", "attn_prepare",
-    "attn_split", "attn_combine", "swiglu",
+    "embed", "rms_norm", "matmul", "gdn_order", "gdn_recurrence", "gdn_out", "attn_prepare", "attn_split",
+    "attn_combine", "swiglu",
 )  # fmt: skip
 DRAFTER = ("draft_gather", "draft_update", "draft_prepare", "draft_split", "draft_combine")
 STEPS = ("attn_alone", "gdn_alone", "head_argmax", "head_logits", "step_begin", "swiglu_matmul")

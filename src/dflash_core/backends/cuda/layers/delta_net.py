@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -79,9 +79,10 @@ class DeltaNetLayers:
     def check(self) -> None:
         self.launch(PASS_ROWS)
 
-    def launch(self, rows: int) -> DeltaLaunch:
-        """How a pass of `rows` rows is distributed over the card."""
-        return DeltaLaunch.of(self.shape, rows, self.device.card)
+    def launch(self, rows: int, later: bool = False) -> DeltaLaunch:
+        """How a pass of `rows` rows is distributed over the card, a later one of its step or the first."""
+        launch = DeltaLaunch.of(self.shape, rows, self.device.card)
+        return replace(launch, makers=0) if later else launch
 
     def far_levels(self, capacity: int) -> int:
         """Levels of saved states in global memory that passes over trees of up to `capacity` nodes need."""
@@ -151,7 +152,7 @@ class DeltaMemory:
         launch = self.layers.launch(1)
         return [
             Launch(
-                "gdn_flush.cu", "gdn_flush", launch.state_defines, launch.flush_grid(len(self.s)), launch.block,
+                "gdn_flush.cu", "gdn_flush", launch.state_defines, launch.flush_grid(len(self.s)), launch.flush_block,
                 [state.pointer, self.s, self.k, self.u, self.decay, self.conv, self.inputs, np.int32(self.capacity)],
             )
         ]  # fmt: skip
@@ -208,49 +209,65 @@ class DeltaBranch:
         return self.weights.out
 
     def launches(self, scope: Pass) -> Iterator[Launch]:
+        if self.place == 0 and not _alone(scope):  # one order for all layers
+            yield self.order(scope)
+        yield from self.inputs.launches(scope.buffers.acts, scope.buffers.wide, scope.rows)
+        yield from self.mix(scope)
+        yield from self.out.launches(scope.buffers.acts, scope.buffers.narrow, scope.rows)
+
+    def order(self, scope: Pass) -> Launch:
+        """What the layers of a pass over a tree have in common."""
+        memory = self.memory
+        return Launch(
+            "gdn_order.cu", "gdn_order", memory.layers.shape.defines, 1, MAX_NODES,
+            [scope.state.pointer, np.int32(scope.node0), np.int32(scope.rows), memory.order],
+        )  # fmt: skip
+
+    def mix(self, scope: Pass) -> Iterator[Launch]:
+        """From the partials of `inputs`, in buffers.wide, to the activations of `out`."""
         memory, weights, buffers, place = self.memory, self.weights, scope.buffers, self.place
-        launch, groups = memory.layers.launch(scope.rows), groups_of(self.out.columns)
-        alone = scope.rows == 1 and scope.node0 == 0  # a root without a tree: plain decoding
+        launch = memory.layers.launch(scope.rows, later=scope.node0 > 0)
         partials, rows, node0 = buffers.wide, np.int32(scope.rows), np.int32(scope.node0)
         width, capacity = np.int32(self.inputs.width), np.int32(memory.capacity)
         _, gate_at, alpha_at, beta_at = (np.int32(offset) for offset in self.inputs.offsets)
         split, state = {"SPLIT_K": self.inputs.split_k}, scope.state.pointer
         k, decay, conv, inputs = memory.k[place], memory.decay[place], memory.conv[place], memory.inputs[place]
-        if place == 0 and not alone:  # one order for all layers
+        projected: list[Argument] = [
+            partials, rows, width, alpha_at, beta_at, weights.conv1d, weights.a, weights.dt, conv, inputs
+        ]  # fmt: skip
+        if _alone(scope):
             yield Launch(
-                "gdn_order.cu", "gdn_order", memory.layers.shape.defines, 1, MAX_NODES,
-                [state, node0, rows, memory.order],
+                "gdn_alone.cu", "gdn_alone", {**launch.state_defines, **split}, launch.grid, launch.alone_block,
+                [state, *projected, memory.s[place], k, memory.u[place], decay, memory.out, capacity],
+                per_sm=1,
             )  # fmt: skip
-        yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
+        else:
+            rest = projected
+            if not launch.makers:
+                yield Launch(
+                    "gdn.cu", "gdn_prepare", {**launch.pass_defines, **split}, launch.prepare_grid,
+                    launch.prepare_block,
+                    [state, node0, *projected, memory.q, k, memory.v, memory.beta, decay, capacity],
+                    per_sm=2,
+                )  # fmt: skip
+                rest = [node0, memory.q, memory.v, memory.beta]
+            yield Launch(
+                "gdn_recurrence.cu", "gdn_recurrence", {**launch.defines, **(split if launch.makers else {})},
+                launch.grid, launch.block,
+                [state, memory.order, memory.s[place], k, memory.u[place], decay, memory.out,
+                 pointer(memory.levels if len(memory.levels) else None), capacity, *rest],
+                launch.shared, per_sm=1,
+            )  # fmt: skip
         out_defines = {**launch.pass_defines, **split, **self.out.forms}
         out: list[Argument] = [memory.out, partials, rows, width, gate_at, weights.norm]
         out += [np.float32(memory.layers.spec.eps), *self.out.wanted(buffers.acts), scope.count, node0]
-        if alone:
+        if _alone(scope) or launch.makers:
             yield Launch(
-                "gdn_alone.cu", "gdn_alone", {**launch.state_defines, **split}, launch.grid, launch.alone_block,
-                [state, partials, rows, width, alpha_at, beta_at, weights.conv1d, weights.a, weights.dt, conv, inputs,
-                 memory.s[place], k, memory.u[place], decay, memory.out, capacity],
-                per_sm=1,
-            )  # fmt: skip
-            yield Launch(
-                "gdn.cu", "gdn_out", {**out_defines, "COMMITS_CONV": 1}, launch.committing_grid(groups), WARP,
+                "gdn.cu", "gdn_out", {**out_defines, "COMMITS_CONV": 1}, launch.committing_grid, WARP,
                 [*out, state, conv, inputs],
             )  # fmt: skip
         else:
-            yield Launch(
-                "gdn.cu", "gdn_prepare", {**launch.pass_defines, **split}, launch.prepare_grid, launch.prepare_block,
-                [state, node0, partials, rows, width, alpha_at, beta_at, weights.conv1d, weights.a, weights.dt, conv,
-                 inputs, memory.q, k, memory.v, memory.beta, decay, capacity],
-                per_sm=2,
-            )  # fmt: skip
-            yield Launch(
-                "gdn_recurrence.cu", "gdn_recurrence", launch.defines, launch.grid, launch.block,
-                [state, node0, memory.order, memory.s[place], k, memory.u[place], decay, memory.q, memory.v,
-                 memory.beta, memory.out, pointer(memory.levels if len(memory.levels) else None), capacity],
-                launch.shared, per_sm=1,
-            )  # fmt: skip
-            yield Launch("gdn.cu", "gdn_out", out_defines, (groups, scope.rows), WARP, out)
-        yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
+            yield Launch("gdn.cu", "gdn_out", out_defines, (groups_of(self.out.columns), scope.rows), WARP, out)
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
         layers, weights, products = self.memory.layers, self.weights, chunk.products
@@ -317,3 +334,8 @@ class DeltaBranch:
             launch.scan_shared,
         )  # fmt: skip
         return turns, chunk.ops.add(solve), chunk.ops.add(scan)
+
+
+def _alone(scope: Pass) -> bool:
+    """Whether the pass is a root without a tree: plain decoding."""
+    return scope.rows == 1 and scope.node0 == 0

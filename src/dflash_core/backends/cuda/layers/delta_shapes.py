@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from dflash_core.backends.cuda.launch import WARP, ceil_div
 from dflash_core.backends.cuda.plan import Card
+from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.errors import Code, UnsupportedError
 
@@ -21,7 +22,13 @@ MOST_WIDTH = 128  # the most state columns of a block
 MOST_SHARED = 160 << 10
 MOST_PER_KEY = 16  # value heads of a key head: half a warp of gdn_alone has a lane for each
 ROW_WARPS = 4  # of gdn_alone, beside those with the state: they make q, k, v and the gates
-ORDER_INTS = 1 + MAX_NODES  # output of gdn_order: the number of visits, then the visits
+MAKERS = 8  # of gdn_recurrence in a first pass: at least so many warps beside those with the state make its rows
+# The most warps of a block, makers included, that leave enough registers for lanes of so many columns, and for makers
+# of more than 32 rows.
+MOST_WARPS = {2: 16, 3: 16, 4: 8}
+MOST_WIDE_WARPS = 12
+INPUT_ROWS = 4  # rows of a head of q, k or v that a warp of gdn_out stores where it commits
+ORDER_INTS = MAX_NODES + TURNS_AHEAD  # output of gdn_order: the visits, then zeros
 SCHEDULERS = 4  # warp schedulers per multiprocessor: each issues one warp's instruction at a time
 # Clocks of the recurrence, fitted to an H100: of a scheduler per node and warp, and more per column of a lane; at least
 # from one node to the next, with any number of warps, and more per column; before the first node, per column.
@@ -98,8 +105,9 @@ class DeltaShape:
 class DeltaLaunch:
     """The launches of passes of `nodes` rows.
 
-    A block has `warps` warps. Each lane holds `columns` columns of the states of one key head's value heads.
-    `shared_levels`: levels of saved states in shared memory.
+    A block has `warps` warps with the state. Each lane holds `columns` columns of the states of one key head's value
+    heads. `shared_levels`: levels of saved states in shared memory. `makers`: warps that make the rows of a first pass;
+    0: gdn_prepare makes them, as in later passes.
     """
 
     shape: DeltaShape
@@ -107,6 +115,7 @@ class DeltaLaunch:
     columns: int = 2
     warps: int = 4
     shared_levels: int = 0
+    makers: int = 0
 
     @staticmethod
     def of(shape: DeltaShape, nodes: int, card: Card) -> DeltaLaunch:
@@ -131,12 +140,15 @@ class DeltaLaunch:
             return None
         return min(
             fitting, key=lambda one: (one.cost(card.multiprocessors), abs(one.grid - card.multiprocessors))
-        ).with_levels(card)
+        ).complete(card)
 
-    def with_levels(self, card: Card) -> DeltaLaunch:
-        """The same launch with as many levels in shared memory as fit."""
+    def complete(self, card: Card) -> DeltaLaunch:
+        """The same launch with as many levels in shared memory as fit, and with makers if they fit."""
         room = (min(card.shared_bytes, MOST_SHARED) - self.rows_bytes) // (DIM * self.width * 4)
-        return replace(self, shared_levels=max(0, min(room, first_pass_levels(self.nodes))))
+        levels = max(0, min(room, first_pass_levels(self.nodes)))
+        given = replace(self, shared_levels=levels)
+        made = replace(given, makers=_makers(self.nodes, self.columns, self.warps))
+        return made if made.shared <= card.shared_bytes else given
 
     def cost(self, multiprocessors: int) -> int:
         """A relative cost of a pass. One row waits for the state's bytes; more rows wait for the previous node or for
@@ -150,7 +162,9 @@ class DeltaLaunch:
 
     @property
     def defines(self) -> dict[str, int]:
-        return {**self.state_defines, "NODES": self.nodes, "SHARED_LEVELS": self.shared_levels}
+        return {
+            **self.state_defines, "NODES": self.nodes, "SHARED_LEVELS": self.shared_levels, "MAKERS": self.makers
+        }  # fmt: skip
 
     @property
     def state_defines(self) -> dict[str, int]:
@@ -182,16 +196,24 @@ class DeltaLaunch:
 
     @property
     def block(self) -> int:
+        """Threads of a block of gdn_recurrence."""
+        return (self.warps + self.makers) * WARP
+
+    @property
+    def flush_block(self) -> int:
         return self.warps * WARP
 
     @property
     def alone_block(self) -> int:
         """Threads of a block of gdn_alone, whose grid is that of gdn_recurrence."""
-        return self.block + ROW_WARPS * WARP
+        return (self.warps + ROW_WARPS) * WARP
 
-    def committing_grid(self, groups: int) -> int:
-        """Grid of gdn_out where it also commits the convolution's state, with `groups` of activations."""
-        return groups + self.shape.chunks
+    @property
+    def committing_grid(self) -> int:
+        """Grid of gdn_out where it also commits the convolution's state: a warp for each head of q, k and v and share
+        of the rows, then one for each row's groups of activations."""
+        shares = ceil_div(self.nodes, min(self.nodes, INPUT_ROWS))
+        return shares * self.shape.chunks + self.nodes * groups_of(self.shape.value_heads * DIM)
 
     @property
     def rows_bytes(self) -> int:
@@ -202,8 +224,10 @@ class DeltaLaunch:
     @property
     def shared(self) -> int:
         """Bytes of dynamic shared memory."""
-        staged = BATCH * (DIM + self.width + self.shape.heads_per_key) * 4
-        return self.rows_bytes + max(staged, self.shared_levels * DIM * self.width * 4)
+        at_first = self.rows_bytes + BATCH * (DIM + self.width + self.shape.heads_per_key) * 4
+        if self.makers:
+            at_first = ceil_div(at_first, 512) * 512 + PAST * (2 * DIM + self.width) * 4
+        return max(at_first, self.rows_bytes + self.shared_levels * DIM * self.width * 4)
 
     def far_levels(self, later_pass: bool) -> int:
         """Levels that do not fit in shared memory and are kept in global memory."""
@@ -213,6 +237,14 @@ class DeltaLaunch:
     def flush_grid(self, layers: int) -> tuple[int, int]:
         """Grid of gdn_flush, which commits all layers at once; its first blocks are those of gdn_recurrence."""
         return self.grid + self.shape.chunks, layers
+
+
+def _makers(nodes: int, columns: int, warps: int) -> int:
+    """Makers beside `warps` warps with the state: MAKERS, and as many more as give each scheduler as many warps, which
+    costs no registers. None where registers would not suffice: with few makers two kernels are as quick."""
+    block = ceil_div(warps + MAKERS, SCHEDULERS) * SCHEDULERS
+    most = MOST_WARPS[columns] if nodes <= WARP else min(MOST_WARPS[columns], MOST_WIDE_WARPS)
+    return block - warps if block <= most else 0
 
 
 def _blocks(shape: DeltaShape, nodes: int) -> Iterator[DeltaLaunch]:
