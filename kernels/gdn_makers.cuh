@@ -20,9 +20,9 @@ constexpr int V_LINE = WIDTH / 4, V_LINES = WARP / V_LINE;  // float4 of a row o
 constexpr int OLD_BYTES = PAST * (VALUE * WARP + V_LINE) * 16;  // of the convolution's state
 // What the registers of a thread allow: partials that are loaded together, of as many rows, and rows that are mixed
 // together.
-constexpr int FITTING = WARPS + MAKERS > 12 ? 12 : NODES > WARP ? 16 : 24;
+constexpr int FITTING = WARPS + MAKERS > 12 ? 12 : 24;
 constexpr int HELD = SPLIT_K < 8 ? SPLIT_K : 8, LOADED = FITTING / HELD, MIXED = FITTING < 24 ? 6 : 8;
-static_assert(HEAD_MAKERS > 0 && NODES <= 2 * WARP, "a lane holds two parents");
+static_assert(HEAD_MAKERS > 0 && NODES <= WARP, "a lane holds a row's parent");
 
 // What a row is made of. partials: f32 [SPLIT_K][rows][width]; see gdn_prepare.
 struct Projected {
@@ -80,41 +80,28 @@ template <bool IS_V> struct RowPlaces {
     __device__ __forceinline__ float4& at(u32 slot) const { return rows[IS_V ? slot + mine : slot ^ mine]; }
 };
 
-// Slots of a row and of the last PAST along its parents. Past the root the walk continues through the convolution's state,
-// newest input first: -1, -2, -3.
+// Slots of a row, a lane's, and of the last PAST along its parents. Past the root the walk continues through the
+// convolution's state, newest input first: -1, -2, -3.
 template <bool IS_V> struct Walks {
-    static constexpr int EACH = ceil_div(NODES, WARP);  // rows of a lane: lane + i * WARP
-    u32 near[EACH], far[EACH];                          // 16 bits each: row and parent; the two before
+    u32 near, far;  // 16 bits each: row and parent; the two before
 
     // Loads the parents; those of rows that are not live are arbitrary.
-    __device__ __forceinline__ explicit Walks(const StepState* st) {
-#pragma unroll
-        for (int i = 0; i < EACH; i++) near[i] = u32(load_now(st->parent[lane_id() + i * WARP]));
-    }
+    __device__ __forceinline__ explicit Walks(const StepState* st) : near(u32(load_now(st->parent[lane_id()]))) {}
+
     // What the lane of `row` has. The whole warp calls; lanes may ask for different rows.
-    __device__ __forceinline__ static u32 of(const u32 (&words)[EACH], int row) {
-        u32 found = __shfl_sync(FULL_WARP, words[0], row & (WARP - 1));
-        if constexpr (EACH > 1) {
-            const u32 other = __shfl_sync(FULL_WARP, words[1], row & (WARP - 1));
-            if (row >= WARP) found = other;
-        }
-        return found;
+    __device__ __forceinline__ static u32 of(u32 word, int row) {
+        return __shfl_sync(FULL_WARP, word, row & (WARP - 1));
     }
     __device__ __forceinline__ void walk(const RowPlaces<IS_V>& places) {
-        u32 parents[EACH];
+        const u32 parents = near;
+        int at[PAST + 1] = {lane_id(), int(parents)};
 #pragma unroll
-        for (int i = 0; i < EACH; i++) parents[i] = near[i];
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            int at[PAST + 1] = {lane_id() + i * WARP, int(parents[i])};
-#pragma unroll
-            for (int step = 2; step <= PAST; step++) {
-                const int parent = int(of(parents, at[step - 1]));
-                at[step] = at[step - 1] >= 0 ? parent : at[step - 1] - 1;
-            }
-            near[i] = (places.slot(at[0]) & 0xffff) | places.slot(at[1]) << 16;
-            far[i] = (places.slot(at[2]) & 0xffff) | places.slot(at[3]) << 16;
+        for (int step = 2; step <= PAST; step++) {
+            const int parent = int(of(parents, at[step - 1]));
+            at[step] = at[step - 1] >= 0 ? parent : at[step - 1] - 1;
         }
+        near = (places.slot(at[0]) & 0xffff) | places.slot(at[1]) << 16;
+        far = (places.slot(at[2]) & 0xffff) | places.slot(at[3]) << 16;
     }
     // The inputs of a row's convolution, the oldest first.
     __device__ __forceinline__ void along(

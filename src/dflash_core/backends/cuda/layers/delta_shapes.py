@@ -23,10 +23,9 @@ MOST_SHARED = 160 << 10
 MOST_PER_KEY = 16  # value heads of a key head: half a warp of gdn_alone has a lane for each
 ROW_WARPS = 4  # of gdn_alone, beside those with the state: they make q, k, v and the gates
 MAKERS = 8  # of gdn_recurrence in a first pass: at least so many warps beside those with the state make its rows
-# The most warps of a block, makers included, that leave enough registers for lanes of so many columns, and for makers
-# of more than 32 rows.
+MOST_MADE = 24  # rows of the widest pass that has makers: every block makes all rows, from 32 on gdn_prepare is quicker
+# The most warps of a block, makers included, that leave enough registers for lanes of so many columns.
 MOST_WARPS = {2: 16, 3: 16, 4: 8}
-MOST_WIDE_WARPS = 12
 INPUT_ROWS = 4  # rows of a head of q, k or v that a warp of gdn_out stores where it commits
 ORDER_INTS = MAX_NODES + TURNS_AHEAD  # output of gdn_order: the visits, then zeros
 SCHEDULERS = 4  # warp schedulers per multiprocessor: each issues one warp's instruction at a time
@@ -240,11 +239,13 @@ class DeltaLaunch:
 
 
 def _makers(nodes: int, columns: int, warps: int) -> int:
-    """Makers beside `warps` warps with the state: MAKERS, and as many more as give each scheduler as many warps, which
-    costs no registers. None where registers would not suffice: with few makers two kernels are as quick."""
-    block = ceil_div(warps + MAKERS, SCHEDULERS) * SCHEDULERS
-    most = MOST_WARPS[columns] if nodes <= WARP else min(MOST_WARPS[columns], MOST_WIDE_WARPS)
-    return block - warps if block <= most else 0
+    """Makers beside `warps` warps with the state: MAKERS or one for every two rows, and as many more as give each
+    scheduler as many warps, which costs no registers. None where registers would not suffice: with few makers two
+    kernels are as quick."""
+    if nodes > MOST_MADE:
+        return 0
+    block = ceil_div(warps + max(MAKERS, nodes // 2), SCHEDULERS) * SCHEDULERS
+    return block - warps if block <= MOST_WARPS[columns] else 0
 
 
 def _blocks(shape: DeltaShape, nodes: int) -> Iterator[DeltaLaunch]:
