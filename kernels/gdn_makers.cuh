@@ -6,7 +6,8 @@
 //   1. add up the projection's partials, all rows' inputs of the convolution, into the place where the results will be
 //   2. the convolution along the parents, SiLU and l2 norms, from the last rows to the first, some rows at a time. The
 //      results replace their inputs: what is left to do reads rows of smaller numbers only
-// and a thread has its share of the gates. Bound by the L2: a block reads all partials of its channels.
+// and a thread has its share of the gates. Bound by the L2: a block reads all partials of its channels. On an H200 a layer of
+// the 27B takes 2 to 3.4 us less than with gdn_prepare up to 16 rows, 0.6 with 24; from 32 on it would take more.
 //
 // Defines: those of gdn_state.cuh; NODES, rows of the pass; MAKERS, at least 3; SPLIT_K, partials of the projection.
 
