@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.attention_window import EVERYTHING, LEAST_SINKS, AttentionWindow
-from dflash_core.backends.base import Logits
+from dflash_core.backends.base import Draft, Logits, Target
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.conversation import Conversation
@@ -30,6 +31,7 @@ from dflash_core.snapshots.store import SnapshotStore
 from support import random_family, random_model
 from support.golden import golden, other_targets
 from support.random_model import VOCAB
+from support.shallow import shallow, shallow_draft
 
 FAMILY = "transformers.models."
 BOUND = 2e-4  # of logits: the reference computes norms and delta nets in float32 whatever the model's type
@@ -184,10 +186,15 @@ def test_runs_and_borders() -> None:
 PAIRS = [("tiny-F16.gguf", "tiny-dflash"), ("q3-F16.gguf", "q3-dflash")]
 
 
+@cache
+def loaded(name: str, draft: str) -> tuple[Target, Draft]:
+    tiny = name.startswith("tiny")
+    target = load_target(shallow(name) if tiny else other_targets(name)[0])
+    return target, load_draft(shallow_draft() if tiny else other_targets(draft)[0], target)
+
+
 def engine(name: str, draft: str, **options: Any) -> Engine:
-    find = golden if name.startswith("tiny") else lambda file: other_targets(file)[0]
-    target = load_target(find(name))
-    return Engine(target, load_draft(find(draft), target), **options)
+    return Engine(*loaded(name, draft), **options)
 
 
 def tokens_of(events: Sequence[Event]) -> list[int]:

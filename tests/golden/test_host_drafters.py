@@ -16,9 +16,10 @@ from dflash_core.engine import load_pair
 from dflash_core.errors import ContextError, KnobError, MismatchError
 from dflash_core.events import StepEvent
 from support.compare import generated
-from support.golden import golden, target
+from support.golden import golden
 from support.grids import full
 from support.host_drafts import TOY, PrimedDraft, ToyDrafter, spoilt
+from support.shallow import shallow_target as target
 
 IDS = list(range(40, 60))
 TOKENS = 32

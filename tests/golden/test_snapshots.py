@@ -17,8 +17,9 @@ from dflash_core.events import PrefillEvent
 from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError
 from dflash_core.snapshots.kept import LOG
 from dflash_core.snapshots.store import SnapshotStore
-from support.golden import golden, other_targets
+from support.golden import other_targets
 from support.mtp_files import with_head
+from support.shallow import shallow, shallow_draft
 
 GREEDY = Knobs(temperature=0.0, max_tokens=6, mode="tree", budget=6)
 PAGE = 32
@@ -30,13 +31,13 @@ def loaded(name: str) -> Target:
         import tempfile
 
         return load_target(with_head(Path(tempfile.mkdtemp()) / "whole.gguf"))
-    return load_target(golden(name) if name.startswith("tiny") else other_targets(name)[0])
+    return load_target(shallow(name) if name.startswith("tiny") else other_targets(name)[0])
 
 
 def drafted(name: str, kind: str) -> Any:
     if not kind:
         return None
-    path: Any = {"dflash": golden("tiny-dflash"), "q3-dflash": other_targets("q3-dflash")[0]}.get(kind, kind)
+    path: Any = {"dflash": shallow_draft(), "q3-dflash": other_targets("q3-dflash")[0]}.get(kind, kind)
     return load_draft(path, loaded(name))
 
 

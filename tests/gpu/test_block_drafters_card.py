@@ -49,7 +49,7 @@ SHAPES: list[tuple[str, dict[str, Any]]] = [
     ("dspark", {"markov": Markov(6, confidence=HIDDEN), "anchor_first": False, "block_size": 5}),
     ("dspark", {"draft_vocab": 250, "logit_scale": 0.5, "softcap": 4.0, "embedding_scale": 2.0, "block_size": 2}),
     ("dspark", {"markov": Markov(9, True, HIDDEN + 9, True), "sliding": (True, False), "sliding_window": 5,
-                "causal": (True, True)}),
+                "causal": (True, True), "target_layers": (0, 2)}),
 ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
 from support.device_pairs import device_named
-from support.golden import golden
+from support.shallow import shallow, shallow_draft
 
 WINDOW, CONTEXT = 24, 640
 Make = Callable[[int], CudaSession]
@@ -31,8 +31,8 @@ Make = Callable[[int], CudaSession]
 def make(device_name: str, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes sessions of one pair whose drafter has a window in all layers but the last. The argument is the number of
     spare positions in its rings; 0 gives caches of all positions."""
-    device, target = device_named(device_name), load_target(golden("tiny-F16.gguf"))
-    opened = load_draft(golden("tiny-dflash"), target)
+    device, target = device_named(device_name), load_target(shallow("tiny-F16.gguf"))
+    opened = load_draft(shallow_draft(), target)
     sliding = tuple(index + 1 < opened.config.block_count for index in range(opened.config.block_count))
     config = replace(opened.config, sliding_window=WINDOW, sliding=sliding)
     with device.stream():

@@ -29,9 +29,9 @@ from dflash_core.knobs import Value
 from dflash_core.runner import Runner
 from support import engines
 from support.device_pairs import close, pair, prompt, same_candidates
-from support.golden import golden
 from support.grids import full
 from support.planted_device import planted
+from support.shallow import shallow_draft
 
 FILE = "tiny-F16.gguf"
 IDS = prompt()[:7]
@@ -265,7 +265,7 @@ def test_a_drafter_whose_window_is_shorter_than_the_context(window: int) -> None
     """One causal layer with a window, one that sees all of the context; at the end of the context, too."""
     loaded = pair("emulated", FILE)
     config = replace(loaded.draft.config, sliding_window=window, sliding=(True, False), causal=(True, False))
-    opened = replace(open_dflash(golden("tiny-dflash"), loaded.target), config=config)
+    opened = replace(open_dflash(shallow_draft(), loaded.target), config=config)
     draft = loaded.target.load_dflash(opened, torch.float32)
     upload = DeviceUpload(loaded.device_target.device, loaded.draft.file)
     ours = CudaSession(

@@ -19,10 +19,10 @@ from dflash_core.events import StepEvent
 from dflash_core.loading import CardOptions
 from support import engines
 from support.emulated_device import EmulatedCard
-from support.golden import golden
 from support.host_drafts import TOY, PrimedDraft, ToyDrafter, spoilt
+from support.shallow import shallow
 
-TARGET = golden("tiny-F16.gguf")
+TARGET = shallow("tiny-F16.gguf")
 IDS = list(range(40, 52))
 TOKENS, SHORT, CONTEXT = 24, 14, 128
 SAMPLED = {"temperature": 0.9, "top_k": 20, "seed": 4}

@@ -24,6 +24,7 @@ from support.device_pairs import device_named
 from support.golden import golden, other_targets
 from support.grids import full
 from support.mtp_files import with_head
+from support.shallow import shallow, shallow_draft
 
 CONTEXT = 256
 
@@ -36,9 +37,9 @@ def sessions(device_name: str, name: str, draft: str, folder: Any) -> tuple[Cuda
         config, weights = find_head("mtp", target.file, target.config)
         mask = 0
     else:
-        find = golden if name.startswith("tiny") else lambda file: other_targets(file)[0]
-        target = load_target(find(name))
-        opened = load_draft(find(draft), target)
+        tiny = name.startswith("tiny")
+        target = load_target(shallow(name) if tiny else other_targets(name)[0])
+        opened = load_draft(shallow_draft() if tiny else other_targets(draft)[0], target)
         config, weights, mask = opened.config, opened.file, opened.mask_token
     found = []
     for on_host in (False, True):

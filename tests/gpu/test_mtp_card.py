@@ -28,7 +28,7 @@ from dflash_core.policy.late import LatePolicy
 from dflash_core.policy.pair import PairState
 from dflash_core.runner import Runner
 from support.device_pairs import CONTEXT, TOLERANCE, close, device_named, prompt
-from support.mtp_device import MtpPair, mtp_pair, mtp_pair_on
+from support.mtp_device import MtpPair, mtp_pair, mtp_pair_on, whole_mtp_pair
 from support.mtp_files import HEAD, variant
 from support.planted_device import PlantedDevice
 
@@ -65,7 +65,7 @@ def close_chains(ours: Session, theirs: Session, root: int) -> None:
 
 def test_chains_are_the_references(device_name: str) -> None:
     told = np.load(HEAD.with_suffix(".npz"))
-    ours = mtp_pair(device_name).sessions()[0]
+    ours = whole_mtp_pair(device_name).sessions()[0]
     ours.prefill(told["ids"].tolist())
     for _ in range(2):  # a chain's rows in the cache do not affect the next chain
         chain = ours.draft(int(told["anchor"]), 0)
@@ -75,7 +75,7 @@ def test_chains_are_the_references(device_name: str) -> None:
 
 
 def test_pairs_are_the_references(device_name: str) -> None:
-    told, pair = np.load(HEAD.with_suffix(".npz")), mtp_pair(device_name)
+    told, pair = np.load(HEAD.with_suffix(".npz")), whole_mtp_pair(device_name)
     ids = told["ids"].tolist()[:12]
 
     class Loaded:

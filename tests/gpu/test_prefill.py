@@ -17,7 +17,7 @@ from dflash_core.backends.cuda.layers import attention, feed_forward
 from dflash_core.backends.cuda.layers.attention import AttentionMemory
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.errors import OutOfMemoryError
-from support.device_pairs import close, pair
+from support.device_pairs import close, pair, whole_pair
 from support.steps import random_parents
 
 # For logits at the end of random prompts. Over 1,440 comparisons on an H200 the median difference was 0.007 and the
@@ -114,7 +114,7 @@ def test_chunks_and_passes_leave_the_same_behind(
 
 
 def test_a_prompt_given_up_leaves_no_trace(device_name: str, rng: np.random.Generator) -> None:
-    ours, fresh = (pair(device_name, "tiny-F16.gguf").sessions()[0] for _ in range(2))
+    ours, fresh = (whole_pair(device_name, "tiny-F16.gguf").sessions()[0] for _ in range(2))
     start, lost, kept = (random_prompt(rng, length) for length in (20, 40, 30))
     for session in (ours, fresh):
         session.prefill(start)
@@ -130,7 +130,7 @@ def test_a_prompt_given_up_leaves_no_trace(device_name: str, rng: np.random.Gene
 
 
 def test_a_first_prompt_given_up_leaves_an_empty_sequence(device_name: str, rng: np.random.Generator) -> None:
-    ours, fresh = (pair(device_name, "tiny-F16.gguf").sessions()[0] for _ in range(2))
+    ours, fresh = (whole_pair(device_name, "tiny-F16.gguf").sessions()[0] for _ in range(2))
     lost, kept = random_prompt(rng, 40), random_prompt(rng, 30)
     asked = iter([False, False, True])
     with pytest.raises(PrefillCancelled):

@@ -25,7 +25,7 @@ from dflash_core.knobs import Value
 from dflash_core.runner import Runner
 from support import demo_card, device_pairs, toy_architecture
 from support.bits import Plain, Shape, check_walk, digest, held
-from support.device_pairs import device_named, pair, prompt
+from support.device_pairs import device_named, prompt, whole_pair
 from support.engines import missing
 from support.golden import golden
 from support.grids import full
@@ -83,7 +83,7 @@ def test_trees_leave_the_bits_of_single_steps(
     device_name: str, rng: np.random.Generator, half: bool, begin: int, every: int
 ) -> None:
     """Each tree of the second walk takes several passes; the first walk crosses the border of a tile."""
-    one = pair(device_name, GOLDEN[0], half)
+    one = whole_pair(device_name, GOLDEN[0], half)
     session, vocab = one.sessions(CONTEXT)[0], one.target.config.vocab_size
     small = BUDGETS[:8] if device_name == "cuda" else BUDGETS[half * (every - 1) : 8 : every]
     check_trees(session, vocab, small, rng, begin=begin, positions=14 if device_name == "cuda" else 10)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +11,9 @@ from support import engines
 from support.emulated_device import EmulatedDevice
 from support.golden import golden
 from support.grids import full
+from support.shallow import shallow, shallow_draft
+
+TARGET = "tiny-Q4_K_M.gguf"
 
 pytestmark = pytest.mark.emulator
 
@@ -24,7 +26,7 @@ def device(request: pytest.FixtureRequest) -> Any:
 
 
 def test_all_parts_agree(device: Any) -> None:
-    outcomes = list(selftest.run(device, *golden_pair()))
+    outcomes = list(selftest.run(device, golden(TARGET), golden("tiny-dflash")))
     assert [outcome.problem for outcome in outcomes] == [""] * len(outcomes)
     assert len(outcomes) == 8
 
@@ -61,13 +63,9 @@ def test_a_kernel_that_does_nothing_is_found(kernel: str, part: str) -> None:
     if reason := engines.missing("emulated"):
         pytest.skip(reason)
     problems = {}
-    for outcome in selftest.run(Broken(kernel), *golden_pair()):
+    for outcome in selftest.run(Broken(kernel), shallow(TARGET), shallow_draft()):
         problems[outcome.name] = outcome.problem
         if outcome.name == part:
             break
     assert [name for name, problem in problems.items() if problem] == [part]
     assert "\n" not in problems[part]
-
-
-def golden_pair() -> tuple[Path, Path]:
-    return golden("tiny-Q4_K_M.gguf"), golden("tiny-dflash")

@@ -27,9 +27,10 @@ from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError
 from dflash_core.snapshots.kept import Snapshots
 from dflash_core.snapshots.store import SnapshotStore
 from support.device_pairs import device_named, pair
-from support.golden import golden, other_targets
+from support.golden import other_targets
 from support.grids import full
 from support.mtp_device import mtp_pair
+from support.shallow import shallow, shallow_draft
 
 CONTEXT, PAGE = 256, 48
 TREE = [3, 4, 5], [-1, 0, 0]
@@ -80,9 +81,9 @@ def test_a_resumed_sequence_has_the_bits_of_the_one_it_was(
 ) -> None:
     monkeypatch.setattr(caches, "SPARE", 40)  # rings of 64 slots
     device = device_named(device_name)
-    find = golden if target_name.startswith("tiny") else lambda name: other_targets(name)[0]
-    target = load_target(find(target_name))
-    opened = load_draft(find(draft_name), target)
+    tiny = target_name.startswith("tiny")
+    target = load_target(shallow(target_name) if tiny else other_targets(target_name)[0])
+    opened = load_draft(shallow_draft() if tiny else other_targets(draft_name)[0], target)
     config = replace(opened.config, sliding_window=window, sliding=(True, False)) if window else opened.config
     with device.stream():
         uploads = [DeviceUpload(device, weights) for weights in (target.file, opened.file)]

@@ -1,6 +1,6 @@
 """The tiny golden pair on the CPU and on a device, the emulated one or a card: one session of each to compare.
 
-f16 activations unless asked otherwise, so that only rounding differs.
+f16 activations unless asked otherwise, so that only rounding differs. The target is cut: see support.shallow.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.events import StepDrafts
 from support.emulated_device import EmulatedDevice
 from support.golden import golden
+from support.shallow import shallow, shallow_draft
 
 TOLERANCE = 2e-2  # of logits, on the f16 path: halves have 11 bits, and errors add up over the layers
 CONTEXT = 192
@@ -58,9 +59,15 @@ def pair(device_name: str, file: str, half: bool = True) -> Pair:
     return pair_on(device_named(device_name), file, half)
 
 
+@functools.cache
+def whole_pair(device_name: str, file: str, half: bool = True) -> Pair:
+    """With all layers of the target."""
+    return pair_of(device_named(device_name), golden(file), golden("tiny-dflash"), half)
+
+
 def pair_on(device: Device, file: str, half: bool = True) -> Pair:
     """A golden pair of its own. `half`: activations f16, not int8."""
-    return pair_of(device, golden(file), golden("tiny-dflash"), half)
+    return pair_of(device, shallow(file), shallow_draft(), half)
 
 
 def pair_of(device: Device, target_file: Path, draft_file: Path, half: bool) -> Pair:

@@ -45,10 +45,12 @@ KERNEL_FLAGS = ["-fwhole-program", "-Werror=invalid-pch"]
 # Most kernels run only a few times in all the tests, for less time than compiling them with optimisation takes. So they
 # are first compiled without optimisation, and with it once they have run for about as long as that compilation takes,
 # estimated by the size of their code. The bits are the same. -O2 takes a third longer to compile than -O1, and gains
-# less than that.
-HURRIED, WELL = "-O0", "-O1"
-RUNTIME = "-O2"  # one for all kernels
+# less than that; most of what it gains is from short loops that are written out.
+HURRIED, WELL = ("-O0",), ("-O1", "-fpeel-loops")
+RUNTIME = ("-O2",)  # one for all kernels
 WORTH_COMPILING_WELL = 5e-6  # seconds a byte
+# In whole sessions, most variants of these run for so long: compiled with optimisation at once.
+BUSY_IN_SESSIONS = ("matmul.cu", "gdn_recurrence.cu", "gdn_alone.cu", "dequant.cu")
 _KERNEL = re.compile(r"__global__ void\s+(?:[A-Z_]+\s+)?(?:__launch_bounds__\([^()]*\)\s+)?(\w+)\(")
 # Built libraries stay here between runs and checkouts, named after their content.
 BUILDS = user_folder("cache") / "test-emulator"
@@ -104,6 +106,7 @@ class Library:
         texts |= {header: header.read_text() for header in sorted(EMULATOR.glob("*.*h"))}
         self._digest = kernel_source.content_hash(texts, definitions, entries, KERNEL_FLAGS, _runtime_path().name)
         self._well = _target(self._stem, self._digest, WELL)
+        self.busy = False
         self._left = 0.0  # seconds to run until it is worth compiling well
         self._library: ctypes.CDLL | None = None
         self._entries: dict[str, Any] = {}
@@ -112,7 +115,7 @@ class Library:
         """The entry that `emulator_launch` takes. The library is built on first use: of all the kernels of a session, a
         test runs a few."""
         if self._library is None:
-            self._load(WELL if self._well.is_file() else HURRIED)
+            self._load(WELL if self.busy or self._well.is_file() else HURRIED)
             assert self._library is not None
         if name not in self._entries:
             self._entries[name] = self._library[f"emulated_{name}"]
@@ -125,10 +128,10 @@ class Library:
             if self._left <= 0.0 or self._well.is_file():
                 self._load(WELL)
 
-    def _load(self, level: str) -> None:
+    def _load(self, level: tuple[str, ...]) -> None:
         runtime = _runtime_path()
         target = _target(self._stem, self._digest, level)
-        options = [level, *KERNEL_FLAGS, "-include", str(_header(level))]
+        options = [*level, *KERNEL_FLAGS, "-include", str(_header(level))]
         # The standard functions that a kernel calls are already linked into the runtime.
         libraries = ["-nostdlib", str(runtime), "-lgcc", f"-Wl,-rpath,{runtime.parent}", "-Wl,-Bsymbolic"]
         _compile(self._stem, self._wrapper, options, libraries, target)
@@ -174,11 +177,16 @@ class EmulatedKernel:
 
 
 @functools.cache
-def kernel(path: Path, name: str, defines: tuple[tuple[str, str], ...]) -> EmulatedKernel:
-    """`name` of the source at `path`: built when it is called, or taken from the library of an earlier run."""
+def kernel(path: Path, name: str, defines: tuple[tuple[str, str], ...], session: bool = False) -> EmulatedKernel:
+    """`name` of the source at `path`: built when it is called, or taken from the library of an earlier run.
+
+    `session`: it runs in the passes of a session, not in a test of its own.
+    """
     always = _unconditional_kernels(path)
     _runtime()
-    return EmulatedKernel(_library(path, always if name in always else (name,), defines), name)
+    library = _library(path, always if name in always else (name,), defines)
+    library.busy |= session and path.name in BUSY_IN_SESSIONS
+    return EmulatedKernel(library, name)
 
 
 @functools.cache
@@ -208,9 +216,9 @@ def in_front() -> dict[Path, str]:
 
 
 @functools.cache
-def _header(level: str) -> Path:
+def _header(level: tuple[str, ...]) -> Path:
     """What is in front of every kernel, precompiled."""
-    options = [level, *KERNEL_FLAGS]
+    options = [*level, *KERNEL_FLAGS]
     text = "".join(f"#include <{name}>\n" for name in IN_FRONT)
     digest = kernel_source.content_hash(in_front(), text, FLAGS, options)[:24]
     header = BUILDS / f"emulator-{digest}.h"
@@ -225,7 +233,7 @@ def _header(level: str) -> Path:
 def _runtime_path() -> Path:
     source = EMULATOR / "runtime.cpp"
     target = _target("runtime", kernel_source.content_hash(kernel_source.closure(source), "runtime"), RUNTIME)
-    _compile("runtime", f'#include "{source}"\n', [RUNTIME], [], target)
+    _compile("runtime", f'#include "{source}"\n', RUNTIME, [], target)
     return target
 
 
@@ -244,7 +252,7 @@ def _runtime() -> ctypes.CDLL:
     return library
 
 
-def _target(name: str, digest: str, level: str) -> Path:
+def _target(name: str, digest: str, level: Sequence[str]) -> Path:
     return BUILDS / f"lib{name}-{kernel_source.content_hash({}, FLAGS, digest, level)[:24]}.so"
 
 

@@ -78,7 +78,7 @@ class EmulatedDevice:
         bound = []
         for launch in launches:
             defines = tuple((key, str(value)) for key, value in launch.defines.items())
-            kernel = emulated.kernel(resources.kernels_dir() / launch.file, launch.name, defines)
+            kernel = emulated.kernel(resources.kernels_dir() / launch.file, launch.name, defines, session=True)
             values = [packed(argument) for argument in launch.args]
             bound.append(kernel.bound(_triple(launch.grid), _triple(launch.block), values, launch.shared))
 

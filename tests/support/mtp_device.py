@@ -19,6 +19,7 @@ from dflash_core.backends.cuda.upload import DeviceUpload
 from support.device_pairs import CONTEXT, device_named
 from support.golden import golden
 from support.mtp_files import HEAD
+from support.shallow import shallow, shallow_head
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,18 @@ def mtp_pair(device_name: str, half: bool = True) -> MtpPair:
     return mtp_pair_on(device_named(device_name), half)
 
 
-def mtp_pair_on(device: Device, half: bool = True, head_file: Path = HEAD) -> MtpPair:
-    """A pair of its own. `half`: activations f16, not int8."""
-    target = load_target(golden("tiny-F16.gguf"))
-    head = load_draft(head_file, target)
+@functools.cache
+def whole_mtp_pair(device_name: str) -> MtpPair:
+    """With all layers of the target."""
+    return mtp_pair_on(device_named(device_name), head_file=HEAD)
+
+
+def mtp_pair_on(device: Device, half: bool = True, head_file: Path | None = None) -> MtpPair:
+    """A pair of its own, cut if no file with a head for the whole target is given: see support.shallow. `half`:
+    activations f16, not int8."""
+    file = "tiny-F16.gguf"
+    target = load_target(golden(file) if head_file else shallow(file))
+    head = load_draft(head_file or shallow_head(), target)
     assert isinstance(head, CpuMtp)
     with device.stream():
         uploads = [DeviceUpload(device, weights) for weights in (target.file, head.file)]

@@ -81,16 +81,31 @@ def targets() -> frozenset[str]:
 @functools.cache
 def defined(path: Path) -> frozenset[str]:
     """Every name that a file defines: also as `Class.member`, and fields and defines by their own names."""
-    text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
+        text = path.read_text(encoding="utf-8")
         names = set(re.findall(r"\w+", re.sub(r"//.*", "", text)))
         for struct, body in re.findall(r"^struct (\w+) \{(.*?)^\};", text, re.DOTALL | re.MULTILINE):
             names |= {f"{struct}.{name}" for name in re.findall(r"\w+", re.sub(r"//.*", "", body))}
         return frozenset(names)
-    names = set()
-    for node in ast.parse(text).body:
+    return _python(path)[0]
+
+
+@functools.cache
+def _python(path: Path) -> tuple[frozenset[str], frozenset[str]]:
+    """What a module defines; and, of one of the program, what it imports from elsewhere: modules, and names from them.
+
+    One function for both: it takes seconds to parse all modules.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names, libraries = set[str](), set[str]()
+    for node in tree.body:
         names |= _names(node)
-    return frozenset(names)
+    for node in ast.walk(tree) if path.is_relative_to(ROOT / "src") else ():
+        if isinstance(node, ast.Import):
+            libraries |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.module.startswith("dflash_"):
+            libraries |= {node.module} | {one.name for one in node.names}
+    return frozenset(names), frozenset(libraries)
 
 
 def _names(node: ast.AST, inside: str = "") -> set[str]:
@@ -146,15 +161,8 @@ def symbol_exists(word: str) -> bool:
 
 @functools.cache
 def libraries() -> frozenset[str]:
-    """What is imported from elsewhere: modules, and names from them."""
-    found: set[str] = set()
-    for path in (ROOT / "src").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                found |= {one.name for one in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.module.startswith("dflash_"):
-                found |= {node.module} | {one.name for one in node.names}
-    return frozenset(found)
+    """What is imported from elsewhere."""
+    return frozenset[str]().union(*(_python(path)[1] for path in (ROOT / "src").rglob("*.py")))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -80,11 +80,12 @@ def kernels(*, out: Path | None, as_json: bool) -> int:
 
 
 def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
-    from dflash_tui.engine_session import laboratory, load_told  # imports torch
-
     tasks = [Task(text, text) for text in PROMPTS]
     if job.prompts is not None:
         tasks = list(sample(read_prompts(job.prompts), job.samples))
+
+    from dflash_tui.engine_session import laboratory, load_told  # imports torch
+
     notes = Notes()
     engine = load_told(request, notes)
     lab = laboratory(engine, request.title())

@@ -269,14 +269,13 @@ inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((uint64_t(a) 
 inline int __mulhi(int a, int b) { return int((int64_t(a) * b) >> 32); }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s) {
     const uint64_t bytes = uint64_t(b) << 32 | a;
-    unsigned r = 0;
-    for (int i = 0; i < 4; ++i) {
-        const unsigned selector = s >> (4 * i) & 0xf;
-        unsigned char byte = (unsigned char)(bytes >> (8 * (selector & 7)));
-        if (selector & 8) byte = byte & 0x80 ? 0xff : 0;  // replicate the sign
-        r |= unsigned(byte) << (8 * i);
-    }
-    return r;
+    // Written out: kernels that unpack weights spend much of their time here.
+    const unsigned r = unsigned(bytes >> (s << 3 & 56) & 0xff) | unsigned(bytes >> (s >> 1 & 56) & 0xff) << 8 |
+                       unsigned(bytes >> (s >> 5 & 56) & 0xff) << 16 | unsigned(bytes >> (s >> 9 & 56)) << 24;
+    if (!(s & 0x8888)) return r;
+    const unsigned replicated = (s >> 3 & 1) * 0xff | (s >> 7 & 1) * 0xff00 | (s >> 11 & 1) * 0xff0000 |
+                                (s >> 15 & 1) * 0xff000000;  // the sign, eight times
+    return (r & ~replicated) | ((r >> 7 & 0x01010101) * 0xff & replicated);
 }
 inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
     return unsigned(((uint64_t(high) << 32 | low) << (by & 31)) >> 32);

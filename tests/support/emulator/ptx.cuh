@@ -50,21 +50,27 @@ template <class D, class T, int K, bool zero> struct Mma {
         if (mask != 0xffffffffu) fail("a matrix instruction needs all 32 lanes", 0);
         // Products of bytes and their sums are whole numbers that a float holds.
         using Sum = std::conditional_t<std::is_same_v<D, int>, float, double>;
-        using Row [[gnu::vector_size(8 * sizeof(Sum))]] = Sum;
-        using Results [[gnu::vector_size(8 * sizeof(D))]] = D;
-        constexpr int P = Shape::P;
+        // A row of the result in as many parts as it fills registers. Four rows at once: their sums do not wait for
+        // each other.
+        constexpr int P = Shape::P, PARTS = 8 * sizeof(Sum) / 32, N = 8 / PARTS, ROWS = 4;
+        using Part [[gnu::vector_size(32)]] = Sum;
+        using Results [[gnu::vector_size(N * sizeof(D))]] = D;
         T A[16 * K];
         OfB B[K * 8];
         D C[16 * 8];
+#pragma GCC unroll 4
         for (int lane = 0; lane < 32; ++lane) {
             const auto& mine = *static_cast<Mma*>(lanes[lane]);
             const int g = lane / 4, t = lane % 4;
             OfB of_b[P];
+#pragma GCC unroll 4
             for (int r = 0; r < Shape::RA; ++r) {
                 memcpy(&A[(g + 8 * (r & 1)) * K + 4 * P * (r >> 1) + P * t], &mine.a[r], 4);
             }
+#pragma GCC unroll 2
             for (int r = 0; r < Shape::RB; ++r) {
                 memcpy(of_b, &mine.b[r], 4);
+#pragma GCC unroll 4
                 for (int i = 0; i < P; ++i) B[(4 * P * r + P * t + i) * 8 + g] = of_b[i];
             }
             if constexpr (!zero) {
@@ -76,24 +82,35 @@ template <class D, class T, int K, bool zero> struct Mma {
         Value narrow_a[16 * K], narrow_b[K * 8];  // in two steps: compilers know how to take many values at once
         widen<16 * K>(A, narrow_a);
         widen<K * 8>(B, narrow_b);
-        Sum left[16 * K];
-        Row right[K];
+        Sum left[16 * K], right[K * 8];
         for (int i = 0; i < 16 * K; ++i) left[i] = Sum(narrow_a[i]);
-        for (int k = 0; k < K; ++k) {
-            for (int column = 0; column < 8; ++column) right[k][column] = Sum(narrow_b[8 * k + column]);
-        }
-        for (int row = 0; row < 16; ++row) {
-            Row sums = {};
-            for (int k = 0; k < K; ++k) sums += left[row * K + k] * right[k];
-            Results out;
-            if constexpr (zero) {
-                out = __builtin_convertvector(sums, Results);
-            } else {
-                memcpy(&out, &C[8 * row], sizeof out);
-                if constexpr (std::is_same_v<D, int>) out += __builtin_convertvector(sums, Results);
-                else out = __builtin_convertvector(__builtin_convertvector(out, Row) + sums, Results);
+        for (int i = 0; i < K * 8; ++i) right[i] = Sum(narrow_b[i]);
+        for (int first = 0; first < 16; first += ROWS) {
+            Part sums[ROWS][PARTS] = {};
+#pragma GCC unroll 32
+            for (int k = 0; k < K; ++k) {
+#pragma GCC unroll 2
+                for (int part = 0; part < PARTS; ++part) {
+                    Part values;
+                    memcpy(&values, &right[8 * k + N * part], sizeof values);
+#pragma GCC unroll 4
+                    for (int i = 0; i < ROWS; ++i) sums[i][part] += left[(first + i) * K + k] * values;
+                }
             }
-            memcpy(&C[8 * row], &out, sizeof out);
+#pragma GCC unroll 8
+            for (int i = 0; i < ROWS * PARTS; ++i) {
+                D* const at = &C[8 * first + N * i];
+                const Part sum = sums[i / PARTS][i % PARTS];
+                Results out;
+                if constexpr (zero) {
+                    out = __builtin_convertvector(sum, Results);
+                } else {
+                    memcpy(&out, at, sizeof out);
+                    if constexpr (std::is_same_v<D, int>) out += __builtin_convertvector(sum, Results);
+                    else out = __builtin_convertvector(__builtin_convertvector(out, Part) + sum, Results);
+                }
+                memcpy(at, &out, sizeof out);
+            }
         }
         for (int lane = 0; lane < 32; ++lane) {
             D* const out = static_cast<Mma*>(lanes[lane])->d;

@@ -38,10 +38,13 @@ class KVCache:
             torch.zeros(layers, kv_heads, slots, one.elements(head_dim), dtype=one.dtype, device=device)
             for one in codecs
         )
-        both = (self.k, self.v)
-        rows = [tensor[layer, head] for tensor in both for layer in range(layers) for head in range(kv_heads)]
         # Addresses of every [slot][row] array, for kv_commit.
-        self._streams = torch.tensor([row.data_ptr() for row in rows], dtype=torch.int64, device=device)
+        streams = [
+            tensor.data_ptr() + row * tensor.stride(1) * tensor.itemsize
+            for tensor in (self.k, self.v)
+            for row in range(layers * kv_heads)
+        ]
+        self._streams = torch.tensor(streams, dtype=torch.int64, device=device)
 
     @property
     def defines(self) -> dict[str, object]:

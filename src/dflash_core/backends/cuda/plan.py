@@ -244,12 +244,7 @@ class Plan:
             struct.pack("<Qiiiiii", address, tile_type(s.type).number, count, s.rows, offset, end - count, 0)
             for address, s, count, offset, end in zip(addresses, self.shapes, blocks, self.offsets, ends, strict=True)
         )
-        per_part = -(-(1 << 32) // self.split_k) % (1 << 32)  # 0 for a single part, where it is not read
-        numbers = (len(self.shapes), self.tiles_k, self.split_k, self.stride, ends[-1], per_part)
-        shares = [(first, part, bisect.bisect_right(ends, first)) for part, first, _ in self.shares()]
-        table = b"".join(struct.pack("<HBB", *share) for share in [*shares, (0, self.split_k, 0)])
-        body = segments.ljust(MAX_SEGMENTS * SEGMENT_BYTES, b"\0") + struct.pack("<5iI", *numbers)
-        body += table.ljust((MAX_GRID + 1) * 4, b"\0")
+        body = segments.ljust(MAX_SEGMENTS * SEGMENT_BYTES, b"\0") + _numbers(self)
         return body + bytes(-len(body) % 8)
 
     def shares(self) -> list[tuple[int, int, int]]:
@@ -260,6 +255,18 @@ class Plan:
             for part, (first, end) in enumerate(itertools.pairwise(self.part_begin))
             for a, b in itertools.pairwise((*self.row_begin[first:end], total))
         ]
+
+
+# Cached: the same for every layer, graph and width that a plan is for.
+@functools.cache
+def _numbers(plan: Plan) -> bytes:
+    """What follows the matrices in a launch's struct: sizes, and the table of shares."""
+    ends = list(itertools.accumulate(blocks_of(shape.rows) for shape in plan.shapes))
+    per_part = -(-(1 << 32) // plan.split_k) % (1 << 32)  # 0 for a single part, where it is not read
+    numbers = (len(plan.shapes), plan.tiles_k, plan.split_k, plan.stride, ends[-1], per_part)
+    shares = [(first, part, bisect.bisect_right(ends, first)) for part, first, _ in plan.shares()]
+    table = b"".join(struct.pack("<HBB", *share) for share in [*shares, (0, plan.split_k, 0)])
+    return struct.pack("<5iI", *numbers) + table.ljust((MAX_GRID + 1) * 4, b"\0")
 
 
 def plan(
