@@ -67,10 +67,11 @@ def random_pair(kind: str, seed: int, folder: Path) -> tuple[Any, str, Any]:
     return model, f"{kind}.modeling_{kind}", load_target(path, dtype=torch.float64)
 
 
+# 17 draws two layers of delta nets, without attention.
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [("qwen35", 1), ("qwen35", 4), ("qwen3", 2), *(pytest.param(kind, seed, marks=pytest.mark.full)
-      for kind in ("qwen35", "qwen3") for seed in range(10, 20))],
+      for kind in ("qwen35", "qwen3") for seed in range(10, 20) if (kind, seed) != ("qwen35", 17))],
 )  # fmt: skip
 def test_against_an_explicit_mask(kind: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts in chunks of any size, steps of one token, and every node of a tree, in float64."""
@@ -104,7 +105,7 @@ def test_against_an_explicit_mask(kind: str, seed: int, tmp_path: Path, monkeypa
             np.testing.assert_allclose(session.verify([ids[at]], [-1])[0], expected[at], rtol=0, atol=BOUND)
             session.commit([0])
     whole = oracle(model, module, ids, EVERYTHING, monkeypatch)
-    assert np.abs(whole - expected).max() > 10 * BOUND, "a window that hides nothing would pass as well"
+    assert np.abs(whole - expected).max() > 1e-2, "a window that hides nothing would pass as well"
 
 
 def test_a_layer_against_the_definition() -> None:
