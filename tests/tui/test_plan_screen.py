@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,6 @@ from .fake import FakeSession, loader
 from .support import leave, loaded, screen_text, settled, shows, wait_until
 
 GIB = 1 << 30
-known = cache(reckoner)  # its figures are asked for again in each test
 SIZES = [(80, 24), (120, 40)]
 
 
@@ -50,7 +48,7 @@ async def opened(pilot: Pilot[int], app: DFlashApp, path: Path) -> None:
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that is planned for a card of 24 GiB, whatever this machine has."""
-    monkeypatch.setattr(screen, "_reckoner", lambda request: known(24 * GIB, "Q8_0"))
+    monkeypatch.setattr(screen, "_reckoner", lambda request: reckoner(24 * GIB, "Q8_0"))
     monkeypatch.setattr(models, "machine", lambda: "a machine")
     monkeypatch.setattr(ProgramController, "given_back", 0)
     monkeypatch.chdir(tmp_path)
@@ -89,7 +87,7 @@ async def test_what_the_present_pair_holds_is_room(
 ) -> None:
     """The present pair is unloaded before another one is loaded. Without its memory a full card had room for
     nothing."""
-    monkeypatch.setattr(screen, "_reckoner", lambda request: known(10 * GIB, "Q8_0"))
+    monkeypatch.setattr(screen, "_reckoner", lambda request: reckoner(10 * GIB, "Q8_0"))
     monkeypatch.setattr(ProgramController, "given_back", 14 * GIB)
     app = app_of(make_app, [])
     async with app.run_test(size=(100, 30)) as pilot:
@@ -125,7 +123,7 @@ async def test_a_file_that_is_no_model_is_one_line(make_app: Callable[..., DFlas
 @pytest.mark.parametrize("memory", [full(12), 16, 24, 80])
 def test_the_bar_is_the_card(memory: int) -> None:
     """The bar has its full width, divided by the components' shares; red is what does not fit, and only that."""
-    made = known(memory * GIB)
+    made = reckoner(memory * GIB)
     for context in (512, 65_536, 262_144):
         found = plan(made, Setup(context))
         cells = bar(found, 50)
