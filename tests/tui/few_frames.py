@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 import pytest
 from rich.console import RenderableType
 from textual._compositor import Compositor
-from textual._context import visible_screen_stack
 from textual.app import App
 from textual.geometry import Size
 from textual.strip import Strip
@@ -20,28 +19,21 @@ TOGETHER = 20  # frames of one screen
 
 def draw_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A screen is drawn when it appears, in each new size, and once for many changes, so that one that cannot be drawn
-    is found. The chat, where every app begins, is drawn later, or at the end: most tests read it before. Reading draws
-    what has changed since."""
+    is found. The chat, where every app begins, is drawn later, or at the end: most tests read it before."""
     update, strips, end = Compositor.render_update, Compositor.render_strips, App._shutdown
     drawn: WeakKeyDictionary[Compositor, tuple[Size, int]] = WeakKeyDictionary()  # number of frames left out since
-    read: WeakKeyDictionary[Compositor, tuple[object, list[Strip]]] = WeakKeyDictionary()
 
     def render_update(self: Compositor, full: bool = False, **named: Any) -> RenderableType | None:
         size, left_out = drawn.get(self, (self.size if isinstance(self, Frugal) else None, 0))
         if full or size != self.size or left_out == TOGETHER:
             drawn[self] = self.size, 0
-            read.pop(self, None)
             return update(self, full, **named)
         drawn[self] = self.size, left_out + 1
         return None  # the regions stay dirty for the next frame that is drawn
 
     def render_strips(self: Compositor, size: Size | None = None) -> list[Strip]:
         drawn[self] = self.size, 0
-        what = size, self.size, [*visible_screen_stack.get([])]
-        if self._dirty_regions or self not in read or read[self][0] != what:
-            self._dirty_regions.clear()
-            read[self] = what, strips(self, size)
-        return read[self][1]
+        return strips(self, size)
 
     async def shutdown(self: App[Any]) -> None:
         if self.screen_stack and self._exception is None and drawn.get(self.screen._compositor, (None, 1))[1]:
