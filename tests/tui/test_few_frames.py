@@ -35,6 +35,7 @@ async def test_a_screen_that_cannot_be_drawn_is_found_though_nobody_reads_it(
     monkeypatch: pytest.MonkeyPatch, compositor: type[Compositor], when: str
 ) -> None:
     monkeypatch.setattr(Figure, "broken", when == "at once")
+    monkeypatch.setattr(App, "_fatal_error", App._close_messages_no_wait)  # without a report, which takes a second
 
     async def use() -> None:
         async with App[None]().run_test() as pilot:
