@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from textual.css.model import RuleSet
-from textual.css.stylesheet import Stylesheet
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
@@ -17,35 +15,22 @@ from dflash_tui.chat import collector
 from dflash_tui.conversations.store import Store
 from dflash_tui.session import LoadRequest
 from dflash_tui.terminal import key_order
+from support import seeds
 from support.hub_server import Hub
 from support.process_end import process_stays
 
 from .all_handled import have_pilot_wait
 from .fake import FakeSession, loader
+from .few_frames import draw_few
 from .model_machine import a_hub, furnish
+from .shared_work import share_all
 from .support import HANGS_S, SIZES
 
 DOCS = Path(__file__).parents[2] / "docs"
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 
-def share_parsed_styles() -> None:
-    """Hundreds of apps start in one process, all with the same styles. Each is parsed once for the same variables.
-    Rules are looked up by identity, as they are anyway, but without a Python call for each."""
-    parsed: dict[tuple[object, ...], list[RuleSet]] = {}
-    parse = Stylesheet._parse_rules
-
-    def parse_once(self: Stylesheet, *args: object, **named: object) -> list[RuleSet]:
-        key = (args, tuple(sorted(named.items())), tuple(self._variables.items()))
-        if key not in parsed:
-            parsed[key] = parse(self, *args, **named)  # type: ignore[arg-type]
-        return parsed[key]
-
-    Stylesheet._parse_rules = parse_once  # type: ignore[method-assign]
-    RuleSet.__hash__ = object.__hash__  # type: ignore[method-assign]
-
-
-share_parsed_styles()
+share_all()
 have_pilot_wait(HANGS_S)
 
 
@@ -74,6 +59,18 @@ def only_the_tests_are_frozen(request: pytest.FixtureRequest, monkeypatch: pytes
         monkeypatch.setattr(collector, "calm", lambda: None)
         monkeypatch.setattr(collector, "release", gc.collect)
         monkeypatch.setattr(collector, "tidy", lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def few_frames(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most frames are not drawn: nobody sees them. Tests of drawing use `frames`; with `-m full` all are drawn."""
+    if "frames" not in request.fixturenames and not seeds.fresh(request.config):
+        draw_few(monkeypatch)
+
+
+@pytest.fixture
+def frames() -> None:
+    """Each frame is drawn."""
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from textual.pilot import Pilot
 
-from dflash_core.backends.cuda.reckoner import CardReckoner
 from dflash_core.events import StageTimes, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.lab.cost import StepCosts
@@ -36,13 +35,12 @@ from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.text_dialog import TextScreen
 from support.measured import sweep_of
-from support.reckoned import reckoner
 from support.turns import step_of, tree_of
 
 from .fake import FakeSession
 from .scenes import answered, send, still
 from .support import idle, loaded, settled, shows, wait_until
-from .test_every_key import TINY, NoHub
+from .test_every_key import TINY, NoHub, card
 
 Show = Callable[[DFlashApp, Pilot[int]], Awaitable[None]]
 SHOWN: dict[str, Show] = {}
@@ -392,10 +390,6 @@ async def get_failed_seen(app: DFlashApp, pilot: Pilot[int]) -> None:
     [it] = app.chat.downloads
     app.chat.downloads.seen(it)
     it.stop()
-
-
-def card() -> CardReckoner:
-    return reckoner(24 << 30)
 
 
 @shown

@@ -6,10 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from textual._context import visible_screen_stack
+from textual.app import App
 from textual.pilot import Pilot
+from textual.strip import Strip
 
 from dflash_tui.app import DFlashApp
 from dflash_tui.widgets.key_line import KeyLine
@@ -31,7 +35,7 @@ HANGS_S = 600.0  # only what hangs takes so long, on however slow and busy a mac
 async def wait_until(pilot: Pilot[int], predicate: Callable[[], bool]) -> None:
     """Let the app run until `predicate` holds; fail with the screen as text when it does not, or with the app's error.
 
-    It sleeps between the checks, since Pilot's own pause sends a message to every widget."""
+    It sleeps between the checks, as what is waited for mostly comes from a thread."""
     end = time.monotonic() + HANGS_S
     while not predicate():
         if time.monotonic() > end:
@@ -94,22 +98,27 @@ def _key(character: str) -> str:
     return names.get(character, character)
 
 
-def screen_text(app: object) -> str:
+def strips_of(app: App[Any]) -> list[Strip]:
+    """The screen's rows, with what a dialog is over. Textual knows that only where it draws a frame itself."""
+    visible_screen_stack.set(app._background_screens)
+    return app.screen._compositor.render_strips()
+
+
+def screen_text(app: App[Any]) -> str:
     """The screen's rows as text, trailing spaces cut."""
-    strips = app.screen._compositor.render_strips()  # type: ignore[attr-defined]
-    return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips) + "\n"
+    return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips_of(app)) + "\n"
 
 
 ATTRIBUTES = (("reverse", "r"), ("underline", "u"), ("bold", "b"), ("italic", "i"), ("strike", "s"), ("dim", "d"))
 
 
-def bare_text(app: object) -> str:
+def bare_text(app: App[Any]) -> str:
     """The screen without its colors: each row, and under it the row's text attributes where it has any.
 
     Fails where a cell still has a color: NO_COLOR must be set before the app is made.
     """
     rows = []
-    for strip in app.screen._compositor.render_strips():  # type: ignore[attr-defined]
+    for strip in strips_of(app):
         text, marks = "", ""
         for segment in strip:
             style = segment.style
@@ -125,7 +134,7 @@ def bare_text(app: object) -> str:
     return "\n".join(rows) + "\n"
 
 
-async def settled(pilot: Pilot[int], text_of: Callable[[object], str] = screen_text) -> str:
+async def settled(pilot: Pilot[int], text_of: Callable[[App[Any]], str] = screen_text) -> str:
     """The screen's text once it has stopped changing; a busy machine paints late."""
     last = ""
     for _ in range(40):

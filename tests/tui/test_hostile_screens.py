@@ -42,7 +42,7 @@ Door = Callable[[MakeApp, Path], tuple[DFlashApp, Script]]
 
 
 @pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def written(frames: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Everything that an app writes to its terminal from now on; a lone surrogate would end its writer."""
     parts: list[str] = []
     monkeypatch.setattr(HeadlessDriver, "is_headless", property(lambda self: False))

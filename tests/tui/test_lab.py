@@ -37,7 +37,7 @@ from support.turns import step_of, tree_of
 
 from .fake import FakeSession
 from .scenes import send
-from .support import SIZES, bare_text, idle, loaded, screen_text, settled, shows, wait_until
+from .support import SIZES, bare_text, idle, leave, loaded, screen_text, settled, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 Snapshot = Callable[[str, str], None]
@@ -528,30 +528,26 @@ async def ab_screen(pilot: Pilot[int]) -> None:
         for bare in (False, True)
     ],
 )
-@pytest.mark.parametrize("state", ["whatif", "sweep", "sweep2", "ab"])
 async def test_snapshots(
-    make_app: MakeApp,
-    snapshot: Snapshot,
-    size: Size,
-    state: str,
-    bare: bool,
-    request: pytest.FixtureRequest,
+    make_app: MakeApp, snapshot: Snapshot, size: Size, bare: bool, request: pytest.FixtureRequest
 ) -> None:
     if bare:
         request.getfixturevalue("no_color")
     app = make_app(scripted())
     async with app.run_test(size=size) as pilot:
-        if state == "whatif":
-            await whatif(pilot)
-        elif state == "sweep":
-            await sweep_screen(pilot, "budget=4,12,20,28")
-        elif state == "sweep2":
-            await sweep_screen(pilot, "budget=4,12,20,28", "p_min=0..0.2:0.1", prompts=8, repeats=1)
-        else:
-            await ab_screen(pilot)
-        name = f"{size[0]}x{size[1]}-lab-{state}"
-        text = await settled(pilot, bare_text if bare else screen_text)
-        snapshot(f"bare-{name}" if bare else name, text)
+        for state in ("sweep", "sweep2", "ab", "whatif"):
+            if state == "whatif":
+                await whatif(pilot)
+            elif state == "sweep":
+                await sweep_screen(pilot, "budget=4,12,20,28")
+            elif state == "sweep2":
+                await sweep_screen(pilot, "budget=4,12,20,28", "p_min=0..0.2:0.1", prompts=8, repeats=1)
+            else:
+                await ab_screen(pilot)
+            name = f"{size[0]}x{size[1]}-lab-{state}"
+            text = await settled(pilot, bare_text if bare else screen_text)
+            snapshot(f"bare-{name}" if bare else name, text)
+            await leave(pilot)
 
 
 # What they show is measured in other tests, too.

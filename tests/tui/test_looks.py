@@ -23,7 +23,7 @@ from dflash_tui.widgets.text_dialog import TextScreen
 from .fake import FakeSession
 from .gallery import walk
 from .scenes import answered, send
-from .support import loaded, screen_text, settled, shows, smallest, wait_until
+from .support import loaded, screen_text, settled, shows, smallest, strips_of, wait_until
 from .test_every_key import BASES, CHAT, every_screen
 from .test_themes import READABLE, SOURCES, contrast
 
@@ -43,7 +43,7 @@ def cells(app: DFlashApp) -> Iterator[tuple[str, Color, Color]]:
     """Each run of text on the screen in front, its color and its background."""
     screen = app.screen
     front = screen.children[0].region if isinstance(screen, ModalScreen) else Region(0, 0, *screen.size)
-    for y, strip in enumerate(screen._compositor.render_strips()):
+    for y, strip in enumerate(strips_of(app)):
         x = 0
         for segment in strip:
             inside = front.contains_point((x, y))

@@ -27,6 +27,8 @@ from dflash_tui.widgets.strip import TitleRow
 from .fake import FakeSession
 from .support import ask, idle, loaded, settled, shows, wait_until
 
+pytestmark = pytest.mark.usefixtures("frames")
+
 
 class Counting(Frugal):
     """Counts how often everything was laid out, and how often something was drawn."""

@@ -46,18 +46,18 @@ async def test_answer(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None
         snapshot(name(size, "answer"), await settled(pilot))
 
 
-@pytest.mark.parametrize(("key", "state"), [("f2", "params"), ("f3", "stats"), ("f4", "tree"), ("f5", "memory")])
-async def test_panels(make_app: MakeApp, snapshot: Snapshot, size: Size, key: str, state: str) -> None:
+async def test_panels(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
     app = make_app()
     async with app.run_test(size=size) as pilot:
         await answered(pilot)
-        await pilot.press(key)
-        await pilot.pause()
-        if state == "params":
-            await pilot.press("right", "right")
-        still(app)
-        await pilot.pause()
-        snapshot(name(size, state), await settled(pilot))
+        for key, state in (("f3", "stats"), ("f4", "tree"), ("f5", "memory"), ("f2", "params")):
+            await pilot.press(key)
+            await pilot.pause()
+            if state == "params":
+                await pilot.press("right", "right")
+            still(app)
+            await pilot.pause()
+            snapshot(name(size, state), await settled(pilot))
 
 
 async def test_retried(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:

@@ -16,6 +16,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def test_the_first_frame_needs_no_torch(tmp_path: Path) -> None:
     program = f"""
@@ -122,10 +124,15 @@ def started(tmp_path: Path, then: str) -> tuple[bytes, dict[str, Any]]:
     return drawn, json.loads((tmp_path / "found").read_text())
 
 
-def test_what_a_start_imports_before_its_first_frame(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, Any]]:
+    """Ended as soon as a load would begin."""
+    return started(tmp_path_factory.mktemp("start"), "pass")
+
+
+def test_what_a_start_imports_before_its_first_frame(start: tuple[bytes, dict[str, Any]]) -> None:
     """Code that names the loader must not import what the loader needs, and parts of the chat come when used."""
-    _, found = started(tmp_path, "pass")
-    seen = found["seen"]
+    seen = start[1]["seen"]
     packages = {name.partition(".")[0] for name in seen}
     others = {name for name in packages - sys.stdlib_module_names if not name.startswith("_")} - {"sitecustomize"}
     assert others <= BEFORE_THE_FIRST_FRAME
@@ -133,10 +140,9 @@ def test_what_a_start_imports_before_its_first_frame(tmp_path: Path) -> None:
     assert "sqlite3" not in seen
 
 
-def test_a_load_begins_when_the_first_frame_is_on_the_terminal(tmp_path: Path) -> None:
+def test_a_load_begins_when_the_first_frame_is_on_the_terminal(start: tuple[bytes, dict[str, Any]]) -> None:
     """The whole frame, not a part of it."""
-    drawn, _ = started(tmp_path, "pass")
-    text = re.sub(rb"\x1b\[[0-9;]*m", b"", drawn)
+    text = re.sub(rb"\x1b\[[0-9;]*m", b"", start[0])
     assert b"Ask anything" in text
     assert b"Write a Python function" in text
 

@@ -14,7 +14,7 @@ from textual.widgets import DataTable, Input
 
 from dflash_core.bench.statistics import FEWEST_PAIRS
 from dflash_core.knobs import Knobs
-from dflash_core.lab import candidates
+from dflash_core.lab import candidates, halving
 from dflash_core.lab.grid import Setting
 from dflash_core.lab.halving import Arm, Halving, Next, Run
 from dflash_core.lab.tune import Tune
@@ -40,7 +40,7 @@ FEW = ((4, 0.0), (15, 0.1))
 
 @pytest.fixture
 def app(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> DFlashApp:
-    """The demo pair with short answers, and few settings to try: how they are chosen has tests of its own."""
+    """The demo pair with short answers, few settings to try and few rounds: how they are chosen has other tests."""
 
     def few(now: Knobs, limits: Limits) -> list[Arm]:
         found = [Arm(Setting("auto", now), "now"), Arm(Setting("plain", now.replace(mode="ar")), "plain")]
@@ -50,6 +50,7 @@ def app(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> DFlashApp:
         return found
 
     monkeypatch.setattr(candidates, "arms", few)
+    monkeypatch.setattr(halving, "TARGETS", (1, 2))
     monkeypatch.setattr("dflash_core.lab.tune.around", lambda *_: [])
     return make_app(load=demo, knobs=KNOBS)
 
