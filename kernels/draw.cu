@@ -222,24 +222,22 @@ struct Scored {
 
 constexpr int ROW_WARPS = ROW_THREADS / WARP;
 
+// The best of the warp's tokens, returned to all its lanes.
+__device__ __forceinline__ Scored warp_best(const Scored& mine) {
+    const u32 key = ordered(mine.score), top = largest_of_warp(key);
+    const u32 id = least_of_warp(key == top ? u32(mine.id) : ~0u);
+    const int lane = __ffs(__ballot_sync(FULL_WARP, key == top && u32(mine.id) == id)) - 1;
+    return {__shfl_sync(FULL_WARP, mine.score, lane), __shfl_sync(FULL_WARP, mine.value, lane), int(id)};
+}
+
 // The best of all threads' tokens, returned to each of them. `room` [2][warps]: successive calls alternate between its
 // halves, so one barrier is enough.
-__device__ __forceinline__ Scored block_best(Scored mine, Scored (*room)[ROW_WARPS], int turn) {
-#pragma unroll
-    for (int offset = WARP / 2; offset; offset /= 2) {
-        const Scored other = {
-            __shfl_xor_sync(FULL_WARP, mine.score, offset), __shfl_xor_sync(FULL_WARP, mine.value, offset),
-            __shfl_xor_sync(FULL_WARP, mine.id, offset)};
-        if (other.beats(mine)) mine = other;
-    }
-    if (lane_id() == 0) room[turn & 1][warp_id()] = mine;
+__device__ __forceinline__ Scored block_best(const Scored& mine, Scored (*room)[ROW_WARPS], int turn) {
+    static_assert(WARP % ROW_WARPS == 0, "a lane per warp, or several");
+    const Scored best = warp_best(mine);
+    if (lane_id() == 0) room[turn & 1][warp_id()] = best;
     __syncthreads();
-    Scored best = room[turn & 1][0];
-#pragma unroll
-    for (int warp = 1; warp < ROW_WARPS; ++warp) {
-        if (room[turn & 1][warp].beats(best)) best = room[turn & 1][warp];
-    }
-    return best;
+    return warp_best(room[turn & 1][lane_id() % ROW_WARPS]);
 }
 
 struct FrontShared {
@@ -268,14 +266,19 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
         if (threadIdx.x == 0) out.count = listed == BROKEN_ROW ? BROKEN_ROW : TOO_LONG;
         return;
     }
+    // All are loaded before the noise of any is computed; what is past the counts is arbitrary.
     Scored mine[EACH];
 #pragma unroll
+    for (int i = 0; i < EACH / 2; ++i) {
+        const int at = i * ROW_THREADS + threadIdx.x, other = i + EACH / 2;
+        mine[i].value = tokens.value[at], mine[i].id = tokens.id[at];
+        mine[other].value = tokens.added_value[at], mine[other].id = tokens.added_id[at];
+    }
+#pragma unroll
     for (int i = 0; i < EACH; ++i) {
-        const int at = i * ROW_THREADS + threadIdx.x, other = at - LIST;
-        mine[i] = {-INFINITE, 0.0f, -1};
-        if (at < listed) mine[i].value = tokens.value[at], mine[i].id = tokens.id[at];
-        if (other >= 0 && other < added) mine[i].value = tokens.added_value[other], mine[i].id = tokens.added_id[other];
-        if (mine[i].id >= 0) mine[i].score = mine[i].value * inverse + noise(mine[i].id);
+        const int at = i % (EACH / 2) * ROW_THREADS + threadIdx.x;
+        const bool exists = at < (i < EACH / 2 ? listed : added);
+        mine[i].score = exists ? mine[i].value * inverse + noise(mine[i].id) : -INFINITE;
     }
     int count = 0;
     for (;; ++count) {

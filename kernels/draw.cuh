@@ -21,7 +21,7 @@
 constexpr int DRAW_PART = 4096;    // tokens per thread block of draw_scan and draw_weights
 constexpr int MOST_LISTED = 512;   // top_k up to which tokens are LISTED
 constexpr int LIST = 2048;         // tokens of a list, at most; draw_scan adds at most as many again
-constexpr int ANCHORS = 1024;      // most blocks of 16 tokens whose maxima decide where the list of FRONT ends
+constexpr int ANCHORS = 256;       // most blocks of 16 tokens whose maxima decide where the list of FRONT ends
 constexpr int FRONT_OF_ROW = 64;   // tokens of a front, at most
 
 // Stored in place of a count. TOO_LONG: too many tokens; BROKEN_ROW: the row's largest logit is infinite, or one is NaN.

@@ -53,21 +53,6 @@ struct ExpertLaunch {
 // Where a pair's results are stored, in rows.
 __device__ __forceinline__ int place_of(int pair, int rows) { return pair / ACTS_ROWS * rows + pair % ACTS_ROWS; }
 
-__device__ __forceinline__ u32 largest_of_warp(u32 v) {
-#if __CUDA_ARCH__ >= 800
-    return __reduce_max_sync(FULL_WARP, v);
-#else
-    return warp_max(v);
-#endif
-}
-
-// A score as an integer of the same order; a NaN becomes the largest of all, so that it is chosen and shows
-// in the result. No score becomes 0.
-__device__ __forceinline__ u32 ordered(float score) {
-    const u32 bits = __float_as_uint(score);
-    return score != score ? 0xffffffffu : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
 // Sorts a lane's keys, largest first; equal ones keep their order, since only neighbours are swapped.
 template <int COUNT> __device__ __forceinline__ void sort_keys(u32 (&key)[COUNT], int (&at)[COUNT]) {
 #pragma unroll

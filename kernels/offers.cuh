@@ -17,14 +17,6 @@ __device__ __forceinline__ u64 falling(double x) {
     return bits >> 63 ? bits : bits ^ ~0ull >> 1;
 }
 
-__device__ __forceinline__ u32 least_of_warp(u32 v) {
-#if __CUDA_ARCH__ >= 800
-    return __reduce_min_sync(FULL_WARP, v);
-#else
-    return warp_min(v);
-#endif
-}
-
 // The lanes of `among` that have the least `number`.
 __device__ __forceinline__ u32 lanes_of_least(u32 among, u64 number) {
     bool mine = among >> lane_id() & 1;

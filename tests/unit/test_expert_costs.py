@@ -61,9 +61,9 @@ def test_chains_are_short_where_a_node_costs_its_own_experts() -> None:
 
 
 def most_rows(shape: Shape) -> int:
-    """The most rows of a step that auto settles on, with a drafter that is right for three tokens at a time."""
+    """The most rows of a step that auto settles on, with a drafter that is right for five tokens at a time."""
     policy = LearnedPolicy(CountingBackend().capabilities, PairState(), GivenCosts(shape), pausing=False)
-    steps = decoded(CountingBackend(right=3, block=16), Knobs(from_text=False), policy, 200)
+    steps = decoded(CountingBackend(right=5, block=16), Knobs(from_text=False), policy, 200)
     return max(len(step.tree.tokens) for step in steps[-40:])
 
 
