@@ -21,7 +21,9 @@
 constexpr int DRAW_PART = 4096;    // tokens per thread block of draw_scan and draw_weights
 constexpr int MOST_LISTED = 512;   // top_k up to which tokens are LISTED
 constexpr int LIST = 2048;         // tokens of a list, at most; draw_scan adds at most as many again
-constexpr int ANCHORS = 256;       // most blocks of 16 tokens whose maxima decide where the list of FRONT ends
+// Most blocks of 16 tokens whose maxima decide where the list of FRONT ends. What draw_scan adds to N tokens of a flat row of
+// 248,320 is distributed exponentially with a mean of 248,320 / N: with 256 blocks every ninth row would be TOO_LONG.
+constexpr int ANCHORS = 1024;
 constexpr int FRONT_OF_ROW = 64;   // tokens of a front, at most
 
 // Stored in place of a count. TOO_LONG: too many tokens; BROKEN_ROW: the row's largest logit is infinite, or one is NaN.
