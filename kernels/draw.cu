@@ -10,6 +10,7 @@
 //                 top_p cut tokens off. PartBefore [row][part]. Bound by a dozen comparisons a token, 10 us (estimated).
 
 #include "draw.cuh"
+#include "extremes.cuh"
 #include "penalties.cuh"
 
 constexpr int ROW_THREADS = 512, PART_THREADS = 256, PER_THREAD = DRAW_PART / PART_THREADS;

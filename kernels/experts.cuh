@@ -10,6 +10,7 @@
 #pragma once
 
 #include "acts.cuh"
+#include "extremes.cuh"
 
 constexpr int ENTRY_COLUMNS = 8;
 

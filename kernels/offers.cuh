@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include "extremes.cuh"
 #include "pairs.cuh"
 
 // ---- The best offer -----------------------------------------------------------------------------------------------
