@@ -215,22 +215,16 @@ __device__ __attribute__((noinline)) void attend_piece(
 // backwards. Launch no more blocks than run at the same time: each takes most of an SM.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
     const StepState* st, int node0, int rows, int splits, const half* q, u8* k, u8* v, int slots,
-    float* out, float2* stats
-#ifdef WINDOWED
-    , const Window* shown
-#endif
+    float* out, float2* stats WINDOW_PARAMETER
 ) {
     pdl_launch();
     SHARED_DYNAMIC(shared);
-#ifndef WINDOWED
-    const Window* const shown = nullptr;
-#endif
     pdl_wait();
     if (node0 >= st->n) return;
     Deal* const deal = reinterpret_cast<Deal*>(shared + MAX_NODES + TILE);
     const int row = threadIdx.x;
     const int straight = __syncthreads_count(row < min(st->n - node0, rows) && Tree{st, node0, 0}.straight(row));
-    if (threadIdx.x == 0) *deal = Deal(st, node0, rows, splits, straight, shown ? *shown : Window());
+    if (threadIdx.x == 0) *deal = Deal(st, node0, rows, splits, straight, WINDOW);
     __syncthreads();
 #pragma unroll 1
     for (int turn = 0; turn < deal->from_first + deal->from_last; turn++) {

@@ -11,7 +11,7 @@
 //
 // Before pdl_wait a step's first pass may read, besides what gdn.cuh lists, the length and the rows of committed
 // positions in the cache: of a step only accept and kv_commit write these, which end it, and a step begins a graph or
-// follows a copy. A block copies rows before the length only. The slot behind them is written here, after pdl_wait, and
+// follows a copy. A block copies rows before the length only. The slot after them is written here, after pdl_wait, and
 // no block reads it. n is read after pdl_wait, as tree_build writes it. A block without work may return before it: the
 // last block waits, whose first piece always exists.
 //
@@ -185,17 +185,11 @@ __device__ __forceinline__ void make(
 // of attn_split.
 extern "C" __global__ void __launch_bounds__(THREADS + WARP * MAKERS, PER_SM) attn_alone(
     const StepState* st, const float* partials, const float* q_norm, const float* k_norm, const float* frequency,
-    float eps, float scale, int splits, u8* k, u8* v, int slots, float* out, float2* stats
-#ifdef WINDOWED
-    , const Window* shown
-#endif
+    float eps, float scale, int splits, u8* k, u8* v, int slots, float* out, float2* stats WINDOW_PARAMETER
 ) {
     pdl_launch();
     SHARED_DYNAMIC(shared);
-#ifndef WINDOWED
-    const Window* const shown = nullptr;
-#endif
-    const Pieces pieces(st->length, splits, shown ? *shown : Window());
+    const Pieces pieces(st->length, splits, WINDOW);
     int turns = pieces.near + pieces.far;
     if (turns == 0) return;
     const KeyValues cache = {k, v, slots};

@@ -16,7 +16,7 @@ __device__ __forceinline__ int splits_of(int tile, int splits) { return min(ceil
 
 // The window: which positions a query at some position sees, apart from parts, the tree and causality. A base class,
 // empty without WINDOWED. A tile that no row of a part sees is not read. A tile that only some rows see does not change
-// the results of the others by a bit.
+// the results of the others by a bit. A kernel has WINDOW_PARAMETER as its last one, and WINDOW is what was given.
 #ifdef WINDOWED
 struct Window {
     int size, sinks;  // visible: the last `size` positions, its own included, and the first `sinks`
@@ -35,6 +35,8 @@ struct Window {
         return step < before ? step : max(tiles.from(max(first - size + 1, 0) / TILE), before) + step - before;
     }
 };
+#define WINDOW_PARAMETER , const Window* window
+#define WINDOW (*window)
 #else
 struct Window {
     __device__ u64 shown(int, int) const { return ~0ull; }
@@ -42,4 +44,6 @@ struct Window {
     __device__ bool hides(int, int) const { return false; }
     __device__ int step(const SplitTiles&, int step, int) const { return step; }
 };
+#define WINDOW_PARAMETER
+#define WINDOW Window()
 #endif

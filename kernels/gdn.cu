@@ -152,7 +152,7 @@ __device__ __forceinline__ void commit_conv(
 // (256 elements) of a row. Bound by latency: 1.3 us alone with one row, 3.7 us with 64, most of it hidden in a step.
 //
 // grid (groups / warps of a block, rounded up; rows). attn_gate begins at column gate_at of the partials. COMMITS_CONV:
-// behind gdn_alone or makers, in blocks of one warp: first those that do commit_conv, then the groups of all rows.
+// after gdn_alone or makers, in blocks of one warp: first those that do commit_conv, then the groups of all rows.
 extern "C" __global__ void gdn_out(
     const float* out, const float* partials, int rows, int width, int gate_at, const float* ssm_norm, float eps,
     u8* acts_q8, u8* acts_f16, const int* count, int node0

@@ -70,7 +70,7 @@ struct Gate {
 // the root, the oldest first. A slot is what all channels of a row have in common.
 template <bool IS_V> struct RowPlaces {
     float4* rows;
-    int old, mine;  // where the state begins, behind `rows`; this lane's float4, swizzled but in v
+    int old, mine;  // where the state begins, after `rows`; this lane's float4, swizzled but in v
 
     __device__ __forceinline__ RowPlaces(float4* rows, const float4* old, int f4)
         : rows(rows), old(int(old - rows)), mine(IS_V ? f4 : f4 ^ f4 >> 3) {}
@@ -192,7 +192,7 @@ template <bool IS_V, int WARPS_OF, int STEP> __device__ __forceinline__ int make
 
 // All rows of the block, by its makers; `maker`: this warp's number among them. The rows are there after the block's next
 // barrier: q and k swizzled, v [NODES][WIDTH], gates [NODES][HEADS]. old: room for OLD_BYTES that is free by then, a
-// multiple of 512 bytes behind q and k, which are.
+// multiple of 512 bytes after q and k, which are.
 // Returns how many rows are live.
 __device__ __forceinline__ int make_block_rows(
     const StepState* st, const Projected& from, int maker, float4* q, float4* k, float* v, float2* gates, float4* old,

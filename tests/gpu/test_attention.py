@@ -319,7 +319,7 @@ def test_the_root_alone_has_the_bits_of_wider_passes(
         slots = length + 2
         order = SplitOrder.of(heads, slots, 132, limit, trees=True, kv=kinds)
         launch = SplitLaunch.of(heads, order, 1, limit)
-        assert launch.holds_root
+        assert launch.holds_row
         cache = Cache.random(rng, heads, length, slots).kept(kinds)
         for rows in (cache.k, cache.v):
             rows[:, length:] = 0xFF  # no finite number in any type

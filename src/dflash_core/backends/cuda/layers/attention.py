@@ -232,7 +232,7 @@ class AttentionBranch:
         windowed: dict[str, object] = {} if scope.window is None else {"WINDOWED": 1}
         results: list[Argument] = [splits.out, splits.stats, *(() if scope.window is None else (scope.window,))]
         yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
-        if scope.node0 == 0 and split.holds_root:  # a root without a tree: plain decoding
+        if scope.alone and split.holds_row:
             yield Launch(
                 "attention_alone.cu", "attn_alone", {**defines, **windowed}, split.grid, split.alone_block,
                 [scope.state.pointer, buffers.wide, *norms, count, *cache, *results],

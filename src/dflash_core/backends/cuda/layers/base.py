@@ -106,6 +106,11 @@ class Pass:
     count: At
     window: Tensor | None = None
 
+    @property
+    def alone(self) -> bool:
+        """A root without a tree: plain decoding."""
+        return self.rows == 1 and self.node0 == 0
+
 
 class Branch(Protocol):
     """One half of a layer, bound to the memory that it works on."""

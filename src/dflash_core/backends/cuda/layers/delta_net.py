@@ -209,7 +209,7 @@ class DeltaBranch:
         return self.weights.out
 
     def launches(self, scope: Pass) -> Iterator[Launch]:
-        if self.place == 0 and not _alone(scope):  # one order for all layers
+        if self.place == 0 and not scope.alone:  # one order for all layers
             yield self.order(scope)
         yield from self.inputs.launches(scope.buffers.acts, scope.buffers.wide, scope.rows)
         yield from self.mix(scope)
@@ -235,7 +235,7 @@ class DeltaBranch:
         projected: list[Argument] = [
             partials, rows, width, alpha_at, beta_at, weights.conv1d, weights.a, weights.dt, conv, inputs
         ]  # fmt: skip
-        if _alone(scope):
+        if scope.alone:
             yield Launch(
                 "gdn_alone.cu", "gdn_alone", {**launch.state_defines, **split}, launch.grid, launch.alone_block,
                 [state, *projected, memory.s[place], k, memory.u[place], decay, memory.out, capacity],
@@ -261,7 +261,7 @@ class DeltaBranch:
         out_defines = {**launch.pass_defines, **split, **self.out.forms}
         out: list[Argument] = [memory.out, partials, rows, width, gate_at, weights.norm]
         out += [np.float32(memory.layers.spec.eps), *self.out.wanted(buffers.acts), scope.count, node0]
-        if _alone(scope) or launch.makers:
+        if scope.alone or launch.makers:
             yield Launch(
                 "gdn.cu", "gdn_out", {**out_defines, "COMMITS_CONV": 1}, launch.committing_grid, WARP,
                 [*out, state, conv, inputs],
@@ -334,8 +334,3 @@ class DeltaBranch:
             launch.scan_shared,
         )  # fmt: skip
         return turns, chunk.ops.add(solve), chunk.ops.add(scan)
-
-
-def _alone(scope: Pass) -> bool:
-    """Whether the pass is a root without a tree: plain decoding."""
-    return scope.rows == 1 and scope.node0 == 0

@@ -224,9 +224,9 @@ class SplitLaunch:
         return WARP * self.layout.row_warps * self.layout.column_warps
 
     @property
-    def holds_root(self) -> bool:
-        """Whether attn_alone can run the pass if its only row is the root: each block holds the whole row."""
-        return self.rows == 1 and self.layout.row_warps == 1 and self.heads.group <= self.block_rows
+    def holds_row(self) -> bool:
+        """Whether attn_alone can run a pass of one row, the root: each block holds the whole row."""
+        return self.layout.row_warps == 1 and self.heads.group <= self.block_rows
 
     @property
     def alone_block(self) -> int:
