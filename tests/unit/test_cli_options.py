@@ -148,6 +148,8 @@ def test_several_drafters_by_a_plus_or_by_repeating(asked: list[Any], argv: list
         (["--json"], "--json needs a command"),
         (["--frobnicate"], "unrecognized arguments"),
         (["improvise"], "invalid choice"),
+        (["model.gguf"], "model.gguf is no command; to open a model: dflash-tui --target model.gguf"),
+        (["."], ". is no command; to open a model: dflash-tui --target ."),
     ],
 )
 def test_wrong_usage_is_exit_code_2(

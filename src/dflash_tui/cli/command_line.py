@@ -8,6 +8,7 @@ import dataclasses
 import gc
 import io
 import os
+import re
 import shlex
 import sys
 import textwrap
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 ESCAPE_MS = "25"
+
+# What argparse says of a word in the place of a command.
+_UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(?P<word>[^']+)'")
 
 DESCRIPTION = """\
 Chat in the terminal with a Qwen3.5-architecture GGUF model, decoded in this
@@ -120,6 +124,10 @@ class _Parser(argparse.ArgumentParser):
     """Its errors may quote file names, because a shell expands `*` to the names in a folder."""
 
     def error(self, message: str) -> NoReturn:
+        if found := _UNKNOWN_COMMAND.match(message):
+            word = found["word"]
+            if word.endswith(".gguf") or os.path.lexists(word):
+                message = f"{word} is no command; to open a model: dflash-tui --target {shlex.quote(word)}"
         super().error(one_line(message, MESSAGE))
 
 
