@@ -10,6 +10,7 @@ import pytest
 from dflash_core.backends.cuda import state
 from dflash_core.backends.cuda.layers.draws import all_listed
 from dflash_core.knobs import Knobs, Value
+from dflash_core.sampling import gumbel
 from dflash_core.tree import Tree
 from support.engines import Engine
 from support.grids import full
@@ -169,6 +170,49 @@ def test_penalties_of_the_best_tokens(
         knobs = exact(temperature=0.25 if seed % 2 else 4.0, presence_penalty=presence, seed=seed, **truncation)
         found = Draws(engine, turn_state(tree, knobs, answer, 9), logits).tokens[:1].tolist()
         assert found == expected_draws(tree, knobs, logits, answer, 9)
+
+
+@pytest.mark.parametrize("vocab", [1, 3, 4, 15, 16, 17, 4093, 4096, 4098, 8195])
+def test_rows_of_any_length_and_place(engine: Engine, rng: np.random.Generator, vocab: int) -> None:
+    """Rows that begin at a multiple of 16 bytes and others; the best tokens are the last ones, in half of the rows."""
+    tree = Tree((0, 0, 0), (-1, 0, 1), (0, 1, 2), (0.0,) * 3, (0.0,) * 3)
+    settings: tuple[dict[str, Value], ...] = ({}, {"top_p": 0.75}, {"top_k": 5}, {"presence_penalty": 0.5})
+    for behind in range(4):
+        logits = (rng.standard_normal((3, vocab + behind)) / 2).astype(np.float32)
+        logits[::2, max(vocab - 5, 0) : vocab] += 9
+        logits[:, vocab:] = 1e30
+        for more in settings:
+            knobs = exact(**{"temperature": 1.0, "seed": int(rng.integers(2**62)), **more})
+            answer = [vocab - 1, 0]
+            found = Draws(engine, turn_state(tree, knobs, answer, 9), logits, behind=behind).tokens[:3].tolist()
+            assert found == expected_draws(tree, knobs, logits, answer, 9, behind=behind), (behind, more)
+
+
+@pytest.mark.parametrize("kind", ["flat", "spread", "peaked", "few finite", "ties", "cold"])
+def test_no_token_that_scores_higher_than_the_list_is_left_out(
+    engine: Engine, rng: np.random.Generator, kind: str
+) -> None:
+    """The scan compares four tokens at once, and must add each of them that reaches the best score of the list."""
+    vocab = 248_320 if engine.real else 30_001
+    tree = Tree((3,), (-1,), (0,), (0.0,), (0.0,))
+    added = 0
+    for _ in range(4):
+        logits = rng.standard_normal((1, vocab)) * {"flat": 0.01, "peaked": 4.0, "ties": 0.3}.get(kind, 1.0)
+        if kind == "few finite":
+            logits[rng.random((1, vocab)) < 0.9] = -np.inf
+        if kind == "ties":
+            logits = np.round(logits * 64) / 64
+        logits = logits.astype(np.float32)
+        knobs = exact(temperature=0.25 if kind == "cold" else 1.0, seed=int(rng.integers(2**62)))
+        found = Draws(engine, turn_state(tree, knobs, [5], 9), logits, behind=0).rows[0]
+        score = logits[0] / np.float64(knobs.temperature) + gumbel(knobs.seed, 10, np.arange(vocab))
+        more = found["added_id"][: found["added"]]
+        both = {*found["id"][: found["count"]].tolist(), *more.tolist()}
+        assert set(np.flatnonzero(score >= found["enough"]).tolist()) <= both
+        assert (score[more] >= found["enough"] - 0.01).all()
+        np.testing.assert_array_equal(logits[0, more], found["added_value"][: found["added"]])
+        added += found["added"]
+    assert added > 0 or kind in ("peaked", "cold")
 
 
 def test_fronts_hold_few_tokens(engine: Engine, rng: np.random.Generator) -> None:

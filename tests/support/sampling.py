@@ -50,11 +50,12 @@ class Draws:
         node0: int = 0,
         hidden: npt.NDArray[np.float32] | None = None,
         listed: bool = False,
+        behind: int = BEHIND,
     ) -> None:
         """`hidden`: the logits that the last launch reads, if not those from which fronts and maxima were made.
-        `listed`: run only the launches of a step whose tokens are all listed."""
+        `listed`: run only the launches of a step whose tokens are all listed. `behind`: instead of BEHIND."""
         rows, stride = logits.shape
-        vocab = stride - BEHIND
+        vocab = stride - behind
         parts = -(-vocab // DRAW_PART)
         device, first = engine.array(st), np.int32(node0)
         tokens, fronts = engine.poisoned((rows,), state.ROW_TOKENS), engine.poisoned((rows,), state.ROW_FRONT)
@@ -79,7 +80,13 @@ class Draws:
 
 
 def expected_draws(
-    tree: Tree, knobs: Knobs, logits: npt.NDArray[np.float32], answer: list[int], length: int, node0: int = 0
+    tree: Tree,
+    knobs: Knobs,
+    logits: npt.NDArray[np.float32],
+    answer: list[int],
+    length: int,
+    node0: int = 0,
+    behind: int = BEHIND,
 ) -> list[int]:
     """The draws of dflash_core.sampling, from rows without the columns after the vocabulary."""
     sampler = Sampler(knobs)
@@ -90,7 +97,7 @@ def expected_draws(
         while at > 0:
             path.insert(0, tree.tokens[at])
             at = tree.parents[at]
-        tokens.append(sampler.draw(row[:-BEHIND], length + tree.depths[node] + 1, answer + path))
+        tokens.append(sampler.draw(row[: len(row) - behind], length + tree.depths[node] + 1, answer + path))
     return tokens
 
 
