@@ -1,9 +1,11 @@
 // Finds the tokens of a row that can be drawn (draw.cuh); `sample` then decides among them. Kernels that a row does not
 // need return at once.
 //
-//   draw_list     grid = rows of the pass: hides penalised tokens, lists the first tokens of the order.
-//   draw_scan     grid (parts of DRAW_PART tokens, rows): adds the tokens that score higher than all of the list. Bound by
-//                 Philox, 60 integer instructions per four tokens, and by loads from the L2: 5 us each for 24 rows of
+//   draw_list     grid = rows of the pass: hides penalised tokens, lists the first tokens of the order. Bound by latency:
+//                 two trips to the L2, for state and block maxima, which stay in registers, and for the tokens of the
+//                 chosen blocks; eight barriers; shared atomics. 11 us on an H200 (estimated).
+//   draw_scan     grid (parts of DRAW_PART tokens, rows): adds the tokens that score higher than all of the list. Bound
+//                 by Philox, 60 integer instructions per four tokens, and by loads from the L2: 5 us each for 24 rows of
 //                 248,320 tokens on an H200 (estimated).
 //   draw_front    grid = rows: computes the front of the listed and added tokens.
 //   draw_weights  grid (parts, rows): sums number and weight of the tokens before each token of the front, where top_k or
@@ -13,7 +15,7 @@
 #include "extremes.cuh"
 #include "penalties.cuh"
 
-constexpr int ROW_THREADS = 512, PART_THREADS = 256, PER_THREAD = DRAW_PART / PART_THREADS;
+constexpr int LIST_THREADS = 1024, FRONT_THREADS = 512, PART_THREADS = 256, PER_THREAD = DRAW_PART / PART_THREADS;
 constexpr float MOST_NOISE = 22.9f, LOG2_E = 1.44269504f;
 
 // The noise of tokens at one position.
@@ -28,7 +30,7 @@ struct Noise {
     }
 };
 
-// The logits of tokens id[i] to id[i] + 3, in turn, where each id is a multiple of 4; -inf for tokens past the vocabulary.
+// The logits of tokens id[i] to id[i] + 3, in turn, where each id is a multiple of 4; -inf past the vocabulary.
 template <int FOURS> __device__ __forceinline__ void load_fours(
     float (&value)[4 * FOURS], const float* logits, const int (&id)[FOURS], int vocab) {
     bool whole = u64(logits) % sizeof(float4) == 0;
@@ -51,109 +53,200 @@ template <int FOURS> __device__ __forceinline__ void load_fours(
 
 // ---- The list ------------------------------------------------------------------------------------------------------
 
-// The distance to the best value as two digits below BINS, packed into one integer. Its resolution is relative: the first
-// digit has 32 values per power of two.
+// The distance to the best value as two digits below BINS, packed into one integer. Its resolution is relative: the
+// first digit has 32 values per power of two. -inf is further away than any.
+constexpr int NEAREST = (127 - 40) << 16;  // of 2^-40
+constexpr int DIGIT_BITS = 11, FARTHEST = BINS * BINS - 1;
+static_assert(BINS == 1 << DIGIT_BITS);
 __device__ __forceinline__ int distance_digits(float best, float value) {
-    constexpr int NEAREST = (127 - 40) << 5;  // 2^-40
-    const u32 bits = __float_as_uint(best - value);
-    const int first = int(bits >> 18) - NEAREST;
-    if (first < 0) return 0;
-    return first < BINS ? first * BINS + int(bits >> 7) % BINS : BINS * BINS - 1;
+    const int digits = min(max(int(__float_as_uint(best - value) >> 7) - NEAREST, 0), FARTHEST);
+    return value > -INFINITE ? digits : FARTHEST + 1;
 }
+// The largest distance of these digits.
+__device__ __forceinline__ float distance_of(int digits) {
+    return digits == FARTHEST ? INFINITE : __uint_as_float(u32(digits + NEAREST) << 7 | 127);
+}
+
+constexpr int LIST_WARPS = LIST_THREADS / WARP;
+static_assert(LIST_WARPS == WARP, "a lane per warp");
 
 struct ListShared {
     int tokens[HISTORY];
     u32 count[BINS];
-    u32 sums[ROW_THREADS / WARP];
-    float most[ROW_THREADS / WARP];
+    u32 room[2][LIST_WARPS], sums[LIST_WARPS];
     int blocks[LIST];  // of 16 tokens, that hold tokens of the list
+    float value[LIST];
+    int id[LIST];
     int last, chosen, listed;
     u32 left, many;
+};
+
+// A row's block maxima, dealt out to the threads. A thread keeps its own in registers, as to read them once more is a
+// trip to the L2; those of tokens from 16 * HELD * LIST_THREADS = 262,144 on are read each time.
+struct Maxima {
+    static constexpr int HELD = 16;
+    const float* all;
+    int blocks;
+    float held[HELD];
+    // After `measure`.
+    float best;
+    int digits[HELD];
+
+    __device__ __forceinline__ Maxima(const float* of_row, int count) : all(of_row), blocks(count) {
+#pragma unroll
+        for (int i = 0; i < HELD; ++i) {
+            const int block = i * LIST_THREADS + threadIdx.x;
+            held[i] = block < blocks ? all[block] : -INFINITE;
+        }
+    }
+    // The largest of this thread's.
+    __device__ __forceinline__ float largest() const {
+        float most = -INFINITE;
+#pragma unroll
+        for (int i = 0; i < HELD; ++i) most = fmaxf(most, held[i]);
+#pragma unroll 1
+        for (int i = HELD * LIST_THREADS + threadIdx.x; i < blocks; i += LIST_THREADS) most = fmaxf(most, all[i]);
+        return most;
+    }
+    __device__ __forceinline__ void measure(float from) {
+        best = from;
+#pragma unroll
+        for (int i = 0; i < HELD; ++i) digits[i] = distance_digits(best, held[i]);
+    }
+    // Call f(digits, block) for each.
+    template <class F> __device__ __forceinline__ void each(F f) const {
+#pragma unroll
+        for (int i = 0; i < HELD; ++i) f(digits[i], i * LIST_THREADS + int(threadIdx.x));
+#pragma unroll 1
+        for (int i = HELD * LIST_THREADS + threadIdx.x; i < blocks; i += LIST_THREADS) {
+            f(distance_digits(best, all[i]), i);
+        }
+    }
 };
 
 // Compute the penalised values of the newest tokens, and hide their logits in the row.
 __device__ __forceinline__ int penalise(const StepState* st, int node, float* logits, ListShared& s, RowTokens& out) {
     const int window = penalty_window(st, node, s.tokens);
-    for (int i = threadIdx.x; i < window; i += ROW_THREADS) {
+    for (int i = threadIdx.x; i < window; i += LIST_THREADS) {
         const float logit = logits[s.tokens[i]];
         const Penalised mine = Penalised::of(st, s.tokens, window, i, logit);
         out.penalised[i] = mine.token, out.penalised_value[i] = mine.value, out.logit[i] = logit;
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < window; i += ROW_THREADS) logits[s.tokens[i]] = -INFINITE;
+    for (int i = threadIdx.x; i < window; i += LIST_THREADS) logits[s.tokens[i]] = -INFINITE;
     __syncthreads();
     return window;
 }
 
+// The sum of `mine` over the lanes up to this one.
+__device__ __forceinline__ u32 sum_up_to(u32 mine) {
+#pragma unroll
+    for (int offset = 1; offset < WARP; offset *= 2) {
+        const u32 below = __shfl_up_sync(FULL_WARP, mine, offset);
+        if (lane_id() >= offset) mine += below;
+    }
+    return mine;
+}
+
+// Add `mine` entries to a list of `size` that the block shares; return the place of the first. All lanes call.
+__device__ __forceinline__ int append(int mine, int& size) {
+    const u32 up_to = sum_up_to(u32(mine));
+    int begin = 0;
+    if (lane_id() == WARP - 1 && up_to > 0) begin = atomicAdd(&size, int(up_to));
+    return __shfl_sync(FULL_WARP, begin, WARP - 1) + int(up_to) - mine;
+}
+
+// Find the bin that holds the `left`th of what was counted; store the largest digits in it. Those of the first bin begin
+// with `nearest`, and a bin's number is at `shift` in them.
+__device__ __forceinline__ void select_bin(u32 left, int nearest, int shift, ListShared& s) {
+    static_assert(BINS == 2 * LIST_THREADS, "two bins per thread");
+    const uint2 mine = reinterpret_cast<const uint2*>(s.count)[threadIdx.x];
+    const u32 up_to = sum_up_to(mine.x + mine.y);
+    if (lane_id() == WARP - 1) s.sums[warp_id()] = up_to;
+    __syncthreads();
+    const u32 upper = up_to + sum_of_warp(lane_id() < warp_id() ? s.sums[lane_id()] : 0);
+    const u32 middle = upper - mine.y, lower = middle - mine.x;
+    if (lower < left && left <= upper) {
+        const bool second = left > middle;
+        const int bin = 2 * threadIdx.x + second;
+        s.last = nearest + ((bin + 1) << shift) - 1;
+        s.left = left - (second ? middle : lower), s.many = second ? mine.y : mine.x;
+    }
+}
+
+__device__ __forceinline__ void clear_counts(ListShared& s) {
+    reinterpret_cast<uint2*>(s.count)[threadIdx.x] = {0, 0};
+}
+
 // List all tokens that are at most as far from the largest maximum as the `wanted`th largest maximum is; return their
-// number.
+// number. The counts are cleared, with no barrier since.
 __device__ __forceinline__ int list_tokens(
-    const float* logits, const float* maxima, int vocab, u32 wanted, ListShared& s, RowTokens& out) {
-    constexpr int EACH = BINS / ROW_THREADS;
-    const int blocks = ceil_div(vocab, 16);
-    float best = -INFINITE;
-#pragma unroll 8
-    for (int i = threadIdx.x; i < blocks; i += ROW_THREADS) best = fmaxf(best, maxima[i]);
-    best = block_max<ROW_THREADS>(best, s.most);
+    const float* logits, Maxima& maxima, int vocab, u32 wanted, ListShared& s) {
+    static_assert(ANCHORS <= LIST_THREADS && MOST_LISTED + HISTORY <= LIST_THREADS, "see `floor`");
+    const u32 key = ordered(maxima.largest()), highest = largest_of_warp(key), lowest = least_of_warp(key);
+    if (lane_id() == 0) s.room[0][warp_id()] = highest, s.room[1][warp_id()] = lowest;
+    // What stays if there are fewer than wanted: all of them.
+    if (threadIdx.x == 0) s.last = FARTHEST, s.many = 0, s.chosen = 0, s.listed = 0;
+    __syncthreads();
+    const float best = score_of(largest_of_warp(s.room[0][lane_id()]));
+    // Every thread has a maximum from here on, so the `wanted`th is no lower: a third of them are left to count.
+    const float floor = score_of(least_of_warp(s.room[1][lane_id()]));
     if (!(best < INFINITE)) return BROKEN_ROW;
+    maxima.measure(best);
 
     // The digits of the `wanted`th distance, one after the other; the second is only needed where the first is too
-    // coarse.
-    if (threadIdx.x == 0) s.last = BINS * BINS - 1, s.chosen = 0, s.listed = 0;
+    // coarse. Digits from `nearest` to `furthest` are counted, at `shift`.
+    int nearest = 0, furthest = min(distance_digits(best, floor), FARTHEST) | (BINS - 1), shift = DIGIT_BITS;
     u32 left = wanted;
-    int first = -1;
-    for (int level = 0; level < 2; ++level) {
-        for (int i = threadIdx.x; i < BINS; i += ROW_THREADS) s.count[i] = 0;
+    for (;;) {
+        maxima.each([&](int digits, int) {
+            if (digits >= nearest && digits <= furthest) atomicAdd(&s.count[digits >> shift & (BINS - 1)], 1u);
+        });
         __syncthreads();
-#pragma unroll 8
-        for (int i = threadIdx.x; i < blocks; i += ROW_THREADS) {
-            const int digits = distance_digits(best, maxima[i]);
-            if (!(maxima[i] > -INFINITE) || (level == 1 && digits / BINS != first)) continue;
-            atomicAdd(&s.count[level == 0 ? digits / BINS : digits % BINS], 1u);
-        }
+        select_bin(left, nearest, shift, s);
         __syncthreads();
-        u32 mine = 0, total;
-        for (int i = 0; i < EACH; ++i) mine += s.count[threadIdx.x * EACH + i];
-        u32 before = block_sum_before<ROW_THREADS>(mine, total, s.sums);
-        if (before < left && left <= before + mine) {
-            int bin = threadIdx.x * EACH;
-            while (before + s.count[bin] < left) before += s.count[bin++];
-            s.last = level == 0 ? bin * BINS + BINS - 1 : first * BINS + bin;
-            s.left = left - before, s.many = s.count[bin];
-        } else if (threadIdx.x == 0 && left > total) {
-            s.many = 0;  // all of them
-        }
-        __syncthreads();
-        if (s.many <= wanted / 4) break;
-        left = s.left, first = s.last / BINS;
+        if (shift == 0 || s.many <= wanted / 4) break;
+        left = s.left, furthest = s.last, nearest = furthest - (BINS - 1), shift = 0;
+        clear_counts(s);
         __syncthreads();
     }
     const int last = s.last;
-    for (int i = threadIdx.x; i < blocks; i += ROW_THREADS) {
-        if (!(maxima[i] > -INFINITE) || distance_digits(best, maxima[i]) > last) continue;
-        const int at = atomicAdd(&s.chosen, 1);
-        if (at < LIST) s.blocks[at] = i;
-    }
+    int many = 0;
+    maxima.each([&](int digits, int) { many += digits <= last; });
+    int place = append(many, s.chosen);
+    maxima.each([&](int digits, int block) {
+        if (digits > last) return;
+        if (place < LIST) s.blocks[place] = block;
+        ++place;
+    });
     __syncthreads();
-    const int chosen = s.chosen;
-    if (chosen > LIST) return TOO_LONG;  // all but a few blocks (of penalised tokens) hold a token for the list
-    // One token per thread and turn. A few turns are loaded before any token is listed: a thread that read a whole block
-    // would wait for each of its tokens.
-    constexpr int TOGETHER = 4;
-    for (int first = threadIdx.x; first < 16 * chosen; first += TOGETHER * ROW_THREADS) {
-        float value[TOGETHER];
+    const int fours = 4 * s.chosen;
+    if (fours > 4 * LIST) return TOO_LONG;  // all but a few blocks (of penalised tokens) hold a token for the list
+    // As many at once as ANCHORS blocks and a quarter more have: they are loaded in one trip to the L2.
+    constexpr int TOGETHER = ceil_div(5 * ANCHORS, LIST_THREADS);
+    const float farthest = distance_of(last);
+#pragma unroll 1
+    for (int turn = 0; turn < fours; turn += TOGETHER * LIST_THREADS) {
+        const auto four = [&](int i) { return turn + i * LIST_THREADS + int(threadIdx.x); };
+        const auto exists = [&](int i) { return four(i) < fours; };
+        const auto token = [&](int i) { return 16 * s.blocks[four(i) / 4] + four(i) % 4 * 4; };
         int id[TOGETHER];
+        float value[4 * TOGETHER];
+        u32 found = 0;
 #pragma unroll
-        for (int turn = 0; turn < TOGETHER; ++turn) {
-            const int i = first + turn * ROW_THREADS;
-            id[turn] = i < 16 * chosen ? 16 * s.blocks[i / 16] + i % 16 : vocab;
-            value[turn] = id[turn] < vocab ? logits[id[turn]] : -INFINITE;
+        for (int i = 0; i < TOGETHER; ++i) id[i] = exists(i) ? token(i) : 0;  // as good as any
+        load_fours(value, logits, id, vocab);
+#pragma unroll
+        for (int i = 0; i < 4 * TOGETHER; ++i) {
+            const bool near = value[i] > -INFINITE && !(best - value[i] > farthest);
+            found |= u32(exists(i / 4) && near) << i;
         }
+        int place = append(__popc(found), s.listed);
 #pragma unroll
-        for (int turn = 0; turn < TOGETHER; ++turn) {
-            if (!(value[turn] > -INFINITE) || distance_digits(best, value[turn]) > last) continue;
-            const int at = atomicAdd(&s.listed, 1);
-            if (at < LIST) out.value[at] = value[turn], out.id[at] = id[turn];
+        for (int i = 0; i < 4 * TOGETHER; ++i) {
+            if (!(found >> i & 1)) continue;
+            if (place < LIST) s.value[place] = value[i], s.id[place] = token(i / 4) + i % 4;
+            ++place;
         }
     }
     __syncthreads();
@@ -162,34 +255,48 @@ __device__ __forceinline__ int list_tokens(
 
 // `logits` [rows][stride], of which the first `vocab` columns are tokens; `maxima` [rows][vocab / 16, rounded up] of
 // blocks of 16 tokens, infinite where a block contains NaN.
-extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1) draw_list(
+extern "C" __global__ void __launch_bounds__(LIST_THREADS, 1) draw_list(
     const StepState* st, float* logits, int vocab, int stride, int node0, const float* maxima, RowTokens* rows) {
-    __shared__ ListShared s;
+    __shared__ __align__(8) ListShared s;
     pdl_launch();
     pdl_wait();
-    const int row = blockIdx.x, node = node0 + row;
-    if (st->stop || node >= st->n) return;
+    const int row = blockIdx.x, node = node0 + row, blocks = ceil_div(vocab, 16);
+    Maxima of_row(maxima + u64(row) * blocks, blocks);
+    const bool dead = load_now(st->stop) | (node >= load_now(st->n));
+    const bool penalised = penalises(st);
+    const Way way = way_of(st, vocab);
+    issue_loads();  // all of these in one trip
+    if (dead) return;
+    clear_counts(s);
     RowTokens& out = rows[row];
     logits += u64(row) * stride;
-    maxima += u64(row) * ceil_div(vocab, 16);
-    const int window = penalises(st) ? penalise(st, node, logits, s, out) : 0;
-    const Way way = way_of(st, vocab);
+    const int window = penalised ? penalise(st, node, logits, s, out) : 0;
     if (threadIdx.x == 0) out.window = window, out.added = 0;
     if (way == Way::WHOLE) return;
+    const Noise noise(st, node);
     // One block more per penalised token: then at least the wanted number of maxima are of tokens without a penalty.
     const int wanted = way == Way::LISTED ? kept_tokens(st, vocab) + window : min(ANCHORS, ceil_div(vocab, 128));
-    int count = list_tokens(logits, maxima, vocab, u32(wanted), s, out);
-    if (way == Way::FRONT && count >= 0) {
-        const Noise noise(st, node);
-        const float inverse = 1.0f / st->temperature;
-        float best = -INFINITE, enough = -INFINITE;
-        for (int i = threadIdx.x; i < count; i += ROW_THREADS) {
-            const float ratio = out.value[i] * inverse;
-            best = fmaxf(best, out.value[i]);
-            enough = fmaxf(enough, ratio + noise(out.id[i]) - slack(ratio));
-        }
-        best = block_max<ROW_THREADS>(best, s.most);
-        enough = block_max<ROW_THREADS>(enough, s.most);
+    int count = list_tokens(logits, of_row, vocab, u32(wanted), s);
+    const bool front = way == Way::FRONT;
+    const float inverse = 1.0f / st->temperature;
+    float best = -INFINITE, enough = -INFINITE;
+#pragma unroll
+    for (int i = 0; i < LIST; i += LIST_THREADS) {
+        const int at = i + threadIdx.x;
+        if (at >= count) break;
+        const float value = s.value[at], ratio = value * inverse;
+        const int id = s.id[at];
+        out.value[at] = value, out.id[at] = id;
+        if (!front) continue;
+        best = fmaxf(best, value);
+        enough = fmaxf(enough, ratio + noise(id) - slack(ratio));
+    }
+    if (front && count >= 0) {
+        best = score_of(largest_of_warp(ordered(best))), enough = score_of(largest_of_warp(ordered(enough)));
+        if (lane_id() == 0) s.room[0][warp_id()] = ordered(best), s.room[1][warp_id()] = ordered(enough);
+        __syncthreads();
+        best = score_of(largest_of_warp(s.room[0][lane_id()]));
+        enough = score_of(largest_of_warp(s.room[1][lane_id()]));
         if (!(fabsf(best * inverse) < LARGEST_RATIO)) count = TOO_LONG;
         if (threadIdx.x == 0) out.best = best, out.enough = enough;
     }
@@ -257,7 +364,7 @@ struct Scored {
     }
 };
 
-constexpr int ROW_WARPS = ROW_THREADS / WARP;
+constexpr int FRONT_WARPS = FRONT_THREADS / WARP;
 
 // The best of the warp's tokens, returned to all its lanes.
 __device__ __forceinline__ Scored warp_best(const Scored& mine) {
@@ -269,26 +376,26 @@ __device__ __forceinline__ Scored warp_best(const Scored& mine) {
 
 // The best of all threads' tokens, returned to each of them. `room` [2][warps]: successive calls alternate between its
 // halves, so one barrier is enough.
-__device__ __forceinline__ Scored block_best(const Scored& mine, Scored (*room)[ROW_WARPS], int turn) {
-    static_assert(WARP % ROW_WARPS == 0, "a lane per warp, or several");
+__device__ __forceinline__ Scored block_best(const Scored& mine, Scored (*room)[FRONT_WARPS], int turn) {
+    static_assert(WARP % FRONT_WARPS == 0, "a lane per warp, or several");
     const Scored best = warp_best(mine);
     if (lane_id() == 0) room[turn & 1][warp_id()] = best;
     __syncthreads();
-    return warp_best(room[turn & 1][lane_id() % ROW_WARPS]);
+    return warp_best(room[turn & 1][lane_id() % FRONT_WARPS]);
 }
 
 struct FrontShared {
-    Scored room[2][ROW_WARPS], front[FRONT_OF_ROW];
+    Scored room[2][FRONT_WARPS], front[FRONT_OF_ROW];
     // For penalised tokens: a float that is a lower bound of the value, and a lower bound of the score.
     float value[HISTORY], low[HISTORY];
-    int joining[ROW_WARPS];
+    int joining[FRONT_WARPS];
 };
 
 // A token may be in both lists. Each round takes the token with the best score that is left, and removes it and all
 // tokens that come after it in the order and certainly score lower.
-extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(FRONT_THREADS, 1)
     draw_front(const StepState* st, int vocab, int node0, const RowTokens* rows, RowFront* fronts) {
-    constexpr int EACH = 2 * LIST / ROW_THREADS;
+    constexpr int EACH = 2 * LIST / FRONT_THREADS;
     __shared__ FrontShared s;
     pdl_launch();
     pdl_wait();
@@ -307,13 +414,13 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
     Scored mine[EACH];
 #pragma unroll
     for (int i = 0; i < EACH / 2; ++i) {
-        const int at = i * ROW_THREADS + threadIdx.x, other = i + EACH / 2;
+        const int at = i * FRONT_THREADS + threadIdx.x, other = i + EACH / 2;
         mine[i].value = tokens.value[at], mine[i].id = tokens.id[at];
         mine[other].value = tokens.added_value[at], mine[other].id = tokens.added_id[at];
     }
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
-        const int at = i % (EACH / 2) * ROW_THREADS + threadIdx.x;
+        const int at = i % (EACH / 2) * FRONT_THREADS + threadIdx.x;
         const bool exists = at < (i < EACH / 2 ? listed : added);
         mine[i].score = exists ? mine[i].value * inverse + noise(mine[i].id) : -INFINITE;
     }
@@ -343,7 +450,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
 
     // Penalised tokens are added with their values in double, except those that others rule out.
     if (count >= 0 && tokens.window > 0) {
-        static_assert(HISTORY <= ROW_THREADS, "a thread per entry of the window");
+        static_assert(HISTORY <= FRONT_THREADS, "a thread per entry of the window");
         const int token = threadIdx.x < tokens.window ? tokens.penalised[threadIdx.x] : -1;
         const double value = token >= 0 ? tokens.penalised_value[threadIdx.x] : 0.0;
         bool joins = token >= 0 && value > -INFINITE;
@@ -362,7 +469,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, 1)
         if (lane_id() == 0) s.joining[warp_id()] = __popc(lanes);
         __syncthreads();
         int place = count + __popc(lanes & ((1u << lane_id()) - 1));
-        for (int warp = 0; warp < ROW_WARPS; ++warp) {
+        for (int warp = 0; warp < FRONT_WARPS; ++warp) {
             if (warp < warp_id()) place += s.joining[warp];
             count += s.joining[warp];
         }

@@ -188,6 +188,46 @@ def test_rows_of_any_length_and_place(engine: Engine, rng: np.random.Generator, 
             assert found == expected_draws(tree, knobs, logits, answer, 9, behind=behind), (behind, more)
 
 
+def listed_rows(rng: np.random.Generator, kind: str, vocab: int) -> np.ndarray:
+    """Two rows without ties, for lists that end where tokens are dense."""
+    logits = rng.permuted(np.broadcast_to(np.arange(vocab) / vocab, (2, vocab)), axis=1)
+    if kind == "normal":
+        logits = rng.standard_normal((2, vocab))
+    if kind == "far below the best":  # the first digit of a distance is the same for all but the best
+        logits -= 1000
+        logits[:, rng.integers(vocab, size=3)] += 1000
+    if kind == "the last ones":
+        logits = np.sort(logits, axis=1)
+        logits[:, np.arange(vocab) % 16 != (vocab - 1) % 16] -= 2
+    if kind == "few finite":
+        logits[:, 1:][rng.random((2, vocab - 1)) < 0.97] = -np.inf
+    return logits.astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["even", "normal", "far below the best", "the last ones", "few finite"])
+@pytest.mark.parametrize(("vocab", "top_k"), [(3, 2), (9001, 0), (20_003, 100), (300_007, 500)])
+def test_a_list_is_the_first_tokens_of_the_order(
+    engine: Engine, rng: np.random.Generator, kind: str, vocab: int, top_k: int
+) -> None:
+    """All tokens down to the block maximum that is wanted, and few blocks more. A thread keeps 16 maxima, and reads
+    those of a larger vocabulary again."""
+    tree = Tree((3, 1), (-1, 0), (0, 1), (0.0,) * 2, (0.0,) * 2)
+    logits = listed_rows(rng, kind, vocab)
+    knobs = exact(temperature=1.0, top_k=top_k, seed=int(rng.integers(2**62)))
+    draws = Draws(engine, turn_state(tree, knobs, [1], 9), logits, listed=top_k > 0, behind=0)
+    assert draws.tokens[:2].tolist() == expected_draws(tree, knobs, logits, [1], 9, behind=0)
+    wanted = top_k or -(-vocab // 128)
+    for row, found, maxima in zip(logits, draws.rows, block_maxima(logits)):
+        assert found["count"] >= 0
+        ids = found["id"][: found["count"]]
+        np.testing.assert_array_equal(found["value"][: found["count"]], row[ids])
+        border = row[ids].min() if len(ids) else np.float32(np.inf)
+        assert sorted(ids.tolist()) == np.flatnonzero((row >= border) & (row > -np.inf)).tolist()
+        assert border <= np.sort(maxima)[-min(wanted, len(maxima))] or (maxima > -np.inf).sum() < wanted
+        if kind != "far below the best":  # where f32 has few values left, many are equal
+            assert (maxima >= border).sum() <= wanted + max(wanted // 4, 1)
+
+
 @pytest.mark.parametrize("kind", ["flat", "spread", "peaked", "few finite", "ties", "cold"])
 def test_no_token_that_scores_higher_than_the_list_is_left_out(
     engine: Engine, rng: np.random.Generator, kind: str

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_core.backends.cuda import state
-from dflash_core.backends.cuda.layers.draws import DRAW_PART, PART_THREADS, ROW_THREADS
+from dflash_core.backends.cuda.layers.draws import DRAW_PART, FRONT_THREADS, LIST_THREADS, PART_THREADS
 from dflash_core.knobs import Knobs
 from dflash_core.sampling import Sampler
 from dflash_core.tree import Tree
@@ -63,10 +63,10 @@ class Draws:
         shape = [np.int32(vocab), np.int32(stride), first]
         maxima, seen = engine.array(block_maxima(logits[:, :vocab])), engine.array(logits)
         draw = partial(engine.kernel, "draw.cu")
-        draw("draw_list")(rows, ROW_THREADS, [device, seen, *shape, maxima, tokens])
+        draw("draw_list")(rows, LIST_THREADS, [device, seen, *shape, maxima, tokens])
         if not listed:
             draw("draw_scan")((parts, rows), PART_THREADS, [device, seen, *shape, tokens])
-            draw("draw_front")(rows, ROW_THREADS, [device, np.int32(vocab), first, tokens, fronts])
+            draw("draw_front")(rows, FRONT_THREADS, [device, np.int32(vocab), first, tokens, fronts])
             draw("draw_weights")((parts, rows), PART_THREADS, [device, seen, *shape, tokens, fronts, before])
         if hidden is not None:
             logits, seen = hidden, engine.array(hidden)
