@@ -1,15 +1,16 @@
 // Finds the tokens of a row that can be drawn (draw.cuh); `sample` then decides among them. Kernels that a row does not
 // need return at once.
 //
-//   draw_list     grid = rows of the pass: hides penalised tokens, lists the first tokens of the order. Bound by latency:
-//                 two trips to the L2, for state and block maxima, which stay in registers, and for the tokens of the
-//                 chosen blocks; eight barriers; shared atomics. 11 us on an H200 (estimated).
+//   draw_list     grid = rows of the pass: hides penalised tokens, lists the first tokens of the order. Bound by
+//                 latency: two trips to the L2, for state and block maxima, which stay in registers, and for the tokens
+//                 of the chosen blocks; eight barriers; shared atomics. 11 us on an H200 (estimated).
 //   draw_scan     grid (parts of DRAW_PART tokens, rows): adds the tokens that score higher than all of the list. Bound
-//                 by Philox, 60 integer instructions per four tokens, and by loads from the L2: 5 us each for 24 rows of
-//                 248,320 tokens on an H200 (estimated).
+//                 by Philox, 60 integer instructions per four tokens, and by loads from the L2: 5 us each for 24 rows
+//                 of 248,320 tokens on an H200 (estimated).
 //   draw_front    grid = rows: computes the front of the listed and added tokens.
-//   draw_weights  grid (parts, rows): sums number and weight of the tokens before each token of the front, where top_k or
-//                 top_p cut tokens off. PartBefore [row][part]. Bound by a dozen comparisons a token, 10 us (estimated).
+//   draw_weights  grid (parts, rows): sums number or weight of the tokens before each token of the front, where top_k
+//                 or top_p cut tokens off. PartBefore [row][part]. Bound by an exponential and half a dozen comparisons
+//                 and additions a token: 15 us for 24 rows of 248,320 tokens on an H200 (estimated).
 
 #include "draw.cuh"
 #include "extremes.cuh"
@@ -156,8 +157,8 @@ __device__ __forceinline__ int append(int mine, int& size) {
     return __shfl_sync(FULL_WARP, begin, WARP - 1) + int(up_to) - mine;
 }
 
-// Find the bin that holds the `left`th of what was counted; store the largest digits in it. Those of the first bin begin
-// with `nearest`, and a bin's number is at `shift` in them.
+// Find the bin that holds the `left`th of what was counted; store the largest digits in it. The first bin begins with
+// `nearest`, and a bin's number is at `shift` in digits.
 __device__ __forceinline__ void select_bin(u32 left, int nearest, int shift, ListShared& s) {
     static_assert(BINS == 2 * LIST_THREADS, "two bins per thread");
     const uint2 mine = reinterpret_cast<const uint2*>(s.count)[threadIdx.x];
@@ -342,7 +343,7 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 3)
         const u32 word[4] = {words.x, words.y, words.z, words.w};
         // Noise of x needs 1 - u <= e^-x, so one exponential is enough to rule it out.
         const u32 top = max(max(word[0], word[1]), max(word[2], word[3]));
-        if (float(~top) > exp2f(32.0f - least * LOG2_E) * 1.001f + 1.0f) continue;
+        if (float(~top) > exp2_or_zero(32.0f - least * LOG2_E) * 1.001f + 1.0f) continue;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             if (!(value[i] > -INFINITE) || gumbel_about(word[i]) < needed(value[i])) continue;
@@ -482,14 +483,39 @@ extern "C" __global__ void __launch_bounds__(FRONT_THREADS, 1)
 // ---- What precedes each token of the front --------------------------------------------------------------------------
 
 struct WeightsShared {
-    // A token comes before a token of the front if its logit is above `value`, or equal to it and its id is below `tie`.
-    float value[FRONT_OF_ROW];
+    // A token of this part comes before a token of the front if its logit is above `border`, or equal to it and its id
+    // is below `tie`; 0 where that is true of no token of the part.
+    float border[FRONT_OF_ROW];
     int tie[FRONT_OF_ROW];
     float weight[PART_THREADS / WARP][FRONT_OF_ROW], total[PART_THREADS / WARP];
     int count[PART_THREADS / WARP][FRONT_OF_ROW];
 };
 
-extern "C" __global__ void __launch_bounds__(PART_THREADS, 2) draw_weights(
+// Which of a warp's tokens come before a token of the front: WeightsShared. Without `ties`, `tie` is 0.
+template <bool ties> __device__ __forceinline__ bool comes_before(const Part& part, int i, float border, int tie) {
+    return part.value[i] > border || (ties && part.value[i] == border && part.token(i) < tie);
+}
+// The sum of their weights, and their number.
+template <bool ties> __device__ __forceinline__ float weight_before(
+    const Part& part, const float (&weight)[PER_THREAD], float border, int tie) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; ++i) {
+        if (comes_before<ties>(part, i, border, tie)) sum += weight[i];
+    }
+    return warp_sum(sum);
+}
+template <bool ties> __device__ __forceinline__ u32 count_before(const Part& part, float border, int tie) {
+    u32 many = 0;
+#pragma unroll
+    for (int i = 0; i < PER_THREAD; ++i) many += comes_before<ties>(part, i, border, tie);
+    return sum_of_warp(many);
+}
+
+// The next float below a finite one.
+__device__ __forceinline__ float below(float value) { return score_of(ordered(value == 0 ? -0.0f : value) - 1); }
+
+extern "C" __global__ void __launch_bounds__(PART_THREADS, 4) draw_weights(
     const StepState* st, const float* logits, int vocab, int stride, int node0, const RowTokens* rows,
     const RowFront* fronts, PartBefore* before) {
     __shared__ WeightsShared s;
@@ -497,44 +523,47 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 2) draw_weights(
     pdl_wait();
     const int row = blockIdx.y, node = node0 + row;
     if (st->stop || node >= st->n || way_of(st, vocab) != Way::FRONT) return;
-    const bool counted = by_count(st, vocab), weighed = by_weight(st);
+    const bool weighed = by_weight(st);  // or else by number: with both it would not be FRONT
     const RowFront& front = fronts[row];
     const int count = front.count, lane = lane_id(), warp = warp_id();
-    if (count < 0 || (!counted && !weighed)) return;
+    if (count < 0 || !(weighed || by_count(st, vocab))) return;
     const Part part(logits + u64(row) * stride, vocab);
-    for (int i = threadIdx.x; i < count; i += PART_THREADS) {
+    static_assert(FRONT_OF_ROW <= PART_THREADS, "a thread per token of the front");
+    if (const int i = threadIdx.x; i < count) {
         const double exact = front.value[i];
-        s.value[i] = __double2float_rd(exact);
-        s.tie[i] = double(s.value[i]) == exact ? front.id[i] : 0;
+        const float value = __double2float_rd(exact);
+        const int tie = double(value) == exact ? front.id[i] : 0, begin = blockIdx.x * DRAW_PART;
+        const bool all_before = tie >= begin + DRAW_PART;
+        s.border[i] = all_before ? below(value) : value, s.tie[i] = tie > begin && !all_before ? tie : 0;
     }
     const float scale = LOG2_E / st->temperature, best = rows[row].best;
-    float weight[PER_THREAD], total = 0.0f;
+    float weight[PER_THREAD], total = 0.0f, most = -INFINITE;
 #pragma unroll
     for (int i = 0; i < PER_THREAD; ++i) {
-        weight[i] = weighed ? exp2f((part.value[i] - best) * scale) : 0.0f;
+        weight[i] = weighed ? exp2_or_zero((part.value[i] - best) * scale) : 0.0f;
         total += weight[i];
+        most = fmaxf(most, part.value[i]);
     }
     total = warp_sum(total);
     if (lane == 0) s.total[warp] = total;
     __syncthreads();
     for (int place = 0; place < count; ++place) {
-        const float border = s.value[place];
+        const float border = s.border[place];
         const int tie = s.tie[place];
         float sum = 0.0f;
-        int many = 0;
-#pragma unroll
-        for (int i = 0; i < PER_THREAD; ++i) {
-            const bool is_before = part.value[i] > border || (part.value[i] == border && part.token(i) < tie);
-            many += is_before;
-            sum += is_before ? weight[i] : 0.0f;
+        u32 many = 0;
+        if (tie > 0) {  // a part in sixty
+            if (weighed) sum = weight_before<true>(part, weight, border, tie);
+            else many = count_before<true>(part, border, tie);
+        } else if (__any_sync(FULL_WARP, most > border)) {  // half of a flat row's front is above most warps' tokens
+            if (weighed) sum = weight_before<false>(part, weight, border, tie);
+            else many = count_before<false>(part, border, tie);
         }
-        if (counted) many = warp_sum(many);
-        if (weighed) sum = warp_sum(sum);
-        if (lane == 0) s.count[warp][place] = many, s.weight[warp][place] = sum;
+        if (lane == 0) s.count[warp][place] = int(many), s.weight[warp][place] = sum;
     }
     __syncthreads();
     PartBefore& mine = before[row * gridDim.x + blockIdx.x];
-    for (int place = threadIdx.x; place < count; place += PART_THREADS) {
+    if (const int place = threadIdx.x; place < count) {
         int many = 0;
         float sum = 0.0f;
         for (int i = 0; i < PART_THREADS / WARP; ++i) many += s.count[i][place], sum += s.weight[i][place];

@@ -269,6 +269,49 @@ def test_fronts_hold_few_tokens(engine: Engine, rng: np.random.Generator) -> Non
         assert logits[0, :vocab].argmax() in front["id"][: front["count"]]
 
 
+@pytest.mark.parametrize("kind", ["flat", "ties", "zeros", "few finite", "penalised"])
+@pytest.mark.parametrize("setting", [{"top_k": 3000}, {"top_p": 0.9}])
+def test_what_comes_before_the_tokens_of_a_front(
+    engine: Engine, rng: np.random.Generator, kind: str, setting: dict[str, Value]
+) -> None:
+    """By part: the number of tokens or their weight, of equal values those with a lower id."""
+    vocab, part = 20_003, 4096
+    tree = Tree((3,), (-1,), (0,), (0.0,), (0.0,))
+    logits = rng.standard_normal((1, vocab))
+    if kind == "ties":
+        logits[:, rng.random(vocab) < 0.75] = -10  # the list is not too long
+        logits[:, ::5] = 0.25
+    if kind == "zeros":  # of either sign, which are equal
+        logits = np.minimum(-np.abs(logits), -0.01)
+        logits[:, ::37] = np.where(rng.random(len(logits[0, ::37])) < 0.5, 0.0, -0.0)
+    if kind == "few finite":
+        logits[:, rng.random(vocab) < 0.9] = -np.inf
+    logits = logits.astype(np.float32)
+    answer = rng.permutation(vocab)[:100].tolist() if kind == "penalised" else []
+    seen = 0
+    for _ in range(4):
+        more: dict[str, Value] = {"repetition_penalty": 0.75} if answer else {}
+        knobs = exact(**{"temperature": 0.5, "seed": int(rng.integers(2**62)), **setting, **more})
+        draws = Draws(engine, turn_state(tree, knobs, answer, 9), logits, behind=0)
+        found, front, row = draws.rows[0], draws.fronts[0], logits[0].astype(np.float64)
+        row[answer] = -np.inf
+        weights = np.exp((row - found["best"]) / 0.5)
+        for place in range(front["count"]):
+            value, token = front["value"][place], front["id"][place]
+            before = (row > value) | ((row == value) & (np.arange(vocab) < token))
+            of_parts = draws.before[0]
+            for i in range(-(-vocab // part)):
+                own = slice(i * part, (i + 1) * part)
+                if "top_k" in setting:
+                    assert of_parts["count"][i, place] == before[own].sum()
+                else:
+                    expected = weights[own][before[own]].sum()
+                    np.testing.assert_allclose(of_parts["weight"][i, place], expected, rtol=1e-5)
+                    np.testing.assert_allclose(of_parts["total"][i], weights[own].sum(), rtol=1e-5)
+            seen += 1
+    assert seen > 8
+
+
 @pytest.mark.parametrize("damage", [np.nan, np.inf, "all -inf"])
 def test_numbers_that_are_not_finite_draw_nothing(engine: Engine, rng: np.random.Generator, damage: Any) -> None:
     tree = random_tree(rng, 100)

@@ -40,7 +40,7 @@ def block_maxima(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 class Draws:
-    """The results of the launches: draws by node, and the fronts of rows."""
+    """The results of the launches: draws by node, and what is known of each row."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Draws:
         self.logits = seen.numpy()
         np.testing.assert_array_equal(self.logits, logits)  # penalised ones were put back
         self.tokens: npt.NDArray[np.int32] = device.numpy()["draw"]
-        self.rows, self.fronts = tokens.numpy(), fronts.numpy()
+        self.rows, self.fronts, self.before = tokens.numpy(), fronts.numpy(), before.numpy()
 
 
 def expected_draws(
