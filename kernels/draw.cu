@@ -341,14 +341,21 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 3)
         if (!(most > -INFINITE) || least > MOST_NOISE) continue;
         const uint4 words = noise.words(part.token(four));
         const u32 word[4] = {words.x, words.y, words.z, words.w};
-        // Noise of x needs 1 - u <= e^-x, so one exponential is enough to rule it out.
-        const u32 top = max(max(word[0], word[1]), max(word[2], word[3]));
-        if (float(~top) > exp2_or_zero(32.0f - least * LOG2_E) * 1.001f + 1.0f) continue;
+        // Noise of x needs 1 - u <= e^-x, so one exponential gives the word below which noise is not enough.
+        const float lacking = exp2_or_zero(32.0f - least * LOG2_E) * 1.001f + 1.0f;
+        const u32 enough_word = lacking < 4294967040.0f ? ~u32(lacking) : 0;
+        if (max(max(word[0], word[1]), max(word[2], word[3])) < enough_word) continue;
+        u32 left = 0;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            if (!(value[i] > -INFINITE) || gumbel_about(word[i]) < needed(value[i])) continue;
+        for (int i = 0; i < 4; ++i) left |= u32(word[i] >= enough_word && value[i] > -INFINITE) << i;
+        // Not unrolled: nearly always one token of one lane.
+#pragma unroll 1
+        for (; left; left &= left - 1) {
+            const int i = __ffs(int(left)) - 1;
+            const float mine = i & 2 ? (i & 1 ? value[3] : value[2]) : (i & 1 ? value[1] : value[0]);
+            if (gumbel_about(word_of_four(words, i)) < needed(mine)) continue;
             const int at = atomicAdd(&out.added, 1);
-            if (at < LIST) out.added_value[at] = value[i], out.added_id[at] = part.token(four + i);
+            if (at < LIST) out.added_value[at] = mine, out.added_id[at] = part.token(four) + i;
         }
     }
 }

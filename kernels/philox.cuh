@@ -21,11 +21,13 @@ __device__ __forceinline__ uint4 philox_of_four(u64 seed, u64 position, u32 four
     return {x0, x1, x2, x3};
 }
 
-// The word of one token.
-__device__ __forceinline__ u32 philox(u64 seed, u64 position, u32 token) {
-    const uint4 four = philox_of_four(seed, position, token / 4);
+// The word of one token, of those of four.
+__device__ __forceinline__ u32 word_of_four(const uint4& four, u32 token) {
     const u32 even = token & 2 ? four.z : four.x, odd = token & 2 ? four.w : four.y;
     return token & 1 ? odd : even;
+}
+__device__ __forceinline__ u32 philox(u64 seed, u64 position, u32 token) {
+    return word_of_four(philox_of_four(seed, position, token / 4), token);
 }
 
 __device__ __forceinline__ double gumbel(u32 word) {
