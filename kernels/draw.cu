@@ -7,7 +7,8 @@
 //   draw_scan     grid (parts of DRAW_PART tokens, rows): adds the tokens that score higher than all of the list. Bound
 //                 by Philox, 60 integer instructions per four tokens, and by loads from the L2: 5 us each for 24 rows
 //                 of 248,320 tokens on an H200 (estimated).
-//   draw_front    grid = rows: computes the front of the listed and added tokens.
+//   draw_front    grid = rows: computes the front of the listed and added tokens. Bound by latency: one trip to the L2,
+//                 the noise of three or four tokens a thread, eight barriers. 7 us on an H200 (estimated).
 //   draw_weights  grid (parts, rows): sums number or weight of the tokens before each token of the front, where top_k
 //                 or top_p cut tokens off. PartBefore [row][part]. Bound by an exponential and half a dozen comparisons
 //                 and additions a token: 15 us for 24 rows of 248,320 tokens on an H200 (estimated).
@@ -367,40 +368,97 @@ struct Scored {
     float score, value;
     int id;
 
-    __device__ __forceinline__ bool beats(const Scored& other) const {
-        return score > other.score || (score == other.score && id < other.id);
+    __device__ __forceinline__ bool before(const Scored& other) const {
+        return value > other.value || (value == other.value && id < other.id);
     }
+    // Bounds of the exact score.
+    __device__ __forceinline__ float low(float inverse) const { return score - slack(value * inverse); }
+    __device__ __forceinline__ float high(float inverse) const { return score + slack(value * inverse); }
 };
 
 constexpr int FRONT_WARPS = FRONT_THREADS / WARP;
-
-// The best of the warp's tokens, returned to all its lanes.
-__device__ __forceinline__ Scored warp_best(const Scored& mine) {
-    const u32 key = ordered(mine.score), top = largest_of_warp(key);
-    const u32 id = least_of_warp(key == top ? u32(mine.id) : ~0u);
-    const int lane = __ffs(__ballot_sync(FULL_WARP, key == top && u32(mine.id) == id)) - 1;
-    return {__shfl_sync(FULL_WARP, mine.score, lane), __shfl_sync(FULL_WARP, mine.value, lane), int(id)};
-}
-
-// The best of all threads' tokens, returned to each of them. `room` [2][warps]: successive calls alternate between its
-// halves, so one barrier is enough.
-__device__ __forceinline__ Scored block_best(const Scored& mine, Scored (*room)[FRONT_WARPS], int turn) {
-    static_assert(WARP % FRONT_WARPS == 0, "a lane per warp, or several");
-    const Scored best = warp_best(mine);
-    if (lane_id() == 0) room[turn & 1][warp_id()] = best;
-    __syncthreads();
-    return warp_best(room[turn & 1][lane_id() % FRONT_WARPS]);
-}
+constexpr int MOST_LEFT = 2048;
 
 struct FrontShared {
-    Scored room[2][FRONT_WARPS], front[FRONT_OF_ROW];
+    // By distance to the best value, in eighths of a power of two: a lower bound of the best score of what is certainly
+    // higher in the order, as an integer.
+    u32 above[FRONT_THREADS];
+    u32 room[FRONT_WARPS];
+    Scored left[MOST_LEFT];
+    Scored front[FRONT_OF_ROW];
+    int size, count;  // of `left` and of `front`
     // For penalised tokens: a float that is a lower bound of the value, and a lower bound of the score.
     float value[HISTORY], low[HISTORY];
     int joining[FRONT_WARPS];
 };
 
-// A token may be in both lists. Each round takes the token with the best score that is left, and removes it and all
-// tokens that come after it in the order and certainly score lower.
+// Leave out tokens that another one rules out which is further up in the order by more than a step of `above`: of some
+// 1,300 a dozen or two are left.
+template <int EACH> __device__ __forceinline__ void rule_out(
+    const Scored (&mine)[EACH], float best, float inverse, FrontShared& s) {
+    constexpr int COARSER = 13;
+    static_assert(FARTHEST >> COARSER == FRONT_THREADS - 1, "a thread per distance");
+    u32 exists = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        if (!(mine[i].score > -INFINITE)) continue;
+        exists |= 1u << i;
+        const int at = distance_digits(best, mine[i].value) >> COARSER;
+        atomicMax(&s.above[at], ordered(mine[i].low(inverse)));
+    }
+    __syncthreads();
+    u32 up_to = s.above[threadIdx.x];
+#pragma unroll
+    for (int offset = 1; offset < WARP; offset *= 2) {
+        const u32 nearer = __shfl_up_sync(FULL_WARP, up_to, offset);
+        if (lane_id() >= offset) up_to = max(up_to, nearer);
+    }
+    if (lane_id() == WARP - 1) s.room[warp_id()] = up_to;
+    u32 above = __shfl_up_sync(FULL_WARP, up_to, 1);
+    if (lane_id() == 0) above = 0;
+    __syncthreads();
+    above = max(above, largest_of_warp(lane_id() < warp_id() ? s.room[lane_id()] : 0));
+    s.above[threadIdx.x] = above;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        if (!(exists >> i & 1)) continue;
+        const int at = distance_digits(best, mine[i].value) >> COARSER;
+        if (ordered(mine[i].high(inverse)) < s.above[at]) exists &= ~(1u << i);
+    }
+    int place = append(__popc(exists), s.size);
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        if (!(exists >> i & 1)) continue;
+        if (place < MOST_LEFT) s.left[place] = mine[i];
+        ++place;
+    }
+    __syncthreads();
+}
+
+// Compare each token that is left with all others. It is of the front if none before it in the order certainly scores
+// higher; it may be there twice, once from each list.
+__device__ __forceinline__ void take_front(float inverse, FrontShared& s, RowFront& out) {
+    for (int first = 0; first < s.size; first += FRONT_THREADS) {
+        const int at = first + threadIdx.x;
+        bool stays = at < s.size;
+        Scored mine{};
+        if (stays) {
+            mine = s.left[at];
+            const float high = mine.high(inverse);
+            for (int i = 0; i < s.size; ++i) {
+                const Scored other = s.left[i];
+                stays &= !(other.before(mine) && other.low(inverse) > high) && !(other.id == mine.id && i < at);
+            }
+        }
+        const int place = append(stays, s.count);
+        if (stays && place < FRONT_OF_ROW) {
+            s.front[place] = mine, out.value[place] = mine.value, out.id[place] = mine.id;
+        }
+    }
+    __syncthreads();
+}
+
 extern "C" __global__ void __launch_bounds__(FRONT_THREADS, 1)
     draw_front(const StepState* st, int vocab, int node0, const RowTokens* rows, RowFront* fronts) {
     constexpr int EACH = 2 * LIST / FRONT_THREADS;
@@ -408,17 +466,9 @@ extern "C" __global__ void __launch_bounds__(FRONT_THREADS, 1)
     pdl_launch();
     pdl_wait();
     const int row = blockIdx.x, node = node0 + row;
-    if (st->stop || node >= st->n || way_of(st, vocab) != Way::FRONT) return;
     const RowTokens& tokens = rows[row];
     RowFront& out = fronts[row];
-    const Noise noise(st, node);
-    const float inverse = 1.0f / st->temperature;
-    const int listed = tokens.count, added = tokens.added;
-    if (listed <= 0 || added > LIST) {
-        if (threadIdx.x == 0) out.count = listed == BROKEN_ROW ? BROKEN_ROW : TOO_LONG;
-        return;
-    }
-    // All are loaded before the noise of any is computed; what is past the counts is arbitrary.
+    // All are loaded in one trip; what is past the counts is arbitrary.
     Scored mine[EACH];
 #pragma unroll
     for (int i = 0; i < EACH / 2; ++i) {
@@ -426,35 +476,30 @@ extern "C" __global__ void __launch_bounds__(FRONT_THREADS, 1)
         mine[i].value = tokens.value[at], mine[i].id = tokens.id[at];
         mine[other].value = tokens.added_value[at], mine[other].id = tokens.added_id[at];
     }
+    const int listed = tokens.count, added = tokens.added;
+    const float nearest = tokens.best;
+    const bool dead = load_now(st->stop) | (node >= load_now(st->n));
+    issue_loads();
+    if (dead || way_of(st, vocab) != Way::FRONT) return;
+    if (listed <= 0 || added > LIST) {
+        if (threadIdx.x == 0) out.count = listed == BROKEN_ROW ? BROKEN_ROW : TOO_LONG;
+        return;
+    }
+    const Noise noise(st, node);
+    const float inverse = 1.0f / st->temperature;
+    s.above[threadIdx.x] = 0;
+    if (threadIdx.x == 0) s.size = 0, s.count = 0;
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         const int at = i % (EACH / 2) * FRONT_THREADS + threadIdx.x;
         const bool exists = at < (i < EACH / 2 ? listed : added);
         mine[i].score = exists ? mine[i].value * inverse + noise(mine[i].id) : -INFINITE;
     }
-    int count = 0;
-    for (;; ++count) {
-        Scored best = {-INFINITE, 0.0f, 0x7fffffff};
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            if (mine[i].beats(best)) best = mine[i];
-        }
-        best = block_best(best, s.room, count);
-        if (best.score == -INFINITE) break;
-        if (count == FRONT_OF_ROW) {
-            count = TOO_LONG;
-            break;
-        }
-        if (threadIdx.x == 0) s.front[count] = best, out.value[count] = best.value, out.id[count] = best.id;
-        const float low = best.score - slack(best.value * inverse);
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            const bool after = mine[i].value < best.value || (mine[i].value == best.value && mine[i].id > best.id);
-            const bool less = mine[i].score + slack(mine[i].value * inverse) < low;
-            if (mine[i].id == best.id || (after && less)) mine[i].score = -INFINITE;
-        }
-    }
     __syncthreads();
+    rule_out(mine, nearest, inverse, s);
+    const bool fits = s.size <= MOST_LEFT;
+    if (fits) take_front(inverse, s, out);
+    int count = fits && s.count <= FRONT_OF_ROW ? s.count : TOO_LONG;
 
     // Penalised tokens are added with their values in double, except those that others rule out.
     if (count >= 0 && tokens.window > 0) {
@@ -469,8 +514,7 @@ extern "C" __global__ void __launch_bounds__(FRONT_THREADS, 1)
         }
         __syncthreads();
         for (int i = 0; i < count; ++i) {
-            const float low = s.front[i].score - slack(s.front[i].value * inverse);
-            joins &= !(s.front[i].value > below && low > most);
+            joins &= !(s.front[i].value > below && s.front[i].low(inverse) > most);
         }
         for (int i = 0; i < tokens.window; ++i) joins &= !(s.value[i] > below && s.low[i] > most);
         const u32 lanes = __ballot_sync(FULL_WARP, joins);

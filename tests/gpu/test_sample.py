@@ -269,6 +269,32 @@ def test_fronts_hold_few_tokens(engine: Engine, rng: np.random.Generator) -> Non
         assert logits[0, :vocab].argmax() in front["id"][: front["count"]]
 
 
+@pytest.mark.parametrize("kind", ["flat", "normal", "ties", "steep", "few finite", "alone"])
+def test_a_front_is_what_no_earlier_token_outscores(engine: Engine, rng: np.random.Generator, kind: str) -> None:
+    """In the whole row: no more and no less, but for scores that f32 does not tell apart."""
+    vocab = 248_320 if engine.real else 20_003
+    tree = Tree((3,), (-1,), (0,), (0.0,), (0.0,))
+    logits = rng.standard_normal((1, vocab)) * {"flat": 0.01, "steep": 9.0}.get(kind, 1.0)
+    if kind == "ties":
+        logits = np.round(logits * 64) / 64
+    if kind == "few finite":
+        logits[rng.random((1, vocab)) < 0.9] = -np.inf
+    if kind == "alone":
+        logits[:, np.arange(vocab) != 77] = -np.inf
+    logits = logits.astype(np.float32)
+    for _ in range(4):
+        knobs = exact(temperature=1.0, seed=int(rng.integers(2**62)))
+        front = Draws(engine, turn_state(tree, knobs, [5], 9), logits, behind=0).fronts[0]
+        found = front["id"][: front["count"]].tolist()
+        assert len(found) == len(set(found)) > 0
+        np.testing.assert_array_equal(front["value"][: front["count"]], logits[0, found])
+        order = np.argsort(-logits[0], kind="stable")
+        score = (logits[0] + gumbel(knobs.seed, 10, np.arange(vocab)))[order]
+        best_before = np.concatenate([[-np.inf], np.maximum.accumulate(score)[:-1]])
+        kept = set(order[(score >= best_before) & (score > -np.inf)].tolist())
+        assert kept <= set(found) <= kept | set(order[score > best_before - 0.01].tolist())
+
+
 @pytest.mark.parametrize("kind", ["flat", "ties", "zeros", "few finite", "penalised"])
 @pytest.mark.parametrize("setting", [{"top_k": 3000}, {"top_p": 0.9}])
 def test_what_comes_before_the_tokens_of_a_front(
