@@ -7,7 +7,7 @@
 //           top_p or min_p keep. Wherever these cut, no token before the drawn one in that order has a higher score. The
 //           tokens of which this is true are the row's *front*: about a dozen of a quarter million. draw_list lists the
 //           first tokens of the order, draw_scan adds all others that score higher than all of these, draw_front
-//           computes the front of both, and draw_weights sums the number and the weight of the tokens before each token
+//           computes the front of both, and draw_weights sums the number or the weight of the tokens before each token
 //           of the front.
 //   WHOLE   `sample` reads the whole row, as often as necessary: a large top_k with top_p. Also where a list or a front
 //           is too long, or rounding leaves the draw undecided. Its comparisons are exact. The other ways give the same
@@ -54,8 +54,8 @@ struct alignas(16) RowFront {
     int unused[3];
 };
 
-// Number and weight of the tokens of one part (DRAW_PART tokens) that precede each token of the row's front, not counting
-// penalised tokens.
+// Of the tokens of one part (DRAW_PART tokens) that precede each token of the row's front, not counting penalised tokens:
+// with top_p their weight, else their number.
 struct alignas(16) PartBefore {
     int count[FRONT_OF_ROW];
     float weight[FRONT_OF_ROW];

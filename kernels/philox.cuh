@@ -4,9 +4,10 @@
 
 #include "common.cuh"
 
-// The first output word. The counter is (token, low half of position, high half of position, 0), the key is the seed.
-__device__ __forceinline__ u32 philox(u64 seed, u64 position, u32 token) {
-    u32 x0 = token, x1 = u32(position), x2 = u32(position >> 32), x3 = 0;
+// The words of tokens 4 * four to 4 * four + 3. The counter is (four, low half of position, high half of position, 0), the
+// key is the seed.
+__device__ __forceinline__ uint4 philox_of_four(u64 seed, u64 position, u32 four) {
+    u32 x0 = four, x1 = u32(position), x2 = u32(position >> 32), x3 = 0;
     u32 key0 = u32(seed), key1 = u32(seed >> 32);
 #pragma unroll
     for (int round = 0; round < 10; ++round) {
@@ -17,7 +18,16 @@ __device__ __forceinline__ u32 philox(u64 seed, u64 position, u32 token) {
         x1 = low1, x3 = low0;
         key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
     }
-    return x0;
+    return {x0, x1, x2, x3};
+}
+
+// The word of one token, of those of four.
+__device__ __forceinline__ u32 word_of_four(const uint4& four, u32 token) {
+    const u32 even = token & 2 ? four.z : four.x, odd = token & 2 ? four.w : four.y;
+    return token & 1 ? odd : even;
+}
+__device__ __forceinline__ u32 philox(u64 seed, u64 position, u32 token) {
+    return word_of_four(philox_of_four(seed, position, token / 4), token);
 }
 
 __device__ __forceinline__ double gumbel(u32 word) {

@@ -23,11 +23,12 @@ _HIGH_SHIFT = np.uint64(32)
 
 
 def philox(seed: int, position: int, token_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """First word of Philox4x32-10 (Salmon et al., 2011), key the 64-bit seed.
+    """A word of Philox4x32-10 (Salmon et al., 2011) per token, key the 64-bit seed.
 
-    The counter is (token id, low half of position, high half of position, 0).
+    Four tokens share a call: the counter is (token id / 4, low half of position, high half of position, 0), the word is
+    the one of number token id % 4.
     """
-    x0 = token_ids.astype(np.uint64) & _LOW
+    x0 = (token_ids >> 2).astype(np.uint64) & _LOW
     x1 = np.full_like(x0, position & 0xFFFFFFFF)
     x2 = np.full_like(x0, position >> 32)
     x3 = np.zeros_like(x0)
@@ -40,7 +41,7 @@ def philox(seed: int, position: int, token_ids: npt.NDArray[np.int64]) -> npt.ND
         )
         x1, x3 = product1 & _LOW, product0 & _LOW
         key0, key1 = (key0 + _PHILOX_KEY[0]) & 0xFFFFFFFF, (key1 + _PHILOX_KEY[1]) & 0xFFFFFFFF
-    return x0.astype(np.uint32)
+    return np.choose(token_ids & 3, (x0, x1, x2, x3)).astype(np.uint32)
 
 
 def gumbel(seed: int, position: int, token_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

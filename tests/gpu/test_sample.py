@@ -10,6 +10,7 @@ import pytest
 from dflash_core.backends.cuda import state
 from dflash_core.backends.cuda.layers.draws import all_listed
 from dflash_core.knobs import Knobs, Value
+from dflash_core.sampling import gumbel
 from dflash_core.tree import Tree
 from support.engines import Engine
 from support.grids import full
@@ -171,6 +172,89 @@ def test_penalties_of_the_best_tokens(
         assert found == expected_draws(tree, knobs, logits, answer, 9)
 
 
+@pytest.mark.parametrize("vocab", [1, 3, 4, 15, 16, 17, 4093, 4096, 4098, 8195])
+def test_rows_of_any_length_and_place(engine: Engine, rng: np.random.Generator, vocab: int) -> None:
+    """Rows that begin at a multiple of 16 bytes and others; the best tokens are the last ones, in half of the rows."""
+    tree = Tree((0, 0, 0), (-1, 0, 1), (0, 1, 2), (0.0,) * 3, (0.0,) * 3)
+    settings: tuple[dict[str, Value], ...] = ({}, {"top_p": 0.75}, {"top_k": 5}, {"presence_penalty": 0.5})
+    for behind in range(4):
+        logits = (rng.standard_normal((3, vocab + behind)) / 2).astype(np.float32)
+        logits[::2, max(vocab - 5, 0) : vocab] += 9
+        logits[:, vocab:] = 1e30
+        for more in settings:
+            knobs = exact(**{"temperature": 1.0, "seed": int(rng.integers(2**62)), **more})
+            answer = [vocab - 1, 0]
+            found = Draws(engine, turn_state(tree, knobs, answer, 9), logits, behind=behind).tokens[:3].tolist()
+            assert found == expected_draws(tree, knobs, logits, answer, 9, behind=behind), (behind, more)
+
+
+def listed_rows(rng: np.random.Generator, kind: str, vocab: int) -> np.ndarray:
+    """Two rows without ties, for lists that end where tokens are dense."""
+    logits = rng.permuted(np.broadcast_to(np.arange(vocab) / vocab, (2, vocab)), axis=1)
+    if kind == "normal":
+        logits = rng.standard_normal((2, vocab))
+    if kind == "far below the best":  # the first digit of a distance is the same for all but the best
+        logits -= 1000
+        logits[:, rng.integers(vocab, size=3)] += 1000
+    if kind == "the last ones":
+        logits = np.sort(logits, axis=1)
+        logits[:, np.arange(vocab) % 16 != (vocab - 1) % 16] -= 2
+    if kind == "few finite":
+        logits[:, 1:][rng.random((2, vocab - 1)) < 0.97] = -np.inf
+    return logits.astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["even", "normal", "far below the best", "the last ones", "few finite"])
+@pytest.mark.parametrize(("vocab", "top_k"), [(3, 2), (9001, 0), (20_003, 100), (300_007, 500)])
+def test_a_list_is_the_first_tokens_of_the_order(
+    engine: Engine, rng: np.random.Generator, kind: str, vocab: int, top_k: int
+) -> None:
+    """All tokens down to the block maximum that is wanted, and few blocks more. A thread keeps 16 maxima, and reads
+    those of a larger vocabulary again."""
+    tree = Tree((3, 1), (-1, 0), (0, 1), (0.0,) * 2, (0.0,) * 2)
+    logits = listed_rows(rng, kind, vocab)
+    knobs = exact(temperature=1.0, top_k=top_k, seed=int(rng.integers(2**62)))
+    draws = Draws(engine, turn_state(tree, knobs, [1], 9), logits, listed=top_k > 0, behind=0)
+    assert draws.tokens[:2].tolist() == expected_draws(tree, knobs, logits, [1], 9, behind=0)
+    wanted = top_k or -(-vocab // 128)
+    for row, found, maxima in zip(logits, draws.rows, block_maxima(logits)):
+        assert found["count"] >= 0
+        ids = found["id"][: found["count"]]
+        np.testing.assert_array_equal(found["value"][: found["count"]], row[ids])
+        border = row[ids].min() if len(ids) else np.float32(np.inf)
+        assert sorted(ids.tolist()) == np.flatnonzero((row >= border) & (row > -np.inf)).tolist()
+        assert border <= np.sort(maxima)[-min(wanted, len(maxima))] or (maxima > -np.inf).sum() < wanted
+        if kind != "far below the best":  # where f32 has few values left, many are equal
+            assert (maxima >= border).sum() <= wanted + max(wanted // 4, 1)
+
+
+@pytest.mark.parametrize("kind", ["flat", "spread", "peaked", "few finite", "ties", "cold"])
+def test_no_token_that_scores_higher_than_the_list_is_left_out(
+    engine: Engine, rng: np.random.Generator, kind: str
+) -> None:
+    """The scan compares four tokens at once, and must add each of them that reaches the best score of the list."""
+    vocab = 248_320 if engine.real else 30_001
+    tree = Tree((3,), (-1,), (0,), (0.0,), (0.0,))
+    added = 0
+    for _ in range(4):
+        logits = rng.standard_normal((1, vocab)) * {"flat": 0.01, "peaked": 4.0, "ties": 0.3}.get(kind, 1.0)
+        if kind == "few finite":
+            logits[rng.random((1, vocab)) < 0.9] = -np.inf
+        if kind == "ties":
+            logits = np.round(logits * 64) / 64
+        logits = logits.astype(np.float32)
+        knobs = exact(temperature=0.25 if kind == "cold" else 1.0, seed=int(rng.integers(2**62)))
+        found = Draws(engine, turn_state(tree, knobs, [5], 9), logits, behind=0).rows[0]
+        score = logits[0] / np.float64(knobs.temperature) + gumbel(knobs.seed, 10, np.arange(vocab))
+        more = found["added_id"][: found["added"]]
+        both = {*found["id"][: found["count"]].tolist(), *more.tolist()}
+        assert set(np.flatnonzero(score >= found["enough"]).tolist()) <= both
+        assert (score[more] >= found["enough"] - 0.01).all()
+        np.testing.assert_array_equal(logits[0, more], found["added_value"][: found["added"]])
+        added += found["added"]
+    assert added > 0 or kind in ("peaked", "cold")
+
+
 def test_fronts_hold_few_tokens(engine: Engine, rng: np.random.Generator) -> None:
     """A front is a list of records, each harder to beat than the last: about ln(tokens) of them."""
     vocab = 248_320 if engine.real else 20_000
@@ -183,6 +267,75 @@ def test_fronts_hold_few_tokens(engine: Engine, rng: np.random.Generator) -> Non
         assert draws.rows[0]["added"] < 1000
         assert 0 < front["count"] < 40
         assert logits[0, :vocab].argmax() in front["id"][: front["count"]]
+
+
+@pytest.mark.parametrize("kind", ["flat", "normal", "ties", "steep", "few finite", "alone"])
+def test_a_front_is_what_no_earlier_token_outscores(engine: Engine, rng: np.random.Generator, kind: str) -> None:
+    """In the whole row: no more and no less, but for scores that f32 does not tell apart."""
+    vocab = 248_320 if engine.real else 20_003
+    tree = Tree((3,), (-1,), (0,), (0.0,), (0.0,))
+    logits = rng.standard_normal((1, vocab)) * {"flat": 0.01, "steep": 9.0}.get(kind, 1.0)
+    if kind == "ties":
+        logits = np.round(logits * 64) / 64
+    if kind == "few finite":
+        logits[rng.random((1, vocab)) < 0.9] = -np.inf
+    if kind == "alone":
+        logits[:, np.arange(vocab) != 77] = -np.inf
+    logits = logits.astype(np.float32)
+    for _ in range(4):
+        knobs = exact(temperature=1.0, seed=int(rng.integers(2**62)))
+        front = Draws(engine, turn_state(tree, knobs, [5], 9), logits, behind=0).fronts[0]
+        found = front["id"][: front["count"]].tolist()
+        assert len(found) == len(set(found)) > 0
+        np.testing.assert_array_equal(front["value"][: front["count"]], logits[0, found])
+        order = np.argsort(-logits[0], kind="stable")
+        score = (logits[0] + gumbel(knobs.seed, 10, np.arange(vocab)))[order]
+        best_before = np.concatenate([[-np.inf], np.maximum.accumulate(score)[:-1]])
+        kept = set(order[(score >= best_before) & (score > -np.inf)].tolist())
+        assert kept <= set(found) <= kept | set(order[score > best_before - 0.01].tolist())
+
+
+@pytest.mark.parametrize("kind", ["flat", "ties", "zeros", "few finite", "penalised"])
+@pytest.mark.parametrize("setting", [{"top_k": 3000}, {"top_p": 0.9}])
+def test_what_comes_before_the_tokens_of_a_front(
+    engine: Engine, rng: np.random.Generator, kind: str, setting: dict[str, Value]
+) -> None:
+    """By part: the number of tokens or their weight, of equal values those with a lower id."""
+    vocab, part = 20_003, 4096
+    tree = Tree((3,), (-1,), (0,), (0.0,), (0.0,))
+    logits = rng.standard_normal((1, vocab))
+    if kind == "ties":
+        logits[:, rng.random(vocab) < 0.75] = -10  # the list is not too long
+        logits[:, ::5] = 0.25
+    if kind == "zeros":  # of either sign, which are equal
+        logits = np.minimum(-np.abs(logits), -0.01)
+        logits[:, ::37] = np.where(rng.random(len(logits[0, ::37])) < 0.5, 0.0, -0.0)
+    if kind == "few finite":
+        logits[:, rng.random(vocab) < 0.9] = -np.inf
+    logits = logits.astype(np.float32)
+    answer = rng.permutation(vocab)[:100].tolist() if kind == "penalised" else []
+    seen = 0
+    for _ in range(4):
+        more: dict[str, Value] = {"repetition_penalty": 0.75} if answer else {}
+        knobs = exact(**{"temperature": 0.5, "seed": int(rng.integers(2**62)), **setting, **more})
+        draws = Draws(engine, turn_state(tree, knobs, answer, 9), logits, behind=0)
+        found, front, row = draws.rows[0], draws.fronts[0], logits[0].astype(np.float64)
+        row[answer] = -np.inf
+        weights = np.exp((row - found["best"]) / 0.5)
+        for place in range(front["count"]):
+            value, token = front["value"][place], front["id"][place]
+            before = (row > value) | ((row == value) & (np.arange(vocab) < token))
+            of_parts = draws.before[0]
+            for i in range(-(-vocab // part)):
+                own = slice(i * part, (i + 1) * part)
+                if "top_k" in setting:
+                    assert of_parts["count"][i, place] == before[own].sum()
+                else:
+                    expected = weights[own][before[own]].sum()
+                    np.testing.assert_allclose(of_parts["weight"][i, place], expected, rtol=1e-5)
+                    np.testing.assert_allclose(of_parts["total"][i], weights[own].sum(), rtol=1e-5)
+            seen += 1
+    assert seen > 8
 
 
 @pytest.mark.parametrize("damage", [np.nan, np.inf, "all -inf"])

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_core.backends.cuda import state
-from dflash_core.backends.cuda.layers.draws import DRAW_PART, PART_THREADS, ROW_THREADS
+from dflash_core.backends.cuda.layers.draws import DRAW_PART, FRONT_THREADS, LIST_THREADS, PART_THREADS
 from dflash_core.knobs import Knobs
 from dflash_core.sampling import Sampler
 from dflash_core.tree import Tree
@@ -40,7 +40,7 @@ def block_maxima(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 class Draws:
-    """The results of the launches: draws by node, and the fronts of rows."""
+    """The results of the launches: draws by node, and what is known of each row."""
 
     def __init__(
         self,
@@ -50,11 +50,12 @@ class Draws:
         node0: int = 0,
         hidden: npt.NDArray[np.float32] | None = None,
         listed: bool = False,
+        behind: int = BEHIND,
     ) -> None:
         """`hidden`: the logits that the last launch reads, if not those from which fronts and maxima were made.
-        `listed`: run only the launches of a step whose tokens are all listed."""
+        `listed`: run only the launches of a step whose tokens are all listed. `behind`: instead of BEHIND."""
         rows, stride = logits.shape
-        vocab = stride - BEHIND
+        vocab = stride - behind
         parts = -(-vocab // DRAW_PART)
         device, first = engine.array(st), np.int32(node0)
         tokens, fronts = engine.poisoned((rows,), state.ROW_TOKENS), engine.poisoned((rows,), state.ROW_FRONT)
@@ -62,10 +63,10 @@ class Draws:
         shape = [np.int32(vocab), np.int32(stride), first]
         maxima, seen = engine.array(block_maxima(logits[:, :vocab])), engine.array(logits)
         draw = partial(engine.kernel, "draw.cu")
-        draw("draw_list")(rows, ROW_THREADS, [device, seen, *shape, maxima, tokens])
+        draw("draw_list")(rows, LIST_THREADS, [device, seen, *shape, maxima, tokens])
         if not listed:
             draw("draw_scan")((parts, rows), PART_THREADS, [device, seen, *shape, tokens])
-            draw("draw_front")(rows, ROW_THREADS, [device, np.int32(vocab), first, tokens, fronts])
+            draw("draw_front")(rows, FRONT_THREADS, [device, np.int32(vocab), first, tokens, fronts])
             draw("draw_weights")((parts, rows), PART_THREADS, [device, seen, *shape, tokens, fronts, before])
         if hidden is not None:
             logits, seen = hidden, engine.array(hidden)
@@ -75,11 +76,17 @@ class Draws:
         self.logits = seen.numpy()
         np.testing.assert_array_equal(self.logits, logits)  # penalised ones were put back
         self.tokens: npt.NDArray[np.int32] = device.numpy()["draw"]
-        self.rows, self.fronts = tokens.numpy(), fronts.numpy()
+        self.rows, self.fronts, self.before = tokens.numpy(), fronts.numpy(), before.numpy()
 
 
 def expected_draws(
-    tree: Tree, knobs: Knobs, logits: npt.NDArray[np.float32], answer: list[int], length: int, node0: int = 0
+    tree: Tree,
+    knobs: Knobs,
+    logits: npt.NDArray[np.float32],
+    answer: list[int],
+    length: int,
+    node0: int = 0,
+    behind: int = BEHIND,
 ) -> list[int]:
     """The draws of dflash_core.sampling, from rows without the columns after the vocabulary."""
     sampler = Sampler(knobs)
@@ -90,7 +97,7 @@ def expected_draws(
         while at > 0:
             path.insert(0, tree.tokens[at])
             at = tree.parents[at]
-        tokens.append(sampler.draw(row[:-BEHIND], length + tree.depths[node] + 1, answer + path))
+        tokens.append(sampler.draw(row[: len(row) - behind], length + tree.depths[node] + 1, answer + path))
     return tokens
 
 

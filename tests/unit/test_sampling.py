@@ -16,9 +16,10 @@ DRAWS = 6000
 
 
 def test_philox_known_answers() -> None:
-    """Random123's published vectors for philox4x32-10 with zero counter words, first output word."""
-    zero = np.array([0])
-    assert philox(0, 0, zero)[0] == 0x6627E8D5
+    """Random123's published vector for philox4x32-10 with zero counter words: its four words are of four tokens."""
+    assert philox(0, 0, np.arange(4)).tolist() == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    ids = np.array([1, 90_001, 6, 248_319, 6])
+    assert philox(5, 2**33, ids).tolist() == philox(5, 2**33, np.arange(248_320))[ids].tolist()
     assert len({int(philox(s, p, np.array([t]))[0]) for s in (1, 2**40) for p in (0, 9) for t in (0, 5)}) == 8
 
 
@@ -26,6 +27,9 @@ def test_gumbel_is_standard() -> None:
     noise = gumbel(3, 17, np.arange(200_000))
     assert abs(noise.mean() - 0.57722) < 0.01
     assert abs(noise.var() - np.pi**2 / 6) < 0.02
+    # Tokens that share a call have noise of their own.
+    between = np.corrcoef(noise.reshape(-1, 4), rowvar=False) - np.eye(4)
+    assert np.abs(between).max() < 4 / np.sqrt(50_000)
 
 
 @pytest.mark.parametrize(
