@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from dflash_core.ranking import largest
 
-ROWS = {
+ROWS: dict[str, Callable[[np.random.Generator, int], npt.NDArray[np.float64]]] = {
     "different": lambda rng, n: rng.standard_normal(n),
     "ties": lambda rng, n: np.round(rng.standard_normal(n), 1),
     "few values": lambda rng, n: np.round(rng.standard_normal(n)),

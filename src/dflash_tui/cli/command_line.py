@@ -142,7 +142,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     # Made once: the checks of each option take most of the time of building a parser.
-    after = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    after = _Parser(add_help=False, allow_abbrev=False)
     _add_global_options(after, after_command=True)
     for one in COMMANDS:
         sub = commands.add_parser(one.name, help=one.help, description=one.help, allow_abbrev=False, parents=[after])
