@@ -18,7 +18,7 @@ from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.config import DraftConfig, check_pair
 from dflash_core.conversation import Message, build_prompt
-from dflash_core.demo import demo_draft, demo_target_path
+from dflash_core.demo import demo_draft
 from dflash_core.drafters.base import Draft
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.registry import open_draft
@@ -28,6 +28,7 @@ from dflash_core.events import StepEvent, turn_stats
 from dflash_core.limits import Limits
 from dflash_core.policy.several import SeveralPolicy
 from dflash_core.tree import build
+from support import demo_pair
 from support.draft_files import (
     FORMS,
     PLAIN,
@@ -376,7 +377,7 @@ def test_several_at_once_are_lossless_and_each_step_says_which(tmp_path: Path) -
 
 def test_the_demo_head_scores_by_parent_and_accepts_more() -> None:
     """At budget 22, on held-out prompts: the whole measurement is in docs/demo.md."""
-    pair = load_target(demo_target_path())
+    pair = demo_pair.target()
     draft = load_draft(demo_draft("dflash2"), pair)
     engine, lengths = Engine(pair, draft), {}
     asked = ("What is 37 + 48?", "Write a Python function that returns the largest of three numbers.")

@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from dflash_core import Engine, load_draft, load_target
+from dflash_core import Engine, load_target
 from dflash_core.backends.base import Target
 from dflash_core.cache_types import TYPES, CachePair
-from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.demo.recipe.caches import differences
 from dflash_core.demo.recipe.numerics import held_out
-from dflash_core.drafters.base import Draft
 from dflash_core.errors import KnobError
 from dflash_core.events import StepEvent
 from dflash_core.fits import Setup
 from dflash_core.knobs import Knobs
+from support.demo_pair import draft, target
 from support.golden import other_targets
 from support.grids import full
 
@@ -29,19 +28,9 @@ TOKENS, PARENTS = [5, 17, 40, 41, 99, 7], [-1, 0, 0, 1, 1, 4]
 
 
 @cache
-def target() -> Target:
-    return load_target(demo_target_path())
-
-
-@cache
 def exact(name: str) -> Target:
     """In float64 the order of a sum does not change a code, so equal bytes give equal numbers."""
     return load_target(other_targets(name)[0], dtype=torch.float64)
-
-
-@cache
-def draft() -> Draft:
-    return load_draft(demo_draft(None), target())
 
 
 @pytest.mark.parametrize("number", [6, pytest.param(12, marks=pytest.mark.full)])
@@ -94,7 +83,7 @@ def test_answers_are_those_of_plain_decoding(kv: str) -> None:
     ids = held_out(loaded, 1)[0][:24]
     answers = {}
     for mode in ("ar", "chain", "tree"):
-        knobs = Knobs(temperature=0.0, mode=mode, max_tokens=16, ignore_eos=True)
+        knobs = Knobs(temperature=0.0, mode=mode, max_tokens=10, ignore_eos=True)
         events = list(engine.generate(ids, knobs))
         answers[mode] = [token for event in events for token in event.tokens]
         if mode == "tree":

@@ -50,17 +50,22 @@ def worst_error(dtype: torch.dtype, seed: int, pair: tuple[Path, Path] = TINY, s
     drafter = load_draft(pair[1], target, dtype=dtype)
     rng = np.random.default_rng(seed)
     worst = 0.0
+    prompt = [int(token) for token in rng.integers(0, target.config.vocab_size, PROMPT)]
+    plain = target.session(drafter)
+    for token in prompt:
+        plain.prefill([token])
+    after_prompt = plain.checkpoint()
     for nodes in sizes:
         parents = random_tree(rng, nodes)
-        tokens = [int(token) for token in rng.integers(0, target.config.vocab_size, PROMPT + nodes)]
-        prompt, drafts = tokens[:PROMPT], tokens[PROMPT:]
+        drafts = [int(token) for token in rng.integers(0, target.config.vocab_size, nodes)]
         path = path_to(parents, int(rng.integers(0, nodes)))
-        tree, plain = (target.session(drafter) for _ in range(2))
+        tree = target.session(drafter)
         tree.prefill(prompt)
         tree.verify(drafts, parents)
         tree.commit(path)
-        for token in [*prompt, *(drafts[node] for node in path)]:
-            plain.prefill([token])
+        plain.restore(after_prompt)
+        for node in path:
+            plain.prefill([drafts[node]])
         # The drafter's context must be the accepted path's features too, rejected rows never in it.
         tree.draft(5, 0), plain.draft(5, 0)
         for ours, theirs in zip([*tree.states, *tree.drafter.caches], [*plain.states, *plain.drafter.caches]):

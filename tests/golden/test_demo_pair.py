@@ -12,6 +12,7 @@ from dflash_core.arch.kinds import Attention, DeltaNet
 from dflash_core.conversation import Conversation, Message, build_prompt
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.engine import load_pair
+from support import demo_pair
 from support.compare import Comparison, generated
 from support.grids import full
 
@@ -29,7 +30,7 @@ BUDGETS = [1, 4, 15, 16, 22, 40, 63, 256]
 
 @cache
 def engine() -> Engine:
-    return load_pair(demo_target_path(), demo_draft_path())
+    return demo_pair.new_engine()
 
 
 def prompt(question: str, thinking: bool = False) -> list[int]:
@@ -39,7 +40,7 @@ def prompt(question: str, thinking: bool = False) -> list[int]:
 
 @cache
 def plain(question: str, sampled: bool) -> list[int]:
-    knobs = Knobs(mode="ar", max_tokens=48, **(SAMPLED if sampled else {}))
+    knobs = Knobs(mode="ar", max_tokens=32, **(SAMPLED if sampled else {}))
     return generated(engine(), prompt(question), knobs)
 
 
@@ -64,7 +65,7 @@ def test_speculation_is_lossless(sampled: bool, p_min: float, every: int) -> Non
         for mode in ("tree", "chain"):
             question = QUESTIONS[index % len(QUESTIONS)]
             sampling = SAMPLED if sampled else {}
-            knobs = Knobs(mode=mode, budget=budget, p_min=p_min, max_tokens=48, **sampling)
+            knobs = Knobs(mode=mode, budget=budget, p_min=p_min, max_tokens=32, **sampling)
             comparison.add(engine(), prompt(question), plain(question, sampled), knobs)
     comparison.check()
 
@@ -72,7 +73,7 @@ def test_speculation_is_lossless(sampled: bool, p_min: float, every: int) -> Non
 def test_drafts_are_accepted() -> None:
     steps = tokens = 0
     for question in QUESTIONS:
-        events = list(engine().generate(prompt(question), Knobs(mode="tree", max_tokens=64)))
+        events = list(engine().generate(prompt(question), Knobs(mode="tree", max_tokens=32)))
         steps += len(events) - 1
         tokens += sum(len(event.tokens) for event in events[1:])
     assert tokens / steps > 2
@@ -96,12 +97,12 @@ def test_a_conversation_goes_on_from_its_own_state() -> None:
     """The second turn reuses the first one's prefix, and answers as a fresh engine given the same ids would."""
     mine = load_pair(demo_target_path(), demo_draft_path())
     conversation = Conversation(mine, mine.target.tokenizer, mine.target.template)
-    list(conversation.ask("hi", Knobs(max_tokens=40)))
-    second = conversation.ask("What is 12 + 7?", Knobs(max_tokens=40))
+    list(conversation.ask("hi", Knobs(max_tokens=20)))
+    second = conversation.ask("What is 12 + 7?", Knobs(max_tokens=20))
     list(second)
     assert second.report is not None
     assert second.report.stats.reused_tokens > 0
-    fresh = generated(Engine(mine.target, mine.draft), second.prompt.ids, Knobs(mode="ar", max_tokens=40))
+    fresh = generated(Engine(mine.target, mine.draft), second.prompt.ids, Knobs(mode="ar", max_tokens=20))
     assert list(second.report.tokens) == fresh
 
 

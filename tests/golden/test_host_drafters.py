@@ -15,6 +15,7 @@ from dflash_core.drafters.text import TextDraft
 from dflash_core.engine import load_pair
 from dflash_core.errors import ContextError, KnobError, MismatchError
 from dflash_core.events import StepEvent
+from support import demo_pair
 from support.compare import generated
 from support.golden import golden
 from support.grids import full
@@ -102,8 +103,8 @@ def test_it_stands_where_the_sequence_stands() -> None:
 
 
 def test_a_turn_is_drafted_again_as_it_was() -> None:
-    engine = load_pair(demo_target_path(), "text")
-    knobs = Knobs(mode="tree", ignore_eos=True, max_tokens=TOKENS)
+    engine = Engine(demo_pair.target(), load_draft("text", demo_pair.target()))
+    knobs = Knobs(mode="tree", ignore_eos=True, max_tokens=16)
     text = engine.target.tokenizer.encode("one two three four five. " * 4)
     events = list(engine.generate(text, knobs))
     compared = 0
@@ -134,13 +135,13 @@ def test_what_does_not_apply_is_refused_and_what_it_is_is_said() -> None:
 
 def test_the_demo_target_copies_its_own_words() -> None:
     """On a trained model, without any file of a drafter, a text that repeats itself takes fewer steps."""
-    engine = load_pair(demo_target_path(), "text")
+    engine = Engine(demo_pair.target(), load_draft("text", demo_pair.target()))
     words = engine.target.tokenizer.encode("one two three four five six seven eight nine ten. " * 6)
-    knobs = Knobs(max_tokens=60, ignore_eos=True)
+    knobs = Knobs(max_tokens=30, ignore_eos=True)
     ours = [event for event in engine.generate(words, knobs) if isinstance(event, StepEvent)]
-    expected = generated(load_pair(demo_target_path()), words, knobs.replace(mode="ar"))
+    expected = generated(Engine(demo_pair.target()), words, knobs.replace(mode="ar"))
     assert [token for event in ours for token in event.tokens] == expected[1:]
-    assert len(ours) < 59
+    assert len(ours) < 29
     with_model = load_pair(demo_target_path(), demo_draft_path())
     assert with_model.limits.drafter is not None
     assert with_model.limits.drafter.kind == "dflash"

@@ -8,11 +8,11 @@ import statistics
 import pytest
 
 from dflash_core.conversation import Conversation
-from dflash_core.demo import demo_draft_path, demo_target_path
-from dflash_core.engine import Engine, load_pair
+from dflash_core.engine import Engine
 from dflash_core.events import StepEvent
 from dflash_core.knobs import LIVE, SPECS, Knobs
 from dflash_core.record import TurnRecord
+from support import demo_pair
 
 QUESTION = "Write a Python function that adds the even numbers of a list."
 CHANGES = [
@@ -26,7 +26,7 @@ CHANGES = [
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return load_pair(demo_target_path(), demo_draft_path())
+    return demo_pair.new_engine()
 
 
 def answer(engine: Engine, knobs: Knobs, changes: dict[int, Knobs]) -> TurnRecord:
@@ -48,12 +48,12 @@ def tokens_of(record: TurnRecord) -> list[int]:
 
 
 def test_any_change_of_the_speculation_leaves_the_answer_alone(engine: Engine) -> None:
-    plain = answer(engine, Knobs(mode="ar", max_tokens=80), {})
-    turn = answer(engine, Knobs(mode="ar", max_tokens=80), dict(zip(range(1, 400), itertools.cycle(CHANGES))))
+    plain = answer(engine, Knobs(mode="ar", max_tokens=40), {})
+    turn = answer(engine, Knobs(mode="ar", max_tokens=40), dict(zip(range(1, 400), itertools.cycle(CHANGES))))
     assert tokens_of(turn) == tokens_of(plain)
     assert len({step.mode for step in turn.steps}) == 3
     for step in turn.steps:
-        assert step.knobs.max_tokens == 80, "only a new turn can take that"
+        assert step.knobs.max_tokens == 40, "only a new turn can take that"
         assert any(all(getattr(step.knobs, n) == getattr(one, n) for n in LIVE) for one in CHANGES)
         assert step.knobs.mode in (step.mode, "auto")  # which decides for itself, by what steps have taken here
         assert len(step.tree.tokens) <= step.knobs.budget + 1
@@ -62,12 +62,12 @@ def test_any_change_of_the_speculation_leaves_the_answer_alone(engine: Engine) -
 def test_sampling_knobs_count_from_the_next_step_on(engine: Engine) -> None:
     """The same change at the same token gives the same answer, however the tokens were drafted."""
     cold, hot = (
-        Knobs(mode="tree", max_tokens=64, seed=3),
-        Knobs(mode="tree", max_tokens=64, seed=3, temperature=2.0, top_k=50, presence_penalty=1),
+        Knobs(mode="tree", max_tokens=36, seed=3),
+        Knobs(mode="tree", max_tokens=36, seed=3, temperature=2.0, top_k=50, presence_penalty=1),
     )
     unchanged = answer(engine, cold, {})
     ends = list(itertools.accumulate(len(event.tokens) for event in unchanged.events))
-    at = next(end for end in ends if end >= 20)
+    at = next(end for end in ends if end >= 12)
     drafted = answer(engine, cold, {at: hot})
     plain = answer(engine, cold.replace(mode="ar"), {at: hot.replace(mode="ar")})
     assert tokens_of(drafted) == tokens_of(plain)
@@ -77,7 +77,7 @@ def test_sampling_knobs_count_from_the_next_step_on(engine: Engine) -> None:
 
 
 def test_a_change_before_the_first_step_counts_for_it(engine: Engine) -> None:
-    turn = answer(engine, Knobs(budget=22, max_tokens=32), {1: Knobs(budget=2)})
+    turn = answer(engine, Knobs(budget=22, max_tokens=12), {1: Knobs(budget=2)})
     assert {step.knobs.budget for step in turn.steps} == {2}
     assert turn.knobs.budget == 22
     assert turn.report is not None
@@ -96,7 +96,7 @@ def test_stage_times_add_up_to_the_wall_time(engine: Engine) -> None:
 
 def test_candidates_are_recorded_as_the_tree_took_them(engine: Engine) -> None:
     for mode in ("tree", "chain"):
-        turn = answer(engine, Knobs(mode=mode, max_tokens=48, tree_width=6), {})
+        turn = answer(engine, Knobs(mode=mode, max_tokens=20, tree_width=6), {})
         for step in turn.steps:
             assert isinstance(step, StepEvent)
             assert len(step.drafts.tokens) == 15

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from dflash_core.conversation import Conversation
-from dflash_core.demo import demo_draft_path, demo_target_path
-from dflash_core.engine import Engine, load_pair
+from dflash_core.engine import Engine
 from dflash_core.events import PrefillEvent
 from dflash_core.knobs import Knobs
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.plain import FEWEST_STEPS, TIMED_STEPS, WARM_STEPS
+from support import demo_pair
 
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return load_pair(demo_target_path(), demo_draft_path())
+    return demo_pair.new_engine()
 
 
 def test_the_speed_is_that_of_steps_without_drafts(engine: Engine) -> None:

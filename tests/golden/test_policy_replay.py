@@ -58,12 +58,12 @@ def test_siblings_that_are_understated_cost_little(texts: list[Recorded]) -> Non
 
 def test_every_knob_of_the_policy_counts(texts: list[Recorded]) -> None:
     def speed(knobs: Knobs) -> float:
-        return replay.learned(texts, replay.H200, STOPS, knobs=knobs).tok_s
+        return replay.learned(texts[:8], replay.H200, STOPS, knobs=knobs).tok_s
 
     auto = speed(Knobs())
     assert auto > speed(Knobs(from_text=False))
     assert auto > speed(Knobs(learn=False))
-    capped = replay.learned(texts, replay.H200, STOPS, knobs=Knobs(budget=5))
+    capped = replay.learned(texts[:2], replay.H200, STOPS, knobs=Knobs(budget=5))
     assert max(nodes for _, _, nodes, _ in capped.log or ()) == 5
 
 

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from functools import cache
 
 import numpy as np
 import pytest
 
-from dflash_core import Engine, Knobs, load_draft, load_target
+from dflash_core import Engine, Knobs
 from dflash_core.backends.base import Target
-from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.drafters.base import Draft
 from dflash_core.errors import ContextError
+from support import demo_pair
 from support.compare import generated
 from support.grids import full
 
 PROMPT = list(range(30, 70))
-KNOBS = Knobs(mode="tree", budget=12, max_tokens=20, ignore_eos=True)
+KNOBS = Knobs(mode="tree", budget=12, max_tokens=10, ignore_eos=True)
 
 
-@cache
 def pair(sliding: bool = False) -> tuple[Target, Draft]:
     """The demo pair: its drafts are accepted, so the state has seen trees and rejected rows."""
-    target = load_target(demo_target_path())
-    return target, load_draft(demo_draft_path(sliding=sliding), target)
+    return demo_pair.target(), demo_pair.draft(sliding)
 
 
 @pytest.fixture(params=[False, True], ids=["full", "sliding"])
@@ -76,8 +73,8 @@ def test_scratch_runs() -> None:
         list(one.generate(PROMPT, KNOBS, keep=(30,)))
     held = engine.session.length
     with engine.scratch():
-        generated(engine, [3, 1, 4, 1, 5], KNOBS.replace(max_tokens=8))
-        generated(engine, PROMPT[:20], KNOBS.replace(max_tokens=8))
+        generated(engine, [3, 1, 4, 1, 5], KNOBS.replace(max_tokens=4))
+        generated(engine, PROMPT[:20], KNOBS.replace(max_tokens=4))
     assert engine.session.length == held
     later = [*PROMPT[:32], 5, 6, 7]
     ours, theirs = list(engine.generate(later, KNOBS)), list(plain.generate(later, KNOBS))

@@ -15,8 +15,6 @@ from dflash_core import Engine, Knobs
 from dflash_core.bench.interleave import interleave
 from dflash_core.bench.prompts import Task
 from dflash_core.conversation import Conversation, Message
-from dflash_core.demo import demo_draft_path, demo_target_path
-from dflash_core.engine import load_pair
 from dflash_core.errors import DFlashError, NumericsError
 from dflash_core.events import TurnReport
 from dflash_core.lab.grid import Setting, parse_axes, settings
@@ -25,10 +23,11 @@ from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.sweep import ENDED_AT_ONCE, Case, Sweep
 from dflash_core.lab.table import rows
 from dflash_tui.cli import command_line as cli
+from support import demo_pair
 
 STORY, SUM = "Tell me a story about a fox.", "What is 27 + 58?"
 CASES = (Case.of(Task("story", STORY)), Case.of(Task("sum", SUM, "#### 85")))
-BASE = Knobs(max_tokens=12)
+BASE = Knobs(max_tokens=6)
 # Under auto the steps depend on what was measured meanwhile; the tokens never do.
 FIXED = BASE.replace(mode="tree")
 SAID = "You are Finn."
@@ -36,7 +35,7 @@ SAID = "You are Finn."
 
 @cache
 def engine() -> Engine:
-    return load_pair(demo_target_path(), demo_draft_path(), context_length=512)
+    return demo_pair.new_engine(context_length=512)
 
 
 def laboratory() -> Laboratory:
@@ -89,7 +88,7 @@ def test_the_answers_do_not_depend_on_the_setting() -> None:
 
 
 def test_right_answers_are_counted() -> None:
-    it = sweep("mode=ar,tree", base=Knobs(max_tokens=60), repeats=1)
+    it = sweep("mode=ar,tree", base=Knobs(max_tokens=24), repeats=1)
     list(it)
     rights = {trial.right for trial in it.result.trials if trial.prompt == 1}
     assert rights <= {True, False}
@@ -199,7 +198,7 @@ class TestCommand:
         monkeypatch.setenv("COLUMNS", "80")
 
     def run(self, *argv: str) -> int:
-        return cli.main(["sweep", *argv, "--set", "max_tokens=16"])
+        return cli.main(["sweep", *argv, "--set", "max_tokens=6"])
 
     def test_table_and_curve(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         files = [tmp_path / f"out.{ending}" for ending in ("json", "csv", "png", "svg")]
@@ -226,7 +225,7 @@ class TestCommand:
     def test_ctrl_c_keeps_what_is_done(self, tmp_path: Path) -> None:
         path = tmp_path / "out.json"
         argv = ["sweep", "budget=4,12", "--prompt", STORY, "--repeats", "500", "--out", str(path)]
-        command = [sys.executable, "-m", "dflash_tui", *argv, "--set", "max_tokens=16"]
+        command = [sys.executable, "-m", "dflash_tui", *argv, "--set", "max_tokens=6"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
             assert running.stderr is not None
             for line in running.stderr:

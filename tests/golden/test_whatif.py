@@ -10,13 +10,13 @@ import pytest
 
 from dflash_core import Engine, Knobs
 from dflash_core.conversation import Conversation
-from dflash_core.demo import demo_draft_path, demo_target_path
-from dflash_core.engine import load_pair
 from dflash_core.errors import ContextError, DFlashError
+from dflash_core.lab import laboratory as lab
 from dflash_core.lab.cost import StepCosts
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.whatif import curve, estimate
 from dflash_core.record import TurnRecord
+from support import demo_pair
 from support.compare import NEAR_TIE, gap
 from support.grids import full
 
@@ -27,7 +27,7 @@ QUESTIONS = (STORY, SUM, "Write a Python function that adds two numbers.", "Hell
 
 @cache
 def engine() -> Engine:
-    return load_pair(demo_target_path(), demo_draft_path())
+    return demo_pair.new_engine()
 
 
 def laboratory() -> Laboratory:
@@ -116,7 +116,7 @@ def test_the_exact_curve_equals_real_runs(question: str, temperature: float, bud
     [{"p_min": 0.2}, full({"chain_seed": True}), {"tree_width": 2, "tree_temperature": 1.5}, {"draft_window": 16}],
 )
 def test_it_replays_what_the_turn_was_made_with(changes: dict[str, float]) -> None:
-    knobs = Knobs(mode="tree", budget=15, max_tokens=60, **changes)  # type: ignore[arg-type]
+    knobs = Knobs(mode="tree", budget=15, max_tokens=30, **changes)  # type: ignore[arg-type]
     record = turn(STORY, knobs)
     replay = laboratory().replay(record, (6, 15))
     list(replay)
@@ -125,19 +125,19 @@ def test_it_replays_what_the_turn_was_made_with(changes: dict[str, float]) -> No
 
 
 def test_a_chain_and_plain_decoding_can_be_replayed() -> None:
-    chain = turn(STORY, Knobs(mode="chain", budget=15, max_tokens=60))
+    chain = turn(STORY, Knobs(mode="chain", budget=15, max_tokens=30))
     replay = laboratory().replay(chain, (5, 15))
     list(replay)
     assert replay.steps[15] == lengths(chain)
-    plain = turn(STORY, Knobs(mode="ar", max_tokens=60))
+    plain = turn(STORY, Knobs(mode="ar", max_tokens=30))
     as_tree = laboratory().replay(plain, (15,))
     list(as_tree)
-    assert as_tree.steps[15] == lengths(turn(STORY, Knobs(mode="tree", budget=15, max_tokens=60)))
+    assert as_tree.steps[15] == lengths(turn(STORY, Knobs(mode="tree", budget=15, max_tokens=30)))
 
 
 def test_the_estimate_and_its_error() -> None:
     """At the turn's own budget the estimate is exact; at smaller budgets it is too high, and the error is printed."""
-    record = turn(STORY, Knobs(mode="tree", budget=22, max_tokens=64))
+    record = turn(STORY, Knobs(mode="tree", budget=22, max_tokens=32))
     guess = {one.budget: one for one in estimate(record.steps, BUDGETS)}
     replay = laboratory().replay(record, BUDGETS)
     list(replay)
@@ -153,7 +153,7 @@ def test_the_estimate_and_its_error() -> None:
 
 def test_a_larger_budget_is_estimated_from_what_was_drafted() -> None:
     """The candidates of every depth are recorded, so the estimate does not end at the budget that ran."""
-    small, large = (turn(STORY, Knobs(mode="tree", budget=budget, max_tokens=64)) for budget in (4, 40))
+    small, large = (turn(STORY, Knobs(mode="tree", budget=budget, max_tokens=32)) for budget in (4, 40))
     [guess] = estimate(small.steps, (40,))
     assert guess.nodes > 30
     assert guess.length > estimate(small.steps, (4,))[0].length
@@ -162,7 +162,7 @@ def test_a_larger_budget_is_estimated_from_what_was_drafted() -> None:
 
 
 def test_the_curve_with_measured_steps() -> None:
-    record = turn(STORY, Knobs(mode="tree", budget=22, max_tokens=64))
+    record = turn(STORY, Knobs(mode="tree", budget=22, max_tokens=32))
     costs = StepCosts(record.steps)
     alone = curve("estimate", estimate(record.steps, BUDGETS), costs, 22)
     assert alone.best is None, "one budget has been timed, which says nothing of others"
@@ -181,8 +181,9 @@ def test_the_curve_with_measured_steps() -> None:
     assert top.tok_s == pytest.approx(top.acceptance.length / costs.measured[22] * 1e3)
 
 
-def test_timing_steps_leaves_the_session_as_it_was() -> None:
-    record = turn(STORY, Knobs(mode="tree", budget=22, max_tokens=40))
+def test_timing_steps_leaves_the_session_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab, "TIMED_ROUNDS", 1)
+    record = turn(STORY, Knobs(mode="tree", budget=22, max_tokens=16))
     held = engine().session.length
     list(laboratory().time_steps(record, (2,), StepCosts()))
     assert engine().session.length == held
@@ -190,8 +191,8 @@ def test_timing_steps_leaves_the_session_as_it_was() -> None:
 
 
 def test_what_cannot_be_replayed() -> None:
-    first = turn(STORY, Knobs(mode="tree", max_tokens=20))
-    turn(SUM, Knobs(mode="tree", max_tokens=20))
+    first = turn(STORY, Knobs(mode="tree", max_tokens=10))
+    turn(SUM, Knobs(mode="tree", max_tokens=10))
     with pytest.raises(ContextError, match="no longer in the session"):
         list(laboratory().replay(first, (4,)))
     with pytest.raises(DFlashError, match="no step to replay"):

@@ -253,7 +253,7 @@ def test_a_killed_program_leaves_all_but_its_last_step(tmp_path: Path) -> None:
     )
     try:
         assert program.stdout is not None
-        program.stdout.read(200)  # the answer is on its way
+        program.stdout.read(80)  # the answer is on its way
         program.kill()
         said = program.stdout.read().decode(errors="ignore")
     finally:

@@ -308,7 +308,7 @@ def test_ctrl_c_with_json_prints_the_object_so_far() -> None:
     for line in process.stderr:
         if line.startswith("reading the prompt"):
             break
-    time.sleep(1)
+    time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130, err

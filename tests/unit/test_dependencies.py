@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from support.imports import imports_of
+
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 RECIPE = "dflash_core.demo.recipe"
@@ -31,10 +33,10 @@ def imports() -> dict[str, set[str]]:
         parts = path.relative_to(SRC).with_suffix("").parts
         package = parts[:-1]
         name = ".".join(parts).removesuffix(".__init__")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in imports_of(path):
             if isinstance(node, ast.Import):
                 found[name] |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 base = [*package[: len(package) - node.level + 1]] if node.level else []
                 source = ".".join([*base, *([node.module] if node.module else [])])
                 found[name] |= {source, *(f"{source}.{alias.name}" for alias in node.names)}

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from support.imports import imports_of
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md")
 # Where a path may begin: the top, or a package, whose name readers can add.
@@ -87,25 +89,19 @@ def defined(path: Path) -> frozenset[str]:
         for struct, body in re.findall(r"^struct (\w+) \{(.*?)^\};", text, re.DOTALL | re.MULTILINE):
             names |= {f"{struct}.{name}" for name in re.findall(r"\w+", re.sub(r"//.*", "", body))}
         return frozenset(names)
-    return _python(path)[0]
-
-
-@functools.cache
-def _python(path: Path) -> tuple[frozenset[str], frozenset[str]]:
-    """What a module defines; and, of one of the program, what it imports from elsewhere: modules, and names from them.
-
-    One function for both: it takes seconds to parse all modules.
-    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    names, libraries = set[str](), set[str]()
-    for node in tree.body:
-        names |= _names(node)
-    for node in ast.walk(tree) if path.is_relative_to(ROOT / "src") else ():
+    return frozenset[str]().union(*map(_names, tree.body))
+
+
+def _imported_elsewhere(path: Path) -> set[str]:
+    """What a module imports that is not of the program: modules, and names from them."""
+    found = set[str]()
+    for node in imports_of(path):
         if isinstance(node, ast.Import):
-            libraries |= {one.name for one in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.module.startswith("dflash_"):
-            libraries |= {node.module} | {one.name for one in node.names}
-    return frozenset(names), frozenset(libraries)
+            found |= {one.name for one in node.names}
+        elif node.module and not node.module.startswith("dflash_"):
+            found |= {node.module} | {one.name for one in node.names}
+    return found
 
 
 def _names(node: ast.AST, inside: str = "") -> set[str]:
@@ -162,7 +158,7 @@ def symbol_exists(word: str) -> bool:
 @functools.cache
 def libraries() -> frozenset[str]:
     """What is imported from elsewhere."""
-    return frozenset[str]().union(*(_python(path)[1] for path in (ROOT / "src").rglob("*.py")))
+    return frozenset[str]().union(*(_imported_elsewhere(path) for path in (ROOT / "src").rglob("*.py")))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -205,7 +201,7 @@ def test_the_picture_is_the_import_graph() -> None:
 def imported(path: Path, package: str) -> set[str]:
     """The rooms of `package` that a file imports."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in imports_of(path):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module} | {f"{node.module}.{one.name}" for one in node.names if node.module == package}
         elif isinstance(node, ast.Import):

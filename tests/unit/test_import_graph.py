@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 import dflash_core
 import dflash_tui
+from support.imports import Import, imports_in, imports_of
 
 PROGRAMS = {name: Path(one.__file__ or "").parent for name, one in (("core", dflash_core), ("tui", dflash_tui))}
 LOOSE = 14
@@ -28,12 +29,12 @@ NAMES = {
 }
 
 
-def imported(source: str, package: str) -> Iterator[str]:
-    """The modules that a file names in its imports, wherever they stand."""
-    for node in ast.walk(ast.parse(source)):
+def imported(imports: Iterable[Import], package: str) -> Iterator[str]:
+    """The modules that a file names in its imports."""
+    for node in imports:
         if isinstance(node, ast.Import):
             yield from (one.name for one in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             yield node.module
             if node.module == package:
                 yield from (f"{package}.{one.name}" for one in node.names)
@@ -47,7 +48,7 @@ def rooms(root: Path) -> dict[str, dict[str, set[str]]]:
         inside = path.relative_to(root)
         here = inside.parts[0].removesuffix(".py")
         uses = graph.setdefault(here, {})
-        for module in imported(path.read_text(encoding="utf-8"), root.name):
+        for module in imported(imports_of(path), root.name):
             parts = module.split(".")
             if parts[0] == root.name and len(parts) > 1 and parts[1] in names and parts[1] != here:
                 uses.setdefault(parts[1], set()).add(inside.as_posix())
@@ -78,7 +79,7 @@ def test_a_circle_is_found() -> None:
     graph = {"a": {"b": {"a/x.py"}}, "b": {"c": {"b.py"}}, "c": {"a": {"c.py"}, "d": {"c.py"}}, "d": {}}
     assert circles(graph) == {frozenset("abc")}
     source = "if TYPE_CHECKING:\n    from p.a import x\ndef f():\n    from p import b\n    import p.c\n"
-    assert {"p.a", "p.b", "p.c"} <= set(imported(source, "p"))
+    assert {"p.a", "p.b", "p.c"} <= set(imported(imports_in(source), "p"))
 
 
 def test_few_files_stand_outside_the_rooms() -> None:

@@ -64,7 +64,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> ChatTemplate:
 @pytest.mark.parametrize("source", RUNAWAYS)
 def test_the_app_stays_awake_and_says_it_in_a_line(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The template renders on the thread that the app gives to a turn; this thread stands for the app's."""
-    monkeypatch.setattr(render_process, "SECONDS", 0.5)
+    monkeypatch.setattr(render_process, "SECONDS", 0.25)
 
     def open_turn(_: OnPrefill) -> TurnLike:
         render(ChatTemplate(source))

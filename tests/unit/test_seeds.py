@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import numpy as np
@@ -65,17 +66,21 @@ TESTS = Path(__file__).parents[1]
 DRAWN = {"default_rng", "Random", "SeedSequence", "PCG64", "MT19937", "Philox"}  # of the clock where no seed is given
 TORCHS = {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "normal", "bernoulli", "multinomial"}
 IN_PLACE = {"normal_", "uniform_", "random_", "bernoulli_", "exponential_"}
+# Any of them is a word of its own in a source that draws; others need not be parsed.
+NAMED = re.compile(rf"\b({'|'.join([*DRAWN, *TORCHS, *IN_PLACE, 'random', 'hash', 'secrets', 'uuid'])})\b")
 OWN_SEED = {"support/seeds.py"}
 
 
 def unseeded(source: str) -> list[str]:
     """What is drawn from a generator whose state no test chose: `line: call`."""
-    tree, found = ast.parse(source), list[str]()
+    if not NAMED.search(source):
+        return []
+    nodes, found = list(ast.walk(ast.parse(source))), list[str]()
     modules = {one.name: one.asname or one.name
-               for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names}  # fmt: skip
+               for node in nodes if isinstance(node, ast.Import) for one in node.names}  # fmt: skip
     seeded = any(isinstance(node, ast.Attribute) and node.attr == "manual_seed" and ast.unparse(node.value) == "torch"
-                 for node in ast.walk(tree))  # fmt: skip
-    for node in ast.walk(tree):
+                 for node in nodes)  # fmt: skip
+    for node in nodes:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [one.name for one in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             found += [f"{node.lineno}: {name}" for name in names if name in ("secrets", "uuid")]

@@ -179,7 +179,7 @@ def test_no_way_out_of_the_sandbox(source: str) -> None:
     ],
 )
 def test_a_template_that_runs_away_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(render_process, "SECONDS", 0.4)
+    monkeypatch.setattr(render_process, "SECONDS", 0.2)
     start = time.monotonic()
     with pytest.raises(TemplateError) as caught:
         render(source)
@@ -197,9 +197,10 @@ def test_a_template_that_runs_away_is_stopped(source: str, monkeypatch: pytest.M
 )
 def test_a_template_that_runs_away_is_asked_once_what_it_reads(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load would wait a dozen times for its limit otherwise."""
+    monkeypatch.setattr(render_process, "SECONDS", 1.2)
     template = ChatTemplate(source)
     if "wordwrap" in source:
-        monkeypatch.setattr(render_process, "SECONDS", 0.4)
+        monkeypatch.setattr(render_process, "SECONDS", 0.2)
     asked = list[object]()
     whole = template._renderer.render
 

@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateRuntimeError, TemplateSyntaxError, nodes
@@ -113,6 +114,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super()._generate(_Metered().visit(source), *args, **kwargs)
 
 
+@functools.lru_cache(maxsize=8)
+def _code(source: str) -> CodeType:
+    """What Jinja makes of a template. A model that is loaded again, or with another drafter, has the same one."""
+    return Sandbox(SECONDS).compile(source)
+
+
 class Compiled:
     """A template, ready to render in this process. Raises TemplateError for a source that does not compile."""
 
@@ -121,7 +128,8 @@ class Compiled:
         self._variables = dict(variables)
         self._sandbox = Sandbox(seconds)
         try:
-            self._template = self._sandbox.from_string(source)
+            code, names = _code(source), self._sandbox.make_globals(None)
+            self._template = self._sandbox.template_class.from_code(self._sandbox, code, names)
         except Exception as error:  # hostile source also makes Python's own compiler raise, RecursionError for one
             raise _refusal("does not compile", error) from None
 

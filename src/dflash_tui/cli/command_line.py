@@ -22,6 +22,7 @@ from dflash_core.clean import encodable, one_line
 from dflash_core.demo import DEMO_KINDS
 from dflash_core.drafters.registry import is_named, missing
 from dflash_core.errors import MESSAGE, DFlashError, KnobError
+from dflash_core.files import check_regular
 from dflash_core.knobs import CONTEXT, SPECS, parse_settings
 from dflash_tui import __version__, log
 from dflash_tui.cli.table import COMMANDS, TRACE_HELP, Invocation, file_path, memory_size
@@ -148,9 +149,11 @@ def build_parser() -> argparse.ArgumentParser:
     _add_global_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
+    # Made once: the checks of each option take most of the time of building a parser.
+    after = _Parser(add_help=False, allow_abbrev=False)
+    _add_global_options(after, after_command=True)
     for one in COMMANDS:
-        sub = commands.add_parser(one.name, help=one.help, description=one.help, allow_abbrev=False)
-        _add_global_options(sub, after_command=True)
+        sub = commands.add_parser(one.name, help=one.help, description=one.help, allow_abbrev=False, parents=[after])
         one.options(sub)
     return parser
 
@@ -341,10 +344,12 @@ def _on_a_terminal() -> bool:
 
 
 def _check_files(config: Config, profile: Profile | None) -> None:
-    """Report missing files before anything is loaded or the screen is used."""
+    """Report files that are missing or cannot be read as such before anything is loaded or the screen is used."""
     if profile is not None and config.origins.get("target") == f"profile {profile.name}" and (gone := profile.gone()):
         raise DFlashError(_moved(profile, gone, config))
     for name, path in (("target", config.settings.target), ("draft", config.settings.draft)):
+        if path is not None and path.exists() and not path.is_dir():
+            check_regular(path)
         if path is None or path.exists() or (config.settings.target is None and _is_demos(path)):
             continue
         lost = str(path) if name == "target" else missing(path)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 
 import torch
-import torch._dynamo
 import torch.nn.functional as F
 from torch import Tensor
 

@@ -40,7 +40,9 @@ def begun(a: argparse.Namespace, log_name: str) -> tuple[Log, torch.device, floa
     log, device = Log(a.out / log_name), torch.device(a.device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-        torch._dynamo.config.recompile_limit = 64
+        from torch import _dynamo  # takes a second to import
+
+        _dynamo.config.recompile_limit = 64
         use_compile(not a.plain)
     return log, device, log.start + a.time_limit - WRITING_S
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import gguf
 import torch
-import torch._dynamo
 import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, models
 from torch import Tensor

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch._dynamo
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -312,7 +311,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     device = torch.device(a.device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-        torch._dynamo.config.recompile_limit = 64  # every piece is used with a few shapes
+        from torch import _dynamo  # takes a second to import
+
+        _dynamo.config.recompile_limit = 64  # every piece is used with a few shapes
         use_compile(True)
     corpus, tokenizer = data.load(a.corpus), a.corpus / "tokenizer.json"
     c = target_config()
