@@ -55,7 +55,7 @@ def dflash2(how: dict[str, Any], folder: Path) -> CudaSession:
     return CudaSession(one.device_target, one.device_draft, **how)
 
 
-NARROW = [(dflash, "f16", 128), (mtp, "q8_0/f16", 256), (alone, "q8_0", 256)]
+NARROW = [(dflash, "f16", 128), (mtp, "q8_0/q4_0", 256), (alone, "q8_0/q4_0", 256)]
 FULL = [
     (make, kv, rows)
     for make in (dflash, alone, text, mtp, dflash2)

@@ -135,8 +135,15 @@ def test_split_behind_any_context(
     assert np.isnan(found[:, n:]).all(), "a padding row wrote"
 
 
-@pytest.mark.parametrize("shared_limit", [HOPPER, GEFORCE, TURING])
-@pytest.mark.parametrize("row_warps", [1, 2])
+# Each limit with one number of warps over the rows; with `full` with both.
+@pytest.mark.parametrize(
+    ("row_warps", "shared_limit"),
+    [
+        (warps, limit) if (at + warps) % 2 else full(warps, limit)
+        for warps in (1, 2)
+        for at, limit in enumerate((HOPPER, GEFORCE, TURING))
+    ],
+)
 def test_every_layout(engine: Engine, rng: np.random.Generator, shared_limit: int, row_warps: int) -> None:
     heads, length, n = GROUPS[6], 500, 24
     parents = random_parents(n, rng)

@@ -25,7 +25,7 @@ from support.splits import HOPPER, order_for, split, tree_view
 from support.steps import random_parents, tree_state
 
 HEADS = {2: HeadShape(256, 2, 1, 64), 6: HeadShape(256, 12, 2, 64)}
-GOLDEN, CONTEXT = "tiny-Q4_K_M.gguf", 192
+GOLDEN, CONTEXT = "tiny-F16.gguf", 192
 FULL = pytest.mark.full
 PAIRS = [f"{k}/{v}" for k in TYPES for v in TYPES]
 NARROW = ("f16/f16", "q8_0/q4_0")
@@ -94,8 +94,8 @@ def test_later_passes_have_the_same_window(engine: Engine, rng: np.random.Genera
 # ---- Whole models ----------------------------------------------------------------------------------------------------
 
 
-def session_of(device_name: str, kv: str = "f16", file: str = GOLDEN) -> CudaSession:
-    one = pair(device_name, file)
+def session_of(device_name: str, kv: str = "f16") -> CudaSession:
+    one = pair(device_name, GOLDEN)
     draft = DFlashOnDevice(one.device_draft, one.draft.mask_token)
     return CudaSession(one.device_target, draft, context=CONTEXT, kv=CachePair.parse(kv))
 
@@ -153,8 +153,8 @@ def test_prompts_and_steps_are_the_references(
 def test_turns_through_a_runner(device_name: str, rng: np.random.Generator) -> None:
     """Graphs with and without a window take turns: under one all modes give the same text, and the reason mentions
     it."""
-    session = session_of(device_name, file="tiny-F16.gguf")
-    vocab = pair(device_name, "tiny-F16.gguf").target.config.vocab_size
+    session = session_of(device_name)
+    vocab = pair(device_name, GOLDEN).target.config.vocab_size
     ids, answers = rng.integers(0, 700, 90).tolist(), dict[int, set[tuple[int, ...]]]()
     runner = Runner(session, frozenset(), CONTEXT, vocab)
     for window, mode in ((8, "ar"), (8, "tree"), (0, "ar"), (0, "tree"), (8, "tree")):

@@ -164,7 +164,7 @@ FEW: list[dict[str, Value]] = [
 
 @pytest.mark.parametrize(
     ("kind", "ways"),
-    [("dflash2", WAYS[1:4]), ("dspark", FEW), *(pytest.param(kind, WAYS, marks=pytest.mark.full) for kind in KINDS),
+    [("dflash2", WAYS[1:4:2]), ("dspark", FEW), *(pytest.param(kind, WAYS, marks=pytest.mark.full) for kind in KINDS),
      *(pytest.param(kind, [*GRID, *EVERY_BUDGET], marks=pytest.mark.full) for kind in KINDS)],
     ids=["dflash2", "dspark", "dflash2-ways", "dspark-ways", "dflash2-grid", "dspark-grid"],
 )  # fmt: skip
@@ -196,7 +196,7 @@ def test_trees_are_best_first_over_scores_by_the_token_above(
 
 @pytest.mark.parametrize(
     ("kind", "ways"),
-    [("dspark", [{"budget": 1}, {"budget": 33, "p_min": 0.02}]),
+    [("dspark", [{"budget": 1}, {"budget": 23, "p_min": 0.02}]),
      *(pytest.param(kind, [{"budget": budget, "p_min": p_min} for budget in BUDGETS for p_min in (0.0, 0.02, 0.3)],
                     marks=pytest.mark.full) for kind in KINDS)],
     ids=["dspark", "dflash2-grid", "dspark-grid"],
@@ -268,7 +268,7 @@ def test_long_walks_leave_the_answer_as_it_is(tmp_path: Path, kind: str, deepest
     pair = block_pair(device, tmp_path / "again", kind, half=False)
     device.session, _ = pair.sessions()
     one = Runner(device.session, frozenset(), CONTEXT, VOCABULARY)
-    found, steps = answer(one, 28, mode="tree", budget=24, by_parent=False)
+    found, steps = answer(one, 28, mode="tree", budget=23, by_parent=False)
     assert found == plain
     assert max(step.accepted_depth for step in steps) >= deepest
     # The caches hold after these steps what they hold after a prompt of the same tokens.

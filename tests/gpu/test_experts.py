@@ -105,10 +105,22 @@ def route(
     return Routed(work, weights, entries, int(first), ranks)
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["chosen", "all"])
+ROUTES = ((5, 2, 1, False), (256, 8, 64, True), (16, 16, 9, True), (300, 10, 33, False), (1024, 32, 9, True))
+
+
+# Each normed in one of two ways, the largest in both; with `full` all.
 @pytest.mark.parametrize(
-    ("experts", "used", "rows", "shared"),
-    [(5, 2, 1, False), (256, 8, 64, True), (16, 16, 9, True), (300, 10, 33, False), (1024, 32, 9, True)],
+    ("experts", "used", "rows", "shared", "whole"),
+    [
+        pytest.param(
+            *one,
+            whole,
+            id="-".join(map(str, one)) + ("-all" if whole else "-chosen"),
+            marks=() if at % 2 == whole or one is ROUTES[-1] else pytest.mark.full,
+        )
+        for whole in (False, True)
+        for at, one in enumerate(ROUTES)
+    ],
 )
 def test_the_best_are_chosen_and_sorted_by_expert(
     engine: Engine, rng: np.random.Generator, experts: int, used: int, rows: int, shared: bool, whole: bool

@@ -325,10 +325,10 @@ def test_a_chain_over_several_passes_with_a_commit_in_the_first(
 def test_many_steps_are_one_row_at_a_time(engine: Engine, rng: np.random.Generator) -> None:
     """Trees with commits, prefill chunks and single rows in any order leave the state that the recurrence leaves;
     float32 errors do not accumulate."""
-    layer, state = started(engine, rng, (1, 2))
+    layer, state = started(engine, rng, (1, 1))
     pending: list[int] = []
     parity, expected = 0, state
-    for step in range(20):
+    for step in range(10 if not engine.real else 20):
         n = [1, 24, 64, 1, 8][step % 5]
         parents = chain(n) if n == 64 else random_parents(n, rng)
         projected = Projected.random(rng, layer.weights, n)
@@ -415,7 +415,8 @@ PATHS = (0, 1, 2, 3, 8, 16, 20)
         pytest.param(Cut(columns=2, warps=6, makers=10), (2, 8, 8), id="2x6+10"),
         full(Cut(GEFORCE), (2, 8, 16), id="geforce"),
         full(Cut(columns=3, warps=4, shared_levels=1, makers=4), (16, 24, 24), id="3x4+4"),
-        pytest.param(Cut(columns=3, warps=8, makers=3), (5, 16, 24), id="3x8+3"),
+        pytest.param(Cut(columns=3, warps=8, makers=3), (5, 24), id="3x8+3"),
+        full(Cut(columns=3, warps=8, makers=3), (5, 16, 24), id="3x8+3-more-widths"),
         full(Cut(columns=4, warps=6, shared_levels=1, makers=11), (23, 16, 24), id="4x6+11"),
     ],
 )

@@ -11,6 +11,7 @@ from dflash_core.backends.cuda.plan import Card, Way, plan
 from dflash_core.backends.cuda.shares import WARPS
 from dflash_core.backends.cuda.state import MAX_WIDTH
 from support.engines import Engine
+from support.grids import full
 from support.matmuls import SMALL, Weights, multiply, packed, random_weights
 from support.sampling import block_maxima
 from support.step_state import fresh_state
@@ -114,13 +115,22 @@ def head_logits(
     return logits.numpy(), maxima.numpy(), sums.numpy()
 
 
-@pytest.mark.parametrize("name", ["Q6_K", "F16"])
+PASSES = (
+    (1, SMALL), (5, SMALL), (24, SMALL), (40, Card(3, 40 * 1024)), (40, Card(3, 40 * 1024, Way(chunked=False)))
+)  # fmt: skip
+
+
+# Each pass with one type; with `full` with both.
 @pytest.mark.parametrize(
-    ("width", "card"),
-    [(1, SMALL), (5, SMALL), (24, SMALL), (40, Card(3, 40 * 1024)), (40, Card(3, 40 * 1024, Way(chunked=False)))],
+    ("width", "card", "name"),
+    [
+        (*one, name) if at % 2 == turn else full(*one, name)
+        for at, one in enumerate(PASSES)
+        for turn, name in enumerate(("Q6_K", "F16"))
+    ],
 )
 def test_logits_leave_the_maxima_and_sums_of_blocks(
-    engine: Engine, rng: np.random.Generator, name: str, width: int, card: Card
+    engine: Engine, rng: np.random.Generator, width: int, card: Card, name: str
 ) -> None:
     vocab, scale = 203, 1.25
     weights = random_weights(engine, rng, 512, (name, vocab))

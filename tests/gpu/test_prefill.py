@@ -83,7 +83,7 @@ def test_matrices_that_do_not_fit_come_in_parts(
 ) -> None:
     for module in (chunk, feed_forward):
         monkeypatch.setattr(module, "WEIGHT_BYTES", 160 << 10)
-    ours, reference = pair(device_name, "tiny-Q4_K_M.gguf").sessions()
+    ours, reference = whole_pair(device_name, "tiny-Q4_K_M.gguf").sessions()
     assert ours.chunk_pass is not None
     assert all(block.ffn.chunk_width < block.ffn.width for block in ours.target.blk)
     ours.chunk_pass.warm_up()

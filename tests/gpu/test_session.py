@@ -154,7 +154,7 @@ def test_a_step_tells_what_the_reference_tells(device_name: str) -> None:
 
 def after(runner: Runner, ids: tuple[int, ...]) -> Iterator[int]:
     """A second turn after whatever the first one left."""
-    yield from answer(runner, ids, mode="tree", budget=7, max_tokens=5)[0]
+    yield from answer(runner, ids, mode="tree", budget=7, max_tokens=3)[0]
 
 
 @pytest.mark.parametrize("kind", ["stop token", "max tokens", "context full", "cancelled"])
@@ -184,10 +184,10 @@ def test_a_turn_after_each_kind_of_stop_is_that_of_a_fresh_prompt(device_name: s
 def test_a_tree_that_grows_in_mid_turn_leaves_the_answer_as_it_is(device_name: str) -> None:
     """There is no room yet for more than one pass, and what the last step accepted is still to be committed."""
     ours, _ = runners(device_name)
-    expected, _ = answer(ours, prompt()[:7], mode="ar", max_tokens=14)
+    expected, _ = answer(ours, prompt()[:7], mode="ar", max_tokens=9)
     ours.reset()
     found: list[int] = []
-    for count, event in enumerate(ours.generate(prompt()[:7], Knobs(budget=7, temperature=0, max_tokens=14))):
+    for count, event in enumerate(ours.generate(prompt()[:7], Knobs(budget=7, temperature=0, max_tokens=9))):
         found += event.tokens
         if count == 2:
             ours.change(Knobs(budget=70, temperature=0))

@@ -48,7 +48,7 @@ KERNEL_FLAGS = ["-fwhole-program", "-Werror=invalid-pch"]
 # less than that; most of what it gains is from short loops that are written out.
 HURRIED, WELL = ("-O0",), ("-O1", "-fpeel-loops")
 RUNTIME = ("-O2",)  # one for all kernels
-WORTH_COMPILING_WELL = 5e-6  # seconds a byte
+WORTH_COMPILING_WELL = 9e-6  # seconds a byte
 # In whole sessions, most variants of these run for so long: compiled with optimisation at once.
 BUSY_IN_SESSIONS = ("matmul.cu", "gdn_recurrence.cu", "gdn_alone.cu", "dequant.cu")
 _KERNEL = re.compile(r"__global__ void\s+(?:[A-Z_]+\s+)?(?:__launch_bounds__\([^()]*\)\s+)?(\w+)\(")

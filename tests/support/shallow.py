@@ -1,7 +1,7 @@
-"""The golden pair with fewer layers: passes spend most of their time in layers, emulated ones and those on the CPU.
+"""The golden pair with fewer and narrower layers: passes spend most of their time in them, emulated and on the CPU.
 
-Two are left, one of each kind; they hold tensors of all types that the file has. Tests of what several layers of one
-kind do to each other take the whole pair.
+Two are left, one of each kind; they hold tensors of all types that the file has. Their feed-forward networks have half
+the width. Tests of what several layers of one kind do to each other take the whole pair.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 import gguf
+import numpy as np
 
 from dflash_core import load_target
 from dflash_core.backends.base import Target
@@ -21,7 +22,7 @@ from support.gguf_copy import Stored, stored, write_copy
 from support.golden import golden
 from support.mtp_files import HEAD
 
-LEFT_OUT = 2
+LEFT_OUT, WIDTH = 2, 256  # layers; of the feed-forward network, 512 in the file
 
 
 @functools.cache
@@ -29,6 +30,15 @@ def _folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="shallow-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def narrow(tensor: Stored) -> Stored:
+    """With the first half of a feed-forward network: rows of its first matrices, columns of the last."""
+    if tensor.name.endswith(("ffn_gate.weight", "ffn_up.weight")):
+        return tensor._replace(data=tensor.data[:WIDTH])
+    if tensor.name.endswith("ffn_down.weight"):  # columns in the blocks of its type
+        return tensor._replace(data=np.ascontiguousarray(tensor.data[:, : tensor.data.shape[1] // 2]))
+    return tensor
 
 
 @functools.cache
@@ -40,8 +50,8 @@ def shallow(file: str) -> Path:
         _, _, name = one.name.partition("blk.")
         layer, _, rest = name.partition(".")
         if not name or int(layer) >= LEFT_OUT:
-            tensors.append(Stored(f"blk.{int(layer) - LEFT_OUT}.{rest}" if name else one.name, one.data, one.type))
-    changed = {"qwen35.block_count": 2, "qwen35.full_attention_interval": 2}
+            tensors.append(narrow(one._replace(name=f"blk.{int(layer) - LEFT_OUT}.{rest}" if name else one.name)))
+    changed = {"qwen35.block_count": 2, "qwen35.full_attention_interval": 2, "qwen35.feed_forward_length": WIDTH}
     return write_copy(_folder() / file, reader, tensors, changed)
 
 
@@ -65,5 +75,6 @@ def shallow_draft() -> Path:
 def shallow_head() -> Path:
     """The golden MTP head, for such a target."""
     reader = gguf.GGUFReader(HEAD)
-    tensors = [Stored(one.name.replace("blk.4.", "blk.2."), one.data, one.type) for one in stored(reader)]
-    return write_copy(_folder() / HEAD.name, reader, tensors, {"qwen35.block_count": 3})
+    tensors = [narrow(one._replace(name=one.name.replace("blk.4.", "blk.2."))) for one in stored(reader)]
+    changed = {"qwen35.block_count": 3, "qwen35.feed_forward_length": WIDTH}
+    return write_copy(_folder() / HEAD.name, reader, tensors, changed)

@@ -32,11 +32,12 @@ ARCHITECTURES = ("sm_75", *nvrtc.ARCHITECTURES)
 # No source tells these from sm_80, and sm_120 has as little shared memory.
 LIKE_OTHERS = ("sm_86", "sm_89")
 # For THOROUGH: the quick variants that differ in which macros are defined (tensor types aside), and each tensor type
-# once. For the other architectures: one variant per file; those in DEALT divide the files between them. With `full`:
-# all variants.
-THOROUGH, DEALT = "sm_90a", ("sm_80", "sm_120")
+# once. For the other architectures: one variant per file; those in DEALT divide the files between them, by this part of
+# their names in order. With `full`: all variants.
+THOROUGH = "sm_90a"
+DEALT = {"sm_75": slice(1, None, 4), "sm_80": slice(3, None, 4), "sm_120": slice(0, None, 2)}
 # Seconds each, and nothing in them is of one architecture that `tree.cu` does not have too: with `full` for the others.
-SLOW = ("draw.cu", "sample.cu")
+SLOW = ("candidates.cu", "draw.cu", "sample.cu")
 REPORTS = user_folder("cache") / "test-kernel-uses"
 RECORD = Path(__file__).with_name("kernel_registers.json")
 # What may spill, and why; anything else must not. A pattern of "<architecture> <file> <kernel>".
@@ -76,7 +77,7 @@ def reports(arch: str, *, quick: bool = False, files: Collection[str] = ()) -> I
     if quick and arch == THOROUGH:
         wanted = differing(wanted)
     elif quick:
-        by_file = {one.file: one for one in wanted if one.file not in SLOW}
+        by_file = {one.file: one for one in wanted}
         wanted = [by_file[file] for file in files_of(by_file, arch)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         yield from zip(wanted, pool.map(lambda variant: report(arch, variant), wanted))
@@ -96,9 +97,9 @@ def differing(wanted: Sequence[Variant]) -> list[Variant]:
 
 
 def files_of(files: Collection[str], arch: str) -> list[str]:
-    """The files to compile for an architecture other than THOROUGH."""
-    names = sorted(set(files) - set(SLOW))
-    return names[DEALT.index(arch) :: len(DEALT)] if arch in DEALT else names
+    """Those of `files` that are compiled for an architecture other than THOROUGH."""
+    names = sorted(path.name for path in resources.kernels_dir().glob("*.cu") if path.name not in SLOW)
+    return [name for name in names[DEALT.get(arch, slice(None))] if name in files]
 
 
 def cases() -> Iterator[ParameterSet]:

@@ -27,7 +27,11 @@
 #define __host__
 #define __shared__ static
 #define __constant__ static
+#ifdef __OPTIMIZE__
 #define __forceinline__ inline __attribute__((always_inline))
+#else  // a call is less code to compile
+#define __forceinline__ inline
+#endif
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
@@ -104,16 +108,9 @@ inline void __syncthreads(int line = __builtin_LINE()) { emulator::barrier(line)
 
 namespace emulator {
 struct Vote { int predicate; unsigned result; };
-enum class Tally { ballot, any, all };
-template <Tally tally> void vote(void* const* lanes, unsigned mask) {
-    unsigned ballot = 0;
-    for (unsigned m = mask; m; m &= m - 1) {
-        const int lane = __builtin_ctz(m);
-        ballot |= unsigned(static_cast<Vote*>(lanes[lane])->predicate != 0) << lane;
-    }
-    const unsigned result = tally == Tally::ballot ? ballot : tally == Tally::any ? ballot != 0 : ballot == mask;
-    for (unsigned m = mask; m; m &= m - 1) static_cast<Vote*>(lanes[__builtin_ctz(m)])->result = result;
-}
+void ballot(void* const* lanes, unsigned mask);
+void any(void* const* lanes, unsigned mask);
+void all(void* const* lanes, unsigned mask);
 
 enum class Move { index, up, down, flip };
 template <class T> struct Shuffle { T value; int source, width; T result; };
@@ -176,17 +173,17 @@ template <class T> T __shfl_xor_sync(unsigned m, T v, int by, int width = 32, in
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
     emulator::Vote argument{predicate, 0};
-    emulator::collective(mask, &argument, &emulator::vote<emulator::Tally::ballot>, "__ballot_sync", line);
+    emulator::collective(mask, &argument, &emulator::ballot, "__ballot_sync", line);
     return argument.result;
 }
 inline int __any_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
     emulator::Vote argument{predicate, 0};
-    emulator::collective(mask, &argument, &emulator::vote<emulator::Tally::any>, "__any_sync", line);
+    emulator::collective(mask, &argument, &emulator::any, "__any_sync", line);
     return int(argument.result);
 }
 inline int __all_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
     emulator::Vote argument{predicate, 0};
-    emulator::collective(mask, &argument, &emulator::vote<emulator::Tally::all>, "__all_sync", line);
+    emulator::collective(mask, &argument, &emulator::all, "__all_sync", line);
     return int(argument.result);
 }
 // The integer reductions of sm_80 and later.
@@ -199,11 +196,11 @@ template <class T> T __reduce_min_sync(unsigned m, T v, int line = __builtin_LIN
 template <class T> T __reduce_max_sync(unsigned m, T v, int line = __builtin_LINE()) {
     return emulator::folded<T, emulator::Most>(m, v, "__reduce_max_sync", line);
 }
-inline unsigned __reduce_or_sync(unsigned m, unsigned v, int line = __builtin_LINE()) {
-    return emulator::folded<unsigned, emulator::Either>(m, v, "__reduce_or_sync", line);
+template <class T> T __reduce_or_sync(unsigned m, T v, int line = __builtin_LINE()) {
+    return emulator::folded<T, emulator::Either>(m, v, "__reduce_or_sync", line);
 }
-inline unsigned __reduce_and_sync(unsigned m, unsigned v, int line = __builtin_LINE()) {
-    return emulator::folded<unsigned, emulator::Both>(m, v, "__reduce_and_sync", line);
+template <class T> T __reduce_and_sync(unsigned m, T v, int line = __builtin_LINE()) {
+    return emulator::folded<T, emulator::Both>(m, v, "__reduce_and_sync", line);
 }
 // __syncthreads with a vote over the whole block.
 inline int __syncthreads_count(int predicate, int line = __builtin_LINE()) {

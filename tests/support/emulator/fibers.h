@@ -89,7 +89,7 @@ void complete(unsigned mask, Combine combine, int line);
     switch_context(running.contexts[lane], running.contexts[next]);  // back here once someone picks this thread
 }
 
-[[gnu::always_inline]] inline void collective(unsigned mask, void* argument, Combine combine, const char* name, int line) {
+[[gnu::always_inline]] inline void meet(unsigned mask, void* argument, Combine combine, const char* name, int line) {
     Warp& warp = *running.warp;
     const int lane = running.lane;
     const unsigned bit = 1u << lane;
@@ -104,6 +104,17 @@ void complete(unsigned mask, Combine combine, int line);
     if ((warp.collecting & mask) == mask) return complete(mask, combine, line);
     warp.runnable &= ~bit;
     wait();
+}
+
+void collective_in_runtime(unsigned mask, void* argument, Combine combine, const char* name, int line);
+
+// Without optimisation its instructions would be many, and slow: such kernels call the runtime's.
+[[gnu::always_inline]] inline void collective(unsigned mask, void* argument, Combine combine, const char* name, int line) {
+#ifdef __OPTIMIZE__
+    meet(mask, argument, combine, name, line);
+#else
+    collective_in_runtime(mask, argument, combine, name, line);
+#endif
 }
 
 }  // namespace emulator

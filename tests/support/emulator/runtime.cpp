@@ -1,13 +1,13 @@
 // The emulator's scheduler: fibers, barriers, warp collectives, guarded memory, and a report for every way to go wrong.
 
-#define EMULATOR_RUNTIME
 #include "emulator.h"
-#include "ptx.cuh"
+#include "matrices.h"
 
 #include <csetjmp>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
+#include <cwchar>
 #include <map>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -214,10 +214,10 @@ void need_stacks(std::size_t count) {
 }
 
 void poison(unsigned char* begin, unsigned char* end) {
-    auto* const words = reinterpret_cast<unsigned*>(begin);
-    const std::size_t count = std::size_t(end - begin) / 4;
-    for (std::size_t i = 0; i < count; ++i) memcpy(words + i, &POISON, 4);
-    begin += 4 * count;
+    static_assert(sizeof(wchar_t) == sizeof POISON);
+    const std::size_t count = std::size_t(end - begin) / sizeof POISON;
+    wmemset(reinterpret_cast<wchar_t*>(begin), wchar_t(POISON), count);
+    begin += sizeof POISON * count;
     for (; begin < end; ++begin) *begin = 0xff;
 }
 
@@ -312,6 +312,35 @@ void complete(unsigned mask, Combine combine, int line) {
     combine(warp.argument, mask);
     warp.collecting &= ~mask;
     warp.runnable |= mask;
+}
+
+void collective_in_runtime(unsigned mask, void* argument, Combine combine, const char* name, int line) {
+    meet(mask, argument, combine, name, line);
+}
+
+void ballot(void* const* lanes, unsigned mask) {
+    unsigned result = 0;
+    for (unsigned m = mask; m; m &= m - 1) {
+        const int lane = __builtin_ctz(m);
+        result |= unsigned(static_cast<Vote*>(lanes[lane])->predicate != 0) << lane;
+    }
+    for (unsigned m = mask; m; m &= m - 1) static_cast<Vote*>(lanes[__builtin_ctz(m)])->result = result;
+}
+
+void any(void* const* lanes, unsigned mask) {
+    ballot(lanes, mask);
+    for (unsigned m = mask; m; m &= m - 1) {
+        auto& result = static_cast<Vote*>(lanes[__builtin_ctz(m)])->result;
+        result = result != 0;
+    }
+}
+
+void all(void* const* lanes, unsigned mask) {
+    ballot(lanes, mask);
+    for (unsigned m = mask; m; m &= m - 1) {
+        auto& result = static_cast<Vote*>(lanes[__builtin_ctz(m)])->result;
+        result = result == mask;
+    }
 }
 
 unsigned char* dynamic_shared() { return launch.dynamic; }
