@@ -1,7 +1,8 @@
 """Pilot's keys, clicks and pauses end when everything they started is handled and drawn, even on a busy machine.
 
 Pilot itself waits until the process uses little processor time. On a busy machine a process gets little even when it
-has work to do, so Pilot goes on before a key has reached its widget. And it sends a message to every widget, each time:
+has work to do, so Pilot goes on before a key has reached its widget. And while a thread computes, Pilot waits a second
+for each key. Here it asks whether a task of the loop can go on. Pilot also sends a message to every widget, each time:
 most of the processor time of a key. Here it does so only where a widget is in the midst of its work.
 """
 
@@ -11,6 +12,7 @@ import asyncio
 from typing import Any
 
 import textual.app
+from textual._wait import SLEEP_GRANULARITY
 from textual.app import App
 from textual.message_pump import MessagePump
 from textual.pilot import Pilot
@@ -53,7 +55,8 @@ def awaits_a_frame(app: App[Any]) -> bool:
         return False
     screen = app.screen
     return bool(
-        screen._layout_required
+        app._resize_timer is not None  # a new size is told to the screen a moment later
+        or screen._layout_required
         or screen._scroll_required
         or screen._repaint_required
         or screen._dirty_widgets
@@ -63,7 +66,7 @@ def awaits_a_frame(app: App[Any]) -> bool:
 
 def have_pilot_wait(hangs_s: float) -> None:
     """Make Pilot wait in this way, for all apps of this process. `hangs_s`: what takes this long has hung."""
-    wait_for_screen, wait_for_idle = Pilot._wait_for_screen, textual.app.wait_for_idle
+    wait_for_screen = Pilot._wait_for_screen
 
     async def screen(self: Pilot[Any], timeout: float = hangs_s) -> bool:
         await nothing_ready()
@@ -73,7 +76,7 @@ def have_pilot_wait(hangs_s: float) -> None:
         return handled
 
     async def idle(*args: float) -> None:
-        await wait_for_idle(*args)
+        await asyncio.sleep(SLEEP_GRANULARITY)  # as Pilot does at least: short timers run out
         await nothing_ready()
 
     Pilot._wait_for_screen = screen  # type: ignore[method-assign]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -17,8 +16,7 @@ MakeApp = Callable[..., DFlashApp]
 async def test_a_key_is_handled_and_drawn_when_pilot_goes_on(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("textual._wait.process_time", lambda: 0.0)  # a process that gets no time looks idle
-    monkeypatch.setattr("textual._wait.sleep", lambda seconds: asyncio.sleep(0))
+    monkeypatch.setattr("tui.all_handled.SLEEP_GRANULARITY", 0)  # a process that gets no time meanwhile
     async with talking(make_app, ("one", "answer one")) as (app, pilot, _):
         await pilot.press("alt+e")
         assert app.chat.prompt.text == "one"

@@ -18,7 +18,8 @@ from dflash_core.demo import demo_draft, demo_draft_path, demo_target_path
 from dflash_core.engine import Engine, load_pair
 from dflash_core.events import StageTimes, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.cost import StepCosts
+from dflash_core.lab import laboratory
+from dflash_core.lab.cost import FEWEST_STEPS, StepCosts
 from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
 from dflash_tui.engine_session import EngineSession
@@ -43,7 +44,9 @@ MakeApp = Callable[..., DFlashApp]
 Snapshot = Callable[[str, str], None]
 Size = tuple[int, int]
 QUESTION = "Tell me a story about a fox."
-KNOBS = Knobs(mode="tree", max_tokens=16)  # what auto picks goes by times, and may be no draft at all
+# What auto picks goes by times, and may be no draft at all. Answers are short, as every experiment gives several.
+KNOBS = Knobs(mode="tree", budget=8, max_tokens=8)
+TIMED = (2, 4)  # budgets whose steps are timed, beside the turn's own
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -126,10 +129,16 @@ def text_of(screen: LabScreen, selector: str) -> str:
     return str(screen.query_one(selector, Static).content)
 
 
+def time_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of few budgets, and no more of them than a cost is made of."""
+    monkeypatch.setattr("dflash_tui.screens.whatif.TIMED_BUDGETS", TIMED)
+    monkeypatch.setattr(laboratory, "TIMED_ROUNDS", -(-FEWEST_STEPS // laboratory.TIMED_STEPS))
+
+
 class TestWhatIf:
     async def test_estimate_exact_times_and_adopt(self, app: DFlashApp, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("dflash_tui.screens.whatif.TIMED_BUDGETS", (4, 16))
-        monkeypatch.setattr(WhatIfScreen, "budgets", (4, 16, 22))
+        time_few(monkeypatch)
+        monkeypatch.setattr(WhatIfScreen, "budgets", (*TIMED, KNOBS.budget))
         async with app.run_test(size=(120, 40)) as pilot:
             await asked(pilot)
             screen = await opened(pilot, "/whatif", WhatIfScreen)
@@ -141,7 +150,7 @@ class TestWhatIf:
             assert "m measures them" in said(screen)
             await pilot.press("m")
             await finished(pilot)
-            assert screen.curve.measured == (4, 16, 22)
+            assert screen.curve.measured == (*TIMED, KNOBS.budget)
             best = screen.curve.best
             assert best is not None
             await pilot.press("e")
@@ -165,17 +174,17 @@ class TestWhatIf:
             assert table.has_focus
             await pilot.press("up", "enter")
             await pilot.pause()
-            assert app.chat.knobs.budget == 20
-            assert table.get_row_at(table.cursor_row)[0].plain.strip() == "20"
+            assert app.chat.knobs.budget == 6, "that of the row above"
+            assert table.get_row_at(table.cursor_row)[0].plain.strip() == "6"
 
     async def test_each_of_several_drafters_has_curves_of_its_own(
         self, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("dflash_tui.screens.whatif.TIMED_BUDGETS", (4, 16))
+        time_few(monkeypatch)
         app = make_app(load=two_drafters, knobs=KNOBS)
         async with app.run_test(size=(120, 40)) as pilot:
             await loaded(pilot)
-            app.chat.set_knobs(mode="tree", draft="mtp", budget=8)
+            app.chat.set_knobs(draft="mtp")
             await asked(pilot)
             screen = await opened(pilot, "/whatif", WhatIfScreen)
             assert isinstance(screen, WhatIfScreen)
@@ -195,7 +204,7 @@ class TestWhatIf:
             await finished(pilot)
             assert screen.curve is not None
             assert screen.curve.kind == "exact"
-            assert screen.curve.measured == (4, 8, 16)
+            assert screen.curve.measured == (*TIMED, KNOBS.budget)
             assert [point.acceptance.length for point in screen.curve.points] != lengths, "another's trees"
             assert "dflash2 ran again alone" in text_of(screen, "#whatif-finding")
             await pilot.press("a")
@@ -330,7 +339,7 @@ class TestSweep:
                 return report.tokens, report.stats.lengths, report.stats.reused_tokens
 
         plain = await answered("plain")
-        experiments = ("/sweep budget=1,40 repeats=1", "/ab repeats=1", "/whatif")
+        experiments = ("/sweep budget=1,12 repeats=1", "/ab repeats=1", "/whatif")
         assert await answered("disturbed", *experiments) == plain
 
     async def test_a_file_of_prompts(self, app: DFlashApp, tmp_path: Path) -> None:
@@ -436,7 +445,7 @@ class TestAgainst:
             assert "A  mode=chain" in text
             assert "B  mode=tree" in text
             assert "2 of the 6 pairs that it takes" in text
-            assert "both answers are the same, 16 tokens" in text
+            assert "both answers are the same, 8 tokens" in text
             assert screen.result is not None
             assert [trial.setting for trial in screen.result.trials] == [0, 1, 1, 0]
             await pilot.press("1")
@@ -449,8 +458,8 @@ class TestAgainst:
     async def test_answers_that_differ_are_marked(self, app: DFlashApp) -> None:
         async with app.run_test(size=(120, 40)) as pilot:
             await asked(pilot)
-            screen = await opened(pilot, "/ab max_tokens=16 | max_tokens=9 repeats=1", ABScreen)
-            await shows(pilot, "the answers differ (16 and 9 tokens)")
+            screen = await opened(pilot, "/ab max_tokens=8 | max_tokens=5 repeats=1", ABScreen)
+            await shows(pilot, "the answers differ (8 and 5 tokens)")
             content = screen.query_one("#ab-a", Static).content
             marked = [content.plain[span.start : span.end] for span in content.spans if "underline" in str(span.style)]  # type: ignore[union-attr]
             assert marked

@@ -214,6 +214,7 @@ async def test_a_profile_that_does_not_load_leaves_nothing_of_it(make_app: MakeA
         await send(pilot, "/profile bad")
         await shows(pilot, "the model did not load: bad is damaged")
         chat = it.app.chat
+        await wait_until(pilot, lambda: not chat.loading_now)  # the one before is there again
         assert chat.knobs == before
         assert (chat.tuning.context, chat.tuning.kv) == (0, "auto")
         await send(pilot, f"/load {home / 'near' / TARGET}")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from textual._compositor import Compositor
 from textual.app import App, ComposeResult
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.geometry import Region, Size
 from textual.pilot import Pilot
 from textual.screen import Screen
@@ -259,3 +261,166 @@ async def test_thinking_that_is_counted_is_not_laid_out(make_app: Callable[..., 
         thinking.count(40, 2.0, running=True)
         assert not thinking.line._layout_required
         await shows(pilot, "thinking… 2.0 s · 40 tok")
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[Size]:
+    """One entry for each layout from now on."""
+    layouts, reflow = list[Size](), Frugal.reflow
+    monkeypatch.setattr(Frugal, "reflow", lambda self, *more: (layouts.append(self.size), reflow(self, *more))[1])
+    return layouts
+
+
+async def test_a_typed_character_is_not_laid_out(
+    make_app: Callable[..., DFlashApp], monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    """Only another row of the prompt is: when its text wraps, and when it is one line again."""
+    app = make_app(FakeSession())
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        await settled(pilot)
+        prompt, layouts = app.chat.prompt, counted(monkeypatch)
+        await pilot.press("a", "b", "backspace", "left", "c")
+        await settled(pilot)
+        assert prompt.text == "ca"
+        assert not layouts
+        prompt.insert("word " * (size[0] // 5))
+        await settled(pilot)
+        assert prompt.size.height == 2
+        assert layouts
+        layouts.clear()
+        await pilot.press("d")
+        await settled(pilot)
+        assert not layouts
+        prompt.text = ""
+        await settled(pilot)
+        assert prompt.size.height == 1
+        assert layouts
+
+
+class Fitted(App[None]):
+    """Texts in places of all kinds: of a fixed, a free and an automatic size, in a hidden one, behind others."""
+
+    CSS = """
+    Vertical, #line, #free { height: auto; }
+    #narrow { width: auto; max-width: 30; }
+    #narrow Static { width: auto; }
+    .one { height: 1; }
+    .few { max-height: 3; min-height: 2; }
+    .full { height: 1fr; }
+    """
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            with Vertical(id="free"):
+                yield literal.Static("free")
+                yield literal.Static("one", classes="one")
+            with Vertical(id="narrow"):
+                yield literal.Static("narrow")
+            with Horizontal(id="line"):
+                yield literal.Static("left")
+                yield literal.Static("middle", classes="few")
+                yield literal.Static("right", classes="full")
+            with Vertical(id="hidden"):
+                yield literal.Static("hidden")
+        yield literal.Static("below", classes="full")
+
+    def get_default_screen(self) -> Screen[Any]:
+        screen = super().get_default_screen()
+        screen._compositor = Frugal()
+        return screen
+
+    @property
+    def places(self) -> dict[Widget, Region]:
+        return {one: one.region for one in self.screen.walk_children(Widget) if one.display}
+
+    def forget(self) -> None:
+        """Have everything measured again."""
+        for one in self.screen.walk_children(Widget, with_self=True):
+            one.refresh(layout=True)
+            one._layout_required = False
+            one._clear_arrangement_cache()
+            one.clear_cached_dimensions()
+            one._box_model_cache.clear()
+        self.screen._refresh_layout(self.size)
+
+
+TEXTS = ("", "short", "some words more", "words " * 12, "one\ntwo", "one\ntwo\nthree\nfour", "a\n\nb")
+
+
+async def placed(app: Fitted, pilot: Pilot[None]) -> None:
+    """Everything is where a layout from scratch places it."""
+    await pilot.pause()
+    there = app.places
+    app.forget()
+    assert app.places == there
+    await pilot.pause()  # that layout requests others: the next text must not be placed by one of them
+
+
+@pytest.mark.parametrize("place", range(8))
+async def test_a_text_stays_where_a_layout_would_place_it(place: int) -> None:
+    """One of one row by another, longer or not, or by one of several rows."""
+    app = Fitted()
+    async with app.run_test(size=(40, 20)) as pilot:
+        text = list(app.query(literal.Static))[place]
+        for content in ("short", "words", "some words more", "short", "a\nb", "some\nmore", "short"):
+            text.update(content)
+            await placed(app, pilot)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(12))
+async def test_texts_stay_where_a_layout_would_place_them(seed: int) -> None:
+    """Texts change, widgets are hidden and shown, and the terminal changes its size, in any order."""
+    draw = random.Random(seed)
+    app = Fitted()
+    async with app.run_test(size=(40, 20)) as pilot:
+        texts, hidden = list(app.query(literal.Static)), app.query_one("#hidden")
+        for _ in range(60):
+            act = draw.randrange(8)
+            if act == 0:
+                hidden.display = not hidden.display
+            elif act == 1:
+                await pilot.resize_terminal(draw.choice((24, 40, 60)), 20)
+            else:
+                for text in draw.sample(texts, 2):
+                    text.update(draw.choice(TEXTS))
+            await placed(app, pilot)
+
+
+async def test_a_text_that_was_not_laid_out_has_its_room_later() -> None:
+    """In a terminal where it takes more rows, which was there before; and in a place that was hidden meanwhile."""
+    app = Fitted()
+    async with app.run_test(size=(24, 20)) as pilot:
+        free, hidden = app.query_one("#free Static", literal.Static), app.query_one("#hidden")
+        inside = hidden.query_one(literal.Static)
+        await pilot.resize_terminal(40, 20)
+        free.update("some words that are longer")
+        await pilot.pause()
+        assert free.size.height == 1
+        hidden.display = False
+        await pilot.pause()
+        inside.update("one\ntwo")
+        await pilot.pause()
+        await pilot.resize_terminal(24, 20)
+        assert free.size.height == 2
+        hidden.display = True
+        await pilot.pause()
+        assert inside.size.height == 2
+
+
+async def test_a_text_of_the_same_size_is_not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Fitted()
+    async with app.run_test(size=(40, 20)) as pilot:
+        layouts = counted(monkeypatch)
+        free, one = app.query("#free Static").results()
+        hidden = app.query_one("#hidden Static", literal.Static)
+        hidden.parent.display = False  # type: ignore[union-attr]
+        await pilot.pause()
+        layouts.clear()
+        for text, content in ((free, "else"), (one, "a\nb"), (free, "again"), (hidden, "one\ntwo")):
+            text.update(content)
+            await pilot.pause()
+            assert not layouts
+        free.update("a\nb")
+        await pilot.pause()
+        assert layouts

@@ -53,9 +53,31 @@ class Static(widgets.Static):
         super().__init__(literal(content), expand=expand, markup=False, id=id, classes=classes)
 
     def update(self, content: VisualType = "", *, layout: bool = True) -> None:
-        super().update(literal(content), layout=layout)
-        if layout and not self._is_mounted:
+        """Show another text. A layout of the whole screen, which Textual requests each time, follows only where the
+        widget needs another size for it."""
+        super().update(literal(content), layout=False)
+        if not layout:
+            return
+        if not self._is_mounted:
+            self.refresh(layout=True)
             self._forget_sizes()
+        elif self._keeps_size():
+            self._layout_updates += 1
+            self._forget_sizes()  # in another width, or when it is shown, it may need another height
+        else:
+            self.refresh(layout=True, repaint=False)
+
+    def _keeps_size(self) -> bool:
+        """Whether a layout would place it as it stands now, or would not place it at all."""
+        places = [one for one in self.ancestors_with_self if isinstance(one, Widget)]
+        if not all(one.display for one in places):
+            return True
+        if any(one.styles.is_auto_width for one in places):
+            return False
+        if not self.styles.is_auto_height:
+            return True
+        size = self.outer_size - self.styles.gutter.totals
+        return bool(size) and self.get_content_height(size, size, size.width) == size.height
 
     def _forget_sizes(self) -> None:
         """Clear the sizes cached for an earlier text. Textual does this when a widget is idle. A widget that gets its

@@ -36,9 +36,13 @@ class Example(Static):
     def __init__(self, text: str) -> None:
         super().__init__(classes="example")
         self.text = text
+        self._chosen: bool | None = None  # as shown
 
     def show(self, *, chosen: bool) -> None:
-        """`chosen`: it is in the prompt now."""
+        """`chosen`: it is in the prompt now. Asked with each character that is typed."""
+        if chosen == self._chosen:
+            return
+        self._chosen = chosen
         mark, style = ("▸", "bold") if chosen else ("›", "")
         self.update(Content.assemble((f"{mark} ", "$accent"), (clip(self.text, WIDTH - 2), figure(QUOTED, style))))
 
