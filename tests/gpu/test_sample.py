@@ -194,8 +194,8 @@ def listed_rows(rng: np.random.Generator, kind: str, vocab: int) -> np.ndarray:
     if kind == "normal":
         logits = rng.standard_normal((2, vocab))
     if kind == "far below the best":  # the first digit of a distance is the same for all but the best
-        logits -= 1000
-        logits[:, rng.integers(vocab, size=3)] += 1000
+        logits -= 100
+        logits[:, rng.integers(vocab, size=3)] += 100
     if kind == "the last ones":
         logits = np.sort(logits, axis=1)
         logits[:, np.arange(vocab) % 16 != (vocab - 1) % 16] -= 2
