@@ -134,7 +134,7 @@ def test_other_ends_come_first() -> None:
 def test_draws_and_penalties_go_on_behind_it() -> None:
     """History, seed and positions are those of one answer."""
     knobs: dict[str, Value] = {
-        "temperature": 1.2, "top_k": 40, "repetition_penalty": 1.3, "presence_penalty": 0.5, "seed": 5,
+        "temperature": 1.2, "top_k": 40, "repetition_penalty": 1.3, "presence_penalty": 0.5, "seed": 6,
     }  # fmt: skip
     expected = plain(12, (90,), **knobs)
     tokens, _ = answer(runner(planted(FILE, expected, AROUND)[0]), Script(0, 12, (90,)), **knobs)
