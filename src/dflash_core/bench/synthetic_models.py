@@ -154,7 +154,7 @@ def _experts(part: str, generous: bool, generous_attention: bool) -> str:
 
 
 def _draft(
-    layers: int, hidden: int, width: int, kv_heads: int, taps: tuple[int, ...], mask: int, base: float
+    layers: int, hidden: int, width: int, kv_heads: int, captured: tuple[int, ...], mask: int, base: float
 ) -> DraftConfig:
     """A drafter with blocks of 16, whose layers all see the whole context."""
     return DraftConfig(
@@ -169,7 +169,7 @@ def _draft(
         rms_eps=1e-6,
         rope_freq_base=base,
         block_size=16,
-        target_layers=taps,
+        target_layers=captured,
         mask_token_id=mask,
         vocab_size=None,
         target_block_count=None,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..pair import demo_target_path
 from .loop import Log
-from .pieces import use_compile
+from .pieces import prepare_card
 
 WRITING_S = 25  # seconds set aside for the last check and for writing the file
 
@@ -39,11 +39,7 @@ def begun(a: argparse.Namespace, log_name: str) -> tuple[Log, torch.device, floa
     a.out.mkdir(parents=True, exist_ok=True)
     log, device = Log(a.out / log_name), torch.device(a.device)
     if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-        from torch import _dynamo  # takes a second to import
-
-        _dynamo.config.recompile_limit = 64
-        use_compile(not a.plain)
+        prepare_card(compiled=not a.plain)
     return log, device, log.start + a.time_limit - WRITING_S
 
 

@@ -38,6 +38,15 @@ def use_compile(enabled: bool) -> None:
     _COMPILE = enabled
 
 
+def prepare_card(*, compiled: bool) -> None:
+    """Settings of torch for training on a GPU."""
+    torch.set_float32_matmul_precision("high")
+    from torch import _dynamo  # takes a second to import
+
+    _dynamo.config.recompile_limit = 64  # every piece is used with a few shapes
+    use_compile(compiled)
+
+
 def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root-mean-square normalisation over the last dimension, in float32."""
     x = x.float()

@@ -29,7 +29,7 @@ from .data import ANSWER, Documents, Rows
 from .draft_net import draft_forward
 from .loop import Clock, Fresh, Log, batches, schedule, split_tokens
 from .optim import Optimiser
-from .pieces import use_compile
+from .pieces import prepare_card, use_compile
 from .rounding import effective, quantised
 from .shapes import DraftConfig, TargetConfig, Weights, draft_shapes, import_form, initialise, target_shapes
 from .sizes import draft_configs, target_config
@@ -310,11 +310,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     a.out.mkdir(parents=True, exist_ok=True)
     device = torch.device(a.device)
     if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-        from torch import _dynamo  # takes a second to import
-
-        _dynamo.config.recompile_limit = 64  # every piece is used with a few shapes
-        use_compile(True)
+        prepare_card(compiled=True)
     corpus, tokenizer = data.load(a.corpus), a.corpus / "tokenizer.json"
     c = target_config()
     if a.stage in ("target", "both"):
