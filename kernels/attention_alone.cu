@@ -26,11 +26,8 @@
 #include "heads.cuh"
 
 constexpr int NEWEST = GROUP + 2;  // heads that the block with the new position makes: key and value too
-// With heads of 128 and less a multiprocessor has shared memory for two blocks, and grids may be a little larger than
-// the card: with so few warps there are registers for two as well.
-constexpr int PER_SM = HEAD_DIM > 128 ? 1 : 2, MOST_MAKERS = HEAD_DIM > 128 ? 8 : 8 - WARPS;
-constexpr int MAKERS = NEWEST < MOST_MAKERS ? NEWEST : MOST_MAKERS;  // split_attention.py: makers
-constexpr int ROUNDS = ceil_div(NEWEST, MAKERS);                     // heads of a maker
+constexpr int MAKERS = NEWEST < 8 ? NEWEST : 8;   // split_attention.py: alone_block
+constexpr int ROUNDS = ceil_div(NEWEST, MAKERS);  // heads of a maker
 static_assert(ROW_WARPS == 1 && GROUP <= ROWS && !ONCE, "a block holds the row, as in narrow passes");
 
 // The only barrier of both groups. Makers return after it, and no later barrier counts them.
@@ -183,7 +180,7 @@ __device__ __forceinline__ void make(
 
 // Grid (any number of blocks, kv heads), block THREADS + 32 MAKERS. `rows` is 1. Arguments: those of attn_prepare and
 // of attn_split.
-extern "C" __global__ void __launch_bounds__(THREADS + WARP * MAKERS, PER_SM) attn_alone(
+extern "C" __global__ void __launch_bounds__(THREADS + WARP * MAKERS, 1) attn_alone(
     const StepState* st, const float* partials, const float* q_norm, const float* k_norm, const float* frequency,
     float eps, float scale, int splits, u8* k, u8* v, int slots, float* out, float2* stats WINDOW_PARAMETER
 ) {

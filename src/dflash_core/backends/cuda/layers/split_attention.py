@@ -84,11 +84,12 @@ class SplitOrder:
     ) -> SplitOrder:
         """For a cache of `slots` positions on a card with `processors` SMs and `shared_limit` bytes per block.
 
-        With a long context every SM gets one split of one kv head; with a short one there are at most as many splits
-        as groups of tiles. `trees`: rows are nodes of trees. Raises UnsupportedError if not even the smallest tile
-        fits.
+        With a long context an SM gets one split of one kv head, and up to kv_heads - 1 SMs get none: an SM has room for
+        one block, so one block more than there are SMs would double the time. With a short context there are at most
+        as many splits as groups of tiles. `trees`: rows are nodes of trees. Raises UnsupportedError if not even the
+        smallest tile fits.
         """
-        blocks = ceil_div(processors, heads.kv_heads)
+        blocks = max(1, processors // heads.kv_heads)
         # A warp converts whole groups of values to f16.
         most = 4 if kv == F16 else min(PACKED_WARPS, heads.head_dim // GROUP)
         for tile, column_warps in ((64, most), (32, min(most, 4)), (16, 2)):
@@ -232,8 +233,7 @@ class SplitLaunch:
     def alone_block(self) -> int:
         """Threads of a block of attn_alone, whose grid is that of attn_split: MAKERS warps of
         kernels/attention_alone.cu beside those that attend."""
-        makers = min(self.heads.group + 2, 8 if self.heads.head_dim > 128 else 8 - self.layout.column_warps)
-        return self.block + WARP * makers
+        return self.block + WARP * min(self.heads.group + 2, 8)
 
     @property
     def alone_shared(self) -> int:
