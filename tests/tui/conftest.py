@@ -54,10 +54,10 @@ def worker_stays() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def only_the_tests_are_frozen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program loads a few models, this process hundreds: objects frozen by each load would never be freed, and each
-    collection would go through everything that the tests have imported. Tests of the collector use `real_collector`."""
+    full collection would go through all that earlier tests have left. Tests of the collector use `real_collector`."""
     if "real_collector" not in request.fixturenames:
         monkeypatch.setattr(collector, "calm", lambda: None)
-        monkeypatch.setattr(collector, "release", gc.collect)
+        monkeypatch.setattr(collector, "release", lambda: gc.collect(1))
         monkeypatch.setattr(collector, "tidy", lambda: None)
 
 
