@@ -146,7 +146,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
 
 
 def _freeze(config: pytest.Config) -> None:
-    gc.collect(1)  # garbage of the last test; older objects have been gone through before
+    gc.collect()
     gc.freeze()
     config.stash[_FROZEN] = len(sys.modules)
 

@@ -19,6 +19,7 @@ MAX_PARTS = 64
 ROW_WARPS = 3  # row warps of a block with enough rows: with 4 column warps they use all registers of an SM
 COLUMN_WARPS = 4  # column warps of such a block
 PACKED_WARPS = 8  # warps that share a tile of packed keys and values and convert it to f16
+MOST_MAKERS = 8  # warps of an attn_alone block that make the row: as in kernels/attention_alone.cu
 PATH_BYTES = MAX_NODES + 128  # shared memory of attn_split for one node's ancestors
 ACCUMULATORS = 96  # the most registers of a thread for output sums: with more, the others spill
 
@@ -233,7 +234,7 @@ class SplitLaunch:
     def alone_block(self) -> int:
         """Threads of a block of attn_alone, whose grid is that of attn_split: MAKERS warps of
         kernels/attention_alone.cu beside those that attend."""
-        return self.block + WARP * min(self.heads.group + 2, 8)
+        return self.block + WARP * min(self.heads.group + 2, MOST_MAKERS)
 
     @property
     def alone_shared(self) -> int:
