@@ -10,7 +10,6 @@
 
 // A lane of row g of the fragments keeps the best of column block g, columns 2t and 2t + 1 of it.
 struct BestSink {
-    static constexpr bool TAKES_ROWS = false;
     int rows, lane;
     BestPart best[2];
 

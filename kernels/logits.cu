@@ -17,7 +17,6 @@
 
 // Lanes of fragment row g keep the results of column block g, columns 2t and 2t + 1 of it.
 struct BlockSink {
-    static constexpr bool TAKES_ROWS = false;
     PartialSink logits;
     float *maxima, *sums;  // of the pass's first column
     int blocks, rows, lane;

@@ -11,9 +11,11 @@
 // the warp that began it keeps its part in registers and, after one barrier, adds the parts that the following warps
 // left in their shared slots, in order. None of this depends on COLUMNS: a column's bits are the same at every width.
 //
-// COLUMNS: columns of this pass, 1..64. WARPS: per block. ACTS_F16: activations in half precision for all formats.
-// PREFETCH: tiles after its first that a warp prefetches into the L2 before the previous kernel has ended. AHEAD_BYTES:
-// a lane loads more than two units ahead of their use only if they take no more bytes than this.
+// COLUMNS: columns of this pass, 1..64. WARPS: per block. SHARES: equal shares of a rectangle, one to a warp; where warps
+// claim tiles (matmul_claims.cuh) as many as wider passes have warps, since they decide the order of sums. ACTS_F16:
+// activations in half precision for all formats. PREFETCH: tiles after its first that a warp prefetches into the L2
+// before the previous kernel has ended. AHEAD_BYTES: a lane loads more than two units ahead of their use only if they
+// take no more bytes than this.
 
 #pragma once
 
@@ -23,6 +25,10 @@
 
 #ifndef WARPS
 #define WARPS 16
+#endif
+
+#ifndef SHARES
+#define SHARES WARPS
 #endif
 
 #ifndef PREFETCH
@@ -364,7 +370,9 @@ __device__ __forceinline__ void stage_once(const Acts& acts, u8* staged, const R
     form = FORM;
 }
 
-__device__ __forceinline__ int warp_begin(int tiles, int warp) { return int(unsigned(tiles) * unsigned(warp) / WARPS); }
+__device__ __forceinline__ int share_begin(int tiles, int share) {
+    return int(unsigned(tiles) * unsigned(share) / SHARES);
+}
 
 // Stream a rectangle; sink(first row of the block of 16, acc) receives each finished block, in order within a warp.
 // `slots`: WARPS * COLUMN_BLOCKS * 512 B of shared memory, `staged`: kn * STAGE B, which an earlier rectangle of the
@@ -375,7 +383,7 @@ __device__ __forceinline__ void stream_rectangle(
     const Rectangle& part, const Acts& acts, float* slots, u8* staged, Staged& form, Sink&& sink) {
     using M = Meeting<F>;
     const int lane = lane_id(), warp = warp_id(), kn = part.kn;
-    const int tiles = part.rows * kn, begin = warp_begin(tiles, warp), end = warp_begin(tiles, warp + 1);
+    const int tiles = part.rows * kn, begin = share_begin(tiles, warp), end = share_begin(tiles, warp + 1);
     int block = begin / kn, k = begin - block * kn;
     const u8* tile = part.weights + (size_t(part.first + block) * part.tiles_k + part.k0 + k) * F::BYTES;
     const size_t skip = size_t(part.tiles_k - kn) * F::BYTES;
@@ -433,9 +441,9 @@ __device__ __forceinline__ void stream_rectangle(
     if (owner) {
         const int block_end = (block + 1) * kn;
         for (int other = warp + 1; other < WARPS; ++other) {
-            const int from = warp_begin(tiles, other);
+            const int from = share_begin(tiles, other);
             if (from >= block_end) break;
-            if (from == warp_begin(tiles, other + 1)) continue;  // a warp without tiles
+            if (from == share_begin(tiles, other + 1)) continue;  // a warp without tiles
             const float4* part_of = (const float4*)slots + other * COLUMN_BLOCKS * 32 + lane;
 #pragma unroll
             for (int b = 0; b < COLUMN_BLOCKS; ++b) {

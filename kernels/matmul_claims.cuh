@@ -2,7 +2,7 @@
 //
 // With equal shares the warps of a block finish up to 3 us apart, out of 8 to 25 us, and the last ones alone do not
 // keep the memory busy. Here the next free warp takes the next tile, and each tile's sums go to shared memory. When all
-// are stored, a thread adds the tiles of a row in the order and in the groups of stream_rectangle: the same bits. A
+// are stored, a thread adds the tiles of a row in the order and in the SHARES of stream_rectangle: the same bits. A
 // warp claims each tile two tiles ahead, so weights are requested as early as with equal shares.
 //
 // On an H200, whole steps of one row against equal shares: the 27B 1.9 % faster, the 8B 1.2 % (docs/RESULTS.md).
@@ -74,16 +74,17 @@ __device__ __forceinline__ void stream_claimed(
     for (int row = threadIdx.x; row < part.rows * TILE_ROWS; row += MATMUL_THREADS) {
         const int first = row / TILE_ROWS * kn;
         const float* of_tile = sums + first * TILE_SUMS + row % TILE_ROWS;
-        int warp = int((unsigned(first + 1) * WARPS + tiles - 1) / unsigned(tiles));  // whose equal share begins next
+        int share = int((unsigned(first + 1) * SHARES + tiles - 1) / unsigned(tiles));
+        int next = share_begin(tiles, share) - first;  // where the next share begins
         float total = 0.0f, chain = 0.0f;
         bool whole = false;  // something was added to the total
         for (int k = 0; k < kn; ++k, of_tile += TILE_SUMS) {
-            if (warp_begin(tiles, warp) == first + k) {
+            if (k == next) {
                 total = whole ? __fadd_rn(total, chain) : chain;
                 whole = true;
                 chain = 0.0f;
-                do ++warp;
-                while (warp_begin(tiles, warp) == first + k);
+                do next = share_begin(tiles, ++share) - first;
+                while (next == k);
             }
 #pragma unroll
             for (int span = 0; span < TILE_SPANS<F>; ++span) {

@@ -45,10 +45,6 @@ struct MatmulLaunch {
     }
 };
 
-// Whether a sink takes finished rows one by one.
-template <class Sink> constexpr bool TAKES_ROWS = Sink::TAKES_ROWS;
-template <class Sink> constexpr bool TAKES_ROWS<Sink&> = TAKES_ROWS<Sink>;
-
 // The thread block's pieces of one format, one after another: visit(segment, Rectangle, k_part). A piece is found from
 // the table each time: so it costs no registers while a piece streams.
 template <class Visit>
@@ -81,12 +77,11 @@ template <class Acts, class SinkOf> struct StreamPieces {
 #else
             auto&& sink = sink_of(segment, k_part);
 #ifdef CLAIMED
-            if constexpr (TAKES_ROWS<decltype(sink_of(segment, k_part))>) {
-                stream_claimed<F>(part, acts, shared, form, sink);
-                return;
-            }
-#endif
+            stream_claimed<F>(part, acts, shared, form, sink);
+#else
+            static_assert(SHARES == WARPS, "each warp has a share");
             stream_rectangle<F>(part, acts, (float*)shared, shared + WARPS * COLUMN_BLOCKS * 512, form, sink);
+#endif
 #endif
         });
     }
@@ -102,7 +97,6 @@ __device__ __forceinline__ void stream_pieces(
 
 // Writes finished rows into a partial f32 [columns][stride].
 struct PartialSink {
-    static constexpr bool TAKES_ROWS = true;
     float* out;  // the pass's first column, the segment's first row
     u32 stride;
     int rows, lane;

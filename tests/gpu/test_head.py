@@ -8,7 +8,6 @@ import pytest
 from dflash_core import tree as ddtree
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.plan import Card, Way, plan
-from dflash_core.backends.cuda.shares import WARPS
 from dflash_core.backends.cuda.state import MAX_WIDTH
 from support.engines import Engine
 from support.grids import full
@@ -31,7 +30,7 @@ def best_parts(
     for first, count in deal.passes(n):
         kernel = engine.kernel("head.cu", "head_argmax", deal.defines(count))
         args = [weights.launch(deal), q8, f16, out, np.int32(first // 8)]
-        kernel(deal.grid, WARPS * 32, args, shared=deal.shared_bytes(count))
+        kernel(deal.grid, 32 * deal.warps_at(count), args, shared=deal.shared_bytes(count))
     return out.numpy().view(BEST)[..., 0]
 
 
@@ -111,7 +110,7 @@ def head_logits(
         defines = {**deal.defines(count), **({"SUMS": 1} if scale else {})}
         args = [weights.launch(deal), state, q8, f16, logits, maxima, sums, np.int32(first // 8)]
         kernel = engine.kernel("logits.cu", "head_logits", defines)
-        kernel(deal.grid, WARPS * 32, args, shared=deal.shared_bytes(count))
+        kernel(deal.grid, 32 * deal.warps_at(count), args, shared=deal.shared_bytes(count))
     return logits.numpy(), maxima.numpy(), sums.numpy()
 
 

@@ -304,6 +304,7 @@ def test_a_way_changes_no_bit(engine: Engine, rng: np.random.Generator, slices: 
 
 CLAIMS = {
     "planned": ([("Q4_K", 530), ("Q6_K", 170), ("Q8_0", 6)], None, INT8),  # several formats in a thread block
+    "fewer-warps": ([("Q8_0", 530)], None, INT8),  # than those that claim
     "one-slice": ([("Q5_K", 300), ("F16", 40)], 1, INT8),  # both forms of activations
     "few-tiles": ([("Q4_K", 40)], None, INT8),  # fewer than warps
     "planes": ([("Q6_K", 170)], 1, PLANES),
@@ -318,12 +319,12 @@ def test_tiles_that_are_claimed_change_no_bit(engine: Engine, rng: np.random.Gen
     types, slices, rounding = CLAIMS[kind]
     weights = random_weights(engine, rng, 1664, *types)
     x = activations(rng, 3, 1664)
-    card = Card(2, 227 << 10)
-    deal, wide = multiply(engine, weights, x, card, split_k=slices, rounding=rounding)
-    fixed = replace(card, way=Way(claimed=False))
+    card = Card(2, 227 << 10, Way(split_k=slices))
+    deal, wide = multiply(engine, weights, x, card, rounding=rounding)
+    fixed = replace(card, way=replace(card.way, claimed=False))
     for row in range(len(x)):
-        alone, found = multiply(engine, weights, x[row : row + 1], card, split_k=slices, rounding=rounding)
-        shared, wanted = multiply(engine, weights, x[row : row + 1], fixed, split_k=slices, rounding=rounding)
+        alone, found = multiply(engine, weights, x[row : row + 1], card, rounding=rounding)
+        shared, wanted = multiply(engine, weights, x[row : row + 1], fixed, rounding=rounding)
         assert "CLAIMED" in alone.defines(1)
         assert "CLAIMED" not in shared.defines(1)
         for at, shape in zip(deal.offsets, deal.shapes):

@@ -8,7 +8,6 @@ import pytest
 
 from dflash_core.backends.cuda.activations import F16, INT8, Rounding
 from dflash_core.backends.cuda.plan import plan
-from dflash_core.backends.cuda.shares import WARPS
 from support.acts import F16_GROUP, Q8_GROUP
 from support.engines import Engine
 from support.matmuls import SMALL, random_weights
@@ -47,7 +46,7 @@ def test_swiglu(
     stored = engine.poisoned((deal.split_k, ROWS, deal.stride), np.float32)
     run = engine.kernel("matmul.cu", "matmul", deal.defines(ROWS))
     args = [weights.launch(deal), *wanted, stored, np.int32(ROWS), np.int32(0)]
-    run(deal.grid, WARPS * 32, args, shared=deal.shared_bytes(ROWS))
+    run(deal.grid, 32 * deal.warps_at(ROWS), args, shared=deal.shared_bytes(ROWS))
     expected = stored.numpy()[:, :, :live]
     assert np.isfinite(expected).all()
 
@@ -56,5 +55,5 @@ def test_swiglu(
         alone = engine.array(np.ascontiguousarray(partials[:, row]))
         out = engine.poisoned((deal.split_k, deal.stride), np.float32)
         args = [weights.launch(deal), alone, np.int32(stride), out]
-        run(deal.grid, WARPS * 32, args, shared=deal.shared_bytes(1))
+        run(deal.grid, 32 * deal.warps_at(1), args, shared=deal.shared_bytes(1))
         assert np.array_equal(out.numpy()[:, :live].view(np.uint32), expected[:, row].view(np.uint32)), row

@@ -13,7 +13,6 @@ import torch
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.plan import Card, Plan, Shape, plan, plane_bits
 from dflash_core.backends.cuda.repack import repack, tile_type
-from dflash_core.backends.cuda.shares import WARPS
 from dflash_core.formats.quants import Bytes, to_float32
 from support import acts
 from support.blocks import random_blocks
@@ -107,7 +106,7 @@ def multiply(
     for first, count in deal.passes(n):
         kernel = engine.kernel("matmul.cu", "matmul", deal.defines(count))
         args = [launch, q8, f16, out, np.int32(n), np.int32(first // 8)]
-        kernel(deal.grid, WARPS * 32, args, shared=deal.shared_bytes(count))
+        kernel(deal.grid, 32 * deal.warps_at(count), args, shared=deal.shared_bytes(count))
     return deal, out.numpy()
 
 

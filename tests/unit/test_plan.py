@@ -94,6 +94,23 @@ def test_one_row_claims_tiles_where_their_sums_fit() -> None:
     assert "CLAIMED" not in plan([Shape("Q4_K", 5120)], 6144, Card(132, 227 * KIB, Way(claimed=False))).defines(1)
 
 
+def test_as_many_warps_divide_the_tiles_at_every_width() -> None:
+    """Their number decides the order of sums. It is lower for large tiles and for few of them, but not in chunks, whose
+    warps divide whole rows; and with a single row any number of warps may claim the tiles."""
+    card = Card(132, 227 * KIB)
+    for shape, columns, warps in (
+        (Shape("Q4_K", 34_816), 5120, 16),
+        (Shape("Q8_0", 34_816), 5120, 12),
+        (Shape("Q5_K", 5120), 6144, 12),
+    ):
+        deal = plan([shape], columns, card)
+        for width in WIDTHS:
+            defines, claims = deal.defines(width), width == 1
+            assert deal.warps_at(width) == (16 if claims else warps)
+            assert defines.get("SHARES" if claims else "WARPS", 16) == warps
+    assert all(deal.warps == 16 for deal in planned(Card(82, 99 * KIB)))
+
+
 def test_shares_cover_every_block_of_rows_of_every_part() -> None:
     for deal in planned(Card(132, 227 * KIB)):
         total = sum(-(-shape.rows // 16) for shape in deal.shapes)

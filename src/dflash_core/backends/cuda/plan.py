@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.acts import F16_BLOCK, q8_read
 from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups_of, packed_bytes, tile_type
-from dflash_core.backends.cuda.shares import NOMINAL_COLUMNS, Layout, tile_bytes, whole_bytes
+from dflash_core.backends.cuda.shares import NOMINAL_COLUMNS, WARPS, Layout, tile_bytes, warps_for, whole_bytes
 from dflash_core.errors import UnsupportedError
 
 MAX_SEGMENTS, MAX_GRID = 6, 256
@@ -170,8 +170,19 @@ class Plan:
         """Bytes of dynamic shared memory of a pass over `columns` columns."""
         if self.chunked:
             return 2 * self._chunk(columns) * tile_bytes(self._staged, columns)
-        whole = whole_bytes(self.longest_part, self._staged, columns)
+        whole = whole_bytes(self.longest_part, self._staged, columns, self.warps)
         return max(whole, self._claimed_bytes) if self._claimed(columns) else whole
+
+    @property
+    def warps(self) -> int:
+        """Warps that divide the tiles of a thread block."""
+        if self.chunked:
+            return WARPS
+        return warps_for(min(tile_type(shape.type).bytes for shape in self.shapes), self.most_tiles)
+
+    def warps_at(self, columns: int) -> int:
+        """Warps of a thread block of a pass over `columns` columns; any number may claim tiles."""
+        return WARPS if self._claimed(columns) else self.warps
 
     def _claimed(self, columns: int) -> bool:
         """Whether warps claim tiles as they become free; only with one column."""
@@ -205,8 +216,11 @@ class Plan:
             found["CHUNK"] = self._chunk(columns)
         elif prefetch := self._prefetch(columns):
             found["PREFETCH"] = prefetch
-        if self._claimed(columns):
+        claimed = self._claimed(columns)
+        if claimed:
             found["CLAIMED"] = 1
+        if self.warps != WARPS:
+            found["SHARES" if claimed else "WARPS"] = self.warps
         return found
 
     def _prefetch(self, columns: int) -> int:
@@ -233,7 +247,7 @@ class Plan:
 
     def _fits(self, columns: int) -> bool:
         tiles, block = self.longest_part, self._staged
-        need = 2 * tile_bytes(block, columns) if self.chunked else whole_bytes(tiles, block, columns)
+        need = 2 * tile_bytes(block, columns) if self.chunked else whole_bytes(tiles, block, columns, self.warps)
         return need <= self.shared_limit
 
     def pack(self, addresses: Sequence[int]) -> bytes:
@@ -284,6 +298,8 @@ def plan(
 @functools.cache
 def _plan(product: Product, card: Card) -> Plan:
     way, shapes, rounding = card.way, product.shapes, product.rounding
+    if product.split_k:
+        way = replace(way, claimed=False)  # a head finishes whole blocks of rows
     if not 0 < len(shapes) <= MAX_SEGMENTS:
         raise UnsupportedError(f"{len(shapes)} matrices in one launch, expected 1 to {MAX_SEGMENTS}")
     costs = tuple((blocks_of(s.rows), tile_type(s.type).bytes) for s in shapes)

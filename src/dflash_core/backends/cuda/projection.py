@@ -15,7 +15,6 @@ from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.expert_plan import ExpertPlan
 from dflash_core.backends.cuda.launch import WARP, Argument, Defines, Device, Launch, pointer
 from dflash_core.backends.cuda.plan import Card, Plan, Product, Shape, plan
-from dflash_core.backends.cuda.shares import WARPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,15 @@ class Projection(AnyProjection):
     def own_launch(self, kernel: str, defines: Defines, args: Sequence[Argument], out: Tensor) -> Launch:
         """The product of one row, which `kernel` computes from `args`, into `out`."""
         defines, args = {**self.plan.defines(1), **defines}, [self._table, *args, out]
-        return Launch(f"{kernel}.cu", kernel, defines, self.plan.grid, WARPS * WARP, args, self.plan.shared_bytes(1))
+        return Launch(
+            f"{kernel}.cu",
+            kernel,
+            defines,
+            self.plan.grid,
+            self.plan.warps_at(1) * WARP,
+            args,
+            self.plan.shared_bytes(1),
+        )
 
     def launches(self, acts: Acts, out: Tensor, rows: int) -> list[Launch]:
         """The product of `rows` rows of activations into `out`, in as few launches as shared memory allows."""
@@ -129,7 +136,7 @@ class Projection(AnyProjection):
                 "matmul",
                 self.plan.defines(count),
                 self.plan.grid,
-                WARPS * WARP,
+                self.plan.warps_at(count) * WARP,
                 [self._table, *self.wanted(acts), out, np.int32(rows), np.int32(first // 8)],
                 self.plan.shared_bytes(count),
             )

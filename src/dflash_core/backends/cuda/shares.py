@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dflash_core.backends.cuda.repack import ROWS
 
 WARPS = 16
+FEWER_WARPS = 12  # of some products, see `warps_for`
 MAX_SPLIT_K = 32
 MOST_WIDE_SPLIT_K = 8  # the most parts of K that are chosen so that a pass holds all 64 columns
 MOST_PLANES_SPLIT_K = 10  # the most parts of K that are chosen so that a pass with two planes holds 40 columns
@@ -23,6 +24,8 @@ MOST_PARTIALS = 4_000_000  # the most bytes of partials at NOMINAL_COLUMNS, so t
 _STREAM, _STAGE, _RESTART = 32_000, 60_000, 100_000
 _PARTIALS_RATE = 8_000_000  # bytes of partials, written and read again, per microsecond of the whole card
 _STREAMING_WARPS = 8  # warps that saturate a multiprocessor's share of the memory bandwidth
+_LARGE_TILE = 4096  # bytes: so many of a tile that fewer warps keep the memory busy as well
+_FEW_TILES = 5 * WARPS  # of a thread block, which divide evenly among fewer warps
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,19 @@ def tile_bytes(block: int, columns: int) -> int:
     return -(-columns // 8) * block
 
 
-def whole_bytes(tiles: int, block: int, columns: int) -> int:
+def whole_bytes(tiles: int, block: int, columns: int, warps: int = WARPS) -> int:
     """Bytes of shared memory of a thread block that stages a whole part of K."""
-    return WARPS * -(-columns // 8) * 512 + tiles * tile_bytes(block, columns)
+    return warps * -(-columns // 8) * 512 + tiles * tile_bytes(block, columns)
+
+
+def warps_for(tile: int, tiles: int) -> int:
+    """Warps that divide the tiles of a thread block, `tiles` of them at most, each of at least `tile` bytes.
+
+    Twelve have more registers each than sixteen, but fewer weights on their way. That is faster for large tiles and for
+    few of them, otherwise only from 32 rows on (docs/RESULTS.md). The number decides the order of sums, so it does not
+    depend on the width.
+    """
+    return FEWER_WARPS if tile >= _LARGE_TILE or tiles < _FEW_TILES else WARPS
 
 
 def _deal(lengths: Sequence[int], grid: int) -> list[int]:

@@ -16,7 +16,6 @@ from dflash_core.backends.cuda.layers.draws import Draws
 from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import Acts, Matrix, Projection
 from dflash_core.backends.cuda.repack import ROWS, blocks_of
-from dflash_core.backends.cuda.shares import WARPS
 from dflash_core.backends.cuda.state import BEST_PART, PASS_ROWS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 
@@ -61,7 +60,7 @@ class Head:
         plan = self.full.plan
         argmax = [
             Launch(
-                "head.cu", "head_argmax", plan.defines(count), plan.grid, WARPS * WARP,
+                "head.cu", "head_argmax", plan.defines(count), plan.grid, plan.warps_at(count) * WARP,
                 [self._table(), *self.full.wanted(acts), self.best, np.int32(first // 8)], plan.shared_bytes(count),
             )
             for first, count in plan.passes(rows)
@@ -112,7 +111,7 @@ class Head:
         extra = {**({"SUMS": 1} if sums else {}), **self._shape}
         return [
             Launch(
-                "logits.cu", "head_logits", {**plan.defines(count), **extra}, plan.grid, WARPS * WARP,
+                "logits.cu", "head_logits", {**plan.defines(count), **extra}, plan.grid, plan.warps_at(count) * WARP,
                 [self._table(), self.state.pointer, *self.full.wanted(acts), self.rows, self.maxima, self.sums,
                  np.int32(first // 8)],
                 plan.shared_bytes(count),
