@@ -124,6 +124,17 @@ def test_it_replays_what_the_turn_was_made_with(changes: dict[str, float]) -> No
     assert replay.steps[6] == lengths(turn(STORY, knobs.replace(budget=6)))
 
 
+@pytest.mark.parametrize("tokens", range(6, 12))
+def test_trees_at_the_end_of_an_answer_are_no_deeper_than_it(tokens: int) -> None:
+    """However many tokens are left for the last step, none included: then nothing is drafted."""
+    record = turn(STORY, Knobs(mode="tree", budget=15, max_tokens=tokens))
+    nodes = np.mean([len(step.tree.tokens) - 1 for step in record.steps])
+    replay = laboratory().replay(record, (4, 15))
+    list(replay)
+    assert replay.acceptance[1].nodes == pytest.approx(nodes)
+    assert estimate(record.steps, (15,))[0].nodes == pytest.approx(nodes)
+
+
 def test_a_chain_and_plain_decoding_can_be_replayed() -> None:
     chain = turn(STORY, Knobs(mode="chain", budget=15, max_tokens=30))
     replay = laboratory().replay(chain, (5, 15))

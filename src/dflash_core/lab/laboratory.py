@@ -67,8 +67,8 @@ class Laboratory:
         Raises DFlashError for a turn without a step.
         """
         answer = [token for event in record.events for token in event.tokens]
-        knobs = drafted_by(record.knobs, drafter)
-        return ExactReplay(self._engine.propose, record.start.prompt_ids, answer, knobs, budgets, self._engine.stop_ids)
+        engine, ids, knobs = self._engine, record.start.prompt_ids, drafted_by(record.knobs, drafter)
+        return ExactReplay(engine.propose, ids, answer, knobs, budgets, engine.limits.context_length, engine.stop_ids)
 
     def time_plain(self, record: TurnRecord) -> PlainRun:
         """Measure the speed of plain decoding after the turn's prompt."""

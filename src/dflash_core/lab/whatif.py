@@ -154,7 +154,7 @@ def estimate(steps: Sequence[StepEvent], budgets: Sequence[int], drafter: str = 
     largest = max(budgets)
     # Below the token that ended the answer nothing is drafted; other tokens that would have are not recorded.
     stops = {text[-1]} if steps[-1].stop == "stop token" else ()
-    reaches = [(_reach(step, text[start:], largest, stops), len(text) - start) for step, start in drafted]
+    reaches = [(_reach(step, start, text[start:], largest, stops), len(text) - start) for step, start in drafted]
     out = []
     for budget in budgets:
         committed = sum(min(reach.accepted(budget) + 1, rest) for reach, rest in reaches)
@@ -166,9 +166,9 @@ def estimate(steps: Sequence[StepEvent], budgets: Sequence[int], drafter: str = 
 class ExactReplay:
     """Runs the drafter again over one turn: iterate it once for progress, then read `acceptance`.
 
-    `prompt` and `answer` are the turn's ids, `knobs` what every budget is tried with,
-    `stops` the tokens that end answers; each position is drafted at most
-    once, whatever the number of budgets. Raises what `propose` raises, and DFlashError for a turn without a step.
+    `prompt` and `answer` are the turn's ids, `knobs` what every budget is tried with, `context_length` the positions
+    that both may fill, `stops` the tokens that end answers; each position is drafted at most once, whatever the number
+    of budgets. Raises what `propose` raises, and DFlashError for a turn without a step.
     """
 
     def __init__(
@@ -178,6 +178,7 @@ class ExactReplay:
         answer: Sequence[int],
         knobs: Knobs,
         budgets: Sequence[int],
+        context_length: int,
         stops: Collection[int] = (),
     ) -> None:
         if len(answer) < 2:
@@ -185,6 +186,7 @@ class ExactReplay:
         self._propose, self._knobs, self._budgets = propose, knobs, tuple(budgets)
         self._stops = () if knobs.ignore_eos else stops
         self._prompt, self._answer = list(prompt), list(answer)
+        self._longest = min(knobs.max_tokens, context_length - len(prompt))
         self.acceptance: tuple[Acceptance, ...] = ()
         self.steps: dict[int, tuple[int, ...]] = {}
 
@@ -211,7 +213,7 @@ class ExactReplay:
 
     def _reach(self, at: int) -> _Reach:
         root = self._answer[at]
-        drafts = self._propose(self._prompt + self._answer[:at], root, self._knobs)
+        drafts = self._propose(self._prompt + self._answer[:at], root, self._knobs).cut(_deepest(self._longest, at))
         return _walked(root, drafts, self._knobs, self._answer[at + 1 :], max(self._budgets), stops=self._stops)
 
 
@@ -235,10 +237,16 @@ def curve(
     return Curve(kind, tuple(points), current, tuple(costs.measured))
 
 
-def _reach(step: StepEvent, text: Sequence[int], budget: int, stops: Collection[int]) -> _Reach:
-    """The reach of one recorded step; `text` are the tokens that followed its root."""
+def _deepest(longest: int, at: int) -> int:
+    """How deep drafts go after token `at` of an answer of at most `longest`: the last possible one is never drafted, as
+    the token after the deepest node is drawn."""
+    return max(0, longest - at - 2)
+
+
+def _reach(step: StepEvent, at: int, text: Sequence[int], budget: int, stops: Collection[int]) -> _Reach:
+    """The reach of one recorded step, whose root is token `at` of the answer; `text` are the tokens that followed."""
     log_probs = np.array(step.drafts.log_probs)
-    drafts = Candidates(np.array(step.drafts.tokens, np.int64), log_probs)
+    drafts = Candidates(np.array(step.drafts.tokens, np.int64), log_probs).cut(_deepest(step.knobs.max_tokens, at))
     return _walked(step.tree.tokens[0], drafts, step.knobs, text, budget, chain=step.mode == "chain", stops=stops)
 
 
