@@ -11,7 +11,7 @@ import pytest
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
-from dflash_tui.chat import collector
+from dflash_tui.chat import background_plain, collector
 from dflash_tui.conversations.store import Store
 from dflash_tui.session import LoadRequest
 from dflash_tui.terminal import key_order
@@ -59,6 +59,12 @@ def only_the_tests_are_frozen(request: pytest.FixtureRequest, monkeypatch: pytes
         monkeypatch.setattr(collector, "calm", lambda: None)
         monkeypatch.setattr(collector, "release", lambda: gc.collect(1))
         monkeypatch.setattr(collector, "tidy", lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def plain_decoding_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine it would begin in the midst of a test; those of it set the time themselves."""
+    monkeypatch.setattr(background_plain, "QUIET_S", 3600.0)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,95 @@
+"""Plain decoding is timed while the user reads, and only then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+
+from dflash_core.lab.laboratory import Laboratory
+from dflash_core.lab.progress import ExperimentProgress
+from dflash_core.record import TurnRecord
+from dflash_tui.app import DFlashApp
+from dflash_tui.chat import background_plain
+
+from .support import ask, idle, loaded, wait_until
+from .test_lab import KNOBS, QUESTION, demo
+
+MakeApp = Callable[..., DFlashApp]
+
+
+class Endless:
+    """A measurement that only something else ends."""
+
+    speed = None
+    started = 0
+
+    def __init__(self, record: TurnRecord) -> None:
+        Endless.started += 1
+
+    def __iter__(self) -> Iterator[ExperimentProgress]:
+        return (ExperimentProgress(done, 1 << 40, None, "decoding plainly") for done in count())
+
+
+@pytest.fixture
+def app(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> DFlashApp:
+    """The app over the demo pair, which measures as soon as an answer is complete, however slow the machine is."""
+    for name, value in (("QUIET_S", 0.001), ("LOOK_S", 0.001), ("SLOW_MS", 1e9)):
+        monkeypatch.setattr(background_plain, name, value)
+    return make_app(load=demo, knobs=KNOBS)
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Endless, "started", 0)
+    monkeypatch.setattr(Laboratory, "time_plain", Endless)
+
+
+async def test_it_is_measured_once_after_an_answer(app: DFlashApp) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        assert not app.chat.gauges.knows_plain
+        await ask(pilot, QUESTION)
+        await wait_until(pilot, lambda: app.chat.gauges.knows_plain)
+        assert not app.chat.plain.running
+        app.chat.plain._begin()
+        assert not app.chat.plain.running, "it is known"
+
+
+async def test_a_message_comes_first(app: DFlashApp, endless: None) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, QUESTION)
+        await wait_until(pilot, lambda: app.chat.plain.running)
+        turns = len(app.chat.transcript.turns)
+        await ask(pilot, "More?")
+        await idle(pilot)
+        assert len(app.chat.transcript.turns) == turns + 1
+        await wait_until(pilot, lambda: Endless.started == 2)  # it is tried again after that answer
+        assert not app.chat.gauges.knows_plain
+
+
+async def test_a_typed_character_stops_it(app: DFlashApp, endless: None) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, QUESTION)
+        await wait_until(pilot, lambda: app.chat.plain.running)
+        app.chat.prompt.focus()
+        await pilot.press("m")
+        await wait_until(pilot, lambda: not app.chat.plain.running)
+        app.chat.plain._begin()
+        assert not app.chat.plain.running, "a message is being typed"
+        assert Endless.started == 1
+        assert not app.chat.gauges.knows_plain
+
+
+async def test_not_on_a_machine_that_is_slow(app: DFlashApp, endless: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that is sent meanwhile would wait for the end of a step."""
+    monkeypatch.setattr(background_plain, "SLOW_MS", 0.0)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, QUESTION)
+        await idle(pilot)
+        app.chat.plain._begin()
+        assert Endless.started == 0
