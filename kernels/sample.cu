@@ -1,4 +1,4 @@
-// The target's own draw after each node, from the results of draw.cu for its row of logits: one block per row. All ways
+// The target's own draw after each node, from the results of draw_*.cu for its row of logits: one block per row. All ways
 // end in the same exact comparisons (sampler.cuh), over a list of tokens, over the row's front, or over the whole row.
 //
 //   LISTED, FRONT  bound by latency: about 8 us on an H200 (estimated).

@@ -62,12 +62,13 @@ class Draws:
         before = engine.poisoned((rows, parts), state.PART_BEFORE)
         shape = [np.int32(vocab), np.int32(stride), first]
         maxima, seen = engine.array(block_maxima(logits[:, :vocab])), engine.array(logits)
-        draw = partial(engine.kernel, "draw.cu")
-        draw("draw_list")(rows, LIST_THREADS, [device, seen, *shape, maxima, tokens])
+        engine.kernel("draw_list.cu", "draw_list")(rows, LIST_THREADS, [device, seen, *shape, maxima, tokens])
         if not listed:
-            draw("draw_scan")((parts, rows), PART_THREADS, [device, seen, *shape, tokens])
-            draw("draw_front")(rows, FRONT_THREADS, [device, np.int32(vocab), first, tokens, fronts])
-            draw("draw_weights")((parts, rows), PART_THREADS, [device, seen, *shape, tokens, fronts, before])
+            of_parts, grid = partial(engine.kernel, "draw_parts.cu"), (parts, rows)
+            of_parts("draw_scan")(grid, PART_THREADS, [device, seen, *shape, tokens])
+            front = engine.kernel("draw_front.cu", "draw_front")
+            front(rows, FRONT_THREADS, [device, np.int32(vocab), first, tokens, fronts])
+            of_parts("draw_weights")(grid, PART_THREADS, [device, seen, *shape, tokens, fronts, before])
         if hidden is not None:
             logits, seen = hidden, engine.array(hidden)
         engine.kernel("sample.cu", "sample", {"THREADS": THREADS})(

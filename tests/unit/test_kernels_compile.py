@@ -37,7 +37,7 @@ LIKE_OTHERS = ("sm_86", "sm_89")
 THOROUGH = "sm_90a"
 DEALT = {"sm_75": slice(1, None, 4), "sm_80": slice(3, None, 4), "sm_120": slice(0, None, 2)}
 # Seconds each, and nothing in them is of one architecture that `tree.cu` does not have too: with `full` for the others.
-SLOW = ("candidates.cu", "draw.cu", "sample.cu")
+SLOW = ("candidates.cu", "draw_list.cu", "draw_front.cu", "draw_parts.cu", "sample.cu")
 REPORTS = user_folder("cache") / "test-kernel-uses"
 RECORD = Path(__file__).with_name("kernel_registers.json")
 # What may spill, and why; anything else must not. A pattern of "<architecture> <file> <kernel>".
@@ -181,7 +181,8 @@ def test_what_a_called_function_spills_is_its_kernels() -> None:
 def record(files: Collection[str] = ()) -> None:
     """Write the most registers that each kernel takes over all of its variants: of these files, or of all."""
     known: dict[str, int] = json.loads(RECORD.read_text()) if files else {}
-    most = {place: registers for place, registers in known.items() if place.split()[1] not in files}
+    kept = {file.name for file in resources.kernels_dir().iterdir()} - set(files)
+    most = {place: registers for place, registers in known.items() if place.split()[1] in kept}
     for arch in ARCHITECTURES:
         for variant, uses in reports(arch, files=files):
             for name, use in uses.items():

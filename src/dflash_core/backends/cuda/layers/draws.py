@@ -1,4 +1,4 @@
-"""From logits to the target's own draws: launches of kernels/draw.cu and kernels/sample.cu, and their memory."""
+"""From logits to the target's own draws: launches of kernels/draw_*.cu and kernels/sample.cu, and their memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dflash_core.backends.cuda.state import PART_BEFORE, ROW_FRONT, ROW_TOKENS
 from dflash_core.knobs import Knobs
 
 SAMPLE_THREADS = 512
-LIST_THREADS, FRONT_THREADS, PART_THREADS = 1024, 512, 256  # threads per block in kernels/draw.cu
+LIST_THREADS, FRONT_THREADS, PART_THREADS = 1024, 512, 256  # per block of kernels/draw_*.cu
 DRAW_PART = 4096  # tokens per thread block
 MOST_LISTED = 512  # up to this top_k, a first kernel lists the tokens that can be drawn
 
@@ -49,15 +49,18 @@ class Draws:
         vocab, first, grid = np.int32(self.vocab), np.int32(node0), (self.parts, rows)
         shape = [vocab, np.int32(logits.shape[1]), first]
         front = [
-            Launch("draw.cu", "draw_scan", {}, grid, PART_THREADS, [state, logits, *shape, self.tokens]),
-            Launch("draw.cu", "draw_front", {}, rows, FRONT_THREADS, [state, vocab, first, self.tokens, self.fronts]),
+            Launch("draw_parts.cu", "draw_scan", {}, grid, PART_THREADS, [state, logits, *shape, self.tokens]),
             Launch(
-                "draw.cu", "draw_weights", {}, grid, PART_THREADS,
+                "draw_front.cu", "draw_front", {}, rows, FRONT_THREADS,
+                [state, vocab, first, self.tokens, self.fronts],
+            ),
+            Launch(
+                "draw_parts.cu", "draw_weights", {}, grid, PART_THREADS,
                 [state, logits, *shape, self.tokens, self.fronts, self.before],
             ),
         ]  # fmt: skip
         return [
-            Launch("draw.cu", "draw_list", {}, rows, LIST_THREADS, [state, logits, *shape, maxima, self.tokens]),
+            Launch("draw_list.cu", "draw_list", {}, rows, LIST_THREADS, [state, logits, *shape, maxima, self.tokens]),
             *([] if listed else front),
             Launch(
                 "sample.cu", "sample", {"THREADS": SAMPLE_THREADS}, rows, SAMPLE_THREADS,
