@@ -121,7 +121,7 @@ class Plan:
     K is split into `split_k` parts, each with partial sums of `stride` rows. Matrix i begins at row `offsets[i]`; rows
     are padded to 16. `part_begin[s]`: first thread block of part s; the last item is the grid. `row_begin[b]`: first
     block of 16 rows of thread block b, counted over all matrices. `rounding`: how activations are rounded; f16 and f32
-    matrices always read f16 activations.
+    matrices always read f16 activations. `warps` divide the tiles of a thread block.
     """
 
     shapes: tuple[Shape, ...]
@@ -136,6 +136,7 @@ class Plan:
     chunked: bool
     overlaps: bool
     way: Way
+    warps: int = WARPS
 
     @property
     def grid(self) -> int:
@@ -172,13 +173,6 @@ class Plan:
             return 2 * self._chunk(columns) * tile_bytes(self._staged, columns)
         whole = whole_bytes(self.longest_part, self._staged, columns, self.warps)
         return max(whole, self._claimed_bytes) if self._claimed(columns) else whole
-
-    @property
-    def warps(self) -> int:
-        """Warps that divide the tiles of a thread block."""
-        if self.chunked:
-            return WARPS
-        return warps_for(min(tile_type(shape.type).bytes for shape in self.shapes), self.most_tiles)
 
     def warps_at(self, columns: int) -> int:
         """Warps of a thread block of a pass over `columns` columns; any number may claim tiles."""
@@ -317,10 +311,13 @@ def _plan(product: Product, card: Card) -> Plan:
     best = min(map(layout.parted, choices), key=lambda parted: parted.cost)
     blocks = [count for count, _ in costs]
     offsets = tuple(ROWS * begin for begin in itertools.accumulate(blocks[:-1], initial=0))
-    return Plan(
+    found = Plan(
         shapes, layout.tiles_k, best.split_k, best.part_begin, best.row_begin, offsets, layout.stride, rounding, room,
         chunked, card.overlaps, way,
     )  # fmt: skip
+    if chunked:  # a warp computes whole rows
+        return found
+    return replace(found, warps=warps_for(min(size for _, size in costs), found.most_tiles))
 
 
 def forms_of(shapes: Sequence[Shape], rounding: Rounding) -> dict[str, object]:

@@ -118,15 +118,8 @@ class Projection(AnyProjection):
     def own_launch(self, kernel: str, defines: Defines, args: Sequence[Argument], out: Tensor) -> Launch:
         """The product of one row, which `kernel` computes from `args`, into `out`."""
         defines, args = {**self.plan.defines(1), **defines}, [self._table, *args, out]
-        return Launch(
-            f"{kernel}.cu",
-            kernel,
-            defines,
-            self.plan.grid,
-            self.plan.warps_at(1) * WARP,
-            args,
-            self.plan.shared_bytes(1),
-        )
+        threads = self.plan.warps_at(1) * WARP
+        return Launch(f"{kernel}.cu", kernel, defines, self.plan.grid, threads, args, self.plan.shared_bytes(1))
 
     def launches(self, acts: Acts, out: Tensor, rows: int) -> list[Launch]:
         """The product of `rows` rows of activations into `out`, in as few launches as shared memory allows."""
