@@ -126,8 +126,8 @@ class ReplaySession:
         self.context_length = loaded.context_length if loaded else 0
         self.notes = (trace.problem,) if trace.problem else ()
         self.knobs = first.knobs
-        drafter = Capabilities(first.draft_kind or "dflash", first.draft_block) if first.draft_block else None
-        self.limits = Limits(drafter, self.context_length)
+        kind = first.draft_kind or ("dflash" if first.draft_block else "")  # version 1 has blocks alone
+        self.limits = Limits(Capabilities(kind, first.draft_block) if kind else None, self.context_length)
         self._memory = loaded.memory if loaded else MemoryBreakdown("not recorded", (), 0, 0)
 
     @property
