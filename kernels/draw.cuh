@@ -87,15 +87,20 @@ __device__ __forceinline__ float slack(float ratio) { return 5e-4f + 1e-6f * fab
 
 constexpr int BINS = 2048;
 
+// The sum of `mine` over the lanes up to this one.
+template <class T> __device__ __forceinline__ T sum_up_to(T mine) {
+#pragma unroll
+    for (int offset = 1; offset < WARP; offset *= 2) {
+        const T below = __shfl_up_sync(FULL_WARP, mine, offset);
+        if (lane_id() >= offset) mine += below;
+    }
+    return mine;
+}
+
 // The sum of `mine` over the block's threads before this one; `total`: over all threads. `room`: scratch space, one
 // value per warp.
 template <int BLOCK, class T> __device__ __forceinline__ T block_sum_before(T mine, T& total, T* room) {
-    T upto = mine;
-#pragma unroll
-    for (int offset = 1; offset < WARP; offset *= 2) {
-        const T below = __shfl_up_sync(FULL_WARP, upto, offset);
-        if (lane_id() >= offset) upto += below;
-    }
+    const T upto = sum_up_to(mine);
     if (lane_id() == WARP - 1) room[warp_id()] = upto;
     __syncthreads();
     T before = upto - mine;

@@ -101,6 +101,11 @@ __device__ __forceinline__ void clear_counts(ListShared& s) {
     reinterpret_cast<uint2*>(s.count)[threadIdx.x] = {0, 0};
 }
 
+// The largest distance of these digits.
+__device__ __forceinline__ float distance_of(int digits) {
+    return digits == FARTHEST ? INFINITE : __uint_as_float(u32(digits + NEAREST) << 7 | 127);
+}
+
 // List all tokens that are at most as far from the largest maximum as the `wanted`th largest maximum is; return their
 // number. The counts are cleared, with no barrier since.
 __device__ __forceinline__ int list_tokens(

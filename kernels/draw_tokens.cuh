@@ -48,20 +48,6 @@ __device__ __forceinline__ int distance_digits(float best, float value) {
     const int digits = min(max(int(__float_as_uint(best - value) >> 7) - NEAREST, 0), FARTHEST);
     return value > -INFINITE ? digits : FARTHEST + 1;
 }
-// The largest distance of these digits.
-__device__ __forceinline__ float distance_of(int digits) {
-    return digits == FARTHEST ? INFINITE : __uint_as_float(u32(digits + NEAREST) << 7 | 127);
-}
-
-// The sum of `mine` over the lanes up to this one.
-__device__ __forceinline__ u32 sum_up_to(u32 mine) {
-#pragma unroll
-    for (int offset = 1; offset < WARP; offset *= 2) {
-        const u32 below = __shfl_up_sync(FULL_WARP, mine, offset);
-        if (lane_id() >= offset) mine += below;
-    }
-    return mine;
-}
 
 // Add `mine` entries to a list of `size` that the block shares; return the place of the first. All lanes call.
 __device__ __forceinline__ int append(int mine, int& size) {

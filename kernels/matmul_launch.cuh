@@ -72,16 +72,14 @@ template <class Acts, class SinkOf> struct StreamPieces {
 
     template <class F> __device__ __forceinline__ void operator()() const {
         for_each_piece(launch, F::NUMBER, [&](const Segment& segment, const Rectangle& part, int k_part) {
-#ifdef CHUNK
-            stream_in_chunks<F>(part, acts, shared, form, sink_of(segment, k_part));
-#else
             auto&& sink = sink_of(segment, k_part);
-#ifdef CLAIMED
+#if defined(CHUNK)
+            stream_in_chunks<F>(part, acts, shared, form, sink);
+#elif defined(CLAIMED)
             stream_claimed<F>(part, acts, shared, form, sink);
 #else
             static_assert(SHARES == WARPS, "each warp has a share");
             stream_rectangle<F>(part, acts, (float*)shared, shared + WARPS * COLUMN_BLOCKS * 512, form, sink);
-#endif
 #endif
         });
     }

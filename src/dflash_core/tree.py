@@ -59,6 +59,12 @@ class Candidates:
         return Candidates(self.tokens[:depths], self.log_probs[:depths], self.given, ranks)
 
 
+def deepest_draft(left: int) -> int:
+    """How deep drafts may go where an answer has room for `left` tokens: the token after the deepest node is drawn, so
+    the last possible one is never drafted."""
+    return max(0, left - 1)
+
+
 NO_CANDIDATES = Candidates(np.zeros((0, 1), np.int64), np.zeros((0, 1)))
 """No candidates at any depth."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,16 +61,16 @@ class Draws:
         before = engine.poisoned((rows, parts), state.PART_BEFORE)
         shape = [np.int32(vocab), np.int32(stride), first]
         maxima, seen = engine.array(block_maxima(logits[:, :vocab])), engine.array(logits)
-        engine.kernel("draw_list.cu", "draw_list")(rows, LIST_THREADS, [device, seen, *shape, maxima, tokens])
+        run, grid = engine.kernel, (parts, rows)
+        run("draw_list.cu", "draw_list")(rows, LIST_THREADS, [device, seen, *shape, maxima, tokens])
         if not listed:
-            of_parts, grid = partial(engine.kernel, "draw_parts.cu"), (parts, rows)
-            of_parts("draw_scan")(grid, PART_THREADS, [device, seen, *shape, tokens])
-            front = engine.kernel("draw_front.cu", "draw_front")
-            front(rows, FRONT_THREADS, [device, np.int32(vocab), first, tokens, fronts])
-            of_parts("draw_weights")(grid, PART_THREADS, [device, seen, *shape, tokens, fronts, before])
+            of_front = [device, np.int32(vocab), first, tokens, fronts]
+            run("draw_parts.cu", "draw_scan")(grid, PART_THREADS, [device, seen, *shape, tokens])
+            run("draw_front.cu", "draw_front")(rows, FRONT_THREADS, of_front)
+            run("draw_parts.cu", "draw_weights")(grid, PART_THREADS, [device, seen, *shape, tokens, fronts, before])
         if hidden is not None:
             logits, seen = hidden, engine.array(hidden)
-        engine.kernel("sample.cu", "sample", {"THREADS": THREADS})(
+        run("sample.cu", "sample", {"THREADS": THREADS})(
             rows, THREADS, [device, seen, *shape, tokens, fronts, before, np.int32(parts)]
         )
         self.logits = seen.numpy()

@@ -168,8 +168,7 @@ async def plain_measuring(midst: Midst, pilot: Pilot[int]) -> None:
     await ask(pilot, "Tell me a story about a fox.")
 
 
-async def asked(midst: Midst, pilot: Pilot[int]) -> None:
-    midst.patch.setattr(background_plain, "QUIET_S", 3600.0)
+async def asked(pilot: Pilot[int]) -> None:
     await ask(pilot, "Tell me a story about a fox.")
     await idle(pilot)
 
@@ -181,19 +180,19 @@ async def tune(midst: Midst, pilot: Pilot[int]) -> None:
 
 @over(pair)
 async def sweep(midst: Midst, pilot: Pilot[int]) -> None:
-    await asked(midst, pilot)
+    await asked(pilot)
     await send(pilot, "/sweep budget=4,8")
 
 
 @over(pair)
 async def ab(midst: Midst, pilot: Pilot[int]) -> None:
-    await asked(midst, pilot)
+    await asked(pilot)
     await send(pilot, f"/ab {AB}")
 
 
 @over(pair)
 async def whatif(midst: Midst, pilot: Pilot[int]) -> None:
-    await asked(midst, pilot)
+    await asked(pilot)
     await send(pilot, "/whatif")
 
 

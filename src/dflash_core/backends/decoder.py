@@ -187,9 +187,7 @@ class Decoder:
     def tree(self, drafts: Candidates) -> tuple[Tree, Choice | None]:
         """The tree to verify: the policy's own, or the candidates' best-first tree within the budget; a chain has
         the best ones alone. It has no nodes past the answer's end or halt."""
-        knobs, left = self.knobs, self._left()
-        # The token after the deepest node is drawn, so the answer's last possible token is never drafted.
-        deepest = max(0, left - 1)
+        knobs, deepest = self.knobs, ddtree.deepest_draft(self._left())
         plan = self.policy.plan(knobs, self.answer[-1], drafts, deepest)
         if plan is not None:
             self.decision = plan.decision

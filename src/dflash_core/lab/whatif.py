@@ -27,7 +27,7 @@ from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.lab.cost import Cost, Source, StepCosts
 from dflash_core.lab.progress import ExperimentProgress
-from dflash_core.tree import Candidates, build, walk
+from dflash_core.tree import Candidates, build, deepest_draft, walk
 
 Kind = Literal["estimate", "exact"]
 Propose = Callable[[Sequence[int], int, Knobs], Candidates]
@@ -213,7 +213,8 @@ class ExactReplay:
 
     def _reach(self, at: int) -> _Reach:
         root = self._answer[at]
-        drafts = self._propose(self._prompt + self._answer[:at], root, self._knobs).cut(_deepest(self._longest, at))
+        drafts = self._propose(self._prompt + self._answer[:at], root, self._knobs)
+        drafts = drafts.cut(deepest_draft(self._longest - at - 1))
         return _walked(root, drafts, self._knobs, self._answer[at + 1 :], max(self._budgets), stops=self._stops)
 
 
@@ -237,16 +238,11 @@ def curve(
     return Curve(kind, tuple(points), current, tuple(costs.measured))
 
 
-def _deepest(longest: int, at: int) -> int:
-    """How deep drafts go after token `at` of an answer of at most `longest`: the last possible one is never drafted, as
-    the token after the deepest node is drawn."""
-    return max(0, longest - at - 2)
-
-
 def _reach(step: StepEvent, at: int, text: Sequence[int], budget: int, stops: Collection[int]) -> _Reach:
     """The reach of one recorded step, whose root is token `at` of the answer; `text` are the tokens that followed."""
     log_probs = np.array(step.drafts.log_probs)
-    drafts = Candidates(np.array(step.drafts.tokens, np.int64), log_probs).cut(_deepest(step.knobs.max_tokens, at))
+    drafts = Candidates(np.array(step.drafts.tokens, np.int64), log_probs)
+    drafts = drafts.cut(deepest_draft(step.knobs.max_tokens - at - 1))
     return _walked(step.tree.tokens[0], drafts, step.knobs, text, budget, chain=step.mode == "chain", stops=stops)
 
 
