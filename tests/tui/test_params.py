@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from dflash_core.knobs import CONTEXT, SPECS
 from dflash_tui.app import DFlashApp
-from dflash_tui.widgets.params import BEHIND, FIRST, WHEN
+from dflash_tui.widgets.params import FIRST, ROWLESS, WHEN
 
 from .support import loaded, screen_text, shows, wait_until
 
-OTHERS = len(SPECS) + 1 - len(FIRST) - len(BEHIND)  # with the context
+OTHERS = len(SPECS) + 1 - len(FIRST) - len(ROWLESS)  # with the context
 MakeApp = Callable[..., DFlashApp]
 
 

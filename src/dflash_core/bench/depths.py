@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dflash_core.bench.steps import BEHIND, CONTEXT, MOST, Case, StepBench
+from dflash_core.bench.steps import CONTEXT, MOST, ROOM, Case, StepBench
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.cache_types import TYPES
@@ -42,7 +42,7 @@ def measure(folder: Path, model: str, kinds: Sequence[str], contexts: Sequence[i
     wanted = cases(contexts)
     yield " | ".join(["cache", *(f"{case.name} at {case.depth:,}" for case in wanted)])
     for kind in kinds:
-        engine = Engine(target, draft, context_length=max(*contexts, CONTEXT - BEHIND) + BEHIND, kv=kind)
+        engine = Engine(target, draft, context_length=max(*contexts, CONTEXT - ROOM) + ROOM, kv=kind)
         yield " | ".join([kind, *(f"{ms:.3f}" for ms in _times(engine, wanted))])
         engine.leave()
         del engine  # two of them need not fit at the same time

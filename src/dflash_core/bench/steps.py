@@ -34,8 +34,8 @@ from dflash_core.policy.base import Policy
 
 DEPTH = 200  # committed positions that most steps run after
 DEEP = 32_768
-BEHIND = 512  # positions after the deepest case, for its steps
-CONTEXT = DEEP + BEHIND
+ROOM = 512  # positions past the deepest case, for its steps
+CONTEXT = DEEP + ROOM
 PREFILL = 2048
 WARM_STEPS = 4
 STEPS = 40
@@ -210,7 +210,7 @@ class StepBench:
         memory = tuple((one.name, one.bytes, one.measured) for one in self.engine.memory().components)
         self.report = StepReport(timed, plain, PREFILL, prefill, self._read_bandwidth(), self._step_bytes(), memory)
 
-    def _stand_behind(self, depth: int) -> None:
+    def _begin_at(self, depth: int) -> None:
         """A sequence of `depth` positions: read as a prompt; past DEPTH planted, since only their number counts."""
         self.session.restore(None)
         read = min(depth, DEPTH)
@@ -225,7 +225,7 @@ class StepBench:
 
     def time(self, case: Case, steps: int) -> tuple[float, list[StepEvent]]:
         """Milliseconds of a step by the host's clock, and the steps."""
-        self._stand_behind(case.depth)
+        self._begin_at(case.depth)
         self.session.steps.force(case.trace)
         policy = case.policy(self.session) if case.policy else None
         decoder = self.session.decoder(case.knobs, frozenset(), self.engine.context_length, policy)
@@ -242,7 +242,7 @@ class StepBench:
         return wall, events
 
     def _plain_loop(self) -> float:
-        self._stand_behind(DEPTH)
+        self._begin_at(DEPTH)
         return plain_loop_ms(self.session, 100)
 
     def _prefill(self) -> float:

@@ -137,7 +137,7 @@ def stage_lines(result: SweepResult, loop_ms: float) -> list[str]:
 def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     from dataclasses import replace
 
-    from dflash_core.bench.steps import BEHIND, DEEP, DEPTHS, StepBench, acceptance_pattern, default_cases, shown
+    from dflash_core.bench.steps import DEEP, DEPTHS, ROOM, StepBench, acceptance_pattern, default_cases, shown
     from dflash_core.loading import CardOptions, load_draft, load_target
 
     notes = Notes()
@@ -153,7 +153,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     card = CardOptions(request.activations, request.draft_type, request.tune, embedding=request.embedding)
     loaded = load_target(request.target, "cuda", progress=notes.progress, card=card)
     contexts = job.contexts or (DEEP,)
-    longest = max(*contexts, DEEP) + BEHIND
+    longest = max(*contexts, DEEP) + ROOM
     engine = Engine(loaded, load_draft(request.draft, loaded), context_length=longest, kv=request.kv)
     pattern = acceptance_pattern(lengths[0]) if len(lengths) == 1 else tuple(round(length) for length in lengths)
     drafter = engine.session.capabilities

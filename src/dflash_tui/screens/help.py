@@ -31,7 +31,7 @@ def _row(name: str, what: str, width: int) -> list[str | tuple[str, str]]:
 
 
 class HelpScreen(Passing, ModalScreen[None]):
-    """The page behind F1. It lists the keys of `scope`. `about` is the help of the widget that had the focus."""
+    """The page that F1 opens. It lists the keys of `scope`. `about` is the help of the widget that had the focus."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,q", "dismiss", "Close")]
 

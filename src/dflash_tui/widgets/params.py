@@ -24,7 +24,7 @@ from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.slider import Slider
 
-BEHIND = {"reasoning_effort"}  # parameters without a row of their own: the row of thinking has the levels
+ROWLESS = {"reasoning_effort"}  # parameters without a row of their own: the row of thinking has the levels
 GROUPS: tuple[Group, ...] = ("speculation", "sampling", "answer")
 FIRST = ("budget", "p_min", "temperature", "thinking")  # the most used ones; the others unfold from a line
 WHEN: dict[Applies, str] = {
@@ -53,7 +53,7 @@ class ParamsPanel(Panel):
         self._knobs = knobs
         self._used = knobs
         self._running = False
-        self._rows = {spec.name: _row(spec, getattr(knobs, spec.name)) for spec in SPECS if spec.name not in BEHIND}
+        self._rows = {spec.name: _row(spec, getattr(knobs, spec.name)) for spec in SPECS if spec.name not in ROWLESS}
         self._rows[CONTEXT.name] = Slider(CONTEXT)
         self._others = Vertical(id="params-others")
         self._others.display = False
@@ -74,7 +74,7 @@ class ParamsPanel(Panel):
             return  # the app ends
         rows: list[Widget] = []
         for group in GROUPS:
-            specs = [spec for spec in SPECS if spec.group == group and spec.name not in {*FIRST, *BEHIND}]
+            specs = [spec for spec in SPECS if spec.group == group and spec.name not in {*FIRST, *ROWLESS}]
             rows += [_heading(group, specs[0].applies), *(self._rows[spec.name] for spec in specs)]
         self._others.mount(*rows, _heading("loading", CONTEXT.applies), self._rows[CONTEXT.name])
 
