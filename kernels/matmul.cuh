@@ -11,9 +11,9 @@
 // the warp that began it keeps its part in registers and, after one barrier, adds the parts that the following warps
 // left in their shared slots, in order. None of this depends on COLUMNS: a column's bits are the same at every width.
 //
-// COLUMNS: columns of this pass, 1..64. WARPS: per block. SHARES: equal shares of a rectangle, one to a warp; where warps
-// claim tiles (matmul_claims.cuh) as many as wider passes have warps, since they decide the order of sums. ACTS_F16:
-// activations in half precision for all formats. PREFETCH: tiles after its first that a warp prefetches into the L2
+// COLUMNS: columns of this pass, 1..64. WARPS: per block. SHARES: equal shares of a rectangle, one to a warp. They decide
+// the order of sums, so the other ways to divide a rectangle (matmul_claims.cuh, matmul_chunks.cuh) add up in the same
+// shares, whatever their warps compute. ACTS_F16: activations in half precision for all formats. PREFETCH: tiles after its first that a warp prefetches into the L2
 // before the previous kernel has ended. AHEAD_BYTES: a lane loads more than two units ahead of their use only if they
 // take no more bytes than this.
 
@@ -372,6 +372,11 @@ __device__ __forceinline__ void stage_once(const Acts& acts, u8* staged, const R
 
 __device__ __forceinline__ int share_begin(int tiles, int share) {
     return int(unsigned(tiles) * unsigned(share) / SHARES);
+}
+
+// The first tile after `at` with which a share begins.
+__device__ __forceinline__ int next_share(int tiles, int at) {
+    return share_begin(tiles, int((unsigned(at + 1) * SHARES + unsigned(tiles) - 1) / unsigned(tiles)));
 }
 
 // Stream a rectangle; sink(first row of the block of 16, acc) receives each finished block, in order within a warp.

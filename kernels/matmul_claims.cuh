@@ -74,8 +74,7 @@ __device__ __forceinline__ void stream_claimed(
     for (int row = threadIdx.x; row < part.rows * TILE_ROWS; row += MATMUL_THREADS) {
         const int first = row / TILE_ROWS * kn;
         const float* of_tile = sums + first * TILE_SUMS + row % TILE_ROWS;
-        int share = int((unsigned(first + 1) * SHARES + tiles - 1) / unsigned(tiles));
-        int next = share_begin(tiles, share) - first;  // where the next share begins
+        int next = next_share(tiles, first) - first;
         float total = 0.0f, chain = 0.0f;
         bool whole = false;  // something was added to the total
         for (int k = 0; k < kn; ++k, of_tile += TILE_SUMS) {
@@ -83,8 +82,7 @@ __device__ __forceinline__ void stream_claimed(
                 total = whole ? __fadd_rn(total, chain) : chain;
                 whole = true;
                 chain = 0.0f;
-                do next = share_begin(tiles, ++share) - first;
-                while (next == k);
+                next = next_share(tiles, first + k) - first;
             }
 #pragma unroll
             for (int span = 0; span < TILE_SPANS<F>; ++span) {

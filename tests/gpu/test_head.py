@@ -68,7 +68,7 @@ def test_a_wide_pass_in_two_launches(engine: Engine, rng: np.random.Generator) -
 
 def test_a_wide_pass_in_chunks(engine: Engine, rng: np.random.Generator) -> None:
     """Several rounds of rows per thread block; the maxima reuse the memory of the last chunk."""
-    card = Card(2, 99 * 1024)
+    card = Card(2, 66 * 1024)
     weights = random_weights(engine, rng, 1280, ("Q4_K", 600))
     x = rng.normal(size=(40, 1280)).astype(np.float32)
     deal = plan(weights.shapes, 1280, card, split_k=1)

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from dflash_core.backends.cuda.activations import F16, INT8, Rounding
-from dflash_core.backends.cuda.plan import Card, Product, Way
+from dflash_core.backends.cuda.plan import Card, Product, Way, plan
 from dflash_core.backends.cuda.repack import TILE_TYPES, tile_type
 from dflash_core.backends.cuda.tuning import candidates
 from dflash_core.formats.quants import BY_NAME
 from support.blocks import HALVES
 from support.engines import Engine
 from support.grids import full
-from support.matmuls import SMALL, expected, multiply, parts, random_weights, weights_of
+from support.matmuls import SMALL, expected, multiply, multiply_as, parts, random_weights, weights_of
 
 TYPES = [*TILE_TYPES, "BF16"]
 K_TYPES = {"Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ3_XXS", "IQ3_S", "IQ4_XS"}
@@ -354,21 +354,41 @@ CHUNKED_WAYS = {"planned": (None, INT8), "one-slice": (1, INT8), "planes": (None
 def test_chunks_of_k(
     engine: Engine, rng: np.random.Generator, types: list[tuple[str, int]], slices: int | None, rounding: Rounding
 ) -> None:
-    """A card with little shared memory: several rounds, a last chunk that is short, one pass at every width."""
+    """A card with little shared memory: several rounds, a last chunk that is short, one pass at every width. The bits
+    are those of whole parts of K, in which shares begin within blocks of rows."""
     card = Card(2, 99 << 10)
+    chunks = replace(card, way=Way(chunked=True))
     weights = random_weights(engine, rng, 1664, *types)
     x = activations(rng, 64, 1664)
     deal, widest = multiply(engine, weights, x, card, split_k=slices, rounding=rounding)
+    assert deal.chunked(64)
+    assert not deal.chunked(8)
     check(deal, widest, expected(weights, x, rounding))
     plain = types is CHUNKED[0] and (slices, rounding) == CHUNKED_WAYS["planned"]
-    for width in (1, 16, 24, 40) if plain else (1, 24):
-        assert "CHUNK" in deal.defines(width)
-        assert len(deal.passes(width)) == 1
-        _, planes = multiply(engine, weights, x[:width], card, split_k=slices, rounding=rounding)
+    for width, here in itertools.product((1, 16, 24, 40) if plain else (1, 24), (card, chunks)):
+        other, planes = multiply(engine, weights, x[:width], here, split_k=slices, rounding=rounding)
+        assert len(other.passes(width)) == 1
+        assert ("CHUNK" in other.defines(width)) == (here is chunks or deal.chunked(width))
         for at, shape in zip(deal.offsets, deal.shapes):
             live = slice(at, at + shape.rows)
             same = planes[..., live].view(np.uint32) == widest[:, :width, live].view(np.uint32)
-            assert same.all(), f"{width} columns, {shape.type}"
+            assert same.all(), f"{width} columns, {shape.type}, {other.way}"
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 5, 17, 40])
+def test_chunks_have_the_bits_of_whole_parts(engine: Engine, rng: np.random.Generator, blocks: int) -> None:
+    """Also where every block of rows is divided among several shares, and where none is."""
+    weights = random_weights(engine, rng, 1280, ("Q4_K", 16 * blocks))
+    x = activations(rng, 24, 1280)
+    for warps in 12, 16:
+        found = {}
+        for way in (Way(chunked=True), Way(chunked=False)):
+            card = Card(2, 227 << 10, way)
+            deal = replace(plan(weights.shapes, 1280, card), warps=warps)
+            assert ("CHUNK" in deal.defines(24)) == way.chunked
+            found[way] = multiply_as(engine, weights, x, deal)
+        whole, chunks = found.values()
+        assert np.array_equal(whole.view(np.uint32), chunks.view(np.uint32)), f"shares of {warps} warps"
 
 
 @pytest.mark.parametrize(
@@ -379,7 +399,7 @@ def test_what_the_tuner_may_choose(engine: Engine, rng: np.random.Generator, car
     weights = random_weights(engine, rng, 1280, ("Q5_K", 260), ("Q8_0", 20))
     product = Product(weights.shapes, weights.columns)
     x = activations(rng, 24, 1280)
-    bits: dict[tuple[bool, int], np.ndarray] = {}
+    bits: dict[int, np.ndarray] = {}
     for way in candidates(product, card):
         chosen = replace(card, ways=((str(product), way),))
         deal, widest = multiply(engine, weights, x, chosen)
@@ -389,4 +409,4 @@ def test_what_the_tuner_may_choose(engine: Engine, rng: np.random.Generator, car
         live = np.concatenate([np.arange(at, at + s.rows) for at, s in zip(deal.offsets, deal.shapes)])
         found = widest[..., live].view(np.uint32)
         assert np.array_equal(narrow[..., live].view(np.uint32), found[:, :1]), str(way)
-        assert np.array_equal(bits.setdefault((deal.chunked, deal.split_k), found), found), str(way)
+        assert np.array_equal(bits.setdefault(deal.split_k, found), found), str(way)

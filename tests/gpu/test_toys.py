@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dflash_core import load_target
 from dflash_core.arch import registry
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.activations import CHOICES
+from dflash_core.backends.cuda.plan import Way
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -40,8 +42,9 @@ def file(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return toy_architecture.write(tmp_path / "toy.gguf", model)
 
 
-def session_on(target: Any, shared_bytes: int = 227 << 10) -> CudaSession:
+def session_on(target: Any, shared_bytes: int = 227 << 10, way: Way = Way()) -> CudaSession:  # noqa: B008 - frozen
     device = EmulatedDevice(shared_bytes=shared_bytes)
+    device.card = replace(device.card, way=way)
     upload = DeviceUpload(device, target.file)
     on_device = DeviceTarget(device, upload, target.config, CHOICES["f16"])
     upload.close()
@@ -100,11 +103,15 @@ def test_a_toy_architecture_with_a_window(tmp_path: Path, monkeypatch: pytest.Mo
 
 @emulated
 def test_a_toy_architecture_on_a_card_with_little_shared_memory(model: Any, file: Path) -> None:
-    session = session_on(load_target(file), shared_bytes=99 << 10)
-    launched = session.pass_launches(16, 0)
-    assert all("CHUNK" in launch.defines for launch in launched if launch.file == "matmul.cu")
-    close(session.prefill(IDS), expected(model, IDS)[-1])
-    check_tree(session)
+    """Its matrices are small: only on purpose do they come in chunks, with the same bits."""
+    chunks, whole = (session_on(load_target(file), 99 << 10, way) for way in (Way(chunked=True), Way()))
+    for session, chunked in ((chunks, True), (whole, False)):
+        products = [launch for launch in session.pass_launches(16, 0) if launch.file == "matmul.cu"]
+        assert {"CHUNK" in launch.defines for launch in products} == {chunked}
+    found = chunks.prefill(IDS)
+    close(found, expected(model, IDS)[-1])
+    assert np.array_equal(whole.prefill(IDS), found)
+    check_tree(chunks)
 
 
 @emulated

@@ -99,6 +99,11 @@ def multiply(
 ) -> tuple[Plan, Float32]:
     """Run a launch over the rows of `x`; the plan and the partials (split_k, len(x), stride), NaN where none wrote."""
     deal = plan(weights.shapes, weights.columns, card, rounding=rounding, split_k=split_k)
+    return deal, multiply_as(engine, weights, x, deal)
+
+
+def multiply_as(engine: Engine, weights: Weights, x: Float32, deal: Plan) -> Float32:
+    """The partials of a launch as it is planned."""
     n = len(x)
     q8, f16 = packed(engine, deal, x)
     out = engine.poisoned((deal.split_k, n, deal.stride), np.float32)
@@ -107,7 +112,8 @@ def multiply(
         kernel = engine.kernel("matmul.cu", "matmul", deal.defines(count))
         args = [launch, q8, f16, out, np.int32(n), np.int32(first // 8)]
         kernel(deal.grid, 32 * deal.warps_at(count), args, shared=deal.shared_bytes(count))
-    return deal, out.numpy()
+    found: Float32 = out.numpy()
+    return found
 
 
 def parts(deal: Plan, planes: Sequence[Any] | Float32) -> list[Float64]:

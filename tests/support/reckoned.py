@@ -19,4 +19,6 @@ def reckoner(memory: int, draft: str = "BF16", model: Model = SIZE_27B) -> CardR
     target = header(model.name, spec.tensors(), target_types(spec, model))
     opened: Any = SimpleNamespace(file=header("draft", model.draft.tensors(), types), config=model.draft)
     footprint = Footprint(target, spec, card.layout)
-    return CardReckoner(footprint, spec, opened, machine=card.name, processors=card.processors, available=card.free)
+    return CardReckoner(
+        footprint, spec, opened, machine=card.name, processors=card.layout.multiprocessors, available=card.free
+    )

@@ -78,7 +78,7 @@ def test_a_plan_predicts_what_a_load_predicts() -> None:
     expected |= {one.name: one.bytes for one in sequence_components(opened.footprint, True, Setup(2048))}  # type: ignore[attr-defined]
     *parts, context = made.components
     assert {one.name: one.bytes for one in parts} == expected
-    assert context.bytes == context_bytes(card_of(24 * GIB).processors)
+    assert context.bytes == context_bytes(card_of(24 * GIB).layout.multiprocessors)
 
 
 def test_the_longest_context_is_the_longest() -> None:
@@ -275,9 +275,9 @@ def test_a_packed_drafter_is_what_a_load_makes_of_it() -> None:
 
 def test_known_cards_stand_by_size() -> None:
     assert [card.free for card in KNOWN] == sorted(card.free for card in KNOWN)
-    assert card_of(24 * GIB).processors == 128
-    assert card_of(24 * GIB + 1).processors == 170
-    assert card_of(500 * GIB).processors == KNOWN[-1].processors
+    assert card_of(24 * GIB).layout.multiprocessors == 128
+    assert card_of(24 * GIB + 1).layout.multiprocessors == 170
+    assert card_of(500 * GIB).layout.multiprocessors == KNOWN[-1].layout.multiprocessors
     assert card_of(500 * GIB).free == 500 * GIB
 
 

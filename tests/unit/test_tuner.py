@@ -102,7 +102,7 @@ def test_what_is_faster_is_taken_kept_and_not_timed_again(tmp_path: Path) -> Non
     tuned = found.card(name)
     tuner.replan(target, tuned)
     inputs, outputs = target.projections()
-    assert all(projection.plan.chunked for projection in (*inputs, *outputs))
+    assert all(projection.plan.chunked(24) for projection in (*inputs, *outputs))
 
     again = TimedDevice({})
     later = tuner.Tuner(again, tmp_path)  # type: ignore[arg-type]

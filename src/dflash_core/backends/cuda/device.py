@@ -31,9 +31,7 @@ class CudaDevice:
         self.programs = Programs(self.runtime, CubinCache())
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
         self.host = LockedRoom(self.runtime.lock, self.runtime.unlock)
-        self.card = Card(
-            self.runtime.card.processors, self.runtime.card.shared_bytes, overlaps=self.runtime.card.overlaps
-        )
+        self.card = Card.of(self.runtime.card)
 
     @contextmanager
     def stream(self) -> Iterator[None]:

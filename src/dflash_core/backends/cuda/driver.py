@@ -56,6 +56,7 @@ class CardFacts:
     arch: str
     processors: int
     shared_bytes: int  # the most dynamic shared memory of a block
+    l2_bytes: int
     total: int
     free: int
     bus: str = ""  # PCI address, such as 0000:1a:00.0; empty if the driver does not report it
@@ -216,6 +217,7 @@ def _describe(driver: Driver, device: Any) -> CardFacts:
         arch,
         attribute("MULTIPROCESSOR_COUNT"),
         attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        attribute("L2_CACHE_SIZE"),
         int(total),
         int(free),
         bus,

@@ -3,8 +3,8 @@
 A plan depends on shapes and on the card, never on the number of columns. So the order of every sum, and every bit of a
 column, is the same at all widths. Mirrors kernels/matmul_launch.cuh.
 
-Weights should be read once at any width. A thread block needs the activations of its part of K in shared memory. A card
-with enough shared memory holds them all, and splits K if necessary; other cards stage them in chunks.
+Weights should be read once at any width. A thread block needs the activations of its part of K in shared memory: all of
+them, if K is split into parts that are small enough, or where that is not so, in chunks. Both ways give the same bits.
 """
 
 from __future__ import annotations
@@ -15,12 +15,26 @@ import itertools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.acts import F16_BLOCK, q8_read
 from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups_of, packed_bytes, tile_type
-from dflash_core.backends.cuda.shares import NOMINAL_COLUMNS, WARPS, Layout, tile_bytes, warps_for, whole_bytes
+from dflash_core.backends.cuda.shares import (
+    FEWER_WARPS,
+    LEAST_PARTIALS,
+    NOMINAL_COLUMNS,
+    PARTIALS_OF_L2,
+    WARPS,
+    Layout,
+    chunks_bytes,
+    warps_for,
+    whole_bytes,
+)
 from dflash_core.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from dflash_core.backends.cuda.driver import CardFacts
 
 MAX_SEGMENTS, MAX_GRID = 6, 256
 SEGMENT_BYTES = 32  # size of one matrix's entry in the launch's struct; the address comes first
@@ -29,8 +43,9 @@ MAX_COLUMNS = 64
 _PREFETCHED_COLUMNS = 8  # the widest pass that one more prefetched tile makes faster; wider ones get slower
 
 # For kernels/matmul_chunks.cuh.
-_WHOLE_PARTS = 160 << 10  # with this much shared memory, activations of a whole part of K are staged at once
+_WHOLE_PARTS = 160 << 10  # with this much shared memory, whole parts of K are staged at most widths
 _MOST_CHUNK = 8  # the most tiles of a chunk; more hardly reduce the number of barriers
+_WIDE = 32  # columns from which fewer warps with more registers each are faster; here they decide no sum
 
 # For kernels/matmul_claims.cuh.
 _MOST_SUMS = 64 << 10  # the most shared memory for sums of tiles; those of a head would leave little L1
@@ -69,11 +84,12 @@ class Product:
 class Way:
     """How a launch is computed, where the shapes leave a choice. It applies at every width.
 
-    `chunked`: stage activations in chunks of K, None to let the card decide. `split_k`: the number of parts of K. These
-    two decide the order of sums; the other fields do not change results. `prefetch`: tiles that a warp prefetches into
-    the L2 before the previous kernel has ended; None for the default: one in narrow passes on cards that launch kernels
-    early. `warps`: warps of a thread block in products with experts (expert_plan.py), whose parts of K do not depend on
-    it. `claimed`: with a single row, warps claim tiles as they become free; None: if sums of all tiles fit.
+    `split_k`: the number of parts of K, which decides the order of sums; the other fields do not change results.
+    `chunked`: stage activations in chunks of K; None: only where a whole part does not fit in shared memory.
+    `prefetch`: tiles that a warp prefetches into the L2 before the previous kernel has ended; None for the default: one
+    in narrow passes on cards that launch kernels early. `warps`: warps of a thread block in products with experts
+    (expert_plan.py), whose parts of K do not depend on it. `claimed`: with a single row, warps claim tiles as they
+    become free; None: if sums of all tiles fit.
     """
 
     prefetch: int | None = None
@@ -108,6 +124,16 @@ class Card:
     way: Way = Way()  # for every product that `ways` does not name
     ways: tuple[tuple[str, Way], ...] = ()  # by product name: ways that were measured to be faster (tuning.py)
     overlaps: bool = False  # whether it can start a kernel while the previous one still runs
+    l2_bytes: int = 0
+
+    @classmethod
+    def of(cls, facts: CardFacts) -> Card:
+        return cls(facts.processors, facts.shared_bytes, overlaps=facts.overlaps, l2_bytes=facts.l2_bytes)
+
+    @property
+    def most_partials(self) -> int:
+        """The most bytes of partials of a launch that its L2 keeps for the next one."""
+        return max(LEAST_PARTIALS, int(self.l2_bytes * PARTIALS_OF_L2))
 
     def way_of(self, product: object) -> Way:
         """The way of a product, by its name."""
@@ -121,7 +147,7 @@ class Plan:
     K is split into `split_k` parts, each with partial sums of `stride` rows. Matrix i begins at row `offsets[i]`; rows
     are padded to 16. `part_begin[s]`: first thread block of part s; the last item is the grid. `row_begin[b]`: first
     block of 16 rows of thread block b, counted over all matrices. `rounding`: how activations are rounded; f16 and f32
-    matrices always read f16 activations. `warps` divide the tiles of a thread block.
+    matrices always read f16 activations. `warps`: the shares of a thread block's tiles, which decide the order of sums.
     """
 
     shapes: tuple[Shape, ...]
@@ -133,7 +159,6 @@ class Plan:
     stride: int
     rounding: Rounding
     shared_limit: int
-    chunked: bool
     overlaps: bool
     way: Way
     warps: int = WARPS
@@ -169,18 +194,29 @@ class Plan:
 
     def shared_bytes(self, columns: int) -> int:
         """Bytes of dynamic shared memory of a pass over `columns` columns."""
-        if self.chunked:
-            return 2 * self._chunk(columns) * tile_bytes(self._staged, columns)
-        whole = whole_bytes(self.longest_part, self._staged, columns, self.warps)
+        if self.chunked(columns):
+            return chunks_bytes(self._chunk(columns), self._staged, columns)
+        whole = self._whole(columns)
         return max(whole, self._claimed_bytes) if self._claimed(columns) else whole
 
+    def chunked(self, columns: int) -> bool:
+        """Whether a pass over `columns` columns stages activations in chunks, not whole parts of K."""
+        return self._whole(columns) > self.shared_limit if self.way.chunked is None else self.way.chunked
+
     def warps_at(self, columns: int) -> int:
-        """Warps of a thread block of a pass over `columns` columns; any number may claim tiles."""
+        """Warps of a thread block of a pass over `columns` columns: those that claim tiles or work in chunks may be
+        another number than the shares."""
+        if self.chunked(columns):
+            return WARPS if columns < _WIDE else FEWER_WARPS
         return WARPS if self._claimed(columns) else self.warps
+
+    def _whole(self, columns: int) -> int:
+        """Bytes of shared memory for whole parts of K."""
+        return whole_bytes(self.longest_part, self._staged, columns, self.warps)
 
     def _claimed(self, columns: int) -> bool:
         """Whether warps claim tiles as they become free; only with one column."""
-        wanted = columns == 1 and not self.chunked and self.way.claimed is not False
+        wanted = columns == 1 and not self.chunked(1) and self.way.claimed is not False
         return wanted and self._sums_bytes <= _MOST_SUMS and self._claimed_bytes <= self.shared_limit
 
     @property
@@ -191,7 +227,7 @@ class Plan:
     @property
     def _claimed_bytes(self) -> int:
         """Bytes of shared memory of a launch over one column with claimed tiles."""
-        return self.longest_part * tile_bytes(self._staged, 1) + self._sums_bytes
+        return self.longest_part * self._staged + self._sums_bytes
 
     @property
     def most_tiles(self) -> int:
@@ -206,15 +242,16 @@ class Plan:
         found |= self.forms
         if self.rounding.half:
             found["ACTS_F16"] = 1
-        if self.chunked:
+        if self.chunked(columns):
             found["CHUNK"] = self._chunk(columns)
         elif prefetch := self._prefetch(columns):
             found["PREFETCH"] = prefetch
-        claimed = self._claimed(columns)
-        if claimed:
+        if self._claimed(columns):
             found["CLAIMED"] = 1
-        if self.warps != WARPS:
-            found["SHARES" if claimed else "WARPS"] = self.warps
+        if (warps := self.warps_at(columns)) != WARPS:
+            found["WARPS"] = warps
+        if self.warps != warps:
+            found["SHARES"] = self.warps
         return found
 
     def _prefetch(self, columns: int) -> int:
@@ -228,7 +265,7 @@ class Plan:
 
     def _chunk(self, columns: int) -> int:
         """Tiles of a chunk: two chunks fit in shared memory, and the longest part is split evenly."""
-        most = min(_MOST_CHUNK, self.shared_limit // (2 * tile_bytes(self._staged, columns)))
+        most = min(_MOST_CHUNK, self.shared_limit // chunks_bytes(1, self._staged, columns))
         return -(-self.longest_part // -(-self.longest_part // max(1, most)))
 
     def passes(self, columns: int) -> tuple[tuple[int, int], ...]:
@@ -240,8 +277,7 @@ class Plan:
         return tuple((a, b - a) for a, b in itertools.pairwise(starts))
 
     def _fits(self, columns: int) -> bool:
-        tiles, block = self.longest_part, self._staged
-        need = 2 * tile_bytes(block, columns) if self.chunked else whole_bytes(tiles, block, columns, self.warps)
+        need = chunks_bytes(1, self._staged, columns) if self.chunked(columns) else self._whole(columns)
         return need <= self.shared_limit
 
     def pack(self, addresses: Sequence[int]) -> bytes:
@@ -297,12 +333,13 @@ def _plan(product: Product, card: Card) -> Plan:
     if not 0 < len(shapes) <= MAX_SEGMENTS:
         raise UnsupportedError(f"{len(shapes)} matrices in one launch, expected 1 to {MAX_SEGMENTS}")
     costs = tuple((blocks_of(s.rows), tile_type(s.type).bytes) for s in shapes)
-    chunked = card.shared_bytes < _WHOLE_PARTS if way.chunked is None else way.chunked
+    most_partials = card.most_partials if card.shared_bytes < _WHOLE_PARTS else 0
     room = card.shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
     grid = min(card.multiprocessors, MAX_GRID)
-    layout = Layout(groups_of(product.columns), costs, staged_block(shapes, rounding), grid, room, chunked)
+    block = staged_block(shapes, rounding)
+    layout = Layout(groups_of(product.columns), costs, block, grid, room, most_partials)
     choices = layout.choices(product.split_k or way.split_k, rounding.planes)
-    if not choices or not layout.fits(max(choices), 8):
+    if not choices or chunks_bytes(1, block, 1) > room:
         raise UnsupportedError(
             f"a matrix of {product.columns:,} columns, expected one that fits {card.shared_bytes:,} bytes of shared "
             "memory; run it on the CPU"
@@ -313,10 +350,8 @@ def _plan(product: Product, card: Card) -> Plan:
     offsets = tuple(ROWS * begin for begin in itertools.accumulate(blocks[:-1], initial=0))
     found = Plan(
         shapes, layout.tiles_k, best.split_k, best.part_begin, best.row_begin, offsets, layout.stride, rounding, room,
-        chunked, card.overlaps, way,
+        card.overlaps, way,
     )  # fmt: skip
-    if chunked:  # a warp computes whole rows
-        return found
     return replace(found, warps=warps_for(min(size for _, size in costs), found.most_tiles))
 
 

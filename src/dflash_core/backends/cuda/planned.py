@@ -12,7 +12,7 @@ from dflash_core.backends.cuda.reckoner import context_bytes
 from dflash_core.memory import gib
 from dflash_core.nvml import held_by_others
 
-GIB, KIB = 1 << 30, 1 << 10
+GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
 SMALL_SHARED, LARGE_SHARED = 99 * KIB, 227 * KIB
 
 
@@ -22,28 +22,24 @@ class PlannedCard:
 
     name: str
     free: int
-    processors: int
-    shared_bytes: int
-    overlaps: bool
-
-    @property
-    def layout(self) -> Card:
-        """The properties that plans of products depend on."""
-        return Card(self.processors, self.shared_bytes, overlaps=self.overlaps)
+    layout: Card
+    """The properties that plans of products depend on."""
 
 
-def _known(name: str, size: int, processors: int, shared: int = SMALL_SHARED, overlaps: bool = False) -> PlannedCard:
-    return PlannedCard(name, size * GIB, processors, shared, overlaps)
+def _known(
+    name: str, size: int, processors: int, l2: int, shared: int = SMALL_SHARED, overlaps: bool = False
+) -> PlannedCard:
+    return PlannedCard(name, size * GIB, Card(processors, shared, overlaps=overlaps, l2_bytes=l2 * MIB))
 
 
 KNOWN: Sequence[PlannedCard] = (
-    _known("NVIDIA GeForce RTX 3060", 12, 28),
-    _known("NVIDIA GeForce RTX 4080", 16, 76),
-    _known("NVIDIA GeForce RTX 4090", 24, 128),
-    _known("NVIDIA GeForce RTX 5090", 32, 170, overlaps=True),
-    _known("NVIDIA L40S", 48, 142),
-    _known("NVIDIA H100", 80, 132, LARGE_SHARED, overlaps=True),
-    _known("NVIDIA H200", 141, 132, LARGE_SHARED, overlaps=True),
+    _known("NVIDIA GeForce RTX 3060", 12, 28, 3),
+    _known("NVIDIA GeForce RTX 4080", 16, 76, 64),
+    _known("NVIDIA GeForce RTX 4090", 24, 128, 72),
+    _known("NVIDIA GeForce RTX 5090", 32, 170, 96, overlaps=True),
+    _known("NVIDIA L40S", 48, 142, 96),
+    _known("NVIDIA H100", 80, 132, 50, LARGE_SHARED, overlaps=True),
+    _known("NVIDIA H200", 141, 132, 50, LARGE_SHARED, overlaps=True),
 )
 """In the order of their memory: a plan for a memory size uses the first card that has as much."""
 
@@ -51,9 +47,7 @@ KNOWN: Sequence[PlannedCard] = (
 def card_of(memory: int) -> PlannedCard:
     """The smallest known card with at least `memory` bytes, or else the largest one, with its memory set to that."""
     like = next((card for card in KNOWN if card.free >= memory), KNOWN[-1])
-    return PlannedCard(
-        f"{gib(memory)} of a card like {like.name}", memory, like.processors, like.shared_bytes, like.overlaps
-    )
+    return PlannedCard(f"{gib(memory)} of a card like {like.name}", memory, like.layout)
 
 
 def card_here() -> PlannedCard:
@@ -62,7 +56,7 @@ def card_here() -> PlannedCard:
     # Add back what this program itself uses. If the driver does not report memory by process, that is all used memory.
     own = max(facts.total - facts.free - held_by_others(facts.bus), 0)
     free = facts.free + min(own, context_bytes(facts.processors))
-    return PlannedCard(facts.name, free, facts.processors, facts.shared_bytes, facts.overlaps)
+    return PlannedCard(facts.name, free, Card.of(facts))
 
 
 class PlannedDevice(MetaDevice):

@@ -113,7 +113,7 @@ class Projection(AnyProjection):
 
     def makes_own(self, rows: int) -> bool:
         """Whether a product of `rows` rows can compute its own activations, if there is a kernel for that."""
-        return rows == 1 and not self.plan.chunked
+        return rows == 1 and not self.plan.chunked(1)
 
     def own_launch(self, kernel: str, defines: Defines, args: Sequence[Argument], out: Tensor) -> Launch:
         """The product of one row, which `kernel` computes from `args`, into `out`."""

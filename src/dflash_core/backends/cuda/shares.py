@@ -17,13 +17,16 @@ MAX_SPLIT_K = 32
 MOST_WIDE_SPLIT_K = 8  # the most parts of K that are chosen so that a pass holds all 64 columns
 MOST_PLANES_SPLIT_K = 10  # the most parts of K that are chosen so that a pass with two planes holds 40 columns
 NOMINAL_COLUMNS = 24  # the width that the number of parts is chosen for
-MOST_PARTIALS = 4_000_000  # the most bytes of partials at NOMINAL_COLUMNS, so that they fit in a small L2
+# The most bytes of partials at NOMINAL_COLUMNS of a card with little shared memory: those that fit in a small L2, or
+# this part of a larger one.
+LEAST_PARTIALS, PARTIALS_OF_L2 = 4_000_000, 1 / 4
 
 # Rates of one streaming multiprocessor: bytes of weights per microsecond, bytes of staged activations per microsecond,
 # and the cost in bytes of a second matrix in a thread block, which restarts its stream.
 _STREAM, _STAGE, _RESTART = 32_000, 60_000, 100_000
 _PARTIALS_RATE = 8_000_000  # bytes of partials, written and read again, per microsecond of the whole card
 _STREAMING_WARPS = 8  # warps that saturate a multiprocessor's share of the memory bandwidth
+_IN_CHUNKS = 1.15  # time of a product that stages activations in chunks, where a whole part of K takes 1
 _LARGE_TILE = 4096  # bytes: so many of a tile that fewer warps keep the memory busy as well
 _FEW_TILES = 5 * WARPS  # of a thread block, which divide evenly among fewer warps
 
@@ -45,6 +48,7 @@ class Layout:
 
     `costs`: (blocks of 16 rows, bytes of a tile) of each matrix; `block`: bytes of 8 columns x 256 k of staged
     activations; `grid`: the most thread blocks; `room`: bytes of shared memory for activations and sums.
+    `most_partials`: the most bytes of partials where that decides, and not how many columns fit in `room`; else 0.
     """
 
     tiles_k: int
@@ -52,7 +56,7 @@ class Layout:
     block: int
     grid: int
     room: int
-    chunked: bool
+    most_partials: int
 
     @property
     def stride(self) -> int:
@@ -61,17 +65,15 @@ class Layout:
 
     def fits(self, split_k: int, columns: int) -> bool:
         """Whether the staged activations of a pass over `columns` columns fit in shared memory."""
-        longest = -(-self.tiles_k // split_k)
-        need = 2 * tile_bytes(self.block, columns) if self.chunked else whole_bytes(longest, self.block, columns)
-        return need <= self.room
+        return whole_bytes(-(-self.tiles_k // split_k), self.block, columns) <= self.room
 
     def choices(self, split_k: int | None, planes: int) -> list[int]:
         """Numbers of parts to choose from; only `split_k` if it is given."""
         found = [s for s in range(1, min(self.tiles_k, MAX_SPLIT_K, self.grid) + 1) if split_k in (None, s)]
         if split_k:
             return found
-        if self.chunked:
-            return [s for s in found if s == 1 or s * self.stride * NOMINAL_COLUMNS * 4 <= MOST_PARTIALS]
+        if self.most_partials:
+            return [s for s in found if s == 1 or s * self.stride * NOMINAL_COLUMNS * 4 <= self.most_partials]
         # Best if a pass holds all 64 columns, or 40 with two planes; otherwise 32, in two passes; otherwise what fits.
         wide = [s for s in found if s <= MOST_WIDE_SPLIT_K and self.fits(s, 64)]
         if not wide and planes > 1:
@@ -99,7 +101,8 @@ class Layout:
         partials = len(lengths) * self.stride * NOMINAL_COLUMNS * 4 * 2 / _PARTIALS_RATE
         staged = max(lengths) * NOMINAL_COLUMNS / 8 * self.block / _STAGE
         streamed = most / _STREAM
-        if self.chunked:
+        if not self.fits(len(lengths), NOMINAL_COLUMNS):
+            streamed *= _IN_CHUNKS
             tallest = -(-most // (max(lengths) * max(size for _, size in self.costs)))  # blocks of 16 rows
             rounds = -(-tallest // WARPS)
             streamed *= max(1.0, _STREAMING_WARPS * rounds / tallest)
@@ -110,6 +113,11 @@ class Layout:
 def tile_bytes(block: int, columns: int) -> int:
     """Bytes of staged activations of one tile of K."""
     return -(-columns // 8) * block
+
+
+def chunks_bytes(tiles: int, block: int, columns: int) -> int:
+    """Bytes of shared memory of a thread block that stages chunks of `tiles` tiles of K: two of them."""
+    return 2 * tiles * tile_bytes(block, columns)
 
 
 def whole_bytes(tiles: int, block: int, columns: int, warps: int = WARPS) -> int:

@@ -20,7 +20,6 @@ from typing import Any
 
 from dflash_core.backends.cuda.expert_plan import ExpertProduct, expert_ways
 from dflash_core.backends.cuda.plan import MAX_COLUMNS, Card, Plan, Product, Way, plan
-from dflash_core.backends.cuda.shares import MOST_PARTIALS
 from dflash_core.errors import UnsupportedError
 from dflash_core.files import write_whole
 from dflash_core.progress import Progress
@@ -145,11 +144,11 @@ def candidates(product: AnyProduct, card: Card) -> tuple[Way, ...]:
     if product.split_k is None:
         # One part of K fewer and one more: the plan's formula may be wrong, but not by much.
         ways += [Way(split_k=count) for count in (default.split_k - 1, default.split_k + 1) if count > 0]
-    ways.append(Way(chunked=not default.chunked))
+    ways.append(Way(chunked=True))
     found: list[Way] = []
     for way in ways:
         deal = _planned(product, replace(plain, way=way))
-        if deal is not None and (way == Way() or _differs(deal, default)):
+        if deal is not None and (way == Way() or _differs(deal, default, card.most_partials)):
             found.append(way)
     return tuple(found[:MOST_CANDIDATES])
 
@@ -161,15 +160,15 @@ def _planned(product: Product, card: Card) -> Plan | None:
         return None
 
 
-def _differs(deal: Plan, default: Plan) -> bool:
+def _differs(deal: Plan, default: Plan, most_partials: int) -> bool:
     """Whether a launch differs from the default at some width and is worth timing.
 
-    It is not if it reads weights more often than the default, or leaves more partials than a small L2 holds: that would
+    It is not if it reads weights more often than the default, or leaves more partials than the L2 keeps: that would
     slow down the next kernel, which is not timed here.
     """
     if len(deal.passes(MAX_COLUMNS)) > len(default.passes(MAX_COLUMNS)):
         return False
-    if deal.split_k > 1 and deal.partial_bytes > max(MOST_PARTIALS, default.partial_bytes):
+    if deal.split_k > 1 and deal.partial_bytes > max(most_partials, default.partial_bytes):
         return False
     return any(deal.defines(width) != default.defines(width) for width in TIMED) or deal.split_k != default.split_k
 
