@@ -38,8 +38,8 @@ def engine(where: Path, keep: int, **options: Any) -> Engine:
     return Engine(target(), drafter, states=SnapshotStore(1 << 30, 32, StateFolder(where, keep)), **options)
 
 
-def reused(on: Engine, ids: list[int]) -> int:
-    first = next(iter(list(on.generate(ids, Knobs(temperature=0.0, max_tokens=2), keep=[50]))))
+def reused(on: Engine, ids: list[int], keep: int = 50) -> int:
+    first = next(iter(list(on.generate(ids, Knobs(temperature=0.0, max_tokens=2), keep=[keep]))))
     assert isinstance(first, PrefillEvent)
     return first.reused_tokens
 
@@ -138,6 +138,22 @@ def test_a_full_disk_costs_the_state_alone(
     assert not list(tmp_path.iterdir()), "nothing half written is left"
     assert "the state of a conversation is not kept" in said.text
     assert "No space left on device" in said.text
+
+
+def test_a_full_disk_leaves_older_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path: path.read_bytes() for path in written(tmp_path)}
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    one = engine(tmp_path, 2)
+    for ids in PROMPTS[:2]:
+        reused(one, ids, keep=55)
+    monkeypatch.setattr("os.replace", full)
+    one.leave()
+    assert {path: path.read_bytes() for path in files.files(tmp_path)} == before
+    for ids in PROMPTS[:2]:
+        assert reused(engine(tmp_path, 2), ids) == 50
 
 
 def test_every_byte_counts(tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ class StateFolder:
                     write(self.folder, space, snapshot)
         except OSError as error:
             LOG.warning("the state of a conversation is not kept: %s: %s", self.folder, error.strerror or error)
+            self._stored.pop(space, None)  # some may have been written
+            return
         kept = [snapshot.tokens for snapshot in newest]
         self._stored.pop(space, None)
         older = [one for one in self._index(space) if not any(np.array_equal(one.tokens, new) for new in kept)]
