@@ -4,6 +4,7 @@ where a bit of them is wrong."""
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,25 @@ def test_a_damaged_file_is_no_state(damage: str, tmp_path: Path, said: pytest.Lo
     [line] = {record.getMessage() for record in said.records}
     assert path.name in line
     assert "\n" not in line
+
+
+def test_a_folder_or_a_fifo_of_that_name_is_no_state(tmp_path: Path) -> None:
+    (tmp_path / "a.state").mkdir()
+    os.mkfifo(tmp_path / "b.state")
+    assert len(written(tmp_path)) == 2
+    assert reused(engine(tmp_path, 2), PROMPTS[0]) == 50
+    held = StateFolder(tmp_path, 2)
+    assert held.clear()[0] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.state", "b.state"]
+
+
+def test_a_file_that_becomes_a_folder_is_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the files were listed."""
+    path = written(tmp_path)[0]
+    monkeypatch.setattr(folder, "files", lambda _: [path])
+    path.unlink()
+    path.mkdir()
+    assert reused(engine(tmp_path, 2), PROMPTS[1]) == 0
 
 
 def test_a_state_of_another_pair_is_left_alone(tmp_path: Path, said: pytest.LogCaptureFixture) -> None:

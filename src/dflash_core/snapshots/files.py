@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +107,8 @@ def write(folder: Path, space: str, snapshot: Snapshot) -> Path:
 
 
 def look(path: Path, space: str) -> Stored:
-    """A file's header. Raises SnapshotError for one that is damaged, or was not written for `space`; OSError."""
+    """A file's header. Raises SnapshotError for one that is damaged, or was not written for `space`; InputError,
+    OSError."""
     with _named(path), open_input(path) as raw:
         start = _exactly(raw, len(MAGIC) + 8)
         if not start.startswith(MAGIC):
@@ -135,7 +137,7 @@ def look(path: Path, space: str) -> Stored:
 
 
 def read(stored: Stored) -> Snapshot:
-    """Read it completely. Raises SnapshotError where the digest is wrong; OSError."""
+    """Read it completely. Raises SnapshotError where the digest is wrong; InputError, OSError."""
     digest = hashlib.blake2b(digest_size=DIGEST)
     with _named(stored.path), open_input(stored.path) as raw:
         digest.update(_exactly(raw, stored.begin))
@@ -155,7 +157,9 @@ def files(folder: Path) -> list[Path]:
     found = []
     for path in folder.glob(f"*{SUFFIX}"):
         with contextlib.suppress(OSError):
-            found.append((path.stat().st_mtime, path))
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode):
+                found.append((status.st_mtime, path))
     return [path for _, path in sorted(found, reverse=True)]
 
 

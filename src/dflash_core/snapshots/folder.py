@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dflash_core.errors import InputError
 from dflash_core.snapshots.base import Snapshot, SnapshotError, Tokens
 from dflash_core.snapshots.files import Stored, files, look, read, same_conversation, write
 from dflash_core.snapshots.store import common
@@ -35,7 +36,7 @@ class StateFolder:
             return None
         try:
             return read(best[1])
-        except (SnapshotError, OSError) as error:
+        except (SnapshotError, InputError, OSError) as error:
             self._drop(space, best[1], str(error))
             return None
 
@@ -87,7 +88,7 @@ class StateFolder:
             for path in files(self.folder):
                 try:
                     found.append(look(path, space))
-                except SnapshotError as error:
+                except (SnapshotError, InputError) as error:
                     LOG.info("a kept state is left alone: %s", error)
                 except OSError as error:
                     LOG.info("a kept state cannot be read: %s: %s", path, error.strerror)
