@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_core.damaged import DAMAGED
 from dflash_core.errors import DFlashError, FormatError, InputError
 from dflash_core.files import open_input, open_output
 from dflash_core.record import (
@@ -159,7 +160,7 @@ class _Reader:
             raise TraceError(f"{self.path}: no turn in this trace: {self.problem or 'it is empty'}")
         try:
             header = msgspec.json.decode(data, type=Header)
-        except (msgspec.MsgspecError, RecursionError):
+        except DAMAGED:
             raise TraceError(f"{self.path}: not a trace: it begins with {data[:24]!r}, expected its header") from None
         if header.trace != HEADER.trace:
             raise TraceError(f"{self.path}: a trace of {header.trace!r}, expected one of {HEADER.trace!r}")

@@ -101,10 +101,11 @@ def test_ollama_names_are_in_its_manifests(home: Path) -> None:
         "registry.ollama.ai/library/qwen3.6/27b": json.dumps({"layers": layers}),
         "registry.ollama.ai/library/bad/x": json.dumps({"layers": [{"digest": "sha256:../../../etc/passwd"}]}),
         "registry.ollama.ai/library/worse/x": "[" * 100_000,
+        "registry.ollama.ai/library/worst/x": '{"layers": "\udcff"}',
         "hf.co/o/n/q4": json.dumps({"layers": layers}),
     }.items():
         (manifests / name).parent.mkdir(parents=True, exist_ok=True)
-        (manifests / name).write_text(text)
+        (manifests / name).write_text(text, errors="surrogateescape")
     models, others = found(store, keeps="ollama")
     assert list(models) == ["hf.co/o/n:q4"], "the first of its names"
     assert next(iter(models.values())).path == blob
@@ -217,10 +218,19 @@ def test_an_unchanged_file_is_not_opened_again(home: Path, monkeypatch: pytest.M
     assert opened == [copy]
 
 
-@pytest.mark.parametrize("text", ["", "[[[", '{"version": 0}', '{"version": 1, "headers": {"a": 3}, "pairs": {}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[[[",
+        '{"version": 0}',
+        '{"version": 1, "headers": {"\udcff": 3}}',
+        '{"version": 1, "headers": {"a": 3}, "pairs": {}}',
+    ],
+)
 def test_a_damaged_shelf_costs_time_and_nothing_else(home: Path, text: str) -> None:
     path = home / "shelf.json"
-    path.write_text(text)
+    path.write_text(text, errors="surrogateescape")
     shelf = Shelf(path)
     assert shelf.headers == {}
     shelf.pairs["a"] = ""

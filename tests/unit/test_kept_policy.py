@@ -58,6 +58,8 @@ DAMAGE = [
     lambda data: data[: len(data) // 2],
     lambda data: b"",
     lambda data: b"\xff" * 100,
+    lambda data: data.replace(b'"pair":"pair"', b'"pair":"\xff"'),
+    lambda data: b'{"other":' * 100_000,
     lambda data: data.replace(b'"version":1', b'"version":9'),
     lambda data: data.replace(b'"pair":"pair"', b'"pair":"other"'),
     lambda data: json.dumps({**json.loads(data), "pace": [0.0, 0.0, -1]}).encode(),

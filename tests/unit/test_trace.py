@@ -128,6 +128,7 @@ def test_lines_in_the_wrong_place(path: Path) -> None:
         (b"GGUF\x03\x00", "not a trace: it begins with b'GG', expected gzip"),
         (gzip.compress(b"hello\n", mtime=0), "not a trace: it begins with b'hello'"),
         (gzip.compress(b'{"a":1}\n', mtime=0), "not a trace"),
+        (gzip.compress(b'{"trace":"\xff","version":2}\n', mtime=0), "not a trace"),
         (gzip.compress(b'{"trace":"other","version":2}\n', mtime=0), "a trace of 'other'"),
         (
             gzip.compress(b'{"trace":"dflash-tui","version":9}\n', mtime=0),

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from dflash_core.damaged import DAMAGED
 from dflash_core.drafters.successors import MATCH_CLASSES
 from dflash_core.errors import DFlashError
 from dflash_core.files import read_input, write_whole
@@ -95,7 +96,7 @@ class Kept:
                 return read(self.path, self.pair)
         except FileNotFoundError:
             pass
-        except (NotKeptError, DFlashError, OSError) as error:
+        except (DFlashError, OSError) as error:
             self.note = f"learned values are not used: {error}; they start again"
         return self.start()
 
@@ -104,7 +105,7 @@ class Kept:
         if self.shipped is not None and self.shipped.exists():
             try:
                 return read(self.shipped, None)
-            except (NotKeptError, DFlashError, OSError) as error:
+            except (DFlashError, OSError) as error:
                 self.note = f"the drafter's own start values are not used: {error}"
         return PairState()
 
@@ -134,7 +135,7 @@ def read(path: Path, pair: str | None) -> PairState:
     data = read_input(path, MOST_BYTES)
     try:
         kept = msgspec.json.decode(data, type=KeptPair)
-    except msgspec.MsgspecError as error:
+    except DAMAGED as error:
         raise NotKeptError(f"{path} is damaged: {error}") from None
     if kept.version != VERSION:
         raise NotKeptError(f"{path} is of version {kept.version}, expected {VERSION}")

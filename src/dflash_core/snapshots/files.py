@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from dflash_core.damaged import DAMAGED
 from dflash_core.files import open_input, writing
 from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError, State, Tokens
 
@@ -121,7 +122,7 @@ def look(path: Path, space: str) -> Stored:
         try:
             header = msgspec.json.decode(_exactly(raw, length), type=Header)
             tokens = np.asarray(header.tokens, np.int32)
-        except (msgspec.MsgspecError, OverflowError, UnicodeDecodeError, RecursionError):
+        except (*DAMAGED, OverflowError):
             raise SnapshotError("is damaged: its header cannot be read") from None
     if header.version != VERSION:
         raise SnapshotError(f"{path.name} is of version {header.version}, expected {VERSION}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from dflash_core.damaged import DAMAGED
 from dflash_core.errors import InputError
 from dflash_core.files import read_input
 
@@ -39,7 +40,7 @@ def _layers(manifest: Path) -> Iterator[tuple[str, str]]:
     """Kind and checksum of each layer; nothing for an unreadable manifest."""
     try:
         found: Any = msgspec.json.decode(read_input(manifest, MOST_BYTES))
-    except (OSError, InputError, msgspec.DecodeError, RecursionError):
+    except (OSError, InputError, *DAMAGED):
         return
     layers = found.get("layers") if isinstance(found, dict) else None
     for layer in layers if isinstance(layers, list) else ():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_core.damaged import DAMAGED
 from dflash_core.errors import InputError
 from dflash_core.files import read_input, write_whole
 from dflash_core.user_folders import user_folder
@@ -30,7 +31,7 @@ class Shelf:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path or user_folder("cache") / "models.json"
         kept = _Kept(VERSION, {}, {})
-        with suppress(OSError, InputError, msgspec.MsgspecError, RecursionError):
+        with suppress(OSError, InputError, *DAMAGED):
             found = msgspec.json.decode(read_input(self._path, MOST_BYTES), type=_Kept)
             kept = found if found.version == VERSION else kept
         self.headers, self.pairs = kept.headers, kept.pairs
