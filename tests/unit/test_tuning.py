@@ -186,15 +186,18 @@ def test_it_holds_for_this_card_driver_and_kernels_alone(tmp_path: Path, changed
         '{"format": 3, "identity": 3, "choices": {}, "passes": {}, "steps": {}, "gains": {}}',
         "way",
         "us",
+        "huge",
+        "[" * 100_000,
         "\x00\xff",
     ],
 )
 def test_a_damaged_file_is_measured_again(tmp_path: Path, text: str) -> None:
     tuning.store(tmp_path, some())
     path = tuning.path_of(tmp_path, HERE.card)
-    if text in ("way", "us"):
+    if text in ("way", "us", "huge"):
         data = json.loads(path.read_text())
-        next(iter(data["choices"].values()))[text] = "prefetch=much" if text == "way" else "fast"
+        choice = next(iter(data["choices"].values()))
+        choice |= {"way": {"way": "prefetch=much"}, "us": {"us": "fast"}, "huge": {"us": 10**400}}[text]
         text = json.dumps(data)
     path.write_text(text)
     assert tuning.load(tmp_path, HERE) == (Tuning(HERE), "tuning-A-card.json is damaged; kernels are timed again")

@@ -255,7 +255,7 @@ def load(folder: Path, identity: Identity) -> tuple[Tuning, str]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
         return nothing, ""
-    except ValueError:
+    except (ValueError, RecursionError):
         return nothing, f"{path.name} is damaged; kernels are timed again"
     try:
         if data["format"] != FORMAT:
@@ -264,7 +264,7 @@ def load(folder: Path, identity: Identity) -> tuple[Tuning, str]:
         steps = {target: {name: float(ms) for name, ms in of.items()} for target, of in data["steps"].items()}
         gains = {target: float(gain) for target, gain in data["gains"].items()}
         tuning = Tuning(identity, _choices(data["choices"]), _passes(data["passes"]), steps, gains)
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return nothing, f"{path.name} is damaged; kernels are timed again"
     if found == identity:
         return tuning, ""
