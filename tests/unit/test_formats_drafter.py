@@ -17,23 +17,31 @@ from hypothesis import strategies as st
 from dflash_core.arch.rope import Linear, Yarn
 from dflash_core.config import DraftConfig, types_by_group
 from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.registry import holds_mtp, open_draft
 from dflash_core.errors import DFlashError, FormatError, UnsupportedError
 from support.formats import (
     ARCHITECTURES,
+    ARRAY,
     DRAFT_SHAPES,
+    STRING,
     TARGET_KEYS,
     ZLAB,
+    array,
     draft_keys,
+    entry,
     gguf_name,
+    header,
     refused,
+    text,
     weights,
     without,
+    write_bytes,
     write_draft,
     write_gguf,
     write_target,
     write_zlab,
 )
-from support.golden import golden, goldens
+from support.golden import golden, goldens, target
 
 SMALL = DraftConfig(
     name="small", flavour="z-lab", block_count=2, embedding_length=32, feed_forward_length=64, head_count=4,
@@ -159,6 +167,10 @@ def test_default_target_layers(tmp_path: Path, layers: int, expected: tuple[int,
         ({"rope_theta": "1e7"}, "rope_theta is '1e7', expected a positive number"),
         ({"layer_types": ["full_attention"]}, "layer_types is ['full_attention'], expected 2 of full_attention or"),
         ({"layer_types": [["x"], {}]}, "layer_types is [['x'], {}], expected 2 of full_attention or sliding_attention"),
+        (
+            {"layer_types": None, "transformer_layer_config": {"layer_types": 5}, "sliding_window_non_causal": False},
+            "layer_types is 5, expected 2 of full_attention or sliding_attention",
+        ),
         ({"sliding_window": None}, "small/config.json has no sliding_window"),
         ({"use_sliding_window": "no"}, "use_sliding_window is 'no', expected true or false"),
         ({"rms_norm_eps": 1.5}, "rms_norm_eps is 1.5, expected a positive number under 1; convert"),
@@ -361,6 +373,14 @@ def test_a_target_is_no_drafter(tmp_path: Path) -> None:
         open_drafter, path, UnsupportedError
     )
     assert "has no general.architecture, expected text" in refused(open_drafter, _bare(tmp_path / "b.gguf"))
+
+
+def test_an_architecture_that_is_no_text(tmp_path: Path) -> None:
+    names = entry("general.architecture", ARRAY, array(STRING, 1, text("qwen35")))
+    path = write_bytes(tmp_path / "a.gguf", header([names]))
+    assert not holds_mtp(path)
+    message = refused(lambda draft: open_draft(draft, target()), path)
+    assert message.startswith("a.gguf: general.architecture is ['qwen35'], expected text")
 
 
 def _bare(path: Path) -> Path:

@@ -207,7 +207,8 @@ def _flat(source: str, raw: dict[str, Any]) -> dict[str, Any]:
         flat["target_layer_ids"] = [id - 1 if type(id) is int else id for id in ids]  # here the embedding is number 0
     non_causal = Settings(source, raw).flag("sliding_window_non_causal")
     if non_causal is not None and raw.get("is_causal") is None:
-        flat["is_causal"] = not non_causal and "sliding_attention" in (layers.get("layer_types") or [])
+        kinds = layers.get("layer_types")
+        flat["is_causal"] = not non_causal and isinstance(kinds, list) and "sliding_attention" in kinds
     return flat
 
 

@@ -36,7 +36,8 @@ def holds_mtp(path: Path) -> bool:
     from dflash_core.arch.registry import ARCHITECTURES
     from dflash_core.formats.gguf import architecture_of, open_gguf
 
-    if (architecture := architecture_of(path)) not in ARCHITECTURES:
+    architecture = architecture_of(path)
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         return False
     nextn = open_gguf(path).metadata.get(f"{architecture}.nextn_predict_layers")
     return isinstance(nextn, int) and nextn > 0
