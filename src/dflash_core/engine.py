@@ -299,7 +299,7 @@ def _kept(folder: Path | None, target: Target, draft: OpenedDraft) -> tuple[Kept
     """Where what is learned about each drafter is stored; a drafter may also ship with start values."""
     found = []
     for one in draft.parts if isinstance(draft, OpenedSeveral) else (draft,):
-        file = one.file.path if one.file is not None else None
+        file = one.files[0].path if one.files else None
         pair = pair_of(target.file.path, file if file is not None else one.capabilities.kind)
         found.append(Kept(folder, pair, shipped_beside(file) if file is not None else None))
     return tuple(found)

@@ -17,7 +17,7 @@ def reckoner(memory: int, draft: str = "BF16", model: Model = SIZE_27B) -> CardR
     card, spec = card_of(memory), model.target()
     types = {name: kind if kind == "F32" else draft for name, kind in draft_types(model.draft).items()}
     target = header(model.name, spec.tensors(), target_types(spec, model))
-    opened: Any = SimpleNamespace(file=header("draft", model.draft.tensors(), types), config=model.draft)
+    opened: Any = SimpleNamespace(files=(header("draft", model.draft.tensors(), types),), config=model.draft)
     footprint = Footprint(target, spec, card.layout)
     return CardReckoner(
         footprint, spec, opened, machine=card.name, processors=card.layout.multiprocessors, available=card.free

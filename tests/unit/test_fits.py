@@ -18,7 +18,8 @@ from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.planned import KNOWN, card_of
 from dflash_core.backends.cuda.reckoner import SPARE, CardReckoner, context_bytes, sequence_components
-from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.demo import demo_draft_path, demo_mtp_path, demo_target_path
+from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.errors import KnobError, MismatchError, OutOfMemoryError
 from dflash_core.fits import (
     CONTEXT_STEP,
@@ -36,7 +37,7 @@ from dflash_core.fits import (
 from dflash_core.fits import asked as fitting
 from dflash_core.formats import gguf as gguf_file
 from dflash_core.knobs import Knobs
-from dflash_core.loading import CardOptions, plan_pair
+from dflash_core.loading import CardOptions, load_target, plan_pair
 from dflash_core.memory import parse_bytes
 from dflash_tui.cli.command_line import main
 from dflash_tui.cli.plan import plan_for
@@ -79,6 +80,22 @@ def test_a_plan_predicts_what_a_load_predicts() -> None:
     *parts, context = made.components
     assert {one.name: one.bytes for one in parts} == expected
     assert context.bytes == context_bytes(card_of(24 * GIB).layout.multiprocessors)
+
+
+def test_the_weights_of_all_drafters_count() -> None:
+    """In any order, opened or loaded, and those without weights beside them."""
+    paths = [str(demo_draft_path()), str(demo_mtp_path()), "text"]
+    opened = load_target(demo_target_path())
+
+    def needed(draft: OpenedDraft | Draft) -> int:
+        parts = opened.reckoner(draft).components(Setup(512, "f32"))
+        return sum(one.bytes for one in parts if one.name == "drafter")
+
+    each = [needed(loading.open_draft(path, opened)) for path in paths]
+    assert [size > 0 for size in each] == [True, True, False]
+    for order in (paths, paths[::-1]):
+        several = loading.open_draft("+".join(order), opened)
+        assert needed(several) == needed(several.load()) == sum(each)
 
 
 def test_the_longest_context_is_the_longest() -> None:

@@ -129,6 +129,10 @@ class ForTarget(Protocol):
         """The config of a drafter with a model of its own; None for one without."""
 
     @property
+    def files(self) -> tuple[WeightFile, ...]:
+        """Its weights, one for each of its models; none for a drafter without weights."""
+
+    @property
     def notes(self) -> tuple[str, ...]: ...
 
 
@@ -158,10 +162,6 @@ class HostDraft(Protocol):
 
 class OpenedDraft(ForTarget, Protocol):
     """A drafter whose header was read and found to fit `target`."""
-
-    @property
-    def file(self) -> WeightFile | None:
-        """Its weights; None for a drafter without weights."""
 
     def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
         """Read the weights, stored like the target's, in float32 by default. Raises OutOfMemoryError."""

@@ -53,6 +53,10 @@ class OpenedMtp:
     def capabilities(self) -> Capabilities:
         return capabilities(self.config)
 
+    @property
+    def files(self) -> tuple[WeightFile, ...]:
+        return (self.file,)
+
     def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
         import torch
 

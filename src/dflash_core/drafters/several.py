@@ -142,6 +142,10 @@ class _Together(Generic[One]):
         return _models(self.parts)
 
     @property
+    def files(self) -> tuple[WeightFile, ...]:
+        return tuple(file for one in self.parts for file in one.files)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         drafts = any(one.capabilities.kind == "mtp" for one in self.parts)
         unused = unused_heads(self.target.config)  # as a single drafter gets it
@@ -165,10 +169,6 @@ class SeveralDrafts(_Together[Draft]):
 
 class OpenedSeveral(_Together[OpenedDraft]):
     """Implements `drafters.base.OpenedDraft` with the headers of all."""
-
-    @property
-    def file(self) -> WeightFile | None:
-        return next((one.file for one in self.parts if one.file is not None), None)
 
     def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> SeveralDrafts:
         loaded = tuple(one.load(dtype=dtype, progress=progress) for one in self.parts)

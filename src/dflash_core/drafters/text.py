@@ -107,8 +107,8 @@ class TextDraft:
         return None
 
     @property
-    def file(self) -> WeightFile | None:
-        return None
+    def files(self) -> tuple[WeightFile, ...]:
+        return ()
 
     @property
     def weight_bytes(self) -> int:

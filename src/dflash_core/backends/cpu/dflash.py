@@ -131,6 +131,10 @@ class CpuDFlash:
     def capabilities(self) -> Capabilities:
         return capabilities(self.config)
 
+    @property
+    def files(self) -> tuple[WeightFile, ...]:
+        return (self.file,)
+
     def drafter(self) -> CpuDFlashDrafter:
         return CpuDFlashDrafter(self.model, self.target.model, self.mask_token)
 

@@ -15,6 +15,7 @@ from dflash_core.drafters.base import DraftLogits, ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.mtp import OpenedMtp, capabilities
 from dflash_core.errors import MismatchError
+from dflash_core.formats.weights import WeightFile
 from dflash_core.knobs import Knobs
 from dflash_core.models.mtp import Mtp
 from dflash_core.tree import NO_CANDIDATES, Candidates
@@ -129,6 +130,10 @@ class CpuMtp:
     @property
     def capabilities(self) -> Capabilities:
         return capabilities(self.config)
+
+    @property
+    def files(self) -> tuple[WeightFile, ...]:
+        return (self.file,)
 
     def drafter(self) -> CpuMtpDrafter:
         return CpuMtpDrafter(self.model)

@@ -14,7 +14,7 @@ from dflash_core.config import target_weights
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.fits import KV_TYPES, PREFILL_ROWS, Setup, sequence_bytes, total
 from dflash_core.formats.gguf import GGUFFile
-from dflash_core.formats.weights import TensorInfo, WeightFile
+from dflash_core.formats.weights import TensorInfo
 from dflash_core.memory import Component
 
 FLOAT_BYTES = 4
@@ -50,6 +50,7 @@ class HostReckoner:
         memory_bytes: int = 0,
     ) -> None:
         self._machine, self._file, self._spec, self._draft = machine, file, spec, draft
+        self._draft_files = draft.files if draft is not None else ()
         self.longest_context = spec.context_length
         self.available = memory_bytes or memory.host_memory().free + machine.program_bytes
         self.machine = f"{memory.gib(self.available)} of main memory, on the CPU"
@@ -63,13 +64,14 @@ class HostReckoner:
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         ways = [replace(setup, kv=kind) for kind in self.kv_types if kind != setup.kv]
-        return [*ways, *([replace(setup, drafted=False)] if setup.drafted and self._draft_file else [])]
+        return [*ways, *([replace(setup, drafted=False)] if setup.drafted and self._draft_files else [])]
 
     def components(self, setup: Setup) -> tuple[Component, ...]:
         how = "as in the file" if self._packed else "as floats"
         found = [Component("target", held_bytes(target_weights(self._file, self._spec), self._packed), how)]
-        if setup.drafted and self._draft_file is not None:
-            found.append(Component("drafter", held_bytes(self._draft_file.tensors.values(), self._packed), how))
+        if setup.drafted and self._draft_files:
+            held = sum(held_bytes(file.tensors.values(), self._packed) for file in self._draft_files)
+            found.append(Component("drafter", held, how))
         program = Component("program", self._machine.program_bytes, "Python, torch and the rest")
         return (*found, *self.sequence(setup), program)
 
@@ -83,7 +85,3 @@ class HostReckoner:
         if draft:
             found.append(Component("drafter KV", setup.context * draft.position_bytes(kv), detail))
         return tuple(found)
-
-    @property
-    def _draft_file(self) -> WeightFile | None:
-        return getattr(self._draft, "file", None)

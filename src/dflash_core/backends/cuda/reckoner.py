@@ -148,7 +148,6 @@ class CardReckoner:
 
 def on_card(draft: OpenedDraft | Draft | None) -> tuple[WeightFile, DeviceConfig] | None:
     """The part of a drafter that is on the card; None for one that runs on the host."""
-    file = getattr(draft, "file", None)
-    if draft is None or file is None or not isinstance(draft.config, DeviceConfig):
+    if draft is None or not draft.files or not isinstance(draft.config, DeviceConfig):
         return None
-    return file, draft.config
+    return draft.files[0], draft.config

@@ -44,6 +44,10 @@ class CudaDFlash:
     def capabilities(self) -> Capabilities:
         return self.model.capabilities
 
+    @property
+    def files(self) -> tuple[WeightFile, ...]:
+        return (self.file,)
+
     def logits(self, features: Logits, anchor: int) -> Logits:
         return self._behind(features, anchor).draft(int(anchor), 0)
 
@@ -75,6 +79,10 @@ class CudaMtp:
     @property
     def capabilities(self) -> Capabilities:
         return self.model.capabilities
+
+    @property
+    def files(self) -> tuple[WeightFile, ...]:
+        return (self.file,)
 
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
         raise MismatchError("an MTP head reads tokens and features; expected a drafter that reads features alone")
