@@ -98,6 +98,14 @@ def test_the_weights_of_all_drafters_count() -> None:
         assert needed(several) == needed(several.load()) == sum(each)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_loaded_target_counts_as_it_is_held(packed: bool) -> None:
+    """Whatever a load would choose now."""
+    loaded = load_target(golden("tiny-Q4_K_M.gguf"), packed=packed)
+    parts = {one.name: one.bytes for one in loaded.reckoner(None).components(Setup(512, "f32"))}
+    assert parts["target"] == loaded.weight_bytes
+
+
 def test_the_longest_context_is_the_longest() -> None:
     found = reckoner(24 * GIB)
     setup = Setup(131_072)

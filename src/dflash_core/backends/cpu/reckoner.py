@@ -34,7 +34,8 @@ def stays_packed(dense: int, free: int) -> bool:
 
 class HostReckoner:
     """Implements `fits.Reckoner` for a target and a drafter that was opened for it. `memory_bytes`: the
-    total that they may use, 0 for all that this machine has."""
+    total that they may use, 0 for all that this machine has. `packed`: how a loaded target keeps its weights; None for
+    what a load would choose."""
 
     auto = tuple(str(pair) for pair in (EXACT, *AUTO_PAIRS))
     kv_types = tuple(dict.fromkeys((auto[0], *KV_TYPES)))
@@ -48,6 +49,7 @@ class HostReckoner:
         spec: ModelSpec,
         draft: OpenedDraft | Draft | None,
         memory_bytes: int = 0,
+        packed: bool | None = None,
     ) -> None:
         self._machine, self._file, self._spec, self._draft = machine, file, spec, draft
         self._draft_files = draft.files if draft is not None else ()
@@ -55,7 +57,7 @@ class HostReckoner:
         self.available = memory_bytes or memory.host_memory().free + machine.program_bytes
         self.machine = f"{memory.gib(self.available)} of main memory, on the CPU"
         dense = held_bytes(target_weights(file, spec), packed=False)
-        self._packed = stays_packed(dense, self.available - machine.program_bytes)
+        self._packed = stays_packed(dense, self.available - machine.program_bytes) if packed is None else packed
 
     def spare(self, room: int) -> int:
         """Half of the memory that the weights leave."""

@@ -32,15 +32,20 @@ from dflash_core.progress import Progress
 
 
 class CpuTarget(OpenedTarget):
-    """Implements `backends.base.Target`. `model` and `packed` are there after `load`."""
+    """Implements `backends.base.Target`. `model` is there after `load`."""
 
     model: TargetModel
-    packed: bool
 
     def __init__(self, path: str | Path, memory_bytes: int = 0) -> None:
         """`memory_bytes`: what a plan may use, 0 for what this machine has free."""
         super().__init__(path)
         self._memory_bytes = memory_bytes
+        self._packed: bool | None = None  # until it is loaded
+
+    @property
+    def packed(self) -> bool:
+        assert self._packed is not None, "a target that is not loaded"
+        return self._packed
 
     @property
     def weight_bytes(self) -> int:
@@ -51,14 +56,14 @@ class CpuTarget(OpenedTarget):
         return CpuMachine(self.program_bytes)
 
     def reckoner(self, draft: OpenedDraft | Draft | None) -> HostReckoner:
-        return HostReckoner(self.machine, self.file, self.config, draft, self._memory_bytes)
+        return HostReckoner(self.machine, self.file, self.config, draft, self._memory_bytes, self._packed)
 
     def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO, *, window: int = 0) -> None:
         """Nothing: weights stay packed where floats would not fit."""
 
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
         dense = held_bytes(target_weights(self.file, self.config), packed=False)
-        self.packed = stays_packed(dense, memory.host_memory().free) if packed is None else packed
+        self._packed = stays_packed(dense, memory.host_memory().free) if packed is None else packed
         if not self.packed:
             _check_fits("target", self.file, dense)
         weights = Weights(self.file, dtype=dtype, packed=self.packed)
