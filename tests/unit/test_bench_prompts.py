@@ -65,6 +65,13 @@ def test_a_lone_surrogate_is_no_character(tmp_path: Path) -> None:
     assert read_prompts(path)[0].text == "a ? b"
 
 
+@pytest.mark.parametrize("row", ['{"prompt": "a", "id": "\\ud800"}', '{"problem": "a", "answer": "\\udfff"}'])
+def test_a_lone_surrogate_in_a_name_or_an_answer_is_none_either(tmp_path: Path, row: str) -> None:
+    [task] = read_prompts(write(tmp_path / "set.jsonl", row))
+    assert "?" in (task.name, task.reference)
+    (task.name + task.reference).encode()
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [

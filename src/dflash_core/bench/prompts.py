@@ -1,7 +1,8 @@
 """Prompt sets from files that the user has: HumanEval, GSM8K, MATH-500, MT-bench, plain JSON lines and plain text.
 
 A file is UTF-8, gzipped where its name ends in .gz. JSON lines hold one object a line; the fields of the first one
-identify the set. Plain text holds one prompt a line. Prompts are passed on unchanged.
+identify the set. Plain text holds one prompt a line. Spaces and line ends around a prompt are dropped; half of a
+surrogate pair is a question mark, in names too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from dflash_core.clean import encodable
 from dflash_core.errors import FormatError
 from dflash_core.files import open_input, read_most
 
@@ -133,11 +135,9 @@ def _task(path: Path, number: int, fields: dict[str, Any], layout: Layout) -> Ta
     reference = _shown(fields.get(layout.reference)) if layout.reference else ""
     if layout.set == "GSM8K" and "####" not in reference:
         reference = ""  # questions and answers of some other kind, which no rule here can score
-    # A lone surrogate in an escape is no character, and nothing can tokenize it.
-    plain = text.strip().encode(errors="replace").decode()
-    return Task(_shown(name) or f"{layout.set} {number}", plain, reference)
+    return Task(_shown(name) or f"{layout.set} {number}", encodable(text.strip()), reference)
 
 
 def _shown(value: Any) -> str:
     """A name or an answer as text; "" for what is neither, such as a list, which may be nested without end."""
-    return str(value) if isinstance(value, (str, int, float)) else ""
+    return encodable(str(value)) if isinstance(value, (str, int, float)) else ""
