@@ -151,6 +151,8 @@ def test_published_files(file: str, count: int, reference: bool) -> None:
         ("\\boxed{10\\%}", "10", True),
         ("\\boxed{\\text{Evelyn}}", "\\text{Evelyn}", True),
         ("\\boxed{-\\frac{3}{4}}", "-0.75", True),
+        ("\\boxed{.50}", "1/2", True),
+        ("\\boxed{1e2}", "100", False),
         ("\\boxed{(1,234)}", "(1,234)", True),
         ("\\boxed{unclosed", "3", False),
         ("1/0", "#### 7", False),

@@ -6,6 +6,7 @@ import re
 from fractions import Fraction
 
 _NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
+_PLAIN = re.compile(r"[-+]?\d*(?:\.\d+)?(?:/\d+)?")  # no exponent: 1e30000000 takes forever
 _DROPPED = re.compile(r"\\left|\\right|\\[!,;: ]|\\(?:text|mathrm|mbox)\{\s*([^{}]*)\}|[\s$]|\^\{?\\circ\}?|\\%|%")
 _FRACTION = re.compile(r"(-?)\\[dt]?frac(?:\{(-?\d+)\}|(\d))(?:\{(-?\d+)\}|(\d))")
 
@@ -44,6 +45,8 @@ def normal(answer: str) -> str:
 
 
 def _value(answer: str) -> Fraction | None:
+    if _PLAIN.fullmatch(answer) is None:
+        return None
     try:
         return Fraction(answer)
     except (ValueError, ZeroDivisionError):
