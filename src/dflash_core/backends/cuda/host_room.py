@@ -70,7 +70,7 @@ class LockedRoom:
         self._guard = threading.RLock()
         self._go = threading.Event()
         self._wanted: deque[int] = deque()  # sizes of the blocks to prepare
-        self._thread: threading.Thread | None = None
+        self._thread: threading.Thread | None = None  # None once it has decided to end
         self._locking: _Block | None = None
         self._refused = self._closed = False
 
@@ -119,7 +119,7 @@ class LockedRoom:
                     self._drop(block)
             busy = self._wanted or any(not block.locked for block in self._blocks.values())
             self._go.set()
-            if busy and (self._thread is None or not self._thread.is_alive()):
+            if busy and self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="host room", daemon=True)
                 self._thread.start()
 
@@ -128,8 +128,8 @@ class LockedRoom:
 
     def settle(self) -> None:
         self._go.set()
-        if self._thread is not None:
-            self._thread.join()
+        if (thread := self._thread) is not None:
+            thread.join()
 
     def close(self) -> None:
         with self._guard:
@@ -181,6 +181,14 @@ class LockedRoom:
     # ---- The thread --------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        try:
+            self._lock_all()
+        finally:
+            with self._guard:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+
+    def _lock_all(self) -> None:
         while not self._closed and not self._refused:
             self._go.wait()
             with self._guard:
@@ -188,6 +196,7 @@ class LockedRoom:
                 fresh = None
                 if block is None:
                     if not self._wanted:
+                        self._thread = None  # still under the guard: a later request starts another thread
                         return
                     block = fresh = self._new(self._wanted.popleft())
                 self._locking = block
