@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from dflash_core.bench.steps import StepReport, Timed, acceptance_pattern, defau
 from dflash_core.config import target_config
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import find_head
-from dflash_core.errors import DeviceError, KernelError
+from dflash_core.errors import DeviceError, KernelError, KnobError
 from dflash_core.events import STAGES
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
@@ -53,6 +54,20 @@ def test_made_up_pairs_have_the_sizes_of_real_files(
     assert total / 2**30 == pytest.approx(target_gib, abs=0.02)
     _, total = sizes(model.draft.tensors(), synthetic_models.draft_types(model.draft))
     assert total / 1e9 == pytest.approx(draft_gb, abs=0.02)
+
+
+TOOLS = ("attention", "chosen", "depths", "held", "kernels", "recurrence", "replay", "resume", "sampled", "timeline")
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_refusal_of_a_tool_is_one_line(tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise KnobError("way is much, expected 1")
+
+    monkeypatch.setattr("argparse.ArgumentParser.parse_args", refuse)
+    with pytest.raises(SystemExit, match=r"^way is much, expected 1$"):  # printed on stderr, with exit code 1
+        runpy.run_module(f"dflash_core.bench.{tool}", run_name="__main__")
 
 
 def test_every_kind_of_sampling_is_timed_beside_greedy() -> None:

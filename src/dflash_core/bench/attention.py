@@ -36,6 +36,7 @@ from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.bench.synthetic_models import TARGET_27B
+from dflash_core.bench.tool import run_tool
 from dflash_core.cache_types import CachePair
 from dflash_core.errors import DFlashError
 
@@ -155,4 +156,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_tool(main)

@@ -18,6 +18,7 @@ from dflash_core.bench.interleave import interleave
 from dflash_core.bench.replay import GivenCosts
 from dflash_core.bench.steps import MOST, Case, StepBench, synthetic_engine
 from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.bench.tool import run_tool
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
@@ -84,4 +85,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_tool(main)

@@ -17,6 +17,7 @@ from pathlib import Path
 from dflash_core.bench.steps import CONTEXT, MOST, ROOM, Case, StepBench
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.bench.tool import run_tool
 from dflash_core.cache_types import TYPES
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
@@ -54,20 +55,19 @@ def _times(engine: Engine, wanted: Sequence[Case]) -> list[float]:
     return [statistics.median(times) for times in zip(*rounds, strict=True)]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> None:
     """The command line of this module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="folder of synthetic files, written if missing")
     parser.add_argument("--model", choices=MODELS, default="27b")
     parser.add_argument("--kv", default=",".join(TYPES))
     parser.add_argument("--contexts", default=",".join(map(str, CONTEXTS)))
-    args = parser.parse_args(argv)
+    args = parser.parse_args()
     contexts = [int(one) for one in args.contexts.split(",")]
     for line in measure(args.folder, args.model, args.kv.split(","), contexts):
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_tool(main)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.bench.steps import Case, StepBench, acceptance_pattern, spine
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.bench.tool import run_tool
 from dflash_core.engine import load_pair
 from dflash_core.fits import ON_CARD, ON_HOST
 from dflash_core.knobs import Knobs
@@ -75,7 +75,7 @@ def measure(
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> None:
     """The command line of this module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--steps", type=int, default=40)
     add("--window", type=int, default=0)
     add("--embedding", choices=(ON_CARD, ON_HOST), default=ON_CARD)
-    args = parser.parse_args(argv)
+    args = parser.parse_args()
     if args.folder is not None:
         model = MODELS[args.model]
         pair = synthetic_pair(args.folder, model.cut(args.layers) if args.layers else model)
@@ -102,8 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         window=args.window, embedding=args.embedding,
     )  # fmt: skip
     sys.stdout.write(json.dumps(found) + "\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_tool(main)

@@ -32,6 +32,7 @@ from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.bench.interleave import interleave
 from dflash_core.bench.synthetic_models import SIZE_27B, TARGET_27B, target_types
+from dflash_core.bench.tool import run_tool
 from dflash_core.errors import OutOfMemoryError
 from dflash_core.progress import Progress
 
@@ -279,4 +280,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_tool(main)

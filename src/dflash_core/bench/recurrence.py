@@ -32,6 +32,7 @@ from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.bench.synthetic_models import SIZE_27B, TARGET_27B, target_types
+from dflash_core.bench.tool import run_tool
 from dflash_core.errors import KernelError, UnsupportedError
 
 WIDTHS = (8, 16, 24, 40, 64)  # not 1: the root of plain decoding is gdn_alone's
@@ -217,4 +218,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_tool(main)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dflash_core.bench.recorded import Recorded, load
+from dflash_core.bench.tool import run_tool
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
@@ -259,4 +260,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_tool(main)

@@ -18,6 +18,7 @@ from typing import Any
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.bench.tool import run_tool
 from dflash_core.engine import Engine, load_pair
 from dflash_core.events import PrefillEvent
 from dflash_core.knobs import Knobs
@@ -59,7 +60,7 @@ def measure(engine: Engine, reused: int, new: int, rounds: int) -> dict[str, Any
     }  # fmt: skip
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> None:
     """The command line of this module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -69,15 +70,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--reused", type=int, default=16_384)
     add("--new", type=int, nargs="+", default=[64, 512])
     add("--rounds", type=int, default=5)
-    args = parser.parse_args(argv)
+    args = parser.parse_args()
     pair = synthetic_pair(args.folder, MODELS[args.model])
     room = args.reused + max(args.new) + 1024
     engine = load_pair(pair.target, pair.draft, "cuda", context_length=room, kv=args.kv, card=CardOptions())
     for new in args.new:
         found = {"kv": str(engine.kv.pair), **measure(engine, args.reused, new, args.rounds)}
         sys.stdout.write(json.dumps(found) + "\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_tool(main)

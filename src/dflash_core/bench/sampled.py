@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dflash_core.bench.interleave import interleave
 from dflash_core.bench.steps import MOST, Case, StepBench, synthetic_engine
+from dflash_core.bench.tool import run_tool
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs, Value
 from dflash_core.user_folders import user_folder
@@ -66,4 +67,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_tool(main)

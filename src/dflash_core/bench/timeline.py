@@ -21,6 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from dflash_core.bench.steps import Case, StepBench, default_cases, shown, synthetic_engine
 from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.bench.tool import run_tool
 from dflash_core.errors import KernelError
 from dflash_core.user_folders import user_folder
 
@@ -102,4 +103,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_tool(main)
