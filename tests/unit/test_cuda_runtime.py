@@ -125,15 +125,13 @@ def test_a_launch_passes_what_was_bound() -> None:
     assert ctypes.c_float.from_address(second).value == 1.5
 
 
-def test_overlap_only_where_the_card_has_it_and_the_kernel_waits() -> None:
-    runtime, api = opened()
-    a_kernel(runtime).bind(1, 32, [Somewhere(), np.int32(1)], overlap=False)()
-    older, older_api = opened(capability=(8, 9))
-    a_kernel(older).bind(1, 32, [Somewhere(), np.int32(1)])()
-    assert [call[0].numAttrs for call in (*api.called("cuLaunchKernelEx"), *older_api.called("cuLaunchKernelEx"))] == [
-        0,
-        0,
-    ]
+@pytest.mark.parametrize(("capability", "overlaps"), [((8, 9), False), ((9, 0), True)])
+def test_launches_overlap_where_the_card_can(capability: tuple[int, int], overlaps: bool) -> None:
+    runtime, api = opened(capability=capability)
+    assert runtime.card.overlaps == overlaps
+    a_kernel(runtime).bind(1, 32, [Somewhere(), np.int32(1)])()
+    [(config, *_)] = api.called("cuLaunchKernelEx")
+    assert config.numAttrs == overlaps
 
 
 @pytest.mark.parametrize(

@@ -183,12 +183,10 @@ class Kernel:
         *,
         shared: int = 0,
         per_sm: int = 0,
-        overlap: bool = True,
     ) -> BoundLaunch:
         """A launch with fixed arguments. `shared`: bytes of dynamic shared memory. `per_sm`: the most blocks per
         multiprocessor, 0 for as many as fit.
 
-        `overlap`: the kernel may start while earlier ones run, because it calls pdl_wait before it uses their results.
         Raises KernelError for wrong arguments, UnsupportedError for too much shared memory.
         """
         values = [pack(self.name, arg) for arg in args]
@@ -198,7 +196,7 @@ class Kernel:
         if per_sm:
             shared = self._spread(shared, per_sm)
         self._allow(shared)
-        return BoundLaunch(self, _triple(grid), _triple(block), values, list(args), shared, overlap)
+        return BoundLaunch(self, _triple(grid), _triple(block), values, list(args), shared)
 
     def _spread(self, shared: int, per_sm: int) -> int:
         """Bytes of shared memory per block such that per_sm + 1 blocks do not fit on a multiprocessor.
@@ -241,7 +239,6 @@ class BoundLaunch:
         values: Sequence[bytes],
         args: Sequence[Argument],
         shared: int,
-        overlap: bool,
     ) -> None:
         self.kernel, self._args = kernel, args
         runtime = kernel.module.runtime
@@ -253,7 +250,8 @@ class BoundLaunch:
         config.blockDimX, config.blockDimY, config.blockDimZ = block
         config.sharedMemBytes = shared
         config.hStream = runtime.stream
-        if overlap and runtime.card.overlaps:
+        # A kernel may then start while earlier ones run: it calls pdl_wait before it uses their results.
+        if runtime.card.overlaps:
             attribute = api.CUlaunchAttribute()
             attribute.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1
