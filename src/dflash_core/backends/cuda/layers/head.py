@@ -28,10 +28,10 @@ class Head:
     `room`: an arena whose size includes `pieces`; others use it while no logits are read.
     """
 
-    def __init__(self, target: DeviceTarget, state: DeviceState | None, room: Arena) -> None:
+    def __init__(self, target: DeviceTarget, state: DeviceState, room: Arena) -> None:
         device, self._device = target.device.torch_device, target.device
         self._shape: dict[str, object] = {}
-        self._state, self.vocab = state, target.output.rows
+        self.state, self.vocab = state, target.output.rows
         self.full = Projection(target.device, [target.output], target.activations.head, split_k=1)
         self.stride = self.full.width
         self._room = tuple(room.carve(*self.pieces(target)))
@@ -39,11 +39,6 @@ class Head:
         self._first = 0  # how many of the first rows of a matrix are used, 0 for all
         self.best = torch.zeros(PASS_ROWS * self.full.plan.grid * BEST_PART.itemsize, dtype=torch.uint8, device=device)
         self.draws = Draws(self.vocab, PASS_ROWS, device)
-
-    @property
-    def state(self) -> DeviceState:
-        assert self._state is not None, "this head has no sequence, so it has no launches that need one"
-        return self._state
 
     @staticmethod
     def pieces(target: DeviceTarget) -> Sequence[Wanted]:
