@@ -169,7 +169,7 @@ class Bench:
 
 def ladder(device: CudaDevice, progress: Progress | None = None, activations: Activations = DEFAULT) -> Ladder:
     """Every distinct product of the 27B target at every width."""
-    products = list(dict.fromkeys(Product(p.name, p.matrices, p.columns, p.split_k) for p in products_27b()))
+    products = list(dict.fromkeys(products_27b()))
     bench = Bench(device, ARENA, products, activations)
     everything = [launch for p in products for w in WIDTHS for launch in bench.launches([bench.place(p, 0)[0]], w)]
     device.bind(everything, progress)

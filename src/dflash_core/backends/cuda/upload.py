@@ -40,7 +40,7 @@ def aligned(nbytes: int) -> int:
 
 
 class DeviceUpload:
-    """Implements `model.Upload` for one file. `requantise`: see held_type.
+    """Implements `layers.base.Upload` for one file. `requantise`: see held_type.
 
     `room`: bytes of all its tensors, as meta.MetaUpload counts them. The tensors are then contiguous, in the order of
     the requests, so that scratch memory of repacking leaves no holes between them.
