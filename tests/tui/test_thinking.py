@@ -23,7 +23,7 @@ from .support import ask, idle, loaded, shows, wait_until
 MakeApp = Callable[..., DFlashApp]
 BRIEF, LONG = "Reasoning effort is set to low. Be short.", "Reasoning effort is set to xhigh. Take time."
 LEVELS = ("low", "medium", "xhigh")
-QWEN38 = Reasoning(LEVELS, LEVELS, (BRIEF, "", LONG), preserves=True, preserves_by_itself=True)
+QWEN38 = Reasoning(LEVELS, LEVELS, (BRIEF, "", LONG), preserves=True)
 
 
 def strip(app: DFlashApp) -> str:

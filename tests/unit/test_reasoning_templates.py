@@ -134,29 +134,22 @@ def test_what_a_template_takes(name: str) -> None:
 
 KEPT = "{% for m in messages %}<{{ m.role }}>PART{{ m.content }}{% endfor %}"
 PRESERVING = {
-    "by default": ("{{ m.reasoning_content if preserve_thinking | default(true) }}", True, True),
-    "when asked": ("{{ m.reasoning_content if preserve_thinking is defined and preserve_thinking }}", True, False),
+    "by default": ("{{ m.reasoning_content if preserve_thinking | default(true) }}", True),
+    "when asked": ("{{ m.reasoning_content if preserve_thinking is defined and preserve_thinking }}", True),
     "unless told": ("{% if not (preserve_thinking is defined and preserve_thinking == false) %}"
-                    "{{ m.reasoning_content }}{% endif %}", True, True),
-    "always": ("{{ m.reasoning_content }}", False, False),
-    "behind the last question": ("{% if preserve_thinking or loop.last %}{{ m.reasoning_content }}{% endif %}",
-                                 True, False),
+                    "{{ m.reasoning_content }}{% endif %}", True),
+    "always": ("{{ m.reasoning_content }}", False),
+    "behind the last question": ("{% if preserve_thinking or loop.last %}{{ m.reasoning_content }}{% endif %}", True),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PRESERVING)
 def test_what_a_template_keeps(name: str) -> None:
-    part, preserves, by_itself = PRESERVING[name]
-    found = ChatTemplate(KEPT.replace("PART", part)).reasoning
-    assert (found.preserves, found.preserves_by_itself) == (preserves, by_itself)
+    part, preserves = PRESERVING[name]
+    assert ChatTemplate(KEPT.replace("PART", part)).reasoning.preserves == preserves
 
 
 def test_a_template_that_needs_a_level_keeps_too() -> None:
     needs = f"{{% if reasoning_effort not in ['low', 'medium'] %}}{REFUSE}{{% endif %}}"
     found = ChatTemplate(needs + KEPT.replace("PART", PRESERVING["when asked"][0])).reasoning
-    assert (found.levels, found.required, found.preserves, found.preserves_by_itself) == (
-        ("medium",),
-        True,
-        True,
-        False,
-    )
+    assert (found.levels, found.required, found.preserves) == (("medium",), True, True)

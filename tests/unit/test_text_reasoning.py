@@ -66,19 +66,18 @@ def test_what_a_history_keeps(template: ChatTemplate) -> None:
         for word in ("auto", "on", "off", "true", "false")
     }
     assert found == {"auto": kept, "on": kept, "true": kept, "off": gone, "false": gone}
-    assert template.reasoning.preserves_by_itself
+    assert template.reasoning.preserves
 
 
 def test_the_levels_are_those_that_the_template_takes() -> None:
     published, packaged = (template_of(source).reasoning for source in (PUBLISHED, PACKAGED))
     low, high = ADDED["low"], ADDED["xhigh"]
-    assert published == Reasoning(LEVELS, LEVELS, (low, "", high), preserves=True, preserves_by_itself=True)
-    packed = Reasoning(EFFORTS, LEVELS, (low, "", high, high), preserves=True, preserves_by_itself=True)
+    assert published == Reasoning(LEVELS, LEVELS, (low, "", high), preserves=True)
+    packed = Reasoning(EFFORTS, LEVELS, (low, "", high, high), preserves=True)
     assert packaged == packed, "high is another's name"
     assert [published.adds(level) for level in ("off", "on", *LEVELS)] == ["", "", low, "", high]
     assert template_of(ANY_LEVEL).reasoning.levels == EFFORTS
-    asked = template_of(KEEPS_IF_ASKED).reasoning
-    assert asked == Reasoning(preserves=True, preserves_by_itself=False)
+    assert template_of(KEEPS_IF_ASKED).reasoning == Reasoning(preserves=True)
 
 
 @pytest.mark.parametrize("source", [None, QWEN_TEMPLATE, *qwen3_templates.TEMPLATES.values()])

@@ -40,15 +40,13 @@ class Reasoning:
 
     `accepted`: the levels of reasoning that it renders, () where it does not read them; `added`: what each adds to the
     prompt. `levels`: those to choose from, one of each group that adds the same. `required`: it renders nothing without
-    a level. `preserves`: whether it reads `preserve_thinking`; `preserves_by_itself`: what it does without that
-    variable.
+    a level. `preserves`: whether it reads `preserve_thinking`.
     """
 
     accepted: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     added: tuple[str, ...] = ()  # to the prompt, by each accepted level
     preserves: bool = False
-    preserves_by_itself: bool = False
     required: bool = False
 
     def variables(self, knobs: Asked) -> Variables:
@@ -123,8 +121,7 @@ def reasoning_of(render: Render) -> Reasoning:
     own = {"reasoning_effort": _usual(levels)} if required else {}
     kept, gone = (rendered(_ANSWERED, preserve_thinking=preserve, **own) for preserve in (True, False))
     preserves = kept is not None and gone is not None and kept != gone
-    by_itself = preserves and rendered(_ANSWERED, **own) == kept
-    return Reasoning(tuple(texts), levels, added, preserves, by_itself, required)
+    return Reasoning(tuple(texts), levels, added, preserves, required)
 
 
 def _usual(levels: Sequence[str]) -> str:
