@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.config import DraftConfig
 from dflash_core.formats.weights import WeightFile
 from dflash_core.models.dflash import DFlash
+from dflash_core.models.kv_cache import KVCache
 from dflash_core.models.matrix import Weights
 from support.draft_twin import hidden_rows
 from support.golden import golden, target
@@ -58,6 +60,25 @@ def test_masks_and_windows(sliding: tuple[bool, ...], causal: tuple[bool, ...], 
     assert np.abs(ours - expected).max() < 1e-5
     again = draft.model.forward(noise.double(), LENGTH, states, window).numpy()
     assert np.array_equal(ours, again), "noise rows must not stay in the context"
+
+
+def test_rows_that_no_query_sees_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    draft, read = variant((True, False), (True, False)), list[slice]()
+    states = draft.model.new_states()
+    draft.model.update_cache(torch.zeros(LENGTH, 512, dtype=torch.float64), 0, states)
+    whole = KVCache.read
+
+    def noted(self: KVCache, runs: Sequence[slice]) -> tuple[torch.Tensor, torch.Tensor]:
+        read.extend(runs)
+        return whole(self, runs)
+
+    monkeypatch.setattr(KVCache, "read", noted)
+    block = [ANCHOR] + [draft.mask_token] * (draft.config.block_size - 1)
+    noise, end = target().model.token_embd.rows(block).double(), LENGTH + len(block)
+    for window, begins in ((0, (LENGTH - WINDOW + 1, 0)), (7, (LENGTH - 7, LENGTH - 7))):
+        read.clear()
+        draft.model.forward(noise, LENGTH, states, window)
+        assert read == [slice(begin, end) for begin in begins]
 
 
 def test_the_session_drafts_from_committed_features_only() -> None:

@@ -91,21 +91,23 @@ def test_the_transform_is_its_own_inverse_and_keeps_scores(numbers: int) -> None
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from(PAIRS), st.sampled_from([0, 1, 31, 32, 33, 255, 256, 257]), st.integers(1, 6), st.data())
 def test_a_node_and_a_committed_position_are_the_same_bytes(pair: CachePair, length: int, n: int, data: Any) -> None:
-    """Write after a context, commit a path, write again: the same as writing the path row by row."""
+    """Store after a context, commit a path, store again: the same as storing the path row by row."""
     path = [0, *sorted(data.draw(st.sets(st.integers(1, n - 1))))] if n > 1 else [0]
     make = torch.Generator().manual_seed(length * 7 + n)
     context, nodes, after = (torch.randn(2, 2, count, 64, generator=make) for count in (length, n, 2))
     tree, plain = (KVCache(2, 64, torch.float32, pair) for _ in range(2))
     for cache in (tree, plain):
         if length:
-            cache.write(0, *context)
+            cache.store(0, *context)
             cache.commit(0, range(length))
-    tree.write(length, *nodes)
+    tree.store(length, *nodes)
     tree.commit(length, path)
     for place, node in enumerate(path):
-        plain.write(length + place, *nodes[:, :, node : node + 1])
+        plain.store(length + place, *nodes[:, :, node : node + 1])
     ends = length + len(path)
-    found, expected = (cache.write(ends, *after) for cache in (tree, plain))
+    for cache in (tree, plain):
+        cache.store(ends, *after)
+    found, expected = (cache.read([slice(0, ends + 2)]) for cache in (tree, plain))
     assert all(torch.equal(a, b) for a, b in zip(found, expected))
     assert torch.equal(tree.k[:, :ends], plain.k[:, :ends])
     assert torch.equal(tree.v[:, :ends], plain.v[:, :ends])

@@ -86,7 +86,7 @@ class ToyHead:
         return outputs
 
     def remember(self, tokens: Sequence[int], hidden: torch.Tensor, length: int, cache: KVCache) -> None:
-        cache.write(length, torch.zeros(1, len(tokens), 1), torch.zeros(1, len(tokens), 1))
+        cache.store(length, torch.zeros(1, len(tokens), 1), torch.zeros(1, len(tokens), 1))
 
     def forward(self, tokens: Sequence[int], hidden: torch.Tensor, length: int, cache: KVCache) -> torch.Tensor:
         return torch.eye(VOCAB)[list(tokens)]

@@ -57,10 +57,11 @@ class DraftBlock:
         x, around = _input(rms_norm(h, self.attn_norm, self.eps), self.attn_conv)
         positions = torch.arange(length, length + len(h))
         q, _ = self.mixer.queries(x, self.mixer.rotary.angles(positions))
-        k, v = cache.write(length, *self.keys_values(x, positions))
+        cache.store(length, *self.keys_values(x, positions))
         # Rows that no query sees need not be read: the first query sees the furthest back.
         first = max(0, length - window if window else 0, length - self.window + 1 if self.window else 0)
-        mixed = attend(cache.queries(q), k[:, first:], v[:, first:], self._visible(positions, first, length))
+        k, v = cache.read([slice(first, length + len(h))])
+        mixed = attend(cache.queries(q), k, v, self._visible(positions, first, length))
         h = h + _output(self.mixer.attn_output(mixed), around)
         x, around = _input(rms_norm(h, self.ffn_norm, self.eps), self.ffn_conv)
         return h + _output(self.ffn(x), around)

@@ -35,11 +35,6 @@ class KVCache:
         self._codecs: Sequence[Codec] = [CODECS[kind.name] for kind in kinds] or [own, own]
         self.k, self.v = (torch.empty(kv_heads, 0, one.elements(head_dim), dtype=one.dtype) for one in self._codecs)
 
-    def write(self, length: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Write rows (kv_heads, n, head_dim) after `length` committed ones; returns all length + n, unpacked."""
-        self.store(length, k, v)
-        return self.read([slice(0, length + k.shape[1])])
-
     def store(self, length: int, k: Tensor, v: Tensor) -> None:
         """Write rows (kv_heads, n, head_dim) after `length` committed ones."""
         end = length + k.shape[1]
@@ -61,7 +56,7 @@ class KVCache:
         return hadamard(q) if self.rotated else q
 
     def commit(self, length: int, path: Sequence[int]) -> None:
-        """Commit the rows `path` of the last write: they move up to directly after `length`."""
+        """Commit the rows `path` of the last `store`: they move up to directly after `length`."""
         if is_spine(path):
             return  # they are in place already
         index, end = length + torch.tensor(path), length + len(path)
