@@ -108,13 +108,15 @@ def load_draft(
     """Load a drafter for `target`: a DFlash one (z-lab directory or safetensors file, or a GGUF of the three flavours),
     or "text", which needs no file.
 
-    Raises FormatError, UnsupportedError, OutOfMemoryError, and MismatchError where it was made for another target.
+    Raises FormatError, UnsupportedError, OutOfMemoryError, MismatchError where it was made for another target, and
+    ContextError for two of one kind.
     """
     return open_draft(path, target).load(dtype=dtype, progress=progress)
 
 
 def open_draft(path: str | Path, target: Target) -> OpenedDraft:
-    """Read a drafter's header only. Raises FormatError, UnsupportedError, MismatchError."""
+    """Read a drafter's header only. Raises FormatError, UnsupportedError, MismatchError, and ContextError for two of one
+    kind."""
     return registry.open_draft(path, target)
 
 

@@ -118,7 +118,8 @@ class StepDecoder(Protocol):
         """After a halt: `step` decodes on from the newest token."""
 
     def say(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
-        """After a halt: continue with `tokens` instead of the target's own; none of them ends an answer."""
+        """After a halt: continue with `tokens` instead of the target's own, no further than one that ends the answer.
+        The step's `stop` says whether one did."""
 
     def first(self, logits: Logits) -> tuple[int, Stop | None]: ...
     def take(self, knobs: Knobs) -> None: ...

@@ -78,7 +78,7 @@ def open_draft(source: str | Path, target: DraftTarget) -> OpenedDraft:
     """Open a drafter by the name of its kind, or by its file or folder, and read no more than its header; several that
     are joined by "+" are opened together.
 
-    Raises FormatError, UnsupportedError, MismatchError.
+    Raises FormatError, UnsupportedError, MismatchError, and ContextError for two of one kind.
     """
     if len(several := parts(source)) > 1:
         from dflash_core.drafters.several import open_several
