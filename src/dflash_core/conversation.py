@@ -15,10 +15,11 @@ from dflash_core.events import Event, FoundRow, PartTotals, Piece, PrefillEvent,
 from dflash_core.guards.base import Guard
 from dflash_core.guards.turn import TurnGuard
 from dflash_core.knobs import Knobs
+from dflash_core.prefix import common_prefix
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.detokenizer import Detokenizer
 from dflash_core.text.prompt import render_ids, system_end
-from dflash_core.text.reasoning import Effort, common_prefix
+from dflash_core.text.reasoning import Effort
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import Tokenizer

@@ -10,6 +10,8 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dflash_core.prefix import common_prefix
+
 LONGEST = 12
 """Most tokens of a match."""
 MATCH_CLASSES = 5
@@ -78,8 +80,7 @@ class Successors:
 
     def become(self, tokens: Sequence[int]) -> None:
         """Become `tokens`: truncate to the common beginning and append the rest."""
-        mine = self.tokens
-        same = next((n for n, (a, b) in enumerate(zip(mine, tokens)) if a != b), min(len(mine), len(tokens)))
+        same = common_prefix(self.tokens, tokens)
         self.cut(same)
         self.extend(tokens[same:])
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from dflash_core.prefix import common_prefix
+
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
 
@@ -30,7 +32,7 @@ def diff(a: str, b: str) -> tuple[Stretch, ...]:
 def _stretches(a: list[str], b: list[str]) -> Iterator[Stretch]:
     # Equal ends are cut off first: the matcher's time grows with the square of what is left, and texts that begin
     # alike are the rule here.
-    head = next((n for n, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+    head = common_prefix(a, b)
     longest = min(len(a), len(b)) - head
     tail = next((n for n in range(longest) if a[-1 - n] != b[-1 - n]), longest)
     if head:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from dflash_core.drafters.successors import HIT_RATES, MATCH_CLASSES, Successor, Successors
+from dflash_core.drafters.successors import HIT_RATES, LONGEST, MATCH_CLASSES, Successor, Successors
 from dflash_core.policy.costs import paying
 
 START_TOKENS, START_ROWS = 3.0, 16  # before any step ran: the assumed tokens of a step, and its rows
@@ -78,7 +78,7 @@ def chain(text: Successors, copies: Copies, stops: frozenset[int], most: int) ->
             break
         found.append(successor)
         values.append(value)
-        tail = [*tail[-11:], successor.token]
+        tail = [*tail[1 - LONGEST :], successor.token]
         if successor.token in stops:
             break
     return Chain(tuple(found), tuple(values))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from dflash_core.errors import KnobError, LateTemplateError, TemplateError
+from dflash_core.prefix import common_prefix
 
 EFFORTS = ("low", "medium", "high", "xhigh")  # levels that templates know, lowest first
 DEFAULT_EFFORT = "medium"
@@ -135,8 +136,3 @@ def _added(text: str, least: str) -> str:
     begin = common_prefix(words, others)
     end = common_prefix(words[begin:][::-1], others[begin:][::-1])
     return "".join(words[begin : len(words) - end]).strip()
-
-
-def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
-    """The number of leading items that are equal."""
-    return next((n for n, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
