@@ -115,8 +115,10 @@ def load_draft(
 
 
 def open_draft(path: str | Path, target: Target) -> OpenedDraft:
-    """Read a drafter's header only. Raises FormatError, UnsupportedError, MismatchError, and ContextError for two of one
-    kind."""
+    """Read a drafter's header only.
+
+    Raises FormatError, UnsupportedError, MismatchError, and ContextError for two of one kind.
+    """
     return registry.open_draft(path, target)
 
 

@@ -57,7 +57,10 @@ class MetaDevice:
 
 
 class MetaUpload:
-    """Implements `layers.base.Upload` from a file's header alone. Raises UnsupportedError for types without a kernel."""
+    """Implements `layers.base.Upload` from a file's header alone.
+
+    Raises UnsupportedError for types without a kernel.
+    """
 
     def __init__(self, file: WeightFile, requantise: str = "") -> None:
         self.file, self.requantise = file, requantise
