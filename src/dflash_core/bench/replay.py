@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,6 +70,16 @@ class Ran:
         return self.tokens / self.ms * 1e3 if self.ms else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """One step of a known answer: its position, rows, tokens and milliseconds."""
+
+    at: int
+    rows: int
+    tokens: int
+    ms: float
+
+
 def learned(
     texts: Sequence[Recorded],
     shape: Shape,
@@ -87,23 +97,10 @@ def learned(
     ran = Ran(log=[])
     assert ran.log is not None
     for number, text in enumerate(texts):
-        answer, at = text.answer, 0
-        policy.begin([*text.prompt, answer[0]], stops)
-        while at < len(answer) - 1:
-            decision = policy.next(knobs)
-            asked = decision.drafts and decision.mode != "ar"
-            drafts = text.drafts(at) if asked else NO_CANDIDATES
-            plan = policy.plan(knobs, answer[at], drafts, DEEPEST)
-            tree = plan.tree if plan is not None else build(answer[at], NO_CANDIDATES, 0)
-            path = _walk(text, at, tree.parents, tree.tokens)
-            tokens = answer[at + 1 : at + 1 + len(path)]
-            ms = costs.cost(len(tree), drafted=asked)
-            policy.observe(_step(tree.tokens, tree.parents, tree.depths, path, tokens), _certain(text, at, len(tokens)))
-            ran.log.append((number, at, len(tree) - 1, len(tokens)))
-            at += len(tokens)
-            ran.steps, ran.tokens = ran.steps + 1, ran.tokens + len(tokens)
-            ran.ms, ran.rows = ran.ms + ms, ran.rows + len(tree)
-        policy.end()
+        for step in _decode(text, policy, knobs, {"": text.drafts}, {"": costs}, "", stops):
+            ran.log.append((number, step.at, step.rows - 1, step.tokens))
+            ran.steps, ran.tokens = ran.steps + 1, ran.tokens + step.tokens
+            ran.ms, ran.rows = ran.ms + step.ms, ran.rows + step.rows
     return ran
 
 
@@ -119,23 +116,39 @@ def decode_known(
 ) -> tuple[int, float]:
     """Tokens and milliseconds of a known answer. `drafts`: by kind of drafter, what it proposes after each token;
     `kind` drafts where the policy names none; `certain`: as of `Recorded`."""
-    knobs, at, spent = Knobs(), 0, 0.0
     text = Recorded(tuple(prompt), tuple(answer), NO_CANDIDATES.tokens, NO_CANDIDATES.log_probs, tuple(certain))
-    policy.begin([*prompt, answer[0]], stops)
+    proposed = {one: found.__getitem__ for one, found in drafts.items()}
+    steps = list(_decode(text, policy, Knobs(), proposed, costs, kind, stops))
+    return sum(step.tokens for step in steps), sum(step.ms for step in steps)
+
+
+def _decode(
+    text: Recorded,
+    policy: Policy,
+    knobs: Knobs,
+    drafts: Mapping[str, Callable[[int], Candidates]],
+    costs: Mapping[str, GivenCosts],
+    kind: str,
+    stops: frozenset[int],
+) -> Iterator[Stepped]:
+    """The steps of a known answer. `drafts`: by kind of drafter, what it proposes after the token at a position; `kind`
+    drafts where the policy names none."""
+    answer, at = text.answer, 0
+    policy.begin([*text.prompt, answer[0]], stops)
     while at < len(answer) - 1:
         decision = policy.next(knobs)
         drafter = decision.drafter or kind
         asked = decision.drafts and decision.mode != "ar"
-        plan = policy.plan(knobs, answer[at], drafts[drafter][at] if asked else NO_CANDIDATES, DEEPEST)
+        plan = policy.plan(knobs, answer[at], drafts[drafter](at) if asked else NO_CANDIDATES, DEEPEST)
         tree = plan.tree if plan is not None else build(answer[at], NO_CANDIDATES, 0)
         path = _walk(text, at, tree.parents, tree.tokens)
         tokens = answer[at + 1 : at + 1 + len(path)]
         ms = costs[drafter].cost(len(tree), drafted=asked)
-        step = _step(tree.tokens, tree.parents, tree.depths, path, tokens)
-        policy.observe(replace(step, stages=StageTimes(verify=ms)), _certain(text, at, len(tokens)))
-        at, spent = at + len(tokens), spent + ms
+        step = _step(tree.tokens, tree.parents, tree.depths, path, tokens, ms)
+        policy.observe(step, _certain(text, at, len(tokens)))
+        yield Stepped(at, len(tree), len(tokens), ms)
+        at += len(tokens)
     policy.end()
-    return at, spent
 
 
 def fixed(
@@ -200,11 +213,12 @@ def _step(
     depths: Sequence[int],
     path: tuple[int, ...],
     said: Sequence[int],
+    ms: float,
 ) -> StepEvent:
     ones = (1.0,) * len(tokens)
     tree = StepTree(tuple(tokens), tuple(parents), tuple(depths), ones, ones, path)
     return StepEvent(
-        tuple(said), tree, max(depths), len(path) - 1, 0, StageTimes(), "tree", "", drafts=StepDrafts()
+        tuple(said), tree, max(depths), len(path) - 1, 0, StageTimes(verify=ms), "tree", "", drafts=StepDrafts()
     )  # fmt: skip
 
 
