@@ -37,6 +37,7 @@ from dflash_core.backends.cuda.state import (
     write_knobs,
 )
 from dflash_core.backends.decoder import said, step_drafts, stop_at
+from dflash_core.drafters.base import check_finite
 from dflash_core.drafters.text_table import TextTable
 from dflash_core.errors import Code, UnsupportedError, not_finite
 from dflash_core.events import EffectiveMode, GuardEvent, StepEvent, Stop
@@ -300,8 +301,7 @@ class CudaDecoder:
     def first(self, logits: Logits) -> tuple[int, Stop | None]:
         """Draw the answer's first token from the logits (vocab,) after the prompt."""
         length = self._prompt_length = self.session.length
-        if not np.isfinite(logits.max()):
-            raise not_finite("target", length)
+        check_finite(logits[None], length, "target")
         token = Sampler(self.knobs).draw(logits, length, ())
         self.answer.append(token)
         stop = stop_at(token, 1, self.knobs, self.stop_ids, self.context_length - length)
