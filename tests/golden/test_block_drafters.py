@@ -29,6 +29,7 @@ from dflash_core.limits import Limits
 from dflash_core.policy.several import SeveralPolicy
 from dflash_core.tree import build
 from support import demo_pair
+from support.chosen import chosen_path
 from support.draft_files import (
     FORMS,
     PLAIN,
@@ -58,7 +59,7 @@ def test_the_golden_drafter() -> None:
     assert isinstance(draft, CpuDFlash)
     assert draft.capabilities.kind == "dflash2"
     assert np.abs(draft.logits(z["features"], anchor) - z["draft_logits"]).max() < 1e-3
-    assert draft.path(z["features"], anchor).tolist() == z["path"].tolist()
+    assert chosen_path(draft, z["features"], anchor) == z["path"].tolist()
     session = pair.session(draft)
     session.prefill(np.load(golden("targets/q35moe-F16.npz"))["ids"].tolist())
     drafts = session.propose(anchor, Knobs())
@@ -120,7 +121,7 @@ def test_against_the_twin(tmp_path: Path, name: str, form: str) -> None:
     assert np.array_equal(np.isneginf(ours), np.isneginf(logits))
     kept = np.isfinite(logits)
     assert np.abs(ours[kept] - logits[kept]).max() < 1e-4
-    assert draft.path(features, ANCHOR).tolist() == greedy_path(config, w, rows, logits, ANCHOR)
+    assert chosen_path(draft, features, ANCHOR) == greedy_path(config, w, rows, logits, ANCHOR)
     if config.heads.markov and config.heads.markov.confidence:
         assert draft.model.markov is not None
         for depth, before in ((0, ANCHOR), (2, 60)):
@@ -161,9 +162,6 @@ def test_scores_that_are_no_numbers_raise(tmp_path: Path, name: str, spoilt: str
     said = f"the drafter produced numbers that are not finite at position {LENGTH}, expected logits"
     with pytest.raises(NumericsError, match=said):
         build(ANCHOR, drafter.propose(ANCHOR, Knobs()), 20)
-    if spoilt != "conf_proj.weight":  # a path does not use the confidence head
-        with pytest.raises(NumericsError, match=said):
-            draft.path(around(config)[2], ANCHOR)
 
 
 def test_forms_hold_the_same_tensors(tmp_path: Path) -> None:
@@ -339,7 +337,9 @@ def test_the_first_chain_is_the_greedy_path(tmp_path: Path, kind: str) -> None:
     session = target().session(draft)
     session.prefill(list(range(30)))
     drafts = session.propose(5, Knobs())
-    assert build(5, drafts.cut(20, 1), 20).tokens[1:] == tuple(draft.path(features, 5).tolist())
+    w = {name: draft.file.float32(name) for name in draft.file.tensors}
+    rows, logits = (one.double().numpy() for one in draft._behind(features, 5).draft(5, 0))
+    assert build(5, drafts.cut(20, 1), 20).tokens[1:] == tuple(greedy_path(draft.config, w, rows, logits, 5))
 
 
 def test_by_parent_is_followed_by_those_who_can(tmp_path: Path) -> None:

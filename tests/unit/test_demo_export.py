@@ -32,6 +32,7 @@ from dflash_core.demo.recipe.shapes import (
 )
 from dflash_core.demo.recipe.sizes import draft_configs, target_config
 from dflash_core.demo.recipe.target_net import target_forward
+from support.chosen import chosen_path
 
 TARGET = TargetConfig(vocab=600, hidden=64, layers=4, ffn=96)
 DRAFT = DraftConfig(hidden=64, layers=2, ffn=96, captured_layers=(0, 2), mask_id=599, sliding=(False, False))
@@ -107,7 +108,7 @@ def test_a_written_dflash2_head_gives_the_trained_logits_and_path(tokenizer: Pat
     expected = draft_logits(c, weights, target, features, anchor=7)
     np.testing.assert_allclose(loaded.logits(features, anchor=7), expected, atol=2e-4)
     assert isinstance(loaded, CpuDFlash)
-    tokens = np.array([7, *loaded.path(features, 7)])
+    tokens = np.array([7, *chosen_path(loaded, features, 7)])
     block = torch.full((1, 1, c.block), c.mask_id)
     block[..., 0] = 7
     noise = torch.nn.functional.embedding(block, target["token_embd.weight"])

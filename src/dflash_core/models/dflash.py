@@ -152,18 +152,8 @@ class DFlash:
         full[:, self.d2t] = logits
         return full
 
-    @torch.inference_mode()
-    def path(self, root: int, hidden: Tensor, logits: Tensor, position: int) -> list[int]:
-        """The best token of each depth after `root`, scored given the previous token if a head does that. `hidden`
-        (depths, hidden) of `forward`, `logits` (depths, vocab) of `spread`; `position`: the number of tokens before
-        `root`, for messages. Raises NumericsError where the best is NaN."""
-        if self.selector is not None:
-            return self.selector.path(root, hidden, logits, position)
-        rows = logits if self.markov is None else self._biased(root, logits, position)
-        return [best(row, position) for row in rows]
-
     def _biased(self, root: int, logits: Tensor, position: int) -> list[Tensor]:
-        """Rows (vocab,) with what the Markov head adds after the best token of the row before. Raises as `path`."""
+        """Rows (vocab,) with what the Markov head adds after the best token of the row before. Raises as `best`."""
         assert self.markov is not None, "a bias without a Markov head"
         rows, token = list[Tensor](), root
         for row in logits:
@@ -175,7 +165,10 @@ class DFlash:
     def conditional(
         self, root: int, hidden: Tensor, logits: Tensor, position: int, temperature: float, ranks: int
     ) -> Candidates:
-        """The best tokens of each depth with scores given the parent token; arguments and errors as of `path`.
+        """The best tokens of each depth after `root`, with scores given the parent token.
+
+        `hidden` (depths, hidden) of `forward`, `logits` (depths, vocab) of `spread`; `position`: the number of tokens
+        before `root`, for messages. Raises NumericsError where the best is NaN.
 
         A selector's are the best by their own scores, a Markov head's the best along its greedy path.
         """

@@ -11,7 +11,6 @@ from dflash_core.arch import draft_heads
 from dflash_core.errors import not_finite
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.pair_scores import Array, Factors
-from dflash_core.ranking import largest
 
 
 class Selector:
@@ -35,17 +34,6 @@ class Selector:
         """The same for rows that are `projected`, (depths, rank)."""
         rows = self.successor.rows(ids.flatten().tolist()).view(*ids.shape, -1)
         return Factors(positions, _numbers(rows), lambda token: _numbers(self.predecessor.rows([token])[0]))
-
-    def path(self, root: int, hidden: Tensor, logits: Tensor, position: int) -> list[int]:
-        """The best candidate of each depth after the one before it, `root` the first; ties to the lower id. Raises as
-        `best`."""
-        path = [root]
-        for row, factor in zip(logits, self.projected(hidden)):
-            best(row, position)
-            ids = largest(row.float().numpy(), self.top_k)
-            pairs = self.successor.rows(ids.tolist()) @ (self.predecessor.rows(path[-1:])[0] * factor)
-            path.append(int(ids[best(row[torch.from_numpy(ids)] + pairs, position)]))
-        return path[1:]
 
 
 class MarkovHead:

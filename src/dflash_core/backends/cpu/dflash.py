@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -74,11 +72,6 @@ class CpuDFlashDrafter:
     def logits(self, root: int, window: int, at: int | None = None) -> Logits:
         return self.draft(root, window, at)[1].float().numpy()
 
-    def path(self, root: int, window: int, at: int | None = None) -> list[int]:
-        """The best token of each depth after `root`, scored given the previous token if the drafter supports that.
-        Raises NumericsError where it is NaN."""
-        return self._model.path(root, *self.draft(root, window, at), self._length if at is None else at)
-
     @torch.inference_mode()
     def draft(self, root: int, window: int, at: int | None = None) -> tuple[Tensor, Tensor]:
         """Hidden rows (depths, hidden) and logits (depths, vocab) of a block, as `logits`."""
@@ -140,11 +133,6 @@ class CpuDFlash:
 
     def logits(self, features: Logits, anchor: int) -> Logits:
         return self._behind(features, anchor).logits(int(anchor), 0)
-
-    def path(self, features: Logits, anchor: int) -> npt.NDArray[np.int64]:
-        """The best token of each depth, (depths,), each scored by the one before it where the drafter can: by its
-        candidate selector or its Markov head. Arguments and errors are those of `logits`."""
-        return np.array(self._behind(features, anchor).path(int(anchor), 0), np.int64)
 
     def _behind(self, features: Logits, anchor: int) -> CpuDFlashDrafter:
         """A drafter that has seen a context."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from dflash_core.backends.base import Logits
@@ -22,7 +21,6 @@ from dflash_core.drafters.mtp import OpenedMtp
 from dflash_core.errors import MismatchError
 from dflash_core.formats.weights import WeightFile
 from dflash_core.ids import check_ids
-from dflash_core.knobs import Knobs
 
 if TYPE_CHECKING:
     from dflash_core.backends.cuda.session import CudaSession
@@ -50,14 +48,6 @@ class CudaDFlash:
 
     def logits(self, features: Logits, anchor: int) -> Logits:
         return self._behind(features, anchor).draft(int(anchor), 0)
-
-    def path(self, features: Logits, anchor: int) -> npt.NDArray[np.int64]:
-        """The best token of each depth, (depths,), scored given the previous token if the drafter supports that.
-        Arguments and errors are those of `logits`."""
-        drafts, found = self._behind(features, anchor).propose(int(anchor), Knobs()), [int(anchor)]
-        for depth in range(len(drafts.tokens)):
-            found.append(drafts.below(depth, found[-1])[0][0])
-        return np.array(found[1:], np.int64)
 
     def _behind(self, features: Logits, anchor: int) -> CudaSession:
         """A sequence with `features` as its context."""
