@@ -18,6 +18,7 @@ from dflash_core.lab.plain import PlainSpeed, of_turn
 from dflash_core.record import TurnRecord
 from dflash_tui.app import DFlashApp
 from dflash_tui.engine_session import load_session
+from dflash_tui.figures.measurements import Measurements
 from dflash_tui.figures.meter import Meter
 from dflash_tui.figures.plain_speeds import PlainSpeeds, when
 from dflash_tui.figures.speeds import course
@@ -201,12 +202,23 @@ def test_measurements_are_kept_per_pair(tmp_path: Path) -> None:
     speeds.put("a pair", PLAIN)
     assert PlainSpeeds(tmp_path).get("a pair") == PLAIN
     assert PlainSpeeds(tmp_path).get("another") is None
-    (tmp_path / "plain-speeds.json").write_bytes(b"{broken")
-    assert PlainSpeeds(tmp_path).get("a pair") is None
     (tmp_path / "file").write_text("")
     nowhere = PlainSpeeds(tmp_path / "file")
     nowhere.put("a pair", PLAIN)
     assert nowhere.get("a pair") == PLAIN
+
+
+DAMAGE = (b"{broken", b'{"\xff": 1}', b'{"a": {"other": ' + b"[" * 100_000, b'[{"other": ' + b"[" * 100_000)
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=range(4))
+def test_damaged_measurements_count_as_none(tmp_path: Path, damage: bytes) -> None:
+    PlainSpeeds(tmp_path).put("a pair", PLAIN)
+    Measurements(tmp_path, "a pair").add("tune", "words", [])
+    for path in (tmp_path / "plain-speeds.json", *(tmp_path / "measurements").iterdir()):
+        path.write_bytes(damage)
+    assert PlainSpeeds(tmp_path).get("a pair") is None
+    assert not Measurements(tmp_path, "a pair").newest_first
 
 
 def test_when() -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from dflash_core.damaged import DAMAGED
 from dflash_core.errors import InputError, KnobError
 from dflash_core.files import read_input, write_whole
 from dflash_core.knobs import Knobs
@@ -56,7 +57,7 @@ class Measurements:
             self._all = msgspec.json.decode(read_input(self._file, MOST_BYTES), type=tuple[Measurement, ...])
         except FileNotFoundError:
             pass
-        except (OSError, InputError, msgspec.MsgspecError, KnobError, ValueError) as error:
+        except (OSError, InputError, *DAMAGED, KnobError, ValueError) as error:
             LOG.warning("%s: %s; nothing of it is used", self._file, error)
 
     @property

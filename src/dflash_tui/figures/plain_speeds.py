@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_core.damaged import DAMAGED
 from dflash_core.errors import InputError
 from dflash_core.files import read_input, write_whole
 from dflash_core.lab.plain import PlainSpeed
@@ -23,7 +24,7 @@ class PlainSpeeds:
         self._known: dict[str, PlainSpeed] = {}
         try:
             self._known = msgspec.json.decode(read_input(self._file, MOST_BYTES), type=dict[str, PlainSpeed])
-        except (OSError, InputError, msgspec.MsgspecError):
+        except (OSError, InputError, *DAMAGED):
             return
 
     def get(self, title: str) -> PlainSpeed | None:
