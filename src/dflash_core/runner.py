@@ -352,7 +352,8 @@ class Runner:
             end = min([at + self.prefill_chunk, len(ids), *stops])
             try:
                 logits = self.backend.prefill(ids[at:end], self._cancelled.is_set)
-            except PrefillCancelled:
+            except PrefillCancelled as cancelled:
+                self._committed += ids[at : at + cancelled.committed]
                 return None
             self._committed += ids[at:end]
             if end in keep:

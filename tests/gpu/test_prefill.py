@@ -17,6 +17,7 @@ from dflash_core.backends.cuda.layers import attention, feed_forward
 from dflash_core.backends.cuda.layers.attention import AttentionMemory
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.errors import OutOfMemoryError
+from dflash_core.progress import silent
 from support.device_pairs import close, pair, whole_pair
 from support.steps import random_parents
 
@@ -138,6 +139,32 @@ def test_a_first_prompt_given_up_leaves_an_empty_sequence(device_name: str, rng:
     assert ours.length == 0
     assert np.array_equal(ours.prefill(kept, lambda: False), fresh.prefill(kept))
     assert np.array_equal(ours.draft(9, 0), fresh.draft(9, 0))
+
+
+def test_a_prompt_read_in_wide_passes(device_name: str, rng: np.random.Generator) -> None:
+    """They have the bits of narrow ones, chunks begin where they are told to, and a prompt that is given up keeps what
+    was read."""
+    wide, narrow = (pair(device_name, "tiny-Q4_K_M.gguf").sessions()[0] for _ in range(2))
+    ids = random_prompt(rng, LONGEST)
+    wide.read_in_passes(LONGEST, silent)
+    assert wide.memory.capacity == 64
+    narrow.chunks_from = LONGEST
+    assert np.array_equal(wide.prefill(ids[:-1]), narrow.prefill(ids[:-1]))
+    assert np.array_equal(wide.draft(9, 0), narrow.draft(9, 0))
+    for session in (wide, narrow):
+        session.restore(None)
+    asked = iter([False, True])
+    with pytest.raises(PrefillCancelled) as given_up:
+        wide.prefill(ids[:-1], asked.__next__)
+    assert given_up.value.committed == wide.length == 128
+    narrow.prefill(ids[:128])
+    assert np.array_equal(wide.prefill(ids[128:-1], lambda: False), narrow.prefill(ids[128:-1]))
+    for session in (wide, narrow):
+        session.restore(None)
+    asked = iter([True])
+    with pytest.raises(PrefillCancelled):
+        wide.prefill(ids, asked.__next__)
+    assert wide.length == 0, "in chunks from here on"
 
 
 @pytest.mark.parametrize("before", [0, 9])

@@ -185,6 +185,28 @@ def test_cancel_within_one_pass_over_the_prompt() -> None:
     assert next(iter(run.generate([*held, 9, 9], Knobs(max_tokens=1)))).reused_tokens == len(held)
 
 
+def test_cancel_after_some_of_many_passes_over_the_prompt() -> None:
+    """What the backend had read of it by then is read no more."""
+
+    class ManyPasses(CountingBackend):
+        def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> np.ndarray:
+            self.on_prefill()
+            for at in range(0, len(tokens), 2):
+                if cancelled is not None and cancelled():
+                    super().prefill(tokens[: at + 2])
+                    raise PrefillCancelled(at + 2)
+            return super().prefill(tokens)
+
+    backend = ManyPasses()
+    run = runner(backend)
+    backend.on_prefill = run.cancel
+    events = list(run.generate([5, 6, 7, 8], Knobs()))
+    assert [(event.tokens, event.stop) for event in events] == [((), "cancelled")]
+    assert backend.tokens == [5, 6]
+    backend.on_prefill = lambda: None
+    assert next(iter(run.generate([5, 6, 7, 8], Knobs(max_tokens=1)))).reused_tokens == 2
+
+
 def test_cancel_from_another_thread() -> None:
     run = runner(CountingBackend(), context=10**9)
     started = threading.Event()

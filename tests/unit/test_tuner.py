@@ -230,3 +230,25 @@ def test_a_machine_learns_what_passes_of_a_large_target_take(tmp_path: Path, mon
     untuned = machine.CudaMachine(device, footprint)  # type: ignore[arg-type]
     untuned.learn(session, silent)
     assert untuned.passes == {}
+
+
+@pytest.mark.parametrize(("ms", "wide"), [({256: 1e3, 1024: 4e3}, True), ({256: 1e-3, 1024: 2e-3}, False)])
+def test_prompts_run_in_wide_passes_where_those_are_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ms: dict[int, float], wide: bool
+) -> None:
+    monkeypatch.setattr(machine, "LEAST_LEARNED", 0)
+    timed: list[int] = []
+    monkeypatch.setattr(tuner, "time_chunks", lambda session, progress: timed.append(1) or ms)
+    pair, device = tiny(), TimedDevice({})
+    footprint = Footprint(pair.target, pair.target_config, CARD)
+    for context, rows in ((512, 24), (2048, 64 if wide else 24), (2048, 64 if wide else 24)):
+        session = CudaSession(target_on(device, pair), context=context)
+        found = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
+        machine.CudaMachine(device, footprint, found).learn(session, silent)  # type: ignore[arg-type]
+        assert session.memory.capacity == rows
+        session.shrink()
+        assert session.memory.capacity == rows, "wide passes keep their memory"
+        said = found.report(tuner.target_name(session.target))
+        assert said.endswith("; prompts run in passes of 64 rows") == (rows == 64)
+        assert (session.chunks_from is not None) == (rows == 64)
+    assert timed == [1], "a short context has no such chunks; what is known is not timed again"

@@ -146,8 +146,9 @@ def test_candidates_take_turns() -> None:
 def some(way: Way = Way(chunked=True)) -> Tuning:  # noqa: B008 - frozen
     choice = Choice(way, 9.0, 10.0, Way(split_k=2), 9.5, 0.01)
     return Tuning(
-        HERE, {str(PRODUCTS[0]): choice}, {"a target": {1: 5.5, 24: 6.9}}, {"a target": {"ar": 5.6}}, {"a target": 0.03}
-    )
+        HERE, {str(PRODUCTS[0]): choice}, {"a target": {1: 5.5, 24: 6.9}}, {"a target": {"ar": 5.6}},
+        {"a target": 0.03}, {"a target": {256: 60.7, 1024: 121.0}},
+    )  # fmt: skip
 
 
 def test_what_was_kept_comes_back(tmp_path: Path) -> None:
@@ -182,8 +183,8 @@ def test_it_holds_for_this_card_driver_and_kernels_alone(tmp_path: Path, changed
         "{",
         "[]",
         "null",
-        '{"format": 3}',
-        '{"format": 3, "identity": 3, "choices": {}, "passes": {}, "steps": {}, "gains": {}}',
+        '{"format": 4}',
+        '{"format": 4, "identity": 3, "choices": {}, "passes": {}, "steps": {}, "gains": {}, "chunks": {}}',
         "way",
         "us",
         "huge",

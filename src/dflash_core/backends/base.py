@@ -40,7 +40,11 @@ Checkpoint = State  # a committed state that can be returned to
 
 
 class PrefillCancelled(Exception):  # noqa: N818
-    """A prompt was cancelled between two layers. The state is as before; the runner always catches this."""
+    """A prompt was cancelled after its first `committed` tokens; the runner always catches this."""
+
+    def __init__(self, committed: int = 0) -> None:
+        super().__init__()
+        self.committed = committed
 
 
 class Backend(Protocol):
@@ -57,7 +61,7 @@ class Backend(Protocol):
         """Run and commit tokens; returns the logits (vocab,) after the last.
 
         A backend that reads many tokens at once calls `cancelled` now and then, and raises PrefillCancelled if it
-        returns true: then nothing was committed.
+        returns true.
         """
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:

@@ -11,6 +11,7 @@ import torch
 
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.prompts import chunks_from
 from dflash_core.backends.cuda.reckoner import context_bytes
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH
@@ -66,6 +67,9 @@ class CudaMachine:
             return
         if self.tuner is not None and isinstance(session, CudaSession):
             self._passes = self.tuner.passes(session, progress)
+            below = chunks_from(self._passes, self.tuner.chunks(session, progress))
+            if below is not None:
+                session.read_in_passes(below, progress)
 
     def step_costs(self, drafter: Capabilities) -> Shape | None:
         """The costs measured on this card by an earlier load; otherwise those of a known card."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
-from dflash_core.backends.base import Checkpoint, Logits
+from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled
 from dflash_core.backends.cuda.arrival import Arrival, loads, parts_of
 from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice
 from dflash_core.backends.cuda.launch import At, Launch, Run
@@ -28,7 +29,7 @@ from dflash_core.backends.cuda.turns import Turns
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import Drafter, check_finite, ranked
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.errors import Code, ContextError, KernelError, UnsupportedError
+from dflash_core.errors import Code, ContextError, KernelError, OutOfMemoryError, UnsupportedError
 from dflash_core.fits import PREFILL_ROWS, Setup
 from dflash_core.knobs import Knobs, Mode
 from dflash_core.policy.base import Policy
@@ -41,6 +42,7 @@ from dflash_core.tree import Candidates
 MODES: tuple[Mode, ...] = ("ar", "auto")  # the default modes of answers
 # Passes of host-driven calls need only a few widths.
 CHUNK_WIDTHS = (1, 24, 64)
+PASSES_AHEAD = 2  # passes of a prompt that are queued while the host waits for an earlier one
 FEWEST_ROWS = 64  # the fewest rows of a prompt chunk; rows are halved down to this if memory is short
 
 
@@ -104,6 +106,7 @@ class CudaSession:
         chunk = self.memory.chunk
         self.chunk_pass = ChunkPass(target, self.memory, chunk, self.state, self.drafter) if chunk else None
         self.window, self.kv, self.chunk_rows, self._free = EVERYTHING, kv, rows, free
+        self.chunks_from: int | None = None  # see `read_in_passes`
         self._arriving: Arrival | None = None
         self._bound: dict[tuple[object, ...], Run] = {}
         self._rows = 0
@@ -132,24 +135,10 @@ class CudaSession:
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
         self.device.host.pause()
-        if self.chunk_pass is not None and len(tokens) >= LEAST_ROWS:
-            return self._prefill_chunk(self.chunk_pass, tokens, cancelled)
-        with self.device.stream():
-            rows = min(self.memory.capacity, PASS_ROWS)
-            parts = [tokens[begin : begin + rows] for begin in range(0, len(tokens), rows)]
-            turns = self._take_turns(parts)
-            for at, part in enumerate(parts):
-                self.plant(part, range(-1, len(part) - 1))
-                if turns is not None and at < turns.count:
-                    turns.finish(at)
-                else:
-                    self._run_pass(len(part), 0, logits=False)
-                self._commit(range(len(part)))
-            if self._arriving is not None:
-                self._arriving.whole()
-            logits = self._logits_of(self.memory.buffers.h[len(part) - 1])
-            self._arriving = None  # the copies are complete, since the host has waited for the logits
-            return logits
+        least = LEAST_ROWS if self.chunks_from is None else self.chunks_from
+        if self.chunk_pass is not None and len(tokens) >= least:
+            return self.prefill_chunk(tokens, cancelled)
+        return self._prefill_passes(tokens, cancelled)
 
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         with self._whole():
@@ -332,9 +321,35 @@ class CudaSession:
         """Bytes of the sequence, by component of the memory breakdown."""
         return self.memory.nbytes
 
-    def _prefill_chunk(
-        self, chunk_pass: ChunkPass, tokens: Sequence[int], cancelled: Callable[[], bool] | None
-    ) -> Logits:
+    def _prefill_passes(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None) -> Logits:
+        marks: deque[Run] = deque()
+        with self.device.stream():
+            rows = min(self.memory.capacity, PASS_ROWS)
+            parts = [tokens[begin : begin + rows] for begin in range(0, len(tokens), rows)]
+            turns = self._take_turns(parts)
+            for at, part in enumerate(parts):
+                if at and cancelled is not None and self._arriving is None:
+                    marks.append(self.device.mark())
+                    if len(marks) > PASSES_AHEAD:
+                        marks.popleft()()
+                    if cancelled():
+                        raise PrefillCancelled(at * rows)
+                self.plant(part, range(-1, len(part) - 1))
+                if turns is not None and at < turns.count:
+                    turns.finish(at)
+                else:
+                    self._run_pass(len(part), 0, logits=False)
+                self._commit(range(len(part)))
+            if self._arriving is not None:
+                self._arriving.whole()
+            logits = self._logits_of(self.memory.buffers.h[len(part) - 1])
+            self._arriving = None  # the copies are complete, since the host has waited for the logits
+            return logits
+
+    def prefill_chunk(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
+        """`prefill` in chunks, however few tokens there are. Raises as it does."""
+        chunk_pass = self.chunk_pass
+        assert chunk_pass is not None, "this card or target has no chunks"
         rows, begin = self._rows_that_fit(chunk_pass.chunk.rows, self.length + len(tokens)), 0
         while begin < len(tokens):
             with self.device.stream():
@@ -343,6 +358,8 @@ class CudaSession:
                 part = tokens[begin : begin + rows]
                 try:
                     last = chunk_pass.run(part, cancelled, self.window, self._arriving)
+                except PrefillCancelled:
+                    raise PrefillCancelled(begin) from None
                 except torch.OutOfMemoryError:  # another program took memory meanwhile
                     if rows <= FEWEST_ROWS:
                         raise
@@ -414,6 +431,17 @@ class CudaSession:
             if self.chunk_pass is not None:
                 self.chunk_pass.warm_up()
 
+    def read_in_passes(self, below: int, progress: Progress) -> None:
+        """From now on run prompts of fewer than `below` tokens in passes of PASS_ROWS rows, if memory permits."""
+        try:
+            with self.device.stream():
+                self.ensure_capacity(PASS_ROWS)
+        except OutOfMemoryError:
+            return
+        self.chunks_from = below
+        with self.device.stream():
+            self.device.bind(self.pass_launches(PASS_ROWS, 0) + self.commit_launches(PASS_ROWS), progress)
+
     def _kind(self, drafted: int, *, drafts: bool) -> StepKind:
         passes = self.drafter.passes(Knobs()) if self.drafter else 1
         return StepKind.holding(drafted, Knobs(), self.head.vocab, drafts=drafts, passes=passes)
@@ -459,9 +487,11 @@ class CudaSession:
         torch.cuda.empty_cache()  # free the previous buffers: no later allocation has their size
 
     def shrink(self) -> None:
-        """Free the memory of larger trees. To be called between turns."""
+        """Free the memory of larger trees, unless prompts need it. To be called between turns."""
         self._flush()
         self.memory.shrink()
+        if self.chunks_from is not None:
+            self.memory.grow(PASS_ROWS)
         self.forget_launches()
         torch.cuda.empty_cache()
 

@@ -24,6 +24,7 @@ from dflash_core.backends.cuda.layers.base import acts_for
 from dflash_core.backends.cuda.layers.experts import ExpertProjection
 from dflash_core.backends.cuda.plan import Card, Way
 from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.prompts import NEVER, TIMED_CHUNKS, chunks_from
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import PASS_ROWS, WIDTHS
@@ -38,6 +39,7 @@ TIMED_FILES = ("matmul.cu", "head.cu", "logits.cu", "experts_in.cu", "experts_ou
 PAUSE_US, CYCLES_PER_US = 3, 1700
 PAUSE_BLOCKS, PAUSE_THREADS = 24, 128
 PASS_DEPTH, PASS_ROUNDS, PASS_CONTEXT = 32, 5, 256
+CHUNK_ROUNDS = 2
 TOKEN_STEP = 7919  # difference between neighbouring token ids of a timed pass
 
 # Products, each with all projections of that shape: they have different weights, so none is in the L2 when it starts.
@@ -144,12 +146,22 @@ class Tuner:
         )
         ways = self.tuning.ways
         if not ways:
-            return f"{timed}; none is faster in another way"
+            return f"{timed}; none is faster in another way{self._prompts(target)}"
         gain = self.tuning.gains.get(target)
         if gain is None:
             return f"{timed}; {len(ways)} are faster in another way, whole passes were not timed"
         kept = "taken" if self.tuning.ways_of(target) else "plans stay as they are"
-        return f"{timed}; {len(ways)} are faster in another way, whole passes by {gain:.1%}: {kept}"
+        return (
+            f"{timed}; {len(ways)} are faster in another way, whole passes by {gain:.1%}: {kept}{self._prompts(target)}"
+        )
+
+    def _prompts(self, target: str) -> str:
+        below = chunks_from(self.tuning.passes.get(target, {}), self.tuning.chunks.get(target, {}))
+        if below is None:
+            return ""
+        return (
+            f"; prompts{'' if below == NEVER else f' of fewer than {below:,} tokens'} run in passes of {PASS_ROWS} rows"
+        )
 
     def add_steps(self, target: str, steps: Mapping[str, float]) -> None:
         """Store milliseconds of whole steps by the name of a benchmark case."""
@@ -163,6 +175,17 @@ class Tuner:
             self.tuning = self.tuning.with_passes(name, time_passes(session, progress))
             self._keep()
         return self.tuning.passes[name]
+
+    def chunks(self, session: CudaSession, progress: Progress) -> Mapping[int, float]:
+        """Milliseconds of a prompt's chunk for this target by rows; measured once, with an empty sequence. Empty where
+        the session has no such chunks."""
+        if session.chunk_pass is None or session.chunk_pass.chunk.rows < max(TIMED_CHUNKS):
+            return {}
+        name = target_name(session.target)
+        if name not in self.tuning.chunks:
+            self.tuning = self.tuning.with_chunks(name, time_chunks(session, progress))
+            self._keep()
+        return self.tuning.chunks[name]
 
     def _keep(self) -> None:
         self.note = tuning.store(self.folder, self.tuning) or self.tuning.note
@@ -184,6 +207,22 @@ def time_passes(session: CudaSession, progress: Progress) -> dict[int, float]:
     session.restore(None)
     with device.stream():
         session.shrink()
+    return found
+
+
+def time_chunks(session: CudaSession, progress: Progress) -> dict[int, float]:
+    """Milliseconds of a prompt's chunk by rows, the least of CHUNK_ROUNDS. The sequence must be empty, and is so again
+    afterwards."""
+    found = {}
+    for done, rows in enumerate(TIMED_CHUNKS):
+        progress("timing prompts", done / len(TIMED_CHUNKS))
+        tokens, taken = _tokens(session, rows), []
+        for _ in range(CHUNK_ROUNDS):
+            began = time.perf_counter()
+            session.prefill_chunk(tokens)
+            taken.append(time.perf_counter() - began)
+            session.restore(None)
+        found[rows] = 1e3 * min(taken)
     return found
 
 

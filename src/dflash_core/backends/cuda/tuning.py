@@ -24,7 +24,7 @@ from dflash_core.errors import UnsupportedError
 from dflash_core.files import write_whole
 from dflash_core.progress import Progress
 
-FORMAT = 3
+FORMAT = 4
 MOST_CANDIDATES = 6
 ROUNDS = 7  # every candidate of a product is timed once per round
 BUDGET_S = 5.0  # seconds of timing per load; the other products are timed at the next load
@@ -79,7 +79,7 @@ class Tuning:
 
     `choices`: by product name. The others are by target name. `passes`: milliseconds of a verify pass by width;
     `steps`: milliseconds of a whole step by the name of a benchmark case; `gains`: the relative gain of whole passes by
-    the choices. With a small gain, the default plans are used.
+    the choices. With a small gain, the default plans are used. `chunks`: milliseconds of a prompt's chunk by rows.
     """
 
     identity: Identity
@@ -87,6 +87,7 @@ class Tuning:
     passes: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     steps: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     gains: Mapping[str, float] = field(default_factory=dict)
+    chunks: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
     @property
     def ways(self) -> tuple[tuple[str, Way], ...]:
@@ -131,6 +132,9 @@ class Tuning:
 
     def with_passes(self, target: str, found: Mapping[int, float]) -> Tuning:
         return replace(self, passes={**self.passes, target: dict(found)})
+
+    def with_chunks(self, target: str, found: Mapping[int, float]) -> Tuning:
+        return replace(self, chunks={**self.chunks, target: dict(found)})
 
 
 def candidates(product: AnyProduct, card: Card) -> tuple[Way, ...]:
@@ -263,7 +267,8 @@ def load(folder: Path, identity: Identity) -> tuple[Tuning, str]:
         found = Identity(**data["identity"])
         steps = {target: {name: float(ms) for name, ms in of.items()} for target, of in data["steps"].items()}
         gains = {target: float(gain) for target, gain in data["gains"].items()}
-        tuning = Tuning(identity, _choices(data["choices"]), _passes(data["passes"]), steps, gains)
+        passes, chunks = _by_rows(data["passes"]), _by_rows(data["chunks"])
+        tuning = Tuning(identity, _choices(data["choices"]), passes, steps, gains, chunks)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return nothing, f"{path.name} is damaged; kernels are timed again"
     if found == identity:
@@ -286,9 +291,8 @@ def store(folder: Path, tuning: Tuning) -> str:
         "choices": {name: choice.to_json() for name, choice in tuning.choices.items()},
         "gains": dict(tuning.gains),
         "steps": {target: dict(steps) for target, steps in tuning.steps.items()},
-        "passes": {
-            target: {str(width): ms for width, ms in passes.items()} for target, passes in tuning.passes.items()
-        },
+        "passes": _named(tuning.passes),
+        "chunks": _named(tuning.chunks),
     }
     try:
         write_whole(path, json.dumps(data, indent=1).encode())
@@ -307,5 +311,9 @@ def _choices(data: Mapping[str, Mapping[str, Any]]) -> dict[str, Choice]:
     return found
 
 
-def _passes(data: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, float]]:
-    return {target: {int(width): float(ms) for width, ms in passes.items()} for target, passes in data.items()}
+def _by_rows(data: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, float]]:
+    return {target: {int(rows): float(ms) for rows, ms in times.items()} for target, times in data.items()}
+
+
+def _named(times: Mapping[str, Mapping[int, float]]) -> dict[str, dict[str, float]]:
+    return {target: {str(rows): ms for rows, ms in of.items()} for target, of in times.items()}
