@@ -253,6 +253,38 @@ async def test_deleting_the_present_conversation_leaves_an_empty_one(make_app: M
         assert titles(store) == ["two"]
 
 
+async def test_the_present_conversation_is_not_deleted_while_a_message_waits_in_it(
+    make_app: MakeApp, store: Store
+) -> None:
+    session, ready, loads = FakeSession(), threading.Event(), []
+
+    def load(progress: Callable[[str, float], None]) -> FakeSession:
+        loads.append(len(loads))
+        if len(loads) > 1:
+            ready.wait()
+        return session
+
+    app = make_app(load=load)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await says(pilot, session, "one", "answer one")
+        await pilot.press("ctrl+o")
+        await shows(pilot, "● one")
+        await pilot.press("d")
+        await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        app.chat.program.reload()
+        await app.chat.sending.send("two", "two")
+        await pilot.press("enter")
+        await shows(pilot, "messages are queued for the model")
+        await pilot.press("d")
+        assert isinstance(app.screen, ChatsScreen), "it is not even asked"
+        assert titles(store) == ["one"]
+        await pilot.press("escape")
+        ready.set()
+        await wait_until(pilot, lambda: contents(session)[-2:] == ["two", "answer one"])
+        await idle(pilot)
+
+
 async def test_export_and_rename_by_command(
     make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store
 ) -> None:

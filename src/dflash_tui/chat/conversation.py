@@ -177,15 +177,21 @@ class ConversationController:
 
     # Conversations
 
-    def refuses(self) -> bool:
-        """Tell the user, if the conversation cannot be changed: an answer is being written, or messages are queued."""
+    @property
+    def refusal(self) -> str:
+        """Why the conversation cannot be changed: an answer is being written, or messages are queued; "" if it can."""
         if self._desk.busy:
-            self._desk.say("an answer is being written: Esc stops it first")
-        elif self._desk.waiting:
-            self._desk.say("messages are queued for the model; they are answered first")
-        elif self._desk.experiment is not None:
-            self._desk.say(UNDER_WAY)
-        return self._desk.busy or self._desk.waiting or self._desk.experiment is not None
+            return "an answer is being written: Esc stops it first"
+        if self._desk.waiting:
+            return "messages are queued for the model; they are answered first"
+        return UNDER_WAY if self._desk.experiment is not None else ""
+
+    def refuses(self) -> bool:
+        """Tell the user, if the conversation cannot be changed."""
+        refusal = self.refusal
+        if refusal:
+            self._desk.say(refusal)
+        return bool(refusal)
 
     async def clear(self) -> None:
         """Start an empty conversation; the present one stays in the list."""

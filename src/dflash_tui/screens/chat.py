@@ -457,8 +457,8 @@ class ChatScreen(LateParts, Screen[None]):
             return
         if self.session is not None:
             self.session.clear()
+        self.sending.clear()  # first: the next message must not be taken from the queue while its widget goes
         await self.conversation.clear()
-        self.sending.clear()
 
     def open_page(self, page: str, text: str = "") -> None:
         """Open one of the screens of `pages.py` over the chat. A lab screen runs `text` at once."""

@@ -174,8 +174,8 @@ class ChatsScreen(Screen[None]):
         entry = self._entry
         if entry is None:
             return
-        if self._conversation.refuses():
-            self.say("an answer is being written in the current conversation; wait for it or stop it first")
+        if refusal := self._conversation.refusal:
+            self.say(_in_the_chat(refusal))
             return
         words = self.query_one(_Search).value.strip()
         self.dismiss()
@@ -189,7 +189,7 @@ class ChatsScreen(Screen[None]):
 
     async def action_new(self) -> None:
         if self._chat.busy:
-            self.say("an answer is being written in the current conversation; wait for it or stop it first")
+            self.say(_in_the_chat(self._conversation.refusal))
             return
         self.dismiss()
         await self._chat.action_clear()
@@ -214,19 +214,25 @@ class ChatsScreen(Screen[None]):
         entry = self._entry
         if entry is None:
             return
-        present = self._conversation.current.card
-        if present is not None and present.id == entry.card.id and self._chat.busy:
-            self.say("an answer is being written in this conversation")
+        if self._refuses_to_delete(entry):
             return
 
         async def sure(yes: bool | None) -> None:
-            if yes:
+            if yes and not self._refuses_to_delete(entry):  # an answer may have begun while the dialog was open
                 self._deleted = await self._conversation.delete(entry.card.id)
                 self._list()
                 self.say(f"deleted: {entry.card.title}; u restores it")
 
         question = f"Delete “{one_line(entry.card.title)}”, {counted(entry.messages, 'message')}?"
         self.app.push_screen(ConfirmScreen(question, "delete", "keep it"), sure)
+
+    def _refuses_to_delete(self, entry: Entry) -> bool:
+        """Tell the user, if this is the present conversation and it cannot be changed now."""
+        present, refusal = self._conversation.current.card, self._conversation.refusal
+        if not refusal or present is None or present.id != entry.card.id:
+            return False
+        self.say(_in_the_chat(refusal))
+        return True
 
     def action_undo(self) -> None:
         """Restore the last deleted conversation."""
@@ -259,6 +265,11 @@ class _Search(Input):
         Binding("down", "screen.to_list", show=False),
         Binding("enter", "submit", "To the list"),
     ]
+
+
+def _in_the_chat(refusal: str) -> str:
+    """A refusal of the chat as this screen says it: here Esc only closes the list."""
+    return f"in the chat, one Esc from here, {refusal}"
 
 
 def _when(seconds: float) -> str:
