@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from dflash_tui.app import DFlashApp
 from dflash_tui.slash import table as slash
 from dflash_tui.widgets.completions import Completions
 
 from .scenes import send
-from .support import loaded, shows, wait_until
+from .support import idle, loaded, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -76,6 +79,25 @@ async def test_messages_are_not_completed(make_app: MakeApp) -> None:
             assert slash.complete(text, app.chat) == []
         assert slash.complete("/think o", app.chat)[0].text == "/think on "
         assert {row.text for row in slash.complete("/", app.chat)} == {f"/{name} " for name in slash.SLASH}
+
+
+async def test_text_is_typed_and_sent_in_a_folder_that_is_gone(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes.md").write_text("what was noted")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        folder.rmdir()
+        app.chat.prompt.focus()
+        await pilot.press("at", "n")
+        await shows(pilot, "notes.md")  # names are looked up in the home folder instead
+        await pilot.press("tab", "enter")
+        await wait_until(pilot, lambda: "what was noted" in app.chat.transcript.turns[0].prompt)
+        await idle(pilot)
 
 
 async def test_an_unknown_command_names_the_nearest(make_app: MakeApp) -> None:

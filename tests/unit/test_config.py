@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.cli import command_line as cli
+from dflash_tui.hub.places import places
 from dflash_tui.settings.config import Config, ConfigError, Settings, line_of, load_config, remember, user_file
 from dflash_tui.settings.keys import ACTIONS, remapped
 
@@ -90,6 +91,17 @@ def test_paths_are_those_of_the_file(tmp_path: Path) -> None:
     found = config(tmp_path, user='target = "models/x.gguf"\ndraft = ""\n')
     assert found.settings.target == tmp_path / "models" / "x.gguf"
     assert found.settings.draft is None
+
+
+def test_a_folder_that_is_gone_is_replaced_by_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    (tmp_path / "dflash-tui.toml").write_text('target = "m.gguf"\n')
+    assert load_config({}, {}, user=tmp_path / "none").settings.target == tmp_path / "m.gguf"
+    assert places(environment={}, home=tmp_path)[0].folder == tmp_path
 
 
 def test_a_drafter_goes_with_its_target(tmp_path: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import ContextError
 from dflash_tui.chat.experiment import UNDER_WAY
 from dflash_tui.chat.typed import about
+from dflash_tui.here import here
 from dflash_tui.text.commands import as_message
 from dflash_tui.text.mentions import MentionError, files
 from dflash_tui.widgets.transcript import TurnBlock
@@ -42,7 +42,7 @@ class Sending:
             self.give_back(text, "no model is loaded: Ctrl+R loads again; your text stays here")
             return
         try:
-            message = as_message(text) + files(typed, Path.cwd())
+            message = as_message(text) + files(typed, here())
         except MentionError as error:
             self.give_back(text, error)
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from textual.events import Key, Paste
 from textual.timer import Timer
@@ -13,6 +12,7 @@ from textual.widgets import TextArea
 
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.gauges import Gauges
+from dflash_tui.here import here
 from dflash_tui.session import SessionLike
 from dflash_tui.text.commands import is_command
 from dflash_tui.text.mentions import MentionError, files, offers
@@ -68,7 +68,7 @@ class Typed:
         prompt = self._desk.prompt
         if prompt.cursor_location != prompt.document.end:
             return []
-        return [Completion(one.text, one.label, one.about) for one in offers(text, Path.cwd())]
+        return [Completion(one.text, one.label, one.about) for one in offers(text, here())]
 
     async def _count(self) -> None:
         """Count the tokens of the text being typed, on another thread."""
@@ -80,7 +80,7 @@ class Typed:
         def count() -> int:
             sent = whole
             with suppress(MentionError):
-                sent += files(text, Path.cwd())
+                sent += files(text, here())
             return about(session, sent)
 
         self._gauges.typed(await asyncio.to_thread(count) if text.strip() else 0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import select
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dflash_core.clean import clean
 from dflash_core.errors import ContextError
 from dflash_tui.cli.interrupt import stop_on_interrupt
+from dflash_tui.here import here
 from dflash_tui.session import LoadRequest
 from dflash_tui.terminal.output import Notes, write_json, write_out
 from dflash_tui.text.mentions import ON_COMMAND_LINE, attached
@@ -47,7 +47,7 @@ def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
 
 def with_files(prompt: str, names: Sequence[str]) -> str:
     """The prompt followed by text files, in the form that the app uses for @ names. Raises MentionError."""
-    return prompt + attached(names, Path.cwd(), ON_COMMAND_LINE)
+    return prompt + attached(names, here(), ON_COMMAND_LINE)
 
 
 def _ready(stdin: TextIO) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from textual.theme import BUILTIN_THEMES
 
 from dflash_core.knobs import SPECS
+from dflash_tui.here import here
 from dflash_tui.hub import catalogue
 from dflash_tui.hub.places import downloads
 from dflash_tui.log import log_file
@@ -45,7 +46,7 @@ def show(config: Config, *, origin: bool, as_json: bool) -> int:
 def paths(*, as_json: bool) -> int:
     """Print where settings and the log are."""
     found = {
-        "user": user_file(), "project": Path(PROJECT_NAME).absolute(), "presets": config_folder() / "presets",
+        "user": user_file(), "project": here() / PROJECT_NAME, "presets": config_folder() / "presets",
         "profiles": config_folder() / profiles.FILE_NAME, "catalogue": config_folder() / catalogue.FILE_NAME,
         "models": downloads(), "log": log_file(),
     }  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from dflash_core.user_folders import user_folder
+from dflash_tui.here import here
 
 Keeps = Literal["files", "hub", "ollama"]
 DEEP = 6  # levels of folders below a place
@@ -34,7 +35,7 @@ def places(
     faces = Path(environment.get("HF_HOME") or cache / "huggingface")
     hub = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE") or faces / "hub"
     named = [
-        Place("here", Path.cwd(), deep=NEAR),
+        Place("here", here(), deep=NEAR),
         Place("dflash-tui get", downloads()),
         *(Place(str(folder), folder) for folder in more),
         Place("Hugging Face", Path(hub), "hub"),

@@ -24,6 +24,7 @@ from dflash_core.files import write_whole
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_core.memory import parse_bytes
 from dflash_core.user_folders import user_folder
+from dflash_tui.here import here
 from dflash_tui.settings.toml_file import TomlError, line_of, read_toml
 
 PREFIX = "DFLASH_TUI_"
@@ -113,7 +114,7 @@ def load_config(
     problems: list[str] = []
     sources = [
         _from_file(user or user_file(), "user file", problems),
-        _from_file(project or Path(PROJECT_NAME).absolute(), "project file", problems),
+        _from_file(project or here() / PROJECT_NAME, "project file", problems),
         _from_environment(environment, problems),
     ]
     values: dict[str, Any] = {}
@@ -143,7 +144,7 @@ def remember(name: str, value: str | bool | Path, path: Path | None = None) -> N
     """Write one plain setting into the user's file and leave the rest unchanged. Raises ConfigError."""
     path = path or user_file()
     if isinstance(value, Path):
-        value = resolved(value, Path.cwd()) if name == "draft" else value.absolute()
+        value = resolved(value, here()) if name == "draft" else here() / value
     if encodable(str(value)) != str(value):  # TOML cannot hold it
         raise ConfigError(f"{value} is not UTF-8 and cannot be remembered; the choice holds until the app closes")
     shown = "true" if value is True else "false" if value is False else quoted(str(value))
@@ -237,7 +238,7 @@ def _parsed(name: str, text: str) -> Any:
             value = float(text) if kind == "seconds" else int(text)
         except ValueError:
             value = text
-    return _plain(name, value, Path.cwd())
+    return _plain(name, value, here())
 
 
 def _reader(name: str) -> Callable[[Any, Path], Any] | None:

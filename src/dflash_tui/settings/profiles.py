@@ -22,6 +22,7 @@ from dflash_core.errors import DFlashError, InputError, KnobError
 from dflash_core.files import read_input, write_whole
 from dflash_core.knobs import CONTEXT, SPEC, Knobs, Value
 from dflash_core.user_folders import user_folder
+from dflash_tui.here import here
 from dflash_tui.settings.config import config_folder
 from dflash_tui.settings.toml_file import TomlError, checked_knobs, line_of, read_toml
 
@@ -282,9 +283,9 @@ def _entry(profile: Profile) -> Any:
     import tomlkit
 
     entry = tomlkit.table()
-    entry["target"] = str(profile.target.absolute()) if profile.target else DEMO
+    entry["target"] = str(here() / profile.target) if profile.target else DEMO
     if profile.draft is not None:
-        entry["draft"] = str(profile.draft if is_named(profile.draft) else resolved(profile.draft, Path.cwd()))
+        entry["draft"] = str(profile.draft if is_named(profile.draft) else resolved(profile.draft, here()))
     if profile.context:
         entry["context"] = profile.context
     if profile.kv != AUTO:
