@@ -107,7 +107,7 @@ async def test_a_replay_says_that_it_has_no_model(tmp_path: Path) -> None:
         await wait_until(pilot, lambda: app.chat.prompt.text == "And now?")
         assert len(app.chat.transcript.turns) == blocks, "nothing of it stays"
         assert not app.chat.flow.busy
-        for command in ("/plain", "/tune", "/reload", "/reload 2048", f"/load {path}"):
+        for command in ("/plain", "/tune", "/policy reset", "/reload", "/reload 2048", f"/load {path}"):
             app.chat.query_one(Flash).hide()
             await send(pilot, command)
             await shows(pilot, "this is a replay, no model is loaded")

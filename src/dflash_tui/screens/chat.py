@@ -12,6 +12,7 @@ from textual.events import Key, Paste, Resize, ScreenResume
 from textual.screen import Screen
 from textual.widgets import TextArea
 
+from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_tui.chat import collector
 from dflash_tui.chat.downloads import Downloads
@@ -248,12 +249,11 @@ class ChatScreen(LateParts, Screen[None]):
             self.tour_seen()
             return
         from dflash_tui.slash import table as slash
-        from dflash_tui.slash.command import SlashError
 
         self.conversation.current.waits_no_more(event.text)
         try:
             await slash.run(event.text, self)
-        except SlashError as error:
+        except DFlashError as error:
             self.sending.give_back(event.text, error)
         else:
             self.past.add(event.text)

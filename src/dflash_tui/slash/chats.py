@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dflash_core.errors import DFlashError
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.conversations.pages import KINDS
 from dflash_tui.slash.command import Slash, SlashError
@@ -14,26 +13,17 @@ async def _export(host: ChatHost, rest: str) -> None:
     kind, _, path = rest.partition(" ")
     if kind not in KINDS:
         raise SlashError("write /export md, /export json or /export svg, and a path if you like")
-    try:
-        host.say(host.conversation.files.export(kind, path.strip()))
-    except DFlashError as error:
-        raise SlashError(str(error)) from None
+    host.say(host.conversation.files.export(kind, path.strip()))
 
 
 async def _import(host: ChatHost, rest: str) -> None:
     if not rest:
         raise SlashError("write /import FILE, a JSON export of conversations")
-    try:
-        host.conversation.files.import_file(rest)
-    except DFlashError as error:
-        raise SlashError(str(error)) from None
+    host.conversation.files.import_file(rest)
 
 
 async def _rename(host: ChatHost, rest: str) -> None:
-    try:
-        host.say(host.conversation.files.rename(rest))
-    except DFlashError as error:
-        raise SlashError(str(error)) from None
+    host.say(host.conversation.files.rename(rest))
 
 
 async def _version(host: ChatHost, rest: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPECS
 from dflash_tui.chat.host import ChatHost
 
 
-class SlashError(Exception):
+class SlashError(DFlashError):
     """A command that cannot be executed as typed; the text says what is possible."""
 
 
@@ -23,7 +24,7 @@ def knob_words(host: ChatHost) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Slash:
-    """`run` gets the chat screen and the rest of the line with its case kept. If it raises SlashError, it has done
+    """`run` gets the chat screen and the rest of the line with its case kept. If it raises DFlashError, it has done
     nothing. `words`: the possible first arguments for the completer, and what each means ("": see `help`)."""
 
     name: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dflash_core.errors import DFlashError
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.hub.catalogue import load_catalogue
 from dflash_tui.slash.command import Slash, SlashError
@@ -14,24 +13,21 @@ USAGE = "write /profile NAME, /profile save NAME, /profile rename NAME TO, /prof
 
 async def _profile(host: ChatHost, rest: str) -> None:
     profiles, words = host.profiles, rest.split()
-    try:
-        match words:
-            case []:
-                host.open_page("models")
-            case ["save", name]:
-                host.say(profiles.save(profiles.of_present(name)))
-            case ["rename", name, to]:
-                host.say(profiles.rename(name, to))
-            case ["delete", name]:
-                host.say(profiles.delete(name))
-            case ["undo"]:
-                host.say(profiles.undo())
-            case [name] if name not in ("save", "rename", "delete"):
-                profiles.load(name, host.say)
-            case _:
-                raise SlashError(USAGE)
-    except DFlashError as error:
-        raise SlashError(str(error)) from None
+    match words:
+        case []:
+            host.open_page("models")
+        case ["save", name]:
+            host.say(profiles.save(profiles.of_present(name)))
+        case ["rename", name, to]:
+            host.say(profiles.rename(name, to))
+        case ["delete", name]:
+            host.say(profiles.delete(name))
+        case ["undo"]:
+            host.say(profiles.undo())
+        case [name] if name not in ("save", "rename", "delete"):
+            profiles.load(name, host.say)
+        case _:
+            raise SlashError(USAGE)
 
 
 def _profile_words(host: ChatHost) -> Mapping[str, str]:
@@ -43,10 +39,7 @@ def _profile_words(host: ChatHost) -> Mapping[str, str]:
 
 async def _get(host: ChatHost, rest: str) -> None:
     if rest and host.downloads.of(rest) is None:
-        try:
-            load_catalogue()[rest]
-        except DFlashError as error:
-            raise SlashError(str(error)) from None
+        load_catalogue()[rest]  # refuses a name that it does not have
     host.open_page("get", rest)
 
 

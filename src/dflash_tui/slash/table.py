@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, TYPES, checked
-from dflash_core.errors import DFlashError, KnobError
+from dflash_core.errors import KnobError
 from dflash_core.knobs import CONTEXT, SPEC, SPECS, parse_settings
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.hub.typed_pair import typed_pair
@@ -21,7 +21,7 @@ from dflash_tui.widgets.completions import Completion
 
 
 async def run(text: str, host: ChatHost) -> None:
-    """Run a command. Raises SlashError if it is unknown or misused; nothing has been changed then."""
+    """Run a command. Raises DFlashError if it is unknown, misused or refused; nothing has been changed then."""
     match = COMMAND.fullmatch(text.strip())
     if match is None:
         raise SlashError(f"not a command: {text.strip()}; /help lists them")
@@ -53,7 +53,7 @@ def complete(text: str, host: ChatHost) -> list[Completion]:
 async def _set(host: ChatHost, rest: str) -> None:
     words = rest.replace("=", " ", 1).split()
     if len(words) == 2 and words[0] == CONTEXT.name:
-        _context(host, words[1])
+        host.tuning.ask_for_context(words[1])
         return
     if len(words) == 1 and words[0] in SPEC:
         spec = SPEC[words[0]]
@@ -62,10 +62,7 @@ async def _set(host: ChatHost, rest: str) -> None:
         raise SlashError(
             "write /set NAME VALUE, for example /set budget 32; names: " + ", ".join(s.name for s in SPECS)
         )
-    try:
-        host.set_knobs(**parse_settings({words[0]: words[1]}))
-    except KnobError as error:
-        raise SlashError(str(error)) from None
+    host.set_knobs(**parse_settings({words[0]: words[1]}))
     name = words[0]
     host.say(f"{name} {SPEC[name].show(getattr(host.knobs, name))} {host.tuning.when(name)}")
 
@@ -79,16 +76,13 @@ async def _think(host: ChatHost, rest: str) -> None:
 
 async def _preset(host: ChatHost, rest: str) -> None:
     words = rest.split()
-    try:
-        if len(words) == 1:
-            host.tuning.use(words[0])
-        elif len(words) == 2 and words[0] == "save":
-            host.tuning.save(words[1])
-        else:
-            names = ", ".join(f"{one.name} ({one.about})" if one.about else one.name for one in host.tuning.presets)
-            raise SlashError(f"write /preset NAME or /preset save NAME; there are {names}")
-    except DFlashError as error:
-        raise SlashError(str(error)) from None
+    if len(words) == 1:
+        host.tuning.use(words[0])
+    elif len(words) == 2 and words[0] == "save":
+        host.tuning.save(words[1])
+    else:
+        names = ", ".join(f"{one.name} ({one.about})" if one.about else one.name for one in host.tuning.presets)
+        raise SlashError(f"write /preset NAME or /preset save NAME; there are {names}")
 
 
 def _preset_words(host: ChatHost) -> Mapping[str, str]:
@@ -96,13 +90,10 @@ def _preset_words(host: ChatHost) -> Mapping[str, str]:
 
 
 async def _theme(host: ChatHost, rest: str) -> None:
-    if not rest:
-        host.open_page("themes")
-        return
-    try:
+    if rest:
         host.program.use_theme(rest)
-    except DFlashError as error:
-        raise SlashError(str(error)) from None
+    else:
+        host.open_page("themes")
 
 
 def _theme_names(host: ChatHost) -> Mapping[str, str]:
@@ -119,24 +110,13 @@ async def _load(host: ChatHost, rest: str) -> None:
     elif len(words) > 2:
         raise SlashError("write /load MODEL [DRAFT], in quotes where a path has spaces; alone it shows the list")
     else:
-        try:
-            host.program.change_model(*typed_pair(*words))
-        except DFlashError as error:
-            raise SlashError(str(error)) from None
+        host.program.change_model(*typed_pair(*words))
 
 
 async def _reload(host: ChatHost, rest: str) -> None:
     if rest:
-        _context(host, rest)
+        host.tuning.ask_for_context(rest)
     host.program.reload()
-
-
-def _context(host: ChatHost, text: str) -> None:
-    """Stage another context for the next load. Raises SlashError."""
-    try:
-        host.tuning.ask_for_context(text)
-    except KnobError as error:
-        raise SlashError(str(error)) from None
 
 
 async def _system(host: ChatHost, rest: str) -> None:
