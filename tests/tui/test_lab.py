@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from dflash_core.events import StageTimes, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.lab import laboratory
 from dflash_core.lab.cost import FEWEST_STEPS, StepCosts
+from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
 from dflash_tui.engine_session import EngineSession
@@ -471,6 +472,37 @@ class TestAgainst:
 
 def scripted() -> FakeSession:
     return FakeSession(knobs=Knobs())
+
+
+async def test_an_experiment_ends_on_the_screen_that_began_it(make_app: MakeApp) -> None:
+    """The timer of a screen below goes on, and it may look first."""
+    app = make_app()
+    ended: list[str] = []
+    over = threading.Event()
+
+    def run() -> Iterator[ExperimentProgress]:
+        over.wait()
+        yield from ()
+
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        for page in ("past", "sweep"):
+            app.chat.open_page(page)
+            await wait_until(pilot, lambda page=page: isinstance(app.screen, LabScreen) and page == app.screen.SCOPE)
+        below, above = app.screen_stack[-2:]
+        assert isinstance(below, LabScreen)
+        assert isinstance(above, LabScreen)
+        for screen in (below, above):
+            over.clear()
+            screen.begin(run(), lambda _, screen=screen: ended.append(screen.SCOPE))
+            assert app.chat.experiment is not None
+            over.set()
+            assert app.chat.experiment.join(60)
+            if screen is above:
+                below._look()
+            screen._look()
+            assert app.chat.experiment is None
+        assert ended == ["past", "sweep"]
 
 
 async def whatif(pilot: Pilot[int]) -> WhatIfScreen:

@@ -51,6 +51,7 @@ class LabScreen(Passing, Screen[None]):
     def __init__(self, chat: ChatHost) -> None:
         super().__init__(classes="lab")
         self.chat = chat
+        self._mine: Experiment | None = None  # the experiment that began here
         self._then: Callable[[Experiment], None] | None = None
 
     def body(self) -> Iterable[Widget]:
@@ -142,13 +143,14 @@ class LabScreen(Passing, Screen[None]):
         stop: Callable[[], None] | None = None,
     ) -> None:
         """Run an experiment. `then` is called in this thread when it has ended, also after an error or a stop."""
-        self.chat.experiment = Experiment(run, stop)
+        self.chat.experiment = self._mine = Experiment(run, stop)
         self._then = then
-        self.chat.experiment.start()
+        self._mine.start()
         self._look()
 
     def _look(self) -> None:
-        experiment = self.chat.experiment
+        """The timer also runs while another screen covers this one, and its experiment has its own end."""
+        experiment = self._mine
         if experiment is None:
             return
         over = experiment.over  # read before the progress, which then cannot change any more
@@ -160,7 +162,7 @@ class LabScreen(Passing, Screen[None]):
             self.looked()
             return
         line.update("")
-        self.chat.experiment = None
+        self.chat.experiment = self._mine = None
         if experiment.error is not None:
             self.say(self._explained(experiment.error, experiment.trace))
         if self._then is not None:
