@@ -75,6 +75,23 @@ async def test_esc_ends_bench_and_keeps_what_is_measured(make_app: MakeApp, monk
         assert len(app.chat.transcript.turns) == 1
 
 
+async def test_what_if_waits_for_the_end_of_bench(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dflash_tui.chat import program
+
+    monkeypatch.setattr(program, "BENCH_ROUNDS", 1_000)
+    app = make_app(FakeSession(pace=0.001))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await answered(pilot)
+        await send(pilot, "/bench")
+        await wait_until(pilot, lambda: app.chat.experiment is not None)
+        bench = app.chat.experiment
+        await send(pilot, "/whatif")
+        await shows(pilot, "Something is being measured: Esc stops it")
+        assert app.chat.experiment is bench
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.chat.experiment is None)
+
+
 @pytest.mark.parametrize("arm", ["_headless", "_in_app"])
 async def test_bench_is_stopped_in_either_arm(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, arm: str) -> None:
     """The turn never ends by itself, so stopping the benchmark must stop the turn."""

@@ -83,6 +83,10 @@ class WhatIfScreen(LabScreen):
         if not turns:
             self.query_one("#whatif-finding", Static).update("No turn yet: send a message first, then come back.")
             return
+        if self.running:
+            busy = "Something is being measured: Esc stops it, then come back."
+            self.query_one("#whatif-finding", Static).update(busy)
+            return
         self.record = turns[-1]
         self.drafter = self._first()
         # Unpacking and rebuilding the trees of long turns takes a while, so it is an experiment too.
