@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import pytest
+
 from dflash_core.errors import ContextError
 from dflash_tui.app import DFlashApp
 from dflash_tui.screens.chats import ChatsScreen
+from dflash_tui.widgets import transcript
 
 from .fake import FakeSession
 from .support import ask, contents, idle, loaded, says, screen_text, shows, smallest, talking, wait_until
@@ -62,6 +65,21 @@ async def test_an_edited_message_is_a_version_beside_the_old_one(make_app: MakeA
         await wait_until(pilot, lambda: len(app.chat.transcript.turns) == 1)
         await pilot.press("alt+left")
         await shows(pilot, "❯ one", "❯ two", "answer two")
+
+
+async def test_the_oldest_message_with_widgets_is_edited(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcript, "SHOWN", 2)
+    async with talking(make_app, ("one", "answer one"), ("two", "answer two")) as (app, pilot, session):
+        await pilot.press("alt+up", "alt+up", "alt+up", "alt+up", "alt+e")
+        assert app.chat.prompt.text == "one"
+        await says(pilot, session, " better", "answer better")
+        assert contents(session) == ["one better", "answer better"]
+        await shows(pilot, "❯ one better", "‹2/2›")
+        assert not app.chat.transcript.earlier.texts, "the version that it replaces is not above it"
+        for text in ("three", "four"):
+            await says(pilot, session, text, f"answer {text}")
+        await wait_until(pilot, lambda: [one.prompt for one in app.chat.transcript.turns] == ["three", "four"])
+        assert app.chat.transcript.earlier.texts == ["> one better\n\nanswer better"]
 
 
 async def test_escape_leaves_an_edit(make_app: MakeApp) -> None:

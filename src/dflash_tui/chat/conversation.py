@@ -323,6 +323,7 @@ class ConversationController:
         desk.transcript.past([_plain(one, answers.get(one.id)) for one in questions[:-SHOWN]])
         for question in questions[-SHOWN:]:
             await self._restore(question, ids)
+        await desk.transcript.prune()
         self._mark_unseen()
         self._compare([answer for block in desk.transcript.turns for answer in block.answers])
         self._go_on()

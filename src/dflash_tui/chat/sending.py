@@ -57,6 +57,7 @@ class Sending:
             self._put_off(block)
         else:
             await self.ask(block)
+        await chat.transcript.prune()  # not before: the oldest turn may be the one that was edited
 
     def _put_off(
         self, block: TurnBlock, why: str = "queued: it is sent after this answer · Alt+↑ chooses, Alt+E takes it back"

@@ -35,6 +35,7 @@ class ReplayScreen(ChatScreen):
         if record is not None:
             self.knobs = record.knobs
             await self.sending.ask(await self.transcript.add_turn(record.start.prompt))
+            await self.transcript.prune()
 
     def hint(self, action: str, label: str) -> str:
         label = super().hint(action, label)

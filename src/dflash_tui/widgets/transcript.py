@@ -198,7 +198,6 @@ class Transcript(Blank, VerticalScroll):
         turn = TurnBlock(prompt)
         await self.mount(turn)
         self.turns.append(turn)  # not earlier: a retry would find it before it can take an answer
-        await self._prune()
         self.anchor()
         return turn
 
@@ -213,9 +212,13 @@ class Transcript(Blank, VerticalScroll):
         self.turns.remove(turn)
         await turn.remove()
 
-    async def _prune(self) -> None:
-        while len(self.turns) > SHOWN and self.turns[0].over:
-            turn = self.turns.pop(0)
+    async def prune(self) -> None:
+        """Turn the oldest of many turns into text. Not those that an edited message hides: they may be shown again."""
+        shown = [turn for turn in self.turns if turn.display]
+        for turn in shown[:-SHOWN]:
+            if not turn.over:
+                break
+            self.turns.remove(turn)
             self.earlier.texts.append(turn.as_text())
             await turn.remove()
         self.earlier.show()
