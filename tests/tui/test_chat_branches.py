@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dflash_core.errors import ContextError
+from dflash_core.errors import ContextError, DFlashError
 from dflash_tui.app import DFlashApp
 from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.widgets import transcript
@@ -112,6 +112,41 @@ async def test_a_message_queued_behind_an_edited_one_is_answered(make_app: MakeA
         await wait_until(pilot, lambda: contents(session) == ["one more", "an answer", "queued", "an answer"])
         await idle(pilot)
         await wait_until(pilot, lambda: [one.prompt for one in app.chat.transcript.turns] == ["one more", "queued"])
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["by its key", "as the load fails"])
+async def test_a_queued_edit_that_is_taken_back_is_still_a_version(make_app: MakeApp, fails: bool) -> None:
+    session, waits, loads = FakeSession(), threading.Event(), []
+
+    def load(progress: Callable[[str, float], None]) -> FakeSession:
+        loads.append(len(loads))
+        if len(loads) == 2:
+            waits.wait()
+            if fails:
+                raise DFlashError("no such file")
+        return session
+
+    app = make_app(load=load)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await says(pilot, session, "one", "answer one")
+        await says(pilot, session, "two", "answer two")
+        app.chat.program.reload()
+        await pilot.press("alt+e")
+        await ask(pilot, " better")
+        await shows(pilot, "queued: it is sent when the model is ready")
+        assert "answer two" not in screen_text(app)
+        if not fails:
+            await pilot.press("alt+e")
+        waits.set()
+        await loaded(pilot)
+        await wait_until(pilot, lambda: app.chat.prompt.text == "two better")
+        await shows(pilot, "❯ two", "answer two")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: contents(session)[2:] == ["two better", "answer two"])
+        await idle(pilot)
+        await shows(pilot, "‹2/2›")
+        await wait_until(pilot, lambda: [one.prompt for one in app.chat.transcript.turns] == ["one", "two better"])
 
 
 async def test_an_edit_whose_answer_never_begins_has_taken_the_place_of_the_old_version(make_app: MakeApp) -> None:

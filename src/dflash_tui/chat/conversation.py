@@ -138,17 +138,13 @@ class ConversationController:
         """A turn is over: the block gets its ids, or is removed if the message was refused."""
         self.current.waits_no_more(block.prompt)
         transcript, branches = self._desk.transcript, self.current.branches
-        if block.instead_of is not None:
+        if refused:
+            self.edit_again(block)
+        elif block.instead_of is not None:
             found = self._from_id(block.instead_of)
-            replaced = found[: found.index(block)]  # queued messages follow it
-            for one in replaced:
-                one.display = refused
-                if not refused:
-                    await transcript.take_away(one)
-            if refused:
-                self.branching.edit_again(replaced[0])
-            else:
-                block.instead_of = None
+            for one in found[: found.index(block)]:  # queued messages follow it
+                await transcript.take_away(one)
+            block.instead_of = None
         if refused:
             self._stand()
         if refused and isinstance(self._desk.flow.error, ContextError) and block in transcript.turns:
@@ -162,6 +158,15 @@ class ConversationController:
             self._place(block)
         self._show_head()
         self.tell_problems()
+
+    def edit_again(self, block: TurnBlock) -> None:
+        """A message is back in the prompt. If it is a new version, what it was to replace is shown again, and sending
+        it replaces that."""
+        replaced = self._from_id(block.instead_of) if block.instead_of is not None else []
+        for one in replaced:
+            one.display = True
+        if replaced:
+            self.branching.edit_again(replaced[0])
 
     def _from(self, block: TurnBlock) -> list[TurnBlock]:
         turns = self._desk.transcript.turns

@@ -139,6 +139,7 @@ class Sending:
         await self._chat.transcript.take_away(block)
         self.give_back(block.typed, why)
         self._chat.conversation.current.waits_no_more(block.prompt)
+        self._chat.conversation.edit_again(block)
         return True
 
     def give_back(self, text: str, why: str | Exception) -> None:
