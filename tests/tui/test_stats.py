@@ -202,6 +202,10 @@ def test_measurements_are_kept_per_pair(tmp_path: Path) -> None:
     speeds.put("a pair", PLAIN)
     assert PlainSpeeds(tmp_path).get("a pair") == PLAIN
     assert PlainSpeeds(tmp_path).get("another") is None
+    file = tmp_path / "plain-speeds.json"
+    for broken in (file.read_text().replace(PLAIN.taken, "yesterday"), "{broken"):
+        file.write_text(broken)
+        assert PlainSpeeds(tmp_path).get("a pair") is None
     (tmp_path / "file").write_text("")
     nowhere = PlainSpeeds(tmp_path / "file")
     nowhere.put("a pair", PLAIN)

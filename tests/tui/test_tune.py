@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import threading
@@ -206,6 +207,15 @@ async def test_the_footer_of_what_was_measured_before(app: DFlashApp) -> None:
         await pilot.press("enter")
         await shows(pilot, "plain from the next turn")
         assert app.chat.knobs.mode == "ar"
+
+
+def test_measurements_whose_date_is_none_are_unreadable(tmp_path: Path) -> None:
+    Measurements(tmp_path, "a pair").add("tune", "plain is the best", [])
+    assert Measurements(tmp_path, "a pair").newest_first
+    [file] = (tmp_path / "measurements").iterdir()
+    [kept] = json.loads(file.read_text())
+    file.write_text(json.dumps([kept | {"taken": "yesterday"}]))
+    assert not Measurements(tmp_path, "a pair").newest_first
 
 
 @pytest.mark.parametrize("page", ["tune", "past", "whatif", "sweep-field"])

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -38,10 +38,10 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """One experiment. `taken` is ISO 8601 in UTC; `words` is the result, as the screen showed it."""
+    """One experiment. `words` is the result, as the screen showed it."""
 
     what: What
-    taken: str
+    taken: Annotated[datetime, msgspec.Meta(tz=True)]
     words: str
     rows: tuple[Row, ...]
 
@@ -66,7 +66,7 @@ class Measurements:
 
     def add(self, what: What, words: str, rows: Sequence[Row]) -> None:
         """Store an experiment; if the disk refuses it, only until the app closes."""
-        taken = datetime.now(UTC).isoformat(timespec="seconds")
+        taken = datetime.now(UTC).replace(microsecond=0)
         self._all = (*self._all, Measurement(what, taken, words, tuple(rows)))[-KEPT:]
         try:
             write_whole(self._file, msgspec.json.encode(self._all))

@@ -23,9 +23,12 @@ class PlainSpeeds:
         self._file = folder / "plain-speeds.json"
         self._known: dict[str, PlainSpeed] = {}
         try:
-            self._known = msgspec.json.decode(read_input(self._file, MOST_BYTES), type=dict[str, PlainSpeed])
-        except (OSError, InputError, *DAMAGED):
+            known = msgspec.json.decode(read_input(self._file, MOST_BYTES), type=dict[str, PlainSpeed])
+            for speed in known.values():
+                _local(speed.taken)
+        except (OSError, InputError, *DAMAGED, ValueError, OverflowError):
             return
+        self._known = known
 
     def get(self, title: str) -> PlainSpeed | None:
         """The newest measurement."""
@@ -40,6 +43,11 @@ class PlainSpeeds:
 
 def when(taken: str, now: datetime) -> str:
     """A UTC time in local time: today 14:05, or 2026-01-31."""
-    local = datetime.fromisoformat(taken).astimezone()
+    local = _local(taken)
     today = local.date() == now.astimezone().date()
     return f"today {local:%H:%M}" if today else f"{local:%Y-%m-%d}"
+
+
+def _local(taken: str) -> datetime:
+    """A UTC time in local time. Raises ValueError or OverflowError for text that is none."""
+    return datetime.fromisoformat(taken).astimezone()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
@@ -290,7 +289,7 @@ class PastScreen(LabScreen):
         table.add_headings(("when", "what", "found"), ("date", "", "median"))
         for place, one in enumerate(self._all):
             table.add_texts(
-                (ago(datetime.fromisoformat(one.taken).timestamp(), time.time()), one.what, self._found(one)),
+                (ago(one.taken.timestamp(), time.time()), one.what, self._found(one)),
                 key=str(place),
             )
 
