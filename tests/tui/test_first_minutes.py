@@ -15,7 +15,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.screens.tour import TourScreen, place
 from dflash_tui.text.tour import STEPS
 from dflash_tui.widgets.inspector import TabRow
-from dflash_tui.widgets.start import EXAMPLES, WIDTH, StartPage, _model
+from dflash_tui.widgets.start import EXAMPLES, WIDTH, Example, StartPage, _model
 from support.grids import full
 
 from .fake import FakeSession
@@ -90,6 +90,20 @@ async def test_a_click_puts_an_example_into_the_prompt(make_app: MakeApp) -> Non
         await pilot.click(".example", offset=(6, 0))
         await wait_until(pilot, lambda: app.chat.prompt.text == EXAMPLES[0])
         assert app.chat.prompt.has_focus
+
+
+async def test_an_example_does_not_erase_what_was_typed(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        app.chat.prompt.insert("a long draft")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "a long draft")
+        for example in range(2):
+            await pilot.click(app.chat.query(Example)[example])
+            await wait_until(pilot, lambda example=example: app.chat.prompt.text == EXAMPLES[example])
+        await pilot.press("up")
+        assert app.chat.prompt.text == "a long draft"
+        assert app.chat.past.entries == ("a long draft",), "an example is none of it"
 
 
 async def test_a_model_that_is_being_loaded_or_missing_is_said(make_app: MakeApp) -> None:

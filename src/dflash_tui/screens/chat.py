@@ -317,6 +317,8 @@ class ChatScreen(LateParts, Screen[None]):
 
     @on(StartPage.Chosen)
     def _example_chosen(self, event: StartPage.Chosen) -> None:
+        if self.prompt.text not in self.transcript.start.examples:
+            self.past.add(self.prompt.whole)  # the arrow keys bring back the text typed so far
         self.prompt.text = event.text
         self.prompt.move_cursor(self.prompt.document.end)
         self.prompt.focus()
