@@ -123,6 +123,27 @@ async def test_history_at_the_edges(make_app: MakeApp) -> None:
         assert prompt.text == "d", "the draft comes back"
 
 
+async def test_changes_to_an_earlier_prompt_stay_while_others_are_looked_at(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        for text in ("one", "two"):
+            await ask(pilot, text)
+            await idle(pilot)
+        prompt = app.chat.prompt
+        await pilot.press("up", "x", "up", "y")
+        assert prompt.text == "oney"
+        await pilot.press("down")
+        assert prompt.text == "twox"
+        await pilot.press("up")
+        assert prompt.text == "oney"
+        await pilot.press("enter")
+        await idle(pilot)
+        await pilot.press("up", "up")
+        assert prompt.text == "two", "what was sent is as it was"
+        assert app.chat.past.entries == ("one", "two", "oney")
+
+
 async def test_up_inside_a_message_moves_the_cursor(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:

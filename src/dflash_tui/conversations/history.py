@@ -33,7 +33,7 @@ class History:
         self.entries = self._load()
         self._shorten()
         self._place = len(self.entries)
-        self._draft = ""
+        self._edits: dict[int, str] = {}  # by place: what is typed there, until a prompt is added
 
     def add(self, prompt: str) -> None:
         """Add a prompt and move to the end. A repeat of the last one is not kept twice."""
@@ -46,23 +46,22 @@ class History:
             self._torn = False
             self._shorten()
         self._place = len(self.entries)
-        self._draft = ""
+        self._edits.clear()
 
     def previous(self, current: str) -> str | None:
-        """The prompt before the present position; `current` is kept as the draft when leaving the end."""
-        if self._place == 0:
-            return None
-        if self._place == len(self.entries):
-            self._draft = current
-        self._place -= 1
-        return self.entries[self._place]
+        """The prompt before the present position, where `current` is kept; None if there is none."""
+        return self._go(self._place - 1, current)
 
-    def next(self) -> str | None:
-        """The prompt after the present position; the draft follows the newest."""
-        if self._place >= len(self.entries):
+    def next(self, current: str) -> str | None:
+        """The prompt after the present position, where `current` is kept; the text typed last follows the newest."""
+        return self._go(self._place + 1, current)
+
+    def _go(self, place: int, current: str) -> str | None:
+        if not 0 <= place <= len(self.entries):
             return None
-        self._place += 1
-        return self._draft if self._place == len(self.entries) else self.entries[self._place]
+        self._edits[self._place] = current
+        self._place = place
+        return self._edits[place] if place in self._edits else self.entries[place]
 
     def _load(self) -> tuple[str, ...]:
         try:

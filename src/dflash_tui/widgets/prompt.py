@@ -261,7 +261,7 @@ class Prompt(TextArea):
         if self._mark(1):
             return
         if not select and self.navigator.is_last_wrapped_line(self.cursor_location):
-            self._recall(self.past.next(), at_end=True)
+            self._recall(self.past.next(self.whole), at_end=True)
         else:
             super().action_cursor_down(select)
 
