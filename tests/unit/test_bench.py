@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import re
@@ -24,8 +25,9 @@ from dflash_core.events import STAGES
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
 from dflash_core.knobs import Knobs
-from dflash_tui.cli import main
+from dflash_tui.cli import bench, main, start_run, ui_run
 from dflash_tui.cli.bench import step_lines
+from dflash_tui.terminal import output
 
 
 def sizes(shapes: dict[str, tuple[int, ...]], types: dict[str, str]) -> tuple[int, int]:
@@ -219,6 +221,35 @@ def test_modes_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     found = json.loads(out.read_text())
     assert found["plain_loop_ms"] > 0
     assert sorted(row["setting"] for row in found["rows"]) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("options", [["--out"], ["--steps", "--share"], ["start", "--out"], ["--ui", "--out"]], ids=str)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measures(*_: object, **__: object) -> int:
+        raise AssertionError("it was measured")
+
+    for module in (bench, start_run, ui_run):
+        monkeypatch.setattr(module, "run", measures)
+    for path, says in ((tmp_path / "no" / "out.json", "there is no folder"), (tmp_path, "is a folder")):
+        assert main(["bench", *options, str(path)]) == 1
+        assert says in capsys.readouterr().err
+
+
+def test_what_was_measured_is_printed_though_the_disk_refuses_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(output, "write_whole", full)
+    (tmp_path / "p.txt").write_text("Hello!\n")
+    words = ["--prompts", str(tmp_path / "p.txt"), "--repeats", "1", "--set", "max_tokens=2"]
+    assert main(["bench", *words, "--out", str(tmp_path / "out.json")]) == 1
+    out, err = capsys.readouterr()
+    assert "a plain one-row loop" in out
+    assert "out.json cannot be written: No space left on device; name another file" in " ".join(err.split())
 
 
 @pytest.mark.parametrize(

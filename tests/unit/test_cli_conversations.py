@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -79,6 +80,23 @@ def test_the_ending_of_the_file_is_the_format(store: Store, tmp_path: Path, endi
     assert file.read_bytes().startswith(begins)
 
 
+def test_an_export_that_the_disk_refuses_leaves_the_file_before(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "one.md"
+    file.write_text("before")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.replace", full)  # the last step of a write
+        assert main(["conversations", "export", ids(store)[1], "--output", str(file)]) == 1
+    assert f"{file} cannot be written: No space left on device; name another file" in capsys.readouterr().err
+    assert file.read_text() == "before"
+    assert [one.name for one in tmp_path.glob("*one*")] == ["one.md"], "no part of it stays"
+
+
 def test_refusals(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = tmp_path / "wrong.json"
     wrong.write_text("{}")
@@ -88,7 +106,7 @@ def test_refusals(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["export", ""], "no conversation ''"),
         (["export", "all"], "JSON only; add --as json"),
         (["export", one, "-o", "a.txt"], "its ending names no format"),
-        (["export", one, "-o", str(tmp_path / "no" / "a.md")], "No such file or directory"),
+        (["export", one, "-o", str(tmp_path / "no" / "a.md")], f"there is no folder {tmp_path / 'no'}"),
         (["export", one, "--json"], "--json reports on a file"),
         (["import", str(wrong)], f"{wrong}: not an export of conversations"),
         (["import", str(tmp_path / "none.json")], "No such file or directory"),

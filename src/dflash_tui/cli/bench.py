@@ -71,11 +71,11 @@ def kernels(*, out: Path | None, as_json: bool) -> int:
     notes.end_line()
     ways = lines(tuner.tuning)
     figures = {**asdict(found), "chain_seconds": together, "ways": ways}
-    keep_json(out, figures, notes)
     if as_json:
         write_json(figures)
     else:
         write_out("\n".join([*table(found), "", *chain_table(together), "", *ways]) + "\n")
+    keep_json(out, figures, notes)
     return 0
 
 
@@ -99,12 +99,12 @@ def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     notes.end_line()
     loop_ms = _plain_loop_ms(engine)
     found = {**to_json(sweep.result), "plain_loop_ms": loop_ms}
-    keep_json(job.out, found, notes)
     if as_json:
         write_json(found)
     elif sweep.result.trials:
         parts = (lab_text.table(sweep.result), stage_lines(sweep.result, loop_ms), lab_text.notes(sweep.result))
         write_out("\n\n".join("\n".join(part) for part in parts if part) + "\n")
+    keep_json(job.out, found, notes)
     return 130 if interrupted else 0
 
 
@@ -168,17 +168,17 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     if target.machine.tuner is not None:
         steps = {case.name: case.wall.median for case in bench.report.cases}
         target.machine.tuner.add_steps(target_name(target.model), steps)
-    if job.share is not None:
-        keep_json(job.share, shared(target, bench.report), notes)
     facts = _facts(request.title(), engine)
     if target.machine.tuner is not None:
         facts["kernels"] = target.machine.tuner.report(target_name(target.model))
     found = {"about": facts, **bench.report.to_json()}
-    keep_json(job.out, found, notes)
     if as_json:
         write_json(found)
     else:
         write_out("\n".join(step_lines(bench.report, facts)) + "\n")
+    if job.share is not None:
+        keep_json(job.share, shared(target, bench.report), notes)
+    keep_json(job.out, found, notes)
     return 0
 
 

@@ -13,7 +13,7 @@ from dflash_core.clean import escaped, one_line
 from dflash_core.errors import DFlashError
 from dflash_tui.conversations.history import data_folder
 from dflash_tui.conversations.store import Card, Entry, Store
-from dflash_tui.terminal.output import Notes, write_err, write_json, write_out
+from dflash_tui.terminal.output import Notes, keep, write_err, write_json, write_out
 from dflash_tui.text.bars import counted
 
 
@@ -86,7 +86,7 @@ def _export(store: Store, args: argparse.Namespace) -> int:
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
         return 0
-    args.output.write_bytes(data)
+    keep(args.output, data)
     if args.json:
         write_json({"written": str(args.output), "bytes": len(data), "conversations": [_about(card) for card in cards]})
     else:

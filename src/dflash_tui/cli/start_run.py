@@ -51,11 +51,11 @@ def run(request: LoadRequest, *, rounds: int, out: Path | None, as_json: bool) -
                 found[name].append(_start(command, Path(folder), marks))
     notes.end_line()
     figures = {"start": {name.replace(" ", "_"): [asdict(one) for one in each] for name, each in found.items()}}
-    keep_json(out, figures, notes)
     if as_json:
         write_json(figures)
     else:
         write_out("\n".join(table(found)) + "\n")
+    keep_json(out, figures, notes)
     return 0
 
 

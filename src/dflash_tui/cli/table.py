@@ -13,6 +13,7 @@ from dflash_core.errors import KnobError
 from dflash_core.memory import parse_bytes
 from dflash_tui.session import LoadRequest
 from dflash_tui.settings.config import Config
+from dflash_tui.terminal.output import check_file
 
 TRACE_HELP = "record every step in a new file, for dflash-tui replay"
 
@@ -273,6 +274,8 @@ def _bench(call: Invocation) -> int:
         others = ("prompts", "repeats", "synthetic", "folder", "accept_trace", "steps", "share", "contexts")
         for name in [one for one in others if getattr(args, one)]:
             call.refuse(f"bench: --{name.replace('_', '-')} goes with modes and step times alone; leave it out")
+    for path in filter(None, (args.out, args.share)):
+        check_file(path)  # measuring takes minutes
     if args.ui:
         from dflash_tui.cli import ui_run
 

@@ -30,11 +30,11 @@ def run(request: LoadRequest, *, rounds: int, out: Path | None, as_json: bool) -
     notes.end_line()
     if "error" in answer:
         raise DFlashError(answer["error"])
-    keep_json(out, answer["figures"], notes)
     if as_json:
         write_json(answer["figures"])
     else:
         write_out(answer["text"] + "\n")
+    keep_json(out, answer["figures"], notes)
     return 0
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dflash_core.clean import clean, escaped, lines, one_line
+from dflash_core.errors import DFlashError
+from dflash_core.files import check_regular, write_whole
 
 CLEAR_LINE = "\r\x1b[K"
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
@@ -55,10 +57,27 @@ def write_json(value: Mapping[str, Any], stream: TextIO | None = None) -> None:
     stream.flush()
 
 
+def check_file(path: Path) -> None:
+    """Refuse a path that `keep` cannot write, as far as can be told in advance. Raises DFlashError."""
+    if not path.parent.is_dir():
+        raise DFlashError(f"{path}: there is no folder {path.parent}; make it first, or name another")
+    check_regular(path)
+
+
+def keep(path: Path, data: bytes) -> None:
+    """Write a result to a file, completely or not at all. Raises DFlashError."""
+    check_file(path)
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise DFlashError(f"{path} cannot be written: {error.strerror}; name another file") from None
+
+
 def keep_json(path: Path | None, value: Mapping[str, Any], notes: Notes) -> None:
-    """Write everything measured to a file, if one was requested."""
+    """Write everything measured to a file, if one was requested. Called once it is printed, as a disk may refuse it.
+    Raises DFlashError."""
     if path is not None:
-        path.write_text(json.dumps(value, indent=1) + "\n")
+        keep(path, (json.dumps(value, indent=1) + "\n").encode())
         notes.line(f"written: {path}")
 
 
