@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,21 @@ from textual.pilot import Pilot
 from dflash_core.knobs import Knobs
 from dflash_core.record import lines
 from dflash_tui.app import DFlashApp
+from dflash_tui.chat import files
 from dflash_tui.conversations.branches import Node
 from dflash_tui.conversations.current import CUT_OFF
+from dflash_tui.conversations.exchange import Whole
 from dflash_tui.conversations.journal import Journal, Place
+from dflash_tui.conversations.pages import render
 from dflash_tui.conversations.store import Card, Store
 from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+from dflash_tui.widgets.line_dialog import LineScreen
 from support.stored import a_report, talk, titles
 from support.turns import step_of, turn_of
 
 from .fake import ANSWER, FakeSession
+from .scenes import send
 from .support import (
     ask,
     bare_text,
@@ -325,6 +331,49 @@ async def test_export_and_rename_by_command(
     assert sorted(path.name for path in tmp_path.glob("*.*")) == [
         "A-Title.svg", "What-is-it-2.md", "What-is-it.md", "all.json",
     ]  # fmt: skip
+
+
+async def test_an_export_is_made_beside_the_app_and_reads_records_for_json_alone(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    records: list[str] = []
+
+    def rendered(conversations: Sequence[Whole], kind: str) -> bytes:
+        threads.append(threading.current_thread())
+        records.extend(kind for one in conversations if one.records)
+        return render(conversations, kind)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(files, "render", rendered)
+    async with talking(make_app, ("one", "answer one"), size=(200, 60)) as (app, pilot, _):
+        for kind in ("md", "json", "svg"):
+            await send(pilot, f"/export {kind}")
+            await shows(pilot, f"/one.{kind}")
+        await pilot.press("ctrl+o", "x")
+        await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
+        await pilot.press("ctrl+u", *"md", "enter", "escape")
+        await wait_until(pilot, lambda: app.screen is app.chat and len(threads) == 4)
+    assert threading.main_thread() not in threads
+    assert records == ["json"]
+
+
+async def test_an_export_that_breaks_off_leaves_no_file_in_the_way(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> bytes:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    async with talking(make_app, ("one", "answer one"), size=(200, 60)) as (_, pilot, _):
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "render", full)
+            await send(pilot, "/export md one.md")
+            await shows(pilot, "one.md cannot be written: No space left on device; name another place")
+        assert not (tmp_path / "one.md").exists()
+        await send(pilot, "/export md one.md")
+        await shows(pilot, "written:")
+    assert (tmp_path / "one.md").read_text().startswith("# one")
 
 
 async def test_down_in_the_search_goes_to_the_list(make_app: MakeApp) -> None:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import gettempdir
+from typing import BinaryIO
 
 from dflash_core.errors import DFlashError
 from dflash_tui.chat.desk import Desk
@@ -43,7 +44,7 @@ class ConversationFiles:
 
         self._desk.screen.app.push_screen(LineScreen("A new title", card.title if card is not None else ""), typed)
 
-    def ask_file(self, card: Card | None, then: Callable[[str], None]) -> None:
+    def ask_file(self, card: Card | None, then: Callable[[str | Exception], None]) -> None:
         """Let the user type where to export to. `then` gets the message to show."""
 
         def typed(name: str | None) -> None:
@@ -52,34 +53,52 @@ class ConversationFiles:
                 then(f"{name}: expected a name that ends in .md, .json or .svg")
             elif name:
                 try:
-                    then(self.export(kind, name if name != kind else "", card))
+                    self.export(kind, name if name != kind else "", card, then)
                 except DFlashError as error:
-                    then(str(error))
+                    then(error)
 
         self._desk.screen.app.push_screen(LineScreen("A file .md, .json or .svg, or just the format", "md"), typed)
 
-    def export(self, kind: str, name: str = "", card: Card | None = None) -> str:
-        """Write a conversation, the present one if none is given, to a new file; says where. Raises DFlashError.
+    def export(self, kind: str, name: str, card: Card | None, then: Callable[[str | Exception], None]) -> None:
+        """Write a conversation, the present one if none is given, to a new file, on a worker. `then` gets the message:
+        where it is, or why it is not. Raises DFlashError if there is nothing to write, or no such file can be made.
 
         Without a name, the file is named after the title, in the folder in which the program was started.
         """
-        one = self._current.whole(card)
-        if one is None:
+        card = card or self._current.card
+        if card is None:
             raise DFlashError("nothing to export yet")
+        self._desk.screen.run_worker(self._write_out(card, kind, _new(name, card, kind), then), group="export")
+
+    async def _write_out(self, card: Card, kind: str, file: BinaryIO, then: Callable[[str | Exception], None]) -> None:
         try:
-            path = Path(name).expanduser() if name else _free(Path(file_name(one.card, kind)))
-            with path.open("xb") as file:
-                file.write(render([one], kind))
-        except FileExistsError:
-            raise DFlashError(f"{path} exists already; give another name") from None
-        except (OSError, RuntimeError) as error:
-            raise DFlashError(f"{name or 'the file'} cannot be written: {_why(error)}; name another place") from None
+            said: str | Exception = await asyncio.to_thread(self._fill, file, card, kind)
+        except DFlashError as error:
+            said = error
+        then(said)
+
+    def _fill(self, file: BinaryIO, card: Card, kind: str) -> str:
+        """Write a conversation to its new file, which is removed if that fails; says where. Raises DFlashError."""
+        path, filled = Path(file.name), False
+        try:
+            with file:
+                file.write(render([self._current.whole(card, records=kind == "json")], kind))
+            filled = True
+        except OSError as error:
+            raise DFlashError(f"{path} cannot be written: {_why(error)}; name another place") from None
+        finally:
+            if not filled:
+                path.unlink(missing_ok=True)
         return f"written: {path.absolute()}"
 
     def elsewhere(self) -> str:
         """Write the present conversation to the folder of temporary files, because the disk of the store refuses it."""
+        card = self._current.card
+        if card is None:
+            return ""
         try:
-            return "the conversation " + self.export("json", str(_free(Path(gettempdir()) / "conversation.json")))
+            file = _new(str(_free(Path(gettempdir()) / "conversation.json")), card, "json")
+            return "the conversation " + self._fill(file, card, "json")
         except DFlashError as error:
             return str(error)
 
@@ -114,6 +133,17 @@ class ConversationFiles:
             said = f"{file} cannot be read: {_why(error)}"
         self._tell_problems()
         self._desk.say(said)
+
+
+def _new(name: str, card: Card, kind: str) -> BinaryIO:
+    """A new file of this name, or of one after the title. Raises DFlashError."""
+    try:
+        path = Path(name).expanduser() if name else _free(Path(file_name(card, kind)))
+        return path.open("xb")
+    except FileExistsError:
+        raise DFlashError(f"{path} exists already; give another name") from None
+    except (OSError, RuntimeError) as error:
+        raise DFlashError(f"{name or 'the file'} cannot be written: {_why(error)}; name another place") from None
 
 
 def _why(error: Exception) -> str:

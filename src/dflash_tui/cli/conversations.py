@@ -75,7 +75,7 @@ def _export(store: Store, args: argparse.Namespace) -> int:
     if args.name == "all" and kind != "json":
         raise DFlashError("all conversations go into one file as JSON only; add --as json")
     cards = [entry.card for entry in store.list()] if args.name == "all" else [store.find(args.name)]
-    data = render([whole(store, card) for card in cards], kind)
+    data = render([whole(store, card, records=kind == "json") for card in cards], kind)
     if args.output is None:
         if args.json:
             raise DFlashError("--json reports on a file; name it with --output FILE, or write --as json")

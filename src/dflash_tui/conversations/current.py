@@ -254,11 +254,14 @@ class CurrentConversation:
             self.new()
         return present
 
-    def whole(self, card: Card | None = None) -> Whole | None:
-        """A conversation to export, the present one if none is given; None if that is empty."""
-        if card is not None and (self.card is None or card.id != self.card.id):
-            return whole(self.store, card)
-        return replace(whole(self.store, self.card), branches=self.branches) if self.card is not None else None
+    def whole(self, card: Card, *, records: bool) -> Whole:
+        """A conversation to export; `records` as for the function of this name. Another thread may call it while this
+        conversation goes on. Raises FormatError."""
+        present, branches = self.card, self.branches
+        found = whole(self.store, card, records=records)
+        if present is None or card.id != present.id:
+            return found
+        return replace(found, card=present, branches=Branches(branches.nodes, branches.leaf))
 
     def _messages(self, leaf: str | None) -> list[Message]:
         from dflash_core.conversation import Message  # imports the template engine; a model is loaded by now

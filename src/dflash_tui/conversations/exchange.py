@@ -57,9 +57,10 @@ class Whole:
     records: dict[str, TurnRecord] = field(default_factory=dict)
 
 
-def whole(store: Store, card: Card) -> Whole:
-    """A conversation from the store. Raises FormatError for a record that cannot be read."""
-    recorded = {message: store.turn(message) for message in store.recorded(card.id)}
+def whole(store: Store, card: Card, *, records: bool = True) -> Whole:
+    """A conversation from the store; `records`: with those of its turns, which are large, and in JSON files alone.
+    Raises FormatError for one that cannot be read."""
+    recorded = {message: store.turn(message) for message in store.recorded(card.id)} if records else {}
     return Whole(card, store.branches(card.id), recorded)
 
 

@@ -208,7 +208,11 @@ class ChatsScreen(Screen[None]):
     def action_export(self) -> None:
         entry = self._entry
         if entry is not None:
-            self._conversation.files.ask_file(entry.card, self.say)
+            self._conversation.files.ask_file(entry.card, self._exported)
+
+    def _exported(self, said: str | Exception) -> None:
+        """This screen may have closed before the file was written."""
+        (self if self in self.app.screen_stack else self._chat).say(said)
 
     def action_delete(self) -> None:
         entry = self._entry

@@ -13,7 +13,7 @@ async def _export(host: ChatHost, rest: str) -> None:
     kind, _, path = rest.partition(" ")
     if kind not in KINDS:
         raise SlashError("write /export md, /export json or /export svg, and a path if you like")
-    host.say(host.conversation.files.export(kind, path.strip()))
+    host.conversation.files.export(kind, path.strip(), None, host.say)
 
 
 async def _import(host: ChatHost, rest: str) -> None:
