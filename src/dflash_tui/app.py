@@ -399,11 +399,11 @@ class DFlashApp(App[int]):
             LOG.info("a widget was queried on a closing screen", exc_info=error)
             return
         if not self.fault:
-            LOG.error("fault", exc_info=error)
+            LOG.error("fault", exc_info=cause)  # not of the WorkerFailed around it, which has no trace
             said, trace = str(cause), list[str]()
             if not isinstance(cause, DFlashError):
-                said = fault(error)
-                trace = [keep_trace("".join(traceback.format_exception(error)), self.chat.past.folder)]
+                said = fault(cause)
+                trace = [keep_trace("".join(traceback.format_exception(cause)), self.chat.past.folder)]
             self.fault = "; ".join([said, *self.chat.last_words(), *trace])
         super()._handle_exception(error)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from textual.worker import WorkerFailed
 
 from dflash_core.errors import DFlashError, FormatError, TemplateError
 from dflash_tui.app import DFlashApp, run_app
@@ -167,8 +168,14 @@ async def test_an_answer_without_text(make_app: MakeApp) -> None:
         await shows(pilot, "1 tok")
 
 
-async def test_a_fault_in_the_app_itself_keeps_what_was_typed_and_generated(make_app: MakeApp, tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_worker", [False, True])
+async def test_a_fault_in_the_app_itself_keeps_what_was_typed_and_generated(
+    make_app: MakeApp, tmp_path: Path, *, in_worker: bool
+) -> None:
     app = make_app()
+
+    async def broken() -> None:
+        1 / 0  # noqa: B018
 
     async def use() -> None:
         async with app.run_test(size=(80, 24)) as pilot:
@@ -176,16 +183,21 @@ async def test_a_fault_in_the_app_itself_keeps_what_was_typed_and_generated(make
             await ask(pilot, "hi")
             await idle(pilot)
             app.chat.prompt.text = "half a thought"
-            app.chat.call_next(lambda: 1 / 0)
-            await pilot.pause()
+            if in_worker:
+                app.chat.run_worker(broken())
+            else:
+                app.chat.call_next(broken)
+            await wait_until(pilot, lambda: False)
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(WorkerFailed if in_worker else ZeroDivisionError):
         await use()
     data = tmp_path / "data"
     current = CurrentConversation(data)
     assert current.rescue().texts == ("half a thought",)
     assert [node.content for node in current.store.branches(current.store.list()[0].card.id).path] == ["hi", ANSWER]
-    assert "ZeroDivisionError" in (data / "last-error.txt").read_text()
+    trace = (data / "last-error.txt").read_text()
+    assert "in broken" in trace
+    assert "ZeroDivisionError" in trace
     assert "\n" not in app.fault
     assert app.fault.startswith("fault in the program: ZeroDivisionError")
     assert "your text comes back at the next start; the conversation is kept" in app.fault

@@ -218,7 +218,7 @@ def needs_restart(error: Exception) -> bool:
     return isinstance(error, KernelError) and error.reload
 
 
-def fault(error: Exception) -> str:
+def fault(error: BaseException) -> str:
     """An unexpected error, as one line."""
     return one_line(f"fault in the program: {type(error).__name__}: {error}", MESSAGE)
 
