@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from dflash_core.errors import DFlashError
 from dflash_tui import log
 from dflash_tui.app import DFlashApp
 from dflash_tui.settings.config import Config, Settings
 from dflash_tui.terminal.notices import desktop_notice
 
+from .fake import FakeSession
 from .scenes import answered
 from .support import loaded
 
@@ -42,6 +44,23 @@ async def test_a_long_answer_calls(
             (app.on_app_blur if blurred else app.on_app_focus)()
         app.tell_away(seconds, "the answer is complete")
         assert bool(rung) == rings
+
+
+async def test_only_an_answer_that_is_complete_is_told_as_one(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, told = FakeSession(), list[str]()
+    app = make_app(session)
+    monkeypatch.setattr(app, "tell_away", lambda seconds, what: told.append(what))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await answered(pilot)
+        session.fail_after = 2
+        await answered(pilot)
+        session.refuse = DFlashError("not now")
+        with caplog.at_level(logging.INFO, log.LOG.name):
+            await answered(pilot)
+    assert told == ["the answer is complete", "the answer has failed"]
+    assert not [one for one in caplog.messages if one.startswith("turn:")], "one that was refused has no figures"
 
 
 def test_a_desktop_notice_is_safe_and_passes_tmux() -> None:

@@ -215,14 +215,14 @@ class ProgramController:
         """A task that took `seconds` has ended: the user may be elsewhere."""
         self._program.tell_away(seconds, what)
 
-    def turn_ended(self) -> None:
+    def turn_ended(self, *, refused: bool) -> None:
         """Log the turn's figures, notify a user who is elsewhere, and use the pause for garbage collection."""
         desk, meter = self._desk, self._desk.flow.meter
-        if meter is not None:
+        if meter is not None and not refused:  # after a refusal they are those of the turn before
             spent = time.monotonic() - meter.started
             figures = (meter.tokens, meter.totals.steps, meter.overall_rate, spent)
             LOG.info("turn: %d tokens, %d steps, %.1f tok/s, %.1f s", *figures)
-            self.tell_away(spent, "the answer is complete")
+            self.tell_away(spent, "the answer has failed" if desk.flow.error else "the answer is complete")
         desk.screen.set_timer(TIDY_S, self._tidy)
 
     def _tidy(self) -> None:

@@ -285,7 +285,7 @@ class ChatScreen(LateParts, Screen[None]):
             self.tuning.refused()
         self.turn_began()
         self.gauges.turn_ended()
-        self.program.turn_ended()
+        self.program.turn_ended(refused=refused)
         self.plain.turn_ended()
         self.call_next(self.conversation.ended, block, refused=refused)
         self.sending.turn_ended(block, refused=refused)
