@@ -24,7 +24,7 @@ from dflash_tui.widgets.strip import TitleRow
 
 from .fake import FakeSession, loader
 from .scenes import send
-from .support import ask, idle, leave, loaded, says, screen_text, shows, wait_until
+from .support import ask, idle, leave, loaded, says, screen_text, shows, talking, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -414,6 +414,19 @@ async def test_copies_by_key_and_by_click(make_app: MakeApp) -> None:
         fence = app.chat.query("Fence").last()
         await pilot.click(fence, offset=(4, 0))
         await wait_until(pilot, lambda: app.clipboard == "ls\nls -l")
+
+
+async def test_the_newest_code_is_copied_first_also_after_another_answer(make_app: MakeApp) -> None:
+    first = "```python\nA = 1\n```\n\nTwo:\n\n```sh\nls\n```\n\nThree:\n\n```sh\ntop\n```\n"
+    async with talking(make_app, ("one", first)) as (app, pilot, session):
+        for expected in ("top", "ls"):
+            await pilot.press("alt+x")
+            assert app.clipboard == expected
+        await says(pilot, session, "two", "```sh\nnewest\n```\n")
+        await shows(pilot, "newest")
+        for expected in ("newest", "top", "ls", "A = 1", "newest"):
+            await pilot.press("alt+x")
+            assert app.clipboard == expected
 
 
 async def test_a_deletion_can_be_taken_back(make_app: MakeApp) -> None:

@@ -15,7 +15,8 @@ class Copying:
     def __init__(self, desk: Desk, branching: Branching) -> None:
         self._desk = desk
         self._branching = branching
-        self._block = 0  # index of the code block copied last
+        self._newest: Fence | None = None  # the last block of code when one was copied
+        self._copied: Fence | None = None  # the block copied last
 
     def message(self) -> None:
         """The chosen message, or the newest answer."""
@@ -28,15 +29,16 @@ class Copying:
             self._desk.say("no answer to copy yet")
 
     def code(self) -> None:
-        """The last block of code; when repeated, the one before it."""
+        """The last block of code; when repeated, the one before it. A newer block begins again."""
         blocks = list(self._desk.transcript.query(Fence))
         if not blocks:
             self._desk.say("no code to copy yet")
             return
-        self._block = self._block - 1 if 0 < self._block <= len(blocks) - 1 else len(blocks) - 1
-        block = blocks[self._block]
-        block.scroll_visible(animate=False)
-        self._copy(block.code, f"block {self._block + 1} of {len(blocks)}, {_lines(block.code)}")
+        last = self._copied if blocks[-1] is self._newest else None
+        place = ((blocks.index(last) if last in blocks else 0) - 1) % len(blocks)
+        self._newest, self._copied = blocks[-1], blocks[place]
+        self._copied.scroll_visible(animate=False)
+        self._copy(self._copied.code, f"block {place + 1} of {len(blocks)}, {_lines(self._copied.code)}")
 
     def clicked(self, code: str) -> None:
         """A block of code was clicked."""
