@@ -121,6 +121,21 @@ async def test_the_budget_moves_from_the_prompt(make_app: MakeApp) -> None:
         assert app.focused is app.chat.prompt
 
 
+async def test_defaults_that_were_chosen_survive_a_reload(make_app: MakeApp) -> None:
+    start = Knobs(budget=40)
+    app = make_app(FakeSession(knobs=start))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        assert app.chat.knobs == start
+        app.chat.action_reset()
+        await send(pilot, "hi")
+        await idle(pilot)
+        app.chat.program.reload()
+        assert app.chat.session is None
+        await loaded(pilot)
+        assert app.chat.knobs == Knobs()
+
+
 async def test_presets_by_key_row_and_command(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:

@@ -22,6 +22,7 @@ class Tuning:
         self.context = self._loaded_context = 0
         self.kv = AUTO  # cache type of the next load
         self._before = Knobs()  # of the turn before the present one
+        self._begun = False  # a model has been loaded, and the parameters are the user's from then on
 
     def set(self, changes: dict[str, Value]) -> None:
         """Stage changes. Raises KnobError if the loaded pair does not support one, or one has no effect on it."""
@@ -167,9 +168,10 @@ class Tuning:
     def loaded(self) -> None:
         """A model has been loaded, with the staged context or as much of it as possible."""
         desk = self._desk
-        if desk.session is not None and desk.knobs == desk.used == Knobs():
+        if desk.session is not None and not self._begun and desk.knobs == desk.used == Knobs():
             desk.knobs = desk.used = desk.session.knobs
             desk.show_knobs()
+        self._begun = True
         if desk.session is not None and self.context > (has := desk.session.context_length) > 0:
             desk.say(f"the context is {has:,}, all that the model was made for, not {self.context:,}")
             self.context = has
