@@ -12,6 +12,7 @@ from dflash_tui.text.mentions import (
     LOOKED_AT,
     MOST_BYTES,
     MOST_FILES,
+    MOST_LISTED,
     MentionError,
     collapse,
     files,
@@ -88,6 +89,17 @@ def test_names_while_they_are_typed(folder: Path) -> None:
     assert offers("mail me@no", folder) == []
     assert offers("@gone/", folder) == []
     assert list(mentioned("@a.py, @b.py! and @c/*.h")) == ["a.py", "b.py", "c/*.h"]
+
+
+def test_a_name_is_found_among_any_number_of_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(MOST_LISTED + 10):
+        (folder / f"f{number:03}").touch()
+    (folder / "zeta.txt").write_text("z")
+    looked: list[Path] = []
+    stat = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda self, **how: (looked.append(self), stat(self, **how))[1])
+    assert [one.label for one in offers("look at @zet", folder)] == ["zeta.txt"]
+    assert {one.name for one in looked} == {"zeta.txt"}, "nothing is asked of the others"
 
 
 def test_files_of_the_command_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

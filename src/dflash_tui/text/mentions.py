@@ -6,6 +6,7 @@ The model gets the message and, below it, each file in its own fence. The app sh
 from __future__ import annotations
 
 import codecs
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from dflash_tui.text.bars import short
 
 MOST_BYTES = 1 << 20  # bytes of one file
 MOST_FILES = 20  # files of one pattern, and of one message
-MOST_LISTED = 400  # entries of a folder that are checked while a name is typed
+MOST_LISTED = 400  # entries of a folder that begin as the name being typed, and are checked
 OFFERED = 40
 LOOKED_AT = 4_096  # bytes of a file that are checked for being text
 BYTES_PER_TOKEN = 4  # typical for text; the tokens are counted once the model is loaded
@@ -174,19 +175,28 @@ def offers(text: str, folder: Path) -> list[Offer]:
     where, _, start = name.rpartition("/")
     try:
         base = folder / Path(where + "/" if where else ("/" if name.startswith("/") else ".")).expanduser()
-        entries = sorted(base.iterdir(), key=lambda one: (not one.is_dir(), one.name))[:MOST_LISTED]
+        names = _named(base, start)
     except (OSError, RuntimeError):
         return []
     rows: list[Offer] = []
-    for one in entries:
+    for one in names:
         if len(rows) == OFFERED:  # each offered file has been opened
             break
-        if not one.name.casefold().startswith(start.casefold()) or (one.name.startswith(".") and not start):
-            continue
-        full = f"{where}/{one.name}" if where or name.startswith("/") else one.name
-        if row := _offer(text[: found.start()], full, one, quote):
+        full = f"{where}/{one}" if where or name.startswith("/") else one
+        if row := _offer(text[: found.start()], full, base / one, quote):
             rows.append(row)
     return rows
+
+
+def _named(folder: Path, start: str) -> list[str]:
+    """Entries of a folder whose names begin with `start`, folders first. Raises OSError."""
+    with os.scandir(folder) as entries:
+        found = [
+            (not one.is_dir(), one.name)
+            for one in entries
+            if one.name.casefold().startswith(start.casefold()) and (start or not one.name.startswith("."))
+        ]
+    return [name for _, name in sorted(found)[:MOST_LISTED]]
 
 
 def _offer(before: str, full: str, path: Path, quote: str) -> Offer | None:
