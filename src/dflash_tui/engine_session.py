@@ -71,6 +71,9 @@ class EngineSession:
     def leave(self) -> None:
         self._engine.leave()
 
+    def cancel(self) -> None:
+        self._engine.cancel()
+
     def laboratory(self) -> Laboratory:
         return laboratory(self._engine, self.title)
 

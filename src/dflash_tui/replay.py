@@ -158,6 +158,9 @@ class ReplaySession:
     def leave(self) -> None:
         """There is no state."""
 
+    def cancel(self) -> None:
+        """Nothing runs but the turn that is shown."""
+
     def laboratory(self) -> Laboratory:
         raise ReplayError(NO_MODEL)
 

@@ -155,6 +155,10 @@ class SessionLike(Protocol):
         """Start an empty conversation."""
         ...
 
+    def cancel(self) -> None:
+        """End what the decoder is doing, also within a prompt. Usable from any thread."""
+        ...
+
     def laboratory(self) -> Laboratory:
         """Experiments, which do not change the conversation."""
         ...

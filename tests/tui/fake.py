@@ -307,6 +307,9 @@ class FakeSession:
     def turns(self) -> Turns:
         return self.conversation.turns
 
+    def cancel(self) -> None:
+        pass
+
     def laboratory(self) -> object:
         raise DFlashError("a script has nothing to measure with")
 

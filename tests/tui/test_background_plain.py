@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from itertools import count
 
@@ -12,6 +13,7 @@ from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.record import TurnRecord
 from dflash_tui.app import DFlashApp
 from dflash_tui.chat import background_plain
+from dflash_tui.engine_session import EngineSession
 
 from .support import ask, idle, loaded, wait_until
 from .test_lab import KNOBS, QUESTION, demo
@@ -82,6 +84,40 @@ async def test_a_typed_character_stops_it(app: DFlashApp, endless: None) -> None
         assert not app.chat.plain.running, "a message is being typed"
         assert Endless.started == 1
         assert not app.chat.gauges.knows_plain
+
+
+async def test_a_prompt_under_way_holds_back_no_key_and_the_next_turn_waits_for_its_end(
+    app: DFlashApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, cancelled = threading.Event(), threading.Event()
+
+    class Reading:
+        """A measurement that is in the midst of a long prompt."""
+
+        speed = None
+
+        def __iter__(self) -> Iterator[ExperimentProgress]:
+            over.wait()
+            yield from ()
+
+    monkeypatch.setattr(Laboratory, "time_plain", lambda self, record: Reading())
+    monkeypatch.setattr(EngineSession, "cancel", lambda self: cancelled.set())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, QUESTION)
+        await wait_until(pilot, lambda: app.chat.plain.running)
+        app.chat.prompt.focus()
+        await pilot.press("m")
+        await wait_until(pilot, cancelled.is_set)
+        assert app.chat.plain.running, "nothing has waited for its end"
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app.chat.busy)
+        running = app.chat.flow.running
+        assert running is not None
+        assert running.turn is None
+        over.set()
+        await idle(pilot)
+        assert running.turn is not None
 
 
 async def test_not_on_a_machine_that_is_slow(app: DFlashApp, endless: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 QUIET_S = 2.5  # seconds after an answer without typing or another task
 LOOK_S = 0.2
+JOIN_S = 5.0
 SLOW_MS = 300  # per step: a message sent meanwhile waits for the end of a step
 LONGEST_PROMPT = 8_192  # positions: prefilling a longer prompt again takes too long for a background task
 
@@ -38,12 +40,26 @@ class BackgroundPlain:
             self._typed = self._desk.prompt.text
             self._desk.screen.set_timer(QUIET_S, self._begin)
 
+    def give_way(self) -> Callable[[], None]:
+        """Something else needs the decoder: stop the measurement. Returns a function that waits for its end, which is
+        not for the app's thread: a part of a prompt takes a while."""
+        experiment, self._experiment, self._run = self._experiment, None, None
+        if experiment is None:
+            return lambda: None
+        experiment.stop()
+
+        def ended() -> None:
+            while not experiment.join(LOOK_S):
+                experiment.stop()  # again: a prompt that begins just now has not seen it
+
+        return ended
+
     def stop(self) -> None:
-        """Something else needs the decoder: stop the measurement and wait for the end of the running step."""
-        if self._experiment is not None:
-            self._experiment.stop()
-            self._experiment.join(5.0)
-            self._experiment, self._run = None, None
+        """As `give_way`, and wait here, though not for long."""
+        experiment = self._experiment
+        self.give_way()
+        if experiment is not None:
+            experiment.join(JOIN_S)
 
     def _begin(self) -> None:
         desk, session = self._desk, self._desk.session
@@ -62,7 +78,7 @@ class BackgroundPlain:
             self._run = session.laboratory().time_plain(record)
         except DFlashError:  # a replay has nothing to measure with
             return
-        self._experiment = Experiment(iter(self._run))
+        self._experiment = Experiment(iter(self._run), session.cancel)
         self._experiment.start()
         desk.screen.set_timer(LOOK_S, self._look)
 
@@ -72,9 +88,8 @@ class BackgroundPlain:
             return
         if not experiment.over:
             if self._desk.prompt.text != self._typed:  # the next message is on its way
-                self.stop()
-            else:
-                self._desk.screen.set_timer(LOOK_S, self._look)
+                experiment.stop()
+            self._desk.screen.set_timer(LOOK_S, self._look)
             return
         self._experiment, self._run = None, None
         if experiment.error is not None:

@@ -15,6 +15,7 @@ from dflash_tui.widgets.transcript import TurnBlock
 
 if TYPE_CHECKING:
     from dflash_tui.chat.host import ChatHost
+    from dflash_tui.session import OnPrefill, TurnLike
 
 
 class Sending:
@@ -75,10 +76,15 @@ class Sending:
             return
         if not block.entered:
             chat.prompt.withdraw(block.typed)  # a refused message that was returned is being sent again
-        chat.plain.stop()
+        decoder_is_free = chat.plain.give_way()
         chat.tuning.turn_begins()
         opens = chat.conversation.opens(block, chat.used)
-        await chat.flow.begin(block, opens, chat.used, chat.conversation.current.pieces)
+
+        def open_turn(on_prefill: OnPrefill) -> TurnLike:
+            decoder_is_free()
+            return opens(on_prefill)
+
+        await chat.flow.begin(block, open_turn, chat.used, chat.conversation.current.pieces)
 
     async def retry(self) -> None:
         """Answer the last message again."""
