@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dflash_core.cache_types import AUTO
 from dflash_tui.session import LoadRequest
 
 # A trace ends with its process: its file exists by now, and a trace needs a new file.
@@ -22,6 +21,6 @@ def arguments_again(arguments: Sequence[str], request: LoadRequest, conversation
             kept.append(word)
     kept += ["--demo"] if request.target is None else ["--target", str(request.target)]
     kept += ["--draft", str(request.draft)] if request.draft is not None else []
-    kept += ["--context", str(request.context)] if request.context else []
-    kept += ["--kv", request.kv] if request.kv != AUTO else []
+    # Also where they are the defaults: without them those of a profile or of the settings would apply.
+    kept += ["--context", str(request.context), "--kv", request.kv]
     return [*kept, *(["--resume", conversation] if conversation else [])]

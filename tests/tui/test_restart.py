@@ -39,7 +39,7 @@ async def test_a_lost_device_keeps_the_conversation_for_a_new_process(make_app: 
         await pilot.pause()
         app.chat.program.reload()
         await pilot.pause()
-    assert app.again[-3:] == ["--demo", "--resume", card.id]
+    assert app.again[-7:] == ["--demo", "--context", "0", "--kv", "auto", "--resume", card.id]
 
     again = make_app(FakeSession(), resume=card.id)
     async with again.run_test(size=(120, 40)) as pilot:
@@ -77,11 +77,11 @@ REQUEST = LoadRequest(Path("b.gguf"), Path("d"), context=4096)
 @pytest.mark.parametrize(
     ("given", "request_", "expected"),
     [
-        ("", LoadRequest(), "--demo --resume 12"),
-        ("--demo --set budget=4 --resume=9", LoadRequest(), "--set budget=4 --demo --resume 12"),
-        ("--target a.gguf --draft=x", REQUEST, "--target b.gguf --draft d --context 4096 --resume 12"),
-        ("--trace t --no-mouse --context 512", LoadRequest(), "--no-mouse --demo --resume 12"),
-        ("--demo --kv f16", LoadRequest(kv="q8_0/q4_0"), "--demo --kv q8_0/q4_0 --resume 12"),
+        ("", LoadRequest(), "--demo --context 0 --kv auto --resume 12"),
+        ("--demo --set budget=4 --resume=9", LoadRequest(), "--set budget=4 --demo --context 0 --kv auto --resume 12"),
+        ("--target a.gguf --draft=x", REQUEST, "--target b.gguf --draft d --context 4096 --kv auto --resume 12"),
+        ("--trace t --no-mouse --context 512", LoadRequest(), "--no-mouse --demo --context 0 --kv auto --resume 12"),
+        ("--demo --kv f16", LoadRequest(kv="q8_0/q4_0"), "--demo --context 0 --kv q8_0/q4_0 --resume 12"),
     ],
 )
 def test_the_command_line_is_that_of_the_present_state(given: str, request_: LoadRequest, expected: str) -> None:
@@ -101,6 +101,7 @@ def test_the_new_process_is_started_as_the_old_one_was(
     monkeypatch.setattr(app, "run", lambda mouse: app.restart("12", 0))
     monkeypatch.setattr(app, "exit", lambda code: None)
     open_app(app)
-    words = ["python", "-X", "dev", "-m", "dflash_tui", "--verbose", "--demo", "--resume", "12"]
+    words = ["python", "-X", "dev", "-m", "dflash_tui", "--verbose", "--demo"]
+    words += ["--context", "0", "--kv", "auto", "--resume", "12"]
     assert started == [[sys.executable, *words]]
     assert capsys.readouterr().err == "dflash-tui: restarting, the conversation goes on\n"

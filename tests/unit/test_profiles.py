@@ -12,6 +12,7 @@ from dflash_tui.cli import command_line
 from dflash_tui.cli.table import COMMANDS, Command, Invocation
 from dflash_tui.session import LoadRequest
 from dflash_tui.settings.profiles import Profile, ProfileError, Profiles
+from dflash_tui.starting import arguments_again
 from support.homes import work_at_home
 
 TEXT = """\
@@ -198,6 +199,10 @@ def test_a_profile_on_the_command_line(asked: list[LoadRequest], home: Path) -> 
     assert cli.main(["--profile", "tiny", "ask", *words, "hi"]) == 0, "what is named beside it counts more"
     [one] = asked
     assert (one.target, one.context, one.kv, one.knobs.budget) == (target, 512, "q4_0", 7)
+    asked.clear()
+    again = arguments_again(["--profile", "tiny"], LoadRequest(), "")
+    assert cli.main(["ask", *again, "hi"]) == 0, "so are the defaults, which a restart names"
+    assert [(one.target, one.draft, one.context, one.kv) for one in asked] == [(None, None, 0, "auto")]
 
 
 def test_it_counts_over_the_settings(asked: list[LoadRequest], monkeypatch: pytest.MonkeyPatch) -> None:

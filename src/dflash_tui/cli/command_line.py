@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings.draft,
         settings.device,
         settings.knobs,
-        context=args.context or (profile.context if profile else 0),
+        context=args.context if args.context is not None else profile.context if profile else 0,
         activations=args.activations,
         draft_type=args.draft_type,
         vram_limit=args.vram_limit,
@@ -230,7 +230,7 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         metavar="SIZE",
         help="on a GPU: use no more memory than a card of this size has, such as 24GiB",
     )
-    add("--context", type=_context, default=default(0), metavar="N", help=f"{CONTEXT.help} ({CONTEXT.default})")
+    add("--context", type=_context, default=default(None), metavar="N", help=f"{CONTEXT.help} ({CONTEXT.default})")
     add(
         "--kv", type=_cache_type, default=default(None), metavar="TYPE", help=f"the cache of keys and values: {KV_HELP}"
     )
