@@ -181,6 +181,22 @@ async def test_what_was_for_the_next_turn_is_not_said_in_it(make_app: MakeApp) -
         assert "from the next turn" not in screen_text(app)
 
 
+@pytest.mark.parametrize("second", ["first", "second"])
+async def test_a_notice_that_comes_while_another_fades_stays(make_app: MakeApp, second: str) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        app.animation_level = "full"
+        flash = app.chat.query_one(Flash)
+        flash.say("first")
+        flash._fade()
+        assert app.animator.is_being_animated(flash.styles, "opacity")
+        flash.say(second)
+        assert not app.animator.is_being_animated(flash.styles, "opacity")
+        await pilot.pause()
+        assert (flash.text, flash.display, flash.styles.opacity) == (second, True, 1.0)
+
+
 async def test_choosing_a_message_and_a_scrollbar_move_no_text(make_app: MakeApp) -> None:
     text = "one two three four five six seven eight nine ten " * 8
     app = make_app(FakeSession(answer=text))

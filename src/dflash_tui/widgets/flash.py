@@ -64,10 +64,10 @@ class Flash(Static):
         self._end()
 
     def _fade(self) -> None:
-        said = self.text
+        timer = self._timer
 
         def gone() -> None:
-            if self.text == said:
+            if self._timer is timer:  # another notice has another one
                 self.hide()
 
         self.styles.animate("opacity", 0.0, duration=FADE_S, on_complete=gone)
@@ -76,6 +76,7 @@ class Flash(Static):
         if self._timer is not None:
             self._timer.stop()
             self._timer = None
+        self.app.animator.force_stop_animation(self.styles, "opacity")  # it would fade the next notice
         self.display = False
 
     def on_mount(self) -> None:
