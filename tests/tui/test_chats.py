@@ -141,8 +141,7 @@ async def test_a_long_conversation_comes_back_with_its_beginning_as_text(make_ap
         await wait_until(pilot, lambda: len(contents(session)) == 600)
         assert contents(session) == texts
         assert len(app.chat.query("TurnBlock")) == 20
-        assert app.chat.transcript.as_text().count("\n\nanswer") == 300
-        assert len(app.chat.transcript.earlier.texts) == 280
+        assert [text.count("\n\nanswer") for text in app.chat.transcript.earlier.texts] == [1] * 280
 
 
 # The list

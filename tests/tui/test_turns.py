@@ -309,7 +309,7 @@ async def test_turns_long_past_become_plain_text_behind_one_line(
         await shows(pilot, "▶ 2 earlier turns", "❯ three", "❯ four")
         assert len(app.chat.query("TurnBlock")) == 2
         assert "> one" not in screen_text(app)
-        assert app.chat.transcript.as_text().count("An *answer*.") == 4
+        assert [text.count("An *answer*.") for text in app.chat.transcript.earlier.texts] == [1, 1]
         await pilot.press("ctrl+r")
         await idle(pilot)
         await shows(pilot, "‹2/2›")
@@ -321,4 +321,4 @@ async def test_turns_long_past_become_plain_text_behind_one_line(
         await app.chat.action_clear()
         await pilot.pause()
         assert "earlier" not in screen_text(app)
-        assert app.chat.transcript.as_text() == ""
+        assert (app.chat.transcript.turns, app.chat.transcript.earlier.texts) == ([], [])

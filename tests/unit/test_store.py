@@ -70,8 +70,6 @@ def test_branches_come_back_in_the_order_of_writing(tmp_path: Path) -> None:
     branches = store.branches(card.id)
     assert branches.path == (question, first, follow, end)
     assert branches.siblings(first.id) == (first.id, second.id)
-    store.take(card.id, end.id)
-    assert store.branches(card.id).leaf == follow.id
 
 
 def test_the_list_begins_with_the_last_changed(tmp_path: Path) -> None:
@@ -306,15 +304,3 @@ def test_a_switch_goes_back_to_where_that_branch_was_left() -> None:
 def test_a_message_whose_parent_is_lost_opens_a_branch_of_its_own() -> None:
     tree = Branches([Node("user", "kept", parent="lost"), Node("user", "other")])
     assert [tree[id].content for id in tree.children(None)] == ["kept", "other"]
-
-
-def test_only_a_message_that_nothing_follows_can_be_taken() -> None:
-    q = Node("user", "q")
-    a = Node("assistant", "a", q.id)
-    tree = Branches([q, a])
-    with pytest.raises(ValueError, match="after it"):
-        tree.take(q.id)
-    tree.take(a.id)
-    assert (tree.leaf, len(tree)) == (q.id, 1)
-    tree.take(q.id)
-    assert (tree.leaf, tree.path) == (None, ())

@@ -117,16 +117,6 @@ class Branches:
                 self._visited[node.parent] = node.id
         self.leaf = next(reversed(self._nodes), None)
 
-    def take(self, id: str) -> None:
-        """Remove a node without children; the path then ends with its parent."""
-        if self._children[id]:
-            raise ValueError(f"message {id} has others after it")
-        parent = self._nodes[id].parent
-        self._children[parent].remove(id)
-        del self._children[id], self._nodes[id]
-        self._visited.pop(parent, None)
-        self.leaf = parent
-
     def go(self, id: str) -> None:
         """Make `id` the leaf of the present path."""
         self.leaf = id

@@ -227,11 +227,6 @@ class Transcript(Blank, VerticalScroll):
         """A note between turns; `after` one of them, or at the end."""
         await self.mount(note, after=after)
 
-    def as_text(self) -> str:
-        """The whole conversation as text for a file."""
-        texts = [*self.earlier.texts, *(turn.as_text() for turn in self.turns)]
-        return "\n\n".join(texts) + "\n" if texts else ""
-
     async def clear(self) -> None:
         """Remove every turn and note."""
         self.turns.clear()

@@ -110,16 +110,6 @@ class Store:
         """
         self._database.write(lambda db: _insert(db, held, progress))
 
-    def take(self, conversation: str, message: str) -> None:
-        """Remove a message without children; the conversation then ends with its parent."""
-
-        def change(db: sqlite3.Connection) -> None:
-            query = "UPDATE conversation SET leaf = (SELECT parent FROM message WHERE id = ?) WHERE id = ?"
-            db.execute(query, (message, conversation))
-            db.execute("DELETE FROM message WHERE id = ?", (message,))
-
-        self._database.write(change)
-
     def keep(self, message: str, packed: bytes) -> None:
         """Store the packed record of the turn whose answer is `message`."""
         self._database.write(lambda db: _insert_record(db, message, packed))
