@@ -290,6 +290,34 @@ async def test_the_present_conversation_is_not_deleted_while_a_message_waits_in_
         await idle(pilot)
 
 
+async def test_nothing_waits_any_more_when_the_widgets_of_a_conversation_go(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load that ended just then would send the next message of the queue, whose widget is gone."""
+    ready, waited = threading.Event(), list[bool]()
+
+    def load(progress: Callable[[str, float], None]) -> FakeSession:
+        ready.wait()
+        return FakeSession()
+
+    app = make_app(load=load)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ask(pilot, "hi")
+        await wait_until(pilot, lambda: app.chat.waiting)
+        clear = app.chat.transcript.clear
+
+        async def cleared() -> None:
+            waited.append(app.chat.waiting)
+            await clear()
+
+        monkeypatch.setattr(app.chat.transcript, "clear", cleared)
+        await pilot.press("ctrl+n")
+        await wait_until(pilot, lambda: bool(waited))
+        ready.set()
+        await loaded(pilot)
+    assert waited == [False]
+
+
 async def test_export_and_rename_by_command(
     make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store
 ) -> None:
