@@ -57,6 +57,7 @@ async def test_only_an_answer_that_is_complete_is_told_as_one(
         session.fail_after = 2
         await answered(pilot)
         session.refuse = DFlashError("not now")
+        caplog.clear()  # another test may have had such messages kept from the beginning
         with caplog.at_level(logging.INFO, log.LOG.name):
             await answered(pilot)
     assert told == ["the answer is complete", "the answer has failed"]
