@@ -76,6 +76,7 @@ class Engine:
         room = fits.loaded_room(self._reckoner, self.machine.room())
         self._setup = fits.asked(self._reckoner, context_length, wished, window, room)
         context, self.kv = self._setup.context, _choice(self._reckoner, self._setup, wished)
+        self._cut = fits.cut_note(context_length, context)
         less = fits.default_context(self._reckoner, self._setup.kv, room)
         remedies = f"a context of {less:,} positions fits; a smaller model or fewer open programs leave room for more"
         memory.check(self.machine.breakdown(self._reckoner.sequence(self._setup)), remedies)
@@ -219,7 +220,7 @@ class Engine:
         if self.context_length < self.target.config.context_length:
             full = self.target.config.context_length
             notes.append(f"the context is {self.context_length:,} positions here, of the model's {full:,}")
-        return (*notes, *(self.draft.notes if self.draft else ()))
+        return (*notes, *self._cut, *(self.draft.notes if self.draft else ()))
 
     def memory(self) -> MemoryBreakdown:
         """Predicted bytes by component at full context, and the bytes really held."""

@@ -212,6 +212,13 @@ def check_context(context: int | None) -> None:
         raise ContextError(f"a context of {context} positions, expected at least {LEAST_CONTEXT}")
 
 
+def cut_note(wished: int | None, context: int) -> tuple[str, ...]:
+    """A note if the model has fewer positions than requested. `context`: the positions that it gets."""
+    if wished is None or wished <= context:
+        return ()
+    return (f"{wished:,} positions were requested, the model has {context:,}",)
+
+
 def asked(reckoner: Reckoner, context: int | None, kv: str, window: int = 0, available: int | None = None) -> Setup:
     """The setup for a requested context (None: what fits) and cache type (or AUTO), in `available` bytes (default: the
     reckoner's). Raises ContextError as a load does."""

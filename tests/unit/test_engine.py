@@ -155,6 +155,11 @@ def test_a_cut_context_is_said() -> None:
             load_pair("nowhere.gguf", context_length=wrong)
 
 
+def test_a_context_that_the_model_does_not_have_is_said() -> None:
+    assert "99,999 positions were requested, the model has 4,096" in Engine(target(), context_length=99_999).notes
+    assert not any("requested" in note for note in Engine(target(), context_length=4096).notes)
+
+
 def test_an_mtp_block_is_not_counted() -> None:
     for path in goldens("tiny-mtp-F16.gguf"):
         assert load_target(path).weight_bytes == target().weight_bytes

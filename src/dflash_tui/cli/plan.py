@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from dflash_core.fits import MemoryPlan, plan
+from dflash_core.fits import MemoryPlan, cut_note, plan
 from dflash_tui.session import LoadRequest
 from dflash_tui.terminal.output import write_json, write_out
 from dflash_tui.text import fits
@@ -17,14 +16,9 @@ def run(request: LoadRequest, memory: int, *, as_json: bool = False) -> int:
     if as_json:
         write_json(facts(found))
     else:
-        write_out("".join(f"{line}\n" for line in [*_cut(request.context, found), *fits.lines(found)]))
+        lines = [*cut_note(request.context, found.setup.context), *fits.lines(found)]
+        write_out("".join(f"{line}\n" for line in lines))
     return 0
-
-
-def _cut(wished: int, found: MemoryPlan) -> Iterator[str]:
-    """A note if the model has fewer positions than requested."""
-    if wished > found.setup.context:
-        yield f"{wished:,} positions were requested, the model has {found.setup.context:,}"
 
 
 def plan_for(request: LoadRequest, memory: int = 0) -> MemoryPlan:
