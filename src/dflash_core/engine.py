@@ -15,7 +15,7 @@ from dflash_core.backends.base import Session, Target
 from dflash_core.cache_types import AUTO, Choice, checked, named
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.several import OpenedSeveral
-from dflash_core.errors import MismatchError, OutOfMemoryError
+from dflash_core.errors import MismatchError, OutOfMemoryError, cpu_instead
 from dflash_core.events import Event, FoundRow
 from dflash_core.fits import RanOutError, Reckoner, Setup
 from dflash_core.guards.base import Guard
@@ -247,6 +247,7 @@ def _choice(reckoner: Reckoner, setup: Setup, wished: str) -> Choice:
     return Choice(named(setup.kv), why)
 
 
+@cpu_instead()
 def load_pair(
     target: str | Path,
     draft: str | Path | None = None,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dflash_core.clean import LINE, one_line
@@ -103,10 +105,21 @@ class NumericsError(DFlashError):
 
 
 class DeviceError(DFlashError):
-    """No usable device: no driver, too old a driver, a CPU-only torch beside a GPU, a zero vGPU limit."""
+    """No usable device: no driver, too old a driver, a CPU-only torch beside a GPU, a zero vGPU limit.
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code=Code.NO_DEVICE)
+    `code`: NO_DEVICE where the CPU can do the work instead; none for what measures a card.
+    """
+
+
+@contextmanager
+def cpu_instead() -> Iterator[None]:
+    """Inside, the CPU can do the work: errors of a card say so."""
+    try:
+        yield
+    except DeviceError as error:
+        if error.code is not None:
+            raise
+        raise DeviceError(f"{error}, or run it on the CPU", code=Code.NO_DEVICE) from None
 
 
 class KernelError(DFlashError):

@@ -13,7 +13,7 @@ from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.cache_types import AUTO, checked
 from dflash_core.drafters import registry
 from dflash_core.drafters.base import Draft, OpenedDraft
-from dflash_core.errors import DeviceError, UnsupportedError
+from dflash_core.errors import Code, DeviceError, UnsupportedError, cpu_instead
 from dflash_core.fits import ON_CARD, MemoryPlan, Reckoner, asked, plan
 from dflash_core.memory import gib
 from dflash_core.progress import Progress, silent
@@ -41,6 +41,7 @@ class CardOptions:
 DEFAULT_CARD = CardOptions()
 
 
+@cpu_instead()
 def load_target(
     path: str | Path,
     device: str = "cpu",
@@ -59,6 +60,7 @@ def load_target(
     return target
 
 
+@cpu_instead()
 def open_target(
     path: str | Path, device: str = "cpu", *, progress: Progress | None = None, card: CardOptions = DEFAULT_CARD
 ) -> Target:
@@ -67,7 +69,7 @@ def open_target(
     if device == "cuda":
         return _on_card(path, card)
     if device not in ("cpu", "auto"):
-        raise DeviceError(f"unknown device {device!r}; expected auto, cpu or cuda")
+        raise DeviceError(f"unknown device {device!r}; expected auto, cpu or cuda", code=Code.NO_DEVICE)
     if device == "auto" and _driver_is_there():
         try:
             return _on_card(path, card)
@@ -144,6 +146,7 @@ def plan_pair(
     return plan(reckoner, asked(reckoner, context, kv, window))
 
 
+@cpu_instead()
 def reckoner_of(
     target: str | Path,
     draft: str | Path | None = None,

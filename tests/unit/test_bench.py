@@ -146,8 +146,15 @@ def test_without_a_card_no_synthetic_files_are_written(
 
     monkeypatch.setattr("dflash_core.backends.cuda.target.open_device", none)
     assert main(["bench", "--synthetic", "27b", "--folder", str(tmp_path / "made")]) == 1
-    assert capsys.readouterr().err == "dflash-tui: no NVIDIA driver (--device cpu)\n"
+    assert capsys.readouterr().err == "dflash-tui: no NVIDIA driver\n"
     assert not (tmp_path / "made").exists()
+
+
+def test_kernels_are_not_timed_on_the_cpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("dflash_core.backends.cuda.driver.LIBRARY", "libthat-is-not-there.so.1")
+    assert main(["bench", "kernels", "--device", "cpu"]) == 1
+    expected = "dflash-tui: no NVIDIA driver (libthat-is-not-there.so.1 was not found); install one\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_a_folder_that_cannot_be_written_is_said_in_a_line(

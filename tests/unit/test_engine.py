@@ -19,6 +19,7 @@ from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.engine import load_pair
 from dflash_core.errors import (
+    Code,
     ContextError,
     DeviceError,
     MismatchError,
@@ -27,6 +28,7 @@ from dflash_core.errors import (
     UnsupportedError,
 )
 from dflash_core.events import PrefillEvent, StepEvent
+from dflash_core.loading import plan_pair
 from dflash_core.memory import Component, MemoryBreakdown, check, gib, host_memory
 from support.golden import draft, golden, goldens, target
 
@@ -197,8 +199,10 @@ def test_damaged_weights_are_named(damage: str, where: str) -> None:
 
 
 def test_devices() -> None:
-    with pytest.raises(DeviceError, match="or run it on the CPU"):
-        load_target(golden("tiny-F16.gguf"), device="cuda")
+    for load in (load_target, load_pair, plan_pair):
+        with pytest.raises(DeviceError, match=r"[^,]+, or run it on the CPU$") as refusal:
+            load(golden("tiny-F16.gguf"), device="cuda")
+        assert refusal.value.code is Code.NO_DEVICE
     with pytest.raises(DeviceError, match="expected auto, cpu or cuda"):
         load_target(golden("tiny-F16.gguf"), device="tpu")
 

@@ -19,7 +19,6 @@ from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemor
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 BUS_BYTES = 32  # size of the buffer for a PCI address, more than enough
-ON_CPU = "or run it on the CPU"
 
 # After one of these errors, every later CUDA call in the process fails too.
 _LOST = frozenset(
@@ -125,7 +124,7 @@ def find_driver() -> Any:
     try:
         ctypes.CDLL(LIBRARY)
     except OSError:
-        raise DeviceError(f"no NVIDIA driver ({LIBRARY} was not found); install one, {ON_CPU}") from None
+        raise DeviceError(f"no NVIDIA driver ({LIBRARY} was not found); install one") from None
     try:
         from cuda.bindings import driver
     except ImportError:
@@ -144,9 +143,7 @@ def open_card(
     # Torch opens the same context. It must come second, or its own messages would report an unsuitable card.
     card = describe_card(driver, environment, index)
     if torch.version.cuda is None:
-        raise DeviceError(
-            f"torch {torch.__version__} is a CPU build, expected the CUDA 13.0 build; install that one, {ON_CPU}"
-        )
+        raise DeviceError(f"torch {torch.__version__} is a CPU build, expected the CUDA 13.0 build; install that one")
     try:
         torch.cuda.init()
         torch.cuda.set_device(index)
@@ -171,10 +168,10 @@ def _start(api: Any, environment: Mapping[str, str]) -> None:
         return
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
-        raise DeviceError(f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU; unset it, {ON_CPU}")
+        raise DeviceError(f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU; unset it")
     if int(status) == 0 or status.name == "CUDA_ERROR_NO_DEVICE":
-        raise DeviceError(f"the NVIDIA driver shows no GPU; see nvidia-smi, {ON_CPU}")
-    raise DeviceError(f"the NVIDIA driver does not start ({status.name}); see nvidia-smi, {ON_CPU}")
+        raise DeviceError("the NVIDIA driver shows no GPU; see nvidia-smi")
+    raise DeviceError(f"the NVIDIA driver does not start ({status.name}); see nvidia-smi")
 
 
 def _check_version(driver: Driver) -> None:
@@ -182,7 +179,7 @@ def _check_version(driver: Driver) -> None:
     needed = nvrtc.version()[0]
     if supports // 1000 < needed:
         found = f"{supports // 1000}.{supports % 1000 // 10}"
-        raise DeviceError(f"the NVIDIA driver is for CUDA {found}, expected {needed}.0 or later; update it, {ON_CPU}")
+        raise DeviceError(f"the NVIDIA driver is for CUDA {found}, expected {needed}.0 or later; update it")
 
 
 def _describe(driver: Driver, device: Any) -> CardFacts:
@@ -200,16 +197,14 @@ def _describe(driver: Driver, device: Any) -> CardFacts:
         raise UnsupportedError(f"{name}: {error}") from None
     status, context = api.cuDevicePrimaryCtxRetain(device)
     if status.name == "CUDA_ERROR_DEVICE_UNAVAILABLE":
-        raise DeviceError(
-            f"{name} is used by another program (compute mode exclusive); end it, see nvidia-smi, {ON_CPU}"
-        )
+        raise DeviceError(f"{name} is used by another program (compute mode exclusive); end it, see nvidia-smi")
     driver.context = driver.call(f"opening {name}", lambda: (status, context))
     free, total = driver.call("the card's memory", api.cuMemGetInfo)
     status, *found = api.cuDeviceGetPCIBusId(BUS_BYTES, device)
     bus = found[0].split(b"\0")[0].decode(errors="replace") if int(status) == 0 else ""
     if not total:
         raise DeviceError(
-            f"{name} reports no memory (a vGPU limit of 0); set CUDA_DEVICE_MEMORY_LIMIT to the card's size, {ON_CPU}"
+            f"{name} reports no memory (a vGPU limit of 0); set CUDA_DEVICE_MEMORY_LIMIT to the card's size"
         )
     return CardFacts(
         name,
