@@ -52,6 +52,13 @@ def escaped(json: str) -> str:
     return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", json)
 
 
+def quoted(data: bytes) -> str:
+    """Bytes of a file for a message: as text where it is plain text, else as numbers."""
+    if all(0x20 <= one < 0x7F for one in data):
+        return f"'{data.decode()}'"
+    return f"the bytes {data.hex(' ')}"
+
+
 def encodable(text: str) -> str:
     """`text` with a question mark for each half of a surrogate pair, which no file, database or tokenizer takes.
 

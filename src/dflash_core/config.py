@@ -162,7 +162,7 @@ def target_config(gguf: GGUFFile) -> ModelSpec:
 
 def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
     """Like `target_config`, together with the file; its fused tensors are split into those of the model."""
-    source, tensors = gguf.path.name, gguf.tensors
+    source, tensors = str(gguf.path), gguf.tensors
     architecture = _architecture(source, Settings(source, gguf.metadata).text("general.architecture"))
     spec = architecture.read(architecture.settings(source, gguf.metadata), Head.of(tensors))
     if spec.nextn_predict_layers and "blk.0.attn_norm.weight" not in tensors:

@@ -257,12 +257,12 @@ def write_bytes(path: Path, content: bytes) -> Path:
 
 
 def refused(opener: Callable[[Path], Any], path: Path, error: type[DFlashError] = FormatError) -> str:
-    """The message of the error, which must be a single line."""
+    """The message of the error, which must be a single line; without the test's own folder."""
     with pytest.raises(error) as caught:
         opener(path)
     message = str(caught.value)
     assert "\n" not in message
-    return message
+    return message.replace(f"{path.parent}/", "")
 
 
 def peak_of_reading(open_file: Callable[[Path], WeightFile], path: Path) -> int:

@@ -75,7 +75,7 @@ def config_of(path: Path, keys: dict[str, Any], shapes: dict[str, tuple[int, ...
 def refusal(path: Path, error: type[DFlashError], keys: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> str:
     with pytest.raises(error) as caught:
         config_of(path, keys, shapes)
-    return str(caught.value)
+    return str(caught.value).removeprefix(f"{path}/")
 
 
 def layers(name: str) -> tuple[LayerSpec, ...]:

@@ -43,9 +43,12 @@ def named(value: object) -> str:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\x80\x02ckpt.pkl", r"a.gguf is not a GGUF file: it starts with b'\x80\x02ckpt.p', expected b'GGUF'; check"),
+        (
+            b"\x80\x02ckpt.pkl",
+            "a.gguf is not a GGUF file: it starts with the bytes 80 02 63 6b 70 74 2e 70, expected 'GGUF'; check",
+        ),
         (b"", "is empty (0 bytes); download or copy it again"),
-        (b"GG", "it starts with b'GG', expected b'GGUF'"),
+        (b"GG", "it starts with 'GG', expected 'GGUF'"),
         (b"version https://git-lfs.github.com/spec/v1\noid", "it looks like a Git LFS pointer, not the file itself"),
         (b"\n<!DOCTYPE html><html>", "it looks like a web page; the download saved a login or error page"),
         (b"<html lang=en>", "it looks like a web page"),
@@ -86,7 +89,7 @@ def test_unsupported_files(tmp_path: Path, content: bytes, message: str) -> None
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (header(counts=(0, HUGE)), "claims 18,446,744,073,709,551,615 metadata entries, but at most"),
+        (header(counts=(0, HUGE)), "the header claims 18,446,744,073,709,551,615 metadata entries, but at most"),
         (header(counts=(HUGE, 0)), "claims 18,446,744,073,709,551,615 tensors, but at most 0 are possible"),
         (header([struct.pack("<Q", HUGE) + bytes(20)]), "inside the name of metadata entry 0, which needs 18,446,744"),
         (header([entry("k", STRING, struct.pack("<Q", 1 << 40))]), "inside metadata k, which needs 1,099,511,627,776"),
@@ -101,9 +104,9 @@ def test_unsupported_files(tmp_path: Path, content: bytes, message: str) -> None
         (header([entry("k", 99, bytes(8))]), "metadata k has unknown type 99"),
         (header([entry("", U32, bytes(4))]), "metadata entry 0 has an empty name"),
         (header([entry("k", U32, bytes(4)), entry("k", U32, bytes(4))]), "metadata entry 1 has 'k' twice"),
-        (header([entry(b"\xff", U32, bytes(4))]), r"name of metadata entry 0 is not UTF-8 text: b'\xff'"),
-        (header([entry("k", STRING, text(b"\xc3"))]), r"metadata k is not UTF-8 text: b'\xc3'"),
-        (header([entry("k", ARRAY, array(STRING, 1, text(b"\xc3")))]), r"metadata k is not UTF-8 text: b'\xc3'"),
+        (header([entry(b"\xff", U32, bytes(4))]), r"name of metadata entry 0 is not UTF-8 text: the bytes ff;"),
+        (header([entry("k", STRING, text(b"\xc3"))]), r"metadata k is not UTF-8 text: the bytes c3;"),
+        (header([entry("k", ARRAY, array(STRING, 1, text(b"\xc3")))]), r"metadata k is not UTF-8 text: the bytes c3;"),
         (header([scalar("general.alignment", U32, 0)]), "general.alignment is 0, expected a power of two"),
         (header([scalar("general.alignment", U32, 48)]), "general.alignment is 48, expected a power of two"),
         (header([entry("general.alignment", STRING, text("x"))]), "general.alignment is 'x', expected a power of two"),

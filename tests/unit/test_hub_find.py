@@ -287,4 +287,4 @@ def test_models_on_the_command_line(home: Path, capsys: pytest.CaptureFixture[st
     assert "tiny.gguf  (here)" in out
     assert "fits, " in out
     assert "not offered: 1 mmproj" in out
-    assert "not read: bad.gguf" in out
+    assert f"not read: {home / 'here' / 'bad.gguf'} is GGUF version" in out

@@ -33,7 +33,7 @@ def check(gguf: GGUFFile, spec: ModelSpec) -> None:
     """Refuse what a missing or unknown tensor would not explain."""
     if any(name.startswith("cls.") for name in gguf.tensors):
         raise UnsupportedError(
-            f"{gguf.path.name} is a reranker model (it has a cls head), expected one that generates text; use the chat"
+            f"{gguf.path} is a reranker model (it has a cls head), expected one that generates text; use the chat"
             " model of the family"
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from dflash_core.arch.architecture import Head, file_type
 from dflash_core.arch.kinds import GATE_UP, Attention, Experts
@@ -97,7 +98,7 @@ def apart(gguf: GGUFFile, spec: ModelSpec) -> GGUFFile:
         found, expected = list(tensors[fused].shape), [sum(parts.values()), spec.embedding_length]
         if found != expected:
             raise FormatError(
-                f"{gguf.path.name}: tensor {fused} has shape {found}, expected {expected} (Q, K and V) from the file's"
+                f"{gguf.path}: tensor {fused} has shape {found}, expected {expected} (Q, K and V) from the file's"
                 " own settings; convert the model again"
             )
         tensors |= in_parts(tensors.pop(fused), parts)
@@ -110,7 +111,7 @@ def model(
 ) -> ModelSpec:  # fmt: skip
     """A model of these layers, with the settings of the whole model. `nextn`: its MTP blocks, if any."""
     return ModelSpec(
-        name=keys.text("general.name", default=keys.source.removesuffix(".gguf")),
+        name=keys.text("general.name", default=Path(keys.source).name.removesuffix(".gguf")),
         architecture=name,
         context_length=keys.integer("context_length", high=1 << 40),
         embedding_length=keys.integer("embedding_length"),

@@ -57,7 +57,7 @@ def _canonical_weights(source: str, weights: WeightFile, config: DraftConfig) ->
 
 def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
     weights = open_gguf(path)
-    source = path.name
+    source = str(path)
     architecture = Settings(source, weights.metadata).text("general.architecture")
     if architecture not in FLAVOURS:
         role = "a target model" if architecture in ARCHITECTURES else "not a DFlash drafter"

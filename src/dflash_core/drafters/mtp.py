@@ -78,9 +78,9 @@ def find_head(path: str | Path, own: GGUFFile, target: ModelSpec) -> tuple[MtpCo
     """Like `open_mtp`, for a target of which only the file `own` is known."""
     file = own if str(path) == KIND else open_gguf(path)
     spec = target if file is own else _spec(file)
-    layer = _layer(file.path.name, spec)
+    layer = _layer(str(file.path), spec)
     if file is not own:
-        _check_fit(file.path.name, spec, target)
+        _check_fit(str(file.path), spec, target)
         file = apart(file, spec)
     return _head(file, layer, target)
 
@@ -92,7 +92,7 @@ def has_head(file: GGUFFile, spec: ModelSpec) -> bool:
 
 def _spec(file: GGUFFile) -> ModelSpec:
     """The model to which a file with MTP blocks belongs; the file may hold nothing else."""
-    source = file.path.name
+    source = str(file.path)
     architecture = ARCHITECTURES[Settings(source, file.metadata).text("general.architecture")]
     return architecture.read(architecture.settings(source, file.metadata), Head.of(file.tensors))
 
@@ -135,5 +135,5 @@ def _head(file: GGUFFile, layer: LayerSpec, target: ModelSpec) -> tuple[MtpConfi
     nextn = NextN(*(prefix + name in tensors for name in (NORM, EMBEDDING, HEAD)))
     hidden, vocab = target.embedding_length, target.vocab_size
     config = MtpConfig(target.name, target.block_count, layer, nextn, hidden, vocab, target.rms_eps)
-    check_tensors(file.path.name, tensors, config.tensors())
+    check_tensors(str(file.path), tensors, config.tensors())
     return config, RenamedWeights(file, {name: name for name in tensors}, tensors)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dflash_core.clean import quoted
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.quants import LISTS, SUPPORTED, SUPPORTED_NAMES, UNSUPPORTED
 from dflash_core.formats.splits import SPLIT_NAME
@@ -64,14 +65,14 @@ def _open_split(path: Path, opened: _Opened, count: int) -> GGUFFile:
     match = SPLIT_NAME.fullmatch(path.name)
     if match is None or int(match[3]) != count:
         raise FormatError(
-            f"{path.name} is one of {count} shards, but its name does not end in"
+            f"{path} is one of {count} shards, but its name does not end in"
             f" -00001-of-{count:05d}.gguf; give the shards their original names, all in one folder"
         )
     paths = [path.with_name(f"{match[1]}-{index + 1:05d}-of-{count:05d}.gguf") for index in range(count)]
     for shard_path in paths:
         if not shard_path.exists():
             raise FormatError(
-                f"{path.name} is split into {count} shards, and {shard_path.name} is not there; download that too"
+                f"{path} is split into {count} shards, and {shard_path.name} is not there; download that too"
             )
     # The first shard holds the vocabulary, the long part of a header: do not read it twice.
     shards = [opened if paths[0] == path else _read_shard(paths[0], 0)]
@@ -81,18 +82,16 @@ def _open_split(path: Path, opened: _Opened, count: int) -> GGUFFile:
         number = shard.metadata.get("split.no")
         if number != index or shard.metadata.get("split.count") != count:
             raise FormatError(
-                f"{shard_path.name}: says it is shard {number} of {shard.metadata.get('split.count')} (from 0),"
+                f"{shard_path}: says it is shard {number} of {shard.metadata.get('split.count')} (from 0),"
                 f" expected {index} of {count}; the shards are mixed up, download them again"
             )
         twice = tensors.keys() & shard.tensors.keys()
         if twice:
-            raise FormatError(
-                f"{shard_path.name}: tensor {shown(min(twice))} is also in an earlier shard; download again"
-            )
+            raise FormatError(f"{shard_path}: tensor {shown(min(twice))} is also in an earlier shard; download again")
         tensors |= shard.tensors
     total = shards[0].metadata.get("split.tensors.count", len(tensors))
     if total != len(tensors):
-        raise FormatError(f"{path.name}: the {count} shards hold {len(tensors)} tensors, expected {total}")
+        raise FormatError(f"{path}: the {count} shards hold {len(tensors)} tensors, expected {total}")
     return GGUFFile(path, tensors, tuple(s.data for s in shards), shards[0].version, shards[0].metadata)
 
 
@@ -109,16 +108,17 @@ def _read_counts(path: Path) -> tuple[_Cursor, int, int, int]:
     head = shard.read(0, min(len(shard), 64)).tobytes()
     if head[:4] != b"GGUF":
         raise FormatError(_not_gguf(path, head))
-    cursor = _Cursor(path.name, shard)
+    cursor = _Cursor(shard)
     cursor.offset = 4
     cursor.inside = "the version"
     version = cursor.scalar("I")
     if version & 0xFFFF == 0 and version:
-        raise UnsupportedError(f"{path.name} is a big-endian GGUF file, expected little-endian; convert it again")
+        raise UnsupportedError(f"{path} is a big-endian GGUF file, expected little-endian; convert it again")
     if version not in (2, 3):
-        raise UnsupportedError(f"{path.name} is GGUF version {version}, expected 2 or 3; convert it again")
+        raise UnsupportedError(f"{path} is GGUF version {version}, expected 2 or 3; convert it again")
     cursor.inside = "the tensor and metadata counts"
     n_tensors, n_metadata = cursor.scalar("Q"), cursor.scalar("Q")
+    cursor.inside = "the header"
     cursor.claim(n_metadata, 13, "metadata entries")
     cursor.claim(n_tensors, 32, "tensors")
     return cursor, version, n_tensors, n_metadata
@@ -129,7 +129,7 @@ def _read_shard(path: Path, index: int) -> _Opened:
     metadata = _read_metadata(cursor, n_metadata)
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-        raise FormatError(f"{path.name}: general.alignment is {alignment!r}, expected a power of two")
+        raise FormatError(f"{path}: general.alignment is {alignment!r}, expected a power of two")
     tensors = _read_tensors(cursor, n_tensors, alignment, index)
     return _Opened(version, metadata, tensors, cursor.shard)
 
@@ -140,8 +140,8 @@ class _Cursor:
     `data` is the file up to somewhere after the position; it grows as the header is read.
     """
 
-    def __init__(self, name: str, shard: Shard) -> None:
-        self.name = name
+    def __init__(self, shard: Shard) -> None:
+        self.name = shard.name
         self.shard = shard
         self.data = b""
         self.size = min(len(shard), MAX_HEADER)
@@ -183,7 +183,7 @@ class _Cursor:
             return raw.decode()
         except UnicodeDecodeError:
             raise FormatError(
-                f"{self.name}: {self.inside} is not UTF-8 text: {raw[:24]!r}; the file is damaged"
+                f"{self.name}: {self.inside} is not UTF-8 text: {quoted(raw[:24])}; the file is damaged"
             ) from None
 
     def claim(self, count: int, least: int, what: str) -> None:
@@ -256,7 +256,7 @@ def _new_name(cursor: _Cursor, what: str, known: Container[str]) -> str:
     cursor.inside = f"the name of {what}"
     name = cursor.string()
     if not name or name in known:
-        found = f"has {name!r} twice" if name else "has an empty name"
+        found = f"has '{shown(name)}' twice" if name else "has an empty name"
         raise FormatError(f"{cursor.name}: {what} {found}; the file is damaged")
     return name
 
@@ -338,5 +338,5 @@ def _not_gguf(path: Path, head: bytes) -> str:
         hint = "a web page; the download saved a login or error page instead of the file"
     if not hint and head[8:9] == b"{" and head[5:8] == b"\0\0\0":
         hint = "a safetensors file; a target must be GGUF, a drafter in this format needs its config.json"
-    found = f"{path.name} is not a GGUF file: it starts with {head[:8]!r}, expected b'GGUF'"
+    found = f"{path} is not a GGUF file: it starts with {quoted(head[:8])}, expected 'GGUF'"
     return f"{found}; it looks like {hint}" if hint else f"{found}; check the path or download it again"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dflash_core.clean import quoted
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.quants import BY_NAME, FLOATS, LIST_TYPES
 from dflash_core.formats.weights import Shard, StoredWeights, TensorInfo, check_apart, listed, shown
@@ -42,8 +43,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises FormatError."""
     file = Shard(path)
     if len(file) > MAX_JSON:
-        raise FormatError(f"{path.name} has {len(file):,} bytes, expected at most {MAX_JSON:,} of JSON")
-    return parse_object(path.name, file.read(0, len(file)).tobytes())
+        raise FormatError(f"{path} has {len(file):,} bytes, expected at most {MAX_JSON:,} of JSON")
+    return parse_object(str(path), file.read(0, len(file)).tobytes())
 
 
 def parse_object(source: str, text: bytes) -> dict[str, Any]:
@@ -67,13 +68,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _open_indexed(folder: Path) -> SafetensorsFile:
-    placed = read_json(folder / INDEX).get("weight_map")
+    index = folder / INDEX
+    placed = read_json(index).get("weight_map")
     if not isinstance(placed, dict) or not placed:
-        raise FormatError(f"{INDEX} has no weight_map; download the folder again")
+        raise FormatError(f"{index} has no weight_map; download the folder again")
     for file in placed.values():
         # A name with a folder in it could point anywhere on the disk.
         if not isinstance(file, str) or not file.endswith(".safetensors") or Path(file).name != file:
-            raise FormatError(f"{INDEX} names {str(file)[:80]!r}, expected a .safetensors file in its folder")
+            raise FormatError(f"{index} names {str(file)[:80]!r}, expected a .safetensors file in its folder")
     files = sorted(set(placed.values()))
     absent = [file for file in files if not (folder / file).exists()]
     if absent:
@@ -84,7 +86,7 @@ def _open_indexed(folder: Path) -> SafetensorsFile:
         if name not in weights.tensors or files[weights.tensors[name].shard] != file
     ]  # fmt: skip
     if misplaced:
-        raise FormatError(f"{INDEX}: {listed(misplaced)} is not in the shard it names; download the folder again")
+        raise FormatError(f"{index}: {listed(misplaced)} is not in the shard it names; download the folder again")
     return weights
 
 
@@ -95,7 +97,7 @@ def _open_shards(path: Path, files: list[Path]) -> SafetensorsFile:
         shard = Shard(file)
         for info in _read_header(shard, index):
             if info.name in tensors:
-                raise FormatError(f"{file.name}: tensor {shown(info.name)} is also in an earlier shard; download again")
+                raise FormatError(f"{file}: tensor {shown(info.name)} is also in an earlier shard; download again")
             tensors[info.name] = info
         shards.append(shard)
     return SafetensorsFile(path, tensors, tuple(shards))
@@ -108,7 +110,7 @@ def _read_header(file: Shard, shard: int) -> list[TensorInfo]:
     start = 8 + length
     if len(prefix) < 8 or length < 2 or start > len(file) or length > MAX_HEADER:
         raise FormatError(
-            f"{source} is not a whole safetensors file: it starts with {prefix!r}, a header length of {length:,},"
+            f"{source} is not a whole safetensors file: it starts with {quoted(prefix)}, a header length of {length:,},"
             f" expected 2 to {max(2, min(len(file) - 8, MAX_HEADER)):,}; download it again"
         )
     header = parse_object(f"the header of {source}", file.read(8, length).tobytes())

@@ -57,7 +57,7 @@ class Shard:
 
     def __init__(self, path: Path) -> None:
         """Raises FormatError if it is not a regular file, is empty, or cannot be opened."""
-        self.name = path.name
+        self.name = str(path)
         try:
             self._file = open_input(path)
             self.size = os.fstat(self._file.fileno()).st_size

@@ -103,7 +103,7 @@ def _read(one: Candidate, shelf: Shelf) -> tuple[Read | PassedOver | None, int]:
     try:
         key, size = key_of(one.path, folder=one.folder), size_of(one.path, folder=one.folder)
     except OSError as error:  # a broken link, or deleted since
-        return PassedOver(one.path, one_line(f"{one.name} cannot be read: {error.strerror}"), broken=True), 0
+        return PassedOver(one.path, one_line(f"{one.path} cannot be read: {error.strerror}"), broken=True), 0
     header = shelf.headers.get(key)
     if header is None:
         header = read_header(one.path, folder=one.folder)

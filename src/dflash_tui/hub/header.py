@@ -64,7 +64,7 @@ def read_header(path: Path, *, folder: bool = False) -> Header | None:
     except DFlashError as error:
         return Header("broken", str(error))
     except OSError as error:
-        return Header("broken", f"{path.name} cannot be read: {error.strerror}")
+        return Header("broken", f"{path} cannot be read: {error.strerror}")
 
 
 def _weights(folder: Path) -> list[Path]:

@@ -124,4 +124,6 @@ def passed_over(others: Iterable[PassedOver]) -> list[Content]:
     """A line for what is no model to chat with, and one for each file that should have been one."""
     said, broken = counted_others(others)
     lines = [Content.styled(f"  {said}", figure("size", DIM))] if said else []
-    return [*lines, *(Content.assemble(("  ! ", "$warning"), (one.why, DIM)) for one in broken)]
+    # A row is cut off at the right: with its folder, a file's name would leave no room for what is wrong.
+    said = (one.why.replace(str(one.path), one.path.name) for one in broken)
+    return [*lines, *(Content.assemble(("  ! ", "$warning"), (why, DIM)) for why in said)]
