@@ -144,6 +144,8 @@ def test_several_drafters_by_a_plus_or_by_repeating(asked: list[Any], argv: list
         (["--device", "tpu"], "invalid choice"),
         (["--demo", "--target", "x.gguf"], "--demo brings its own target and drafter"),
         (["--demo", "--draft", "x.gguf"], "--demo brings its own target and drafter"),
+        (["--demo", "--draft", "nope"], "no drafter 'nope'; the demo pair has dflash, dflash2, mtp, text"),
+        (["--demo", "--draft", "mtp+swa"], "no drafter 'swa'; the demo pair has dflash, dflash2, mtp, text"),
         (["--draft", "x"], "--draft needs the --target"),
         (["--json"], "--json needs a command"),
         (["--frobnicate"], "unrecognized arguments"),

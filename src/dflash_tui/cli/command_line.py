@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from dflash_core.cache_types import KV_HELP, checked
 from dflash_core.clean import encodable, one_line
 from dflash_core.demo import DEMO_KINDS
-from dflash_core.drafters.registry import is_named, missing
+from dflash_core.drafters.registry import is_named, missing, parts
 from dflash_core.errors import MESSAGE, DFlashError, KnobError
 from dflash_core.files import check_regular
 from dflash_core.knobs import CONTEXT, SPECS, parse_settings
@@ -277,6 +277,8 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
         parser.error(f"--set {error}")
     profile = _profile(parser, args)
     named = args.draft is not None and (is_named(args.draft) or (args.demo and _is_demos(args.draft)))
+    if args.demo and not args.target and args.draft and (unknown := _unknown_kind(args.draft)):
+        parser.error(f"--draft: no drafter '{unknown}'; the demo pair has {', '.join(DEMO_KINDS)}")
     if args.demo and (args.target or (args.draft and not named)):
         parser.error("--demo brings its own target and drafter; leave out --target and --draft FILE, or --demo")
     if args.draft and not (args.target or args.profile or (args.demo and named)) and args.command != "inspect":
@@ -336,6 +338,12 @@ def _tracing(path: Path | None) -> AbstractContextManager[TraceWriter | None]:
 def _is_demos(draft: Path) -> bool:
     """Whether the drafter consists of kinds that work with the demo target."""
     return all(kind in DEMO_KINDS for kind in str(draft).split("+"))
+
+
+def _unknown_kind(draft: Path) -> str | None:
+    """The first part that names neither a drafter of the demo target nor, as it seems, a file."""
+    words = (part for part in parts(draft) if part not in DEMO_KINDS)
+    return next((word for word in words if not (Path(word).exists() or Path(word).suffix or os.sep in word)), None)
 
 
 def _on_a_terminal() -> bool:
