@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,9 +81,22 @@ def open_target(
 
 def _on_cpu(path: str | Path, card: CardOptions, *notes: str) -> Target:
     target = CpuTarget(path)
-    limit = (f"a limit of {gib(card.vram_limit)} for the card: no effect on the CPU",) if card.vram_limit else ()
-    target.notes = (*notes, *limit)
+    target.notes = (*notes, *(f"{option}: no effect on the CPU" for option in _given(card)))
     return target
+
+
+def _given(card: CardOptions) -> Iterator[str]:
+    """The options that are not the default ones, in words."""
+    if card.activations != DEFAULT_CARD.activations:
+        yield f"inputs of products as {card.activations} on the card"
+    if card.draft_type:
+        yield f"a drafter as {card.draft_type} on the card"
+    if card.embedding != DEFAULT_CARD.embedding:
+        yield "a token embedding in main memory, not on the card"
+    if not card.tune:
+        yield "no timing of the card's kernels"
+    if card.vram_limit:
+        yield f"a limit of {gib(card.vram_limit)} for the card"
 
 
 def _on_card(path: str | Path, card: CardOptions) -> Target:

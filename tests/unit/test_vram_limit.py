@@ -74,6 +74,13 @@ def test_a_limit_without_a_card_is_said() -> None:
     assert said == [(), ("a limit of 1.0 GiB for the card: no effect on the CPU",)]
 
 
+def test_every_option_of_a_card_is_said_to_have_no_effect_without_one() -> None:
+    card = CardOptions(activations="f16", draft_type="q4_0", tune=False, vram_limit=GIB, embedding="host")
+    notes = load_target(TARGET, "cpu", card=card).notes
+    assert len(notes) == 5
+    assert all(note.endswith(": no effect on the CPU") for note in notes)
+
+
 def test_the_allocator_keeps_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver's share is subtracted; before the driver has taken it, it is predicted."""
     fractions: list[float] = []
