@@ -270,6 +270,13 @@ def test_config_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown["problems"] == []
 
 
+def test_the_theme_that_is_shown_is_the_one_in_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--theme", "nope", "config", "show", "--origin"]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[0].split() == ["theme", "=", '"dflash-night"', "#", "default"]
+    assert said.err == "dflash-tui: command line: theme 'nope' is unknown; /theme lists them; dflash-night stands\n"
+
+
 def test_what_is_shown_can_be_put_into_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["config", "--set", "budget=7"])  # every setting and every key, as they are
     user_file().parent.mkdir(parents=True, exist_ok=True)
