@@ -222,8 +222,9 @@ def test_a_file_with_a_head_drafts_by_itself_and_says_so(tmp_path: Path) -> None
 
 def test_what_has_no_head_says_what_it_has() -> None:
     plain_file = load_target(golden("tiny-F16.gguf"))
+    path = golden("tiny-F16.gguf")
     said = (
-        f"{golden('tiny-F16.gguf')} has 4 layers and no MTP block (nextn tensors) after them, expected one to draft with; "
+        f"{path} has 4 layers and no MTP block (nextn tensors) after them, expected one to draft with; "
         "draft with a DFlash drafter made for it, or from the text"
     )
     for ask in (lambda: load_draft("mtp", plain_file), lambda: plain_file.mtp_logits(IDS)):
