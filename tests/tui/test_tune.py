@@ -31,7 +31,7 @@ from dflash_tui.widgets.literal import Static
 
 from .fake import FakeSession
 from .gallery import SHOWN
-from .scenes import answered
+from .scenes import answered, send
 from .support import leave, loaded, screen_text, settled, shows, wait_until
 from .test_lab import KNOBS, asked, demo, finished
 
@@ -58,6 +58,15 @@ def app(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> DFlashApp:
 
 def footer(pilot: Pilot[int]) -> str:
     return screen_text(pilot.app).splitlines()[-1].strip()
+
+
+async def test_a_folder_in_place_of_a_file_of_prompts_is_called_one(app: DFlashApp) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await send(pilot, "/tune /")
+        await shows(pilot, "/ is a folder, expected a file")
+        await send(pilot, "/tune /none")
+        await shows(pilot, "/none: no such file; /tune alone")
 
 
 async def test_one_key_to_the_best_setting_on_the_conversations_prompts(app: DFlashApp) -> None:

@@ -221,6 +221,13 @@ def test_drafters_that_cannot_run_here(tmp_path: Path, change: dict[str, Any], m
     assert message in refused(open_drafter, write_zlab(tmp_path / "small", ZLAB | change), UnsupportedError)
 
 
+def test_a_folder_without_weights_is_said_to_have_none(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert refused(open_drafter, tmp_path / "empty") == (
+        "empty has no model in it, expected a GGUF file, or a config.json and .safetensors files; check the path"
+    )
+
+
 def test_incomplete_folders(tmp_path: Path) -> None:
     folder = write_zlab(tmp_path / "small")
     config = folder / "config.json"

@@ -162,6 +162,11 @@ def _open_zlab(path: Path) -> tuple[DraftConfig, WeightFile]:
         raise FormatError(f"{path} does not exist; check the path")
     if not (folder / "config.json").exists():
         inside = sorted(file.name for file in folder.glob("*.gguf")) if path.is_dir() else []
+        if path.is_dir() and not inside and not any(folder.glob("*.safetensors")):
+            raise FormatError(
+                f"{path} has no model in it, expected a GGUF file, or a config.json and .safetensors files;"
+                " check the path"
+            )
         hint = f"name the file {inside[0]} itself" if inside else "download config.json as well"
         raise FormatError(f"{path} has no config.json next to its weights, which a safetensors drafter needs; {hint}")
     name = folder_name(path.absolute() if path.is_dir() else path.absolute().parent)

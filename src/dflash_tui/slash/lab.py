@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_core.errors import KnobError
+from dflash_core.errors import InputError, KnobError
+from dflash_core.files import check_regular
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.slash.command import Slash, SlashError, knob_words
 
@@ -46,9 +47,21 @@ def _ready(host: ChatHost) -> SessionLike:
 
 async def _tune(host: ChatHost, rest: str) -> None:
     _ready(host)
-    if rest and not Path(rest).expanduser().is_file():
-        raise SlashError(f"{rest}: no such file; /tune alone measures on the conversation's prompts")
+    if rest:
+        _check_prompts(Path(rest).expanduser())
     host.open_page("tune", rest)
+
+
+def _check_prompts(path: Path) -> None:
+    try:
+        check_regular(path)
+        found = path.exists()
+    except InputError as error:
+        raise SlashError(str(error)) from None
+    except OSError as error:
+        raise SlashError(f"{path}: {error.strerror}; check the path") from None
+    if not found:
+        raise SlashError(f"{path}: no such file; /tune alone measures on the conversation's prompts")
 
 
 LAB_SLASH = (
