@@ -64,7 +64,8 @@ class CachePair:
         types = [TYPES.get(name.strip().lower()) for name in names]
         k, v = types[0], types[-1]
         if len(names) > 2 or k is None or v is None:
-            raise KnobError(f"cache type {text!r}: expected auto, or one of {', '.join(TYPES)}, or two as K/V")
+            found = f"cache type {text!r}" if text else "no cache type"
+            raise KnobError(f"{found}: expected auto, or one of {', '.join(TYPES)}, or two as K/V")
         return CachePair(k, v)
 
     def __str__(self) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from dflash_core.clean import quoted
 from dflash_core.damaged import DAMAGED
 from dflash_core.errors import DFlashError, FormatError, InputError
 from dflash_core.files import open_input, open_output
@@ -30,6 +31,7 @@ from dflash_core.record import (
 )
 
 GZIP = b"\x1f\x8b"
+INSTEAD = "name a file that was written as one"
 GZIP_WINDOW = 31  # zlib's number for its largest window inside a gzip frame
 CHUNK = 1 << 10  # small: a damaged chunk is lost, and no chunk unpacks to much more than 1 MiB
 MOST_LINE = 32 * 2**20  # a prompt of a million tokens has some 12 MiB with its ids
@@ -118,8 +120,10 @@ def read_trace(path: Path) -> Trace:
         raise TraceError(str(error)) from None
     except FormatError as error:
         reader.problem = f"line {reader.number}: {error}"
+    except FileNotFoundError:
+        raise TraceError(f"{path} does not exist; check the path") from None
     except OSError as error:
-        raise TraceError(f"{path}: {error.strerror}") from None
+        raise TraceError(f"{path} cannot be read: {error.strerror}") from None
     problem = reader.problem
     if records and not records[-1].ended and not problem:
         problem = "it ends in mid-turn"
@@ -161,9 +165,12 @@ class _Reader:
         try:
             header = msgspec.json.decode(data, type=Header)
         except DAMAGED:
-            raise TraceError(f"{self.path}: not a trace: it begins with {data[:24]!r}, expected its header") from None
+            found = quoted(data[:24])
+            raise TraceError(
+                f"{self.path}: not a trace: it begins with {found}, expected its header; {INSTEAD}"
+            ) from None
         if header.trace != HEADER.trace:
-            raise TraceError(f"{self.path}: a trace of {header.trace!r}, expected one of {HEADER.trace!r}")
+            raise TraceError(f"{self.path}: a trace of {header.trace!r}, expected one of {HEADER.trace!r}; {INSTEAD}")
         if header.version not in READABLE:
             raise TraceError(
                 f"{self.path}: a trace of version {header.version}, expected {VERSION}; "
@@ -178,7 +185,7 @@ class _Reader:
         with open_input(self.path) as file:
             data = magic = file.read(2)
             if magic != GZIP:
-                raise TraceError(f"{self.path}: not a trace: it begins with {magic!r}, expected gzip")
+                raise TraceError(f"{self.path}: not a trace: it begins with {quoted(magic)}, expected gzip; {INSTEAD}")
             while data and not gzip.eof:
                 try:
                     text = gzip.decompress(data)

@@ -203,7 +203,7 @@ def test_the_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     [
         (b"hello", "not a trace"),
         (gzip.compress(b'{"trace":"dflash-tui","version":3}\n', mtime=0), "a trace of version 3, expected 2"),
-        (None, "No such file"),
+        (None, "does not exist; check the path"),
     ],
 )
 def test_what_is_no_trace_is_one_line(

@@ -137,7 +137,8 @@ def test_several_drafters_by_a_plus_or_by_repeating(asked: list[Any], argv: list
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--set", "budgett=4"], "did you mean budget?"),
+        (["--set", "budgett=4"], "--set: unknown parameter 'budgett'; did you mean budget?"),
+        (["--kv", ""], "argument --kv: no cache type: expected auto, or one of"),
         (["--set", "budget=many"], "expected a whole number from 1 to 256"),
         (["--set", "budget=0"], "expected 1 to 256"),
         (["--set", "budget"], "expected NAME=VALUE"),
@@ -165,7 +166,7 @@ def test_ask_without_a_prompt_is_wrong_usage(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(" \n"))
-    assert "ask: no prompt" in usage_error(capsys, "ask")
+    assert "error: no prompt; give it" in usage_error(capsys, "ask")
 
 
 @pytest.mark.parametrize("option", ["--target", "--draft"])
@@ -175,7 +176,7 @@ def test_a_missing_file_is_one_line_before_anything_opens(
     files = {"--target": str(tmp_path), "--draft": str(tmp_path), option: str(tmp_path / "gone")}
     assert cli.main([word for pair in files.items() for word in pair]) == 1
     error = capsys.readouterr().err
-    assert error == f"dflash-tui: {option} {tmp_path / 'gone'}: no such file or folder\n"
+    assert error == f"dflash-tui: {option} {tmp_path / 'gone'}: no such file or folder; check the path\n"
     assert not opened
 
 

@@ -142,7 +142,8 @@ class TestWithoutMatplotlib:
     """It comes with the extra `plots`. Here its import is blocked."""
 
     LINE = (
-        'PNG and SVG need matplotlib, which is not installed: pip install "dflash-tui[plots]"; JSON and CSV do without'
+        'PNG and SVG need matplotlib, which is not installed: pip install "dflash-tui[plots]", in a checkout '
+        '.venv/bin/pip install -e ".[plots]"; JSON and CSV do without'
     )
 
     @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE = "#1b6ca8", "#d1570a"
 LIGHT = 0.6  # of the color map: from here on white does not show
-INSTALL = 'pip install "dflash-tui[plots]"'
+INSTALL = 'pip install "dflash-tui[plots]", in a checkout .venv/bin/pip install -e ".[plots]"'
 
 
 def check_can_draw() -> None:

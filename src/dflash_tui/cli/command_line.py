@@ -274,7 +274,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
     try:
         given: dict[str, Any] = {f"knobs.{name}": value for name, value in parse_settings(pairs).items()}
     except KnobError as error:
-        parser.error(f"--set {error}")
+        parser.error(f"--set: {error}")
     profile = _profile(parser, args)
     named = args.draft is not None and (is_named(args.draft) or (args.demo and _is_demos(args.draft)))
     if args.demo and not args.target and args.draft and (unknown := _unknown_kind(args.draft)):
@@ -364,7 +364,7 @@ def _check_files(config: Config, profile: Profile | None) -> None:
         if lost is not None:
             origin = config.origins[name]
             named = f"--{name}" if origin == "command line" else f"{origin}: {name}"
-            raise DFlashError(f"{named} {lost}: no such file or folder")
+            raise DFlashError(f"{named} {lost}: no such file or folder; check the path")
 
 
 def _moved(profile: Profile, gone: Path, config: Config) -> str:

@@ -91,7 +91,7 @@ def _ask(call: Invocation) -> int:
 
     prompt = ask.read_prompt(call.args.text, sys.stdin)
     if not prompt.strip():
-        call.refuse("ask: no prompt; give it as an argument or on standard input")
+        call.refuse("no prompt; give it as an argument or on standard input")
     prompt = ask.with_files(prompt, call.args.file)
     return ask.run(call.request, prompt, system=call.args.system, as_json=call.args.json, plain=call.args.plain)
 

@@ -13,12 +13,12 @@ def typed_pair(target: str, draft: str = "") -> tuple[Path, Path | None]:
     exist."""
     there = _path(target)
     if not there.exists():
-        raise DFlashError(f"{there}: no such file or folder")
+        raise DFlashError(f"{there}: no such file or folder; check the path")
     if not draft:
         return there, None
     drafts = _path(draft)
     if (gone := missing(drafts)) is not None:
-        raise DFlashError(f"{gone}: no such file or folder")
+        raise DFlashError(f"{gone}: no such file or folder; check the path")
     return there, drafts
 
 
