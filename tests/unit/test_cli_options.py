@@ -162,6 +162,14 @@ def test_wrong_usage_is_exit_code_2(
     assert not opened
 
 
+def test_help_names_the_drafters_and_the_first_start(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert all(kind in said for kind in ("Qwen3 or Qwen3.5", "DFlash 2", "DSpark", "MTP", "the text itself"))
+    assert "the first start of the app asks which" in said
+
+
 def test_ask_without_a_prompt_is_wrong_usage(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,10 +43,11 @@ ESCAPE_MS = "25"
 _UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(?P<word>[^']+)'")
 
 DESCRIPTION = """\
-Chat in the terminal with a Qwen3.5-architecture GGUF model, decoded in this
-process with a DFlash drafter and DDTree. Without a command the app opens.
-Without --target it takes the model that the settings name, else the built-in
-demo pair."""
+Chat in the terminal with a GGUF model of the Qwen3 or Qwen3.5 architectures,
+dense or with experts, decoded in this process with a drafter (DFlash, DFlash 2,
+DSpark, MTP or the text itself) and DDTree. Without a command the app opens.
+Without --target it takes the model that the settings name. If they name none,
+the first start of the app asks which; all else takes the built-in demo pair."""
 
 EPILOG = f"""\
 parameters for --set:
