@@ -21,6 +21,7 @@ from dflash_core.knobs import SPECS, Knobs
 from dflash_tui.cli import ask
 from dflash_tui.cli import command_line as cli
 from dflash_tui.terminal.output import Notes, write_json
+from support.documented import fields
 from support.hostile import replaced_template
 from support.qwen38_templates import PUBLISHED
 
@@ -134,6 +135,7 @@ def test_json_is_one_object_with_the_promised_fields(capsys: pytest.CaptureFixtu
     assert stats["acceptance_length"] == pytest.approx((stats["tokens"] - 1) / stats["steps"])
     assert set(stats["stage_ms"]) == {"draft", "tree", "verify", "accept", "commit", "host"}
     assert "12 tokens" in captured.err
+    assert {*answer, *stats, *answer["timings"]} <= fields("ask"), "docs/command-line.md names every field"
 
 
 def test_without_a_target_the_demo_pair_answers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ from dflash_tui.cli.sweep import _report
 from dflash_tui.terminal import marks
 from dflash_tui.terminal.output import Notes
 from dflash_tui.text import lab as lab_text
+from support.documented import fields
 from support.measured import report_of, sweep_of
 
 
@@ -106,6 +107,8 @@ def test_json_and_csv_hold_every_run() -> None:
     assert len(data["trials"]) == 24
     assert data["trials"][0]["stats"]["tokens_per_second"] == pytest.approx(151.2)
     assert data["about"]["models"] == "demo pair"
+    named = {*data, *data["rows"][0], *data["trials"][0]}
+    assert named <= fields("sweep"), "docs/command-line.md names every field"
     lines = list(csv.DictReader(io.StringIO(export.to_csv(result))))
     assert len(lines) == 24
     assert [line["prompt"] for line in lines[::4]] == ["prompt 1", "prompt 2"] * 3
