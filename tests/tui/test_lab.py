@@ -445,7 +445,7 @@ class TestAgainst:
             text = screen_text(app)
             assert "A  mode=chain" in text
             assert "B  mode=tree" in text
-            assert "2 of the 6 pairs that it takes" in text
+            assert "only 2 pairs, 6 needed" in text
             assert "both answers are the same, 8 tokens" in text
             assert screen.result is not None
             assert [trial.setting for trial in screen.result.trials] == [0, 1, 1, 0]

@@ -42,6 +42,15 @@ def test_rows_and_the_best() -> None:
     assert table[0].versus_best.difference == pytest.approx(151.2 / 222 - 1)
 
 
+def test_too_few_pairs_are_not_said_to_agree() -> None:
+    """"n of m pairs" means elsewhere that n of m agree."""
+    result = sweep_of("budget=4,12", speeds=(74.7, 100), repeats=3)
+    table = rows(result)
+    cell = lab_text.cells(table[0], best(table), ("budget",))[-1]
+    assert cell == "−25 %? 3 pairs"
+    assert any(line.startswith("only 3 pairs, 6 needed for a difference") for line in lab_text.notes(result))
+
+
 def test_noise_is_called_noise() -> None:
     """Two settings of one speed, whose runs scatter independently."""
     result = sweep_of("budget=4,12", speeds=(100, 100), lengths=(4, 4))
@@ -228,5 +237,5 @@ def test_a_and_b() -> None:
     few = versus(cut_short(result, 5))
     assert few is not None
     assert few.pairs == 2
-    assert "2 of the 6 pairs" in lab_text.finding(few, ("A", "B"))
+    assert "(only 2 pairs, 6 needed)" in lab_text.finding(few, ("A", "B"))
     assert versus(cut_short(result, 1)) is None

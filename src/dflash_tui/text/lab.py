@@ -53,8 +53,13 @@ def against(row: Row, top: Row) -> str:
     if it.verdict == "noise":
         return f"{share}, noise"
     if it.verdict == "too few pairs":
-        return f"{share}? {it.n} of {FEWEST_PAIRS} pairs"
+        return f"{share}? {counted(it.n, 'pair')}"  # short: 80 columns have no place for how many are needed
     return share
+
+
+def too_few(pairs: int) -> str:
+    """What a comparison says that has fewer pairs than it takes. "n of m pairs" means elsewhere that n of m agree."""
+    return f"only {counted(pairs, 'pair')}, {FEWEST_PAIRS} needed"
 
 
 def table(result: SweepResult) -> list[str]:
@@ -131,8 +136,9 @@ def notes(result: SweepResult, *, running: bool = False) -> list[str]:
     other = sum(row.other_text for row in its)
     if other:
         lines.append(f"{counted(other, 'run')} gave another text than the first so sampled (a near-tie)")
-    if any(row.versus_best and row.versus_best.verdict == "too few pairs" for row in its):
-        lines.append(f"a difference needs {FEWEST_PAIRS} pairs to be more than noise: more prompts, or more repeats")
+    few = [row.versus_best.n for row in its if row.versus_best and row.versus_best.verdict == "too few pairs"]
+    if few:
+        lines.append(f"{too_few(min(few))} for a difference to be more than noise: more prompts, or more repeats")
     return lines
 
 
@@ -203,7 +209,7 @@ def finding(it: Versus, labels: Sequence[str]) -> str:
     one = it.figures[0].comparison
     counts = f"{max(one.wins, one.losses)} of {counted(one.n, 'pair')}, sign test p = {one.p:.2g}"
     if not one.matters:
-        why = f"{one.n} of the {FEWEST_PAIRS} pairs that it takes" if one.verdict == "too few pairs" else counts
+        why = too_few(one.n) if one.verdict == "too few pairs" else counts
         return f"no difference beyond noise so far: B {percent(one.difference)} by the paired median ({why})"
     faster = labels[1] if one.difference > 0 else labels[0]
     return f"{faster} is faster: B {percent(one.difference)} against A by the paired median ({counts})"

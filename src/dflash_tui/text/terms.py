@@ -322,8 +322,8 @@ TERMS: tuple[Term, ...] = (
     Term(
         "pairs", "pairs", "prompts that were run with both settings, and how many of them agree",
         "With fewer than six no difference can be called real.",
-        "dflash_core.bench.statistics:compare", "experiments", ("{n} of {n} pairs", "{n} of the {n} pairs", "{n} pairs",
-        "{n} pair", "{n} of {n}"),
+        "dflash_core.bench.statistics:compare", "experiments", ("{n} of {n} pairs", "only {n} pairs, {n} needed",
+        "only {n} pair, {n} needed", "{n} pairs", "{n} pair", "{n} of {n}"),
     ),
     Term(
         "chance", "p", "how likely so many agreeing pairs would be if there were no difference",
