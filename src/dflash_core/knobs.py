@@ -263,6 +263,13 @@ class Knobs:
             changes["policy"] = "capped"
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
+    @property
+    def cap(self) -> int | None:
+        """The most nodes that the policy may choose; None where the budget is no limit: under `auto` its default
+        counts as not set."""
+        unset = self.policy == "auto" and self.budget == SPEC["budget"].default
+        return None if unset else self.budget
+
     def in_mid_turn(self, wanted: Knobs) -> Knobs:
         """These knobs with the values of `wanted` that a running turn can adopt: all that apply from the next step."""
         live = {name: getattr(wanted, name) for name in LIVE}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -301,6 +302,19 @@ def test_a_fixed_budget_tells_what_auto_would_take() -> None:
         assert step.choice is not None
     asked = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU))
     assert {step.reason for step in decoded(CountingBackend(), Knobs(mode="tree"), asked, 30)} == {"asked for"}
+
+
+def test_what_auto_would_take_beside_a_fixed_budget_has_no_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    caps, whole = list[int | None](), LearnedPolicy._tree
+
+    def tree(self: LearnedPolicy, knobs: Knobs, *rest: Any) -> Any:
+        caps.append(knobs.cap)
+        return whole(self, knobs, *rest)
+
+    monkeypatch.setattr(LearnedPolicy, "_tree", tree)
+    backend = CountingBackend(right=3)
+    decoded(backend, Knobs().replace(budget=6), LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU)), 12)
+    assert set(caps) == {None}
 
 
 def test_learning_can_be_switched_off_and_begun_again() -> None:

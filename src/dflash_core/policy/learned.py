@@ -219,7 +219,8 @@ class LearnedPolicy(PairPolicy):
         """No tree of its own; with a fixed budget, records what it would have chosen."""
         if step.decision.mode != "tree" or knobs.mode != "auto" or not len(drafts.tokens):
             return None
-        free = knobs.replace(policy="auto", budget=SPEC["budget"].default)
+        # Not Knobs.replace, which takes a default budget beside policy auto for a cap.
+        free = replace(knobs, policy="auto", budget=SPEC["budget"].default)
         drafts = drafts.cut(deepest)
         tree, _, curve = self._tree(free, root, drafts, self.rate, deepest)
         rows = paying(tree.values, curve, self.rate) + 1
@@ -297,10 +298,8 @@ class LearnedPolicy(PairPolicy):
 
 
 def most_nodes(knobs: Knobs) -> int:
-    """The most nodes that `auto` may choose: the budget, if it was set. The default budget is for fixed trees only,
-    unless the policy uses it as a cap."""
-    unset = knobs.policy == "auto" and knobs.budget == SPEC["budget"].default
-    return MOST_NODES if unset else min(MOST_NODES, knobs.budget)
+    """The most nodes that `auto` may choose."""
+    return min(MOST_NODES, knobs.cap or MOST_NODES)
 
 
 def _why(tree: ValueTree, nodes: int, curve: Sequence[float], rate: float) -> str:

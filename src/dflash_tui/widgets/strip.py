@@ -168,8 +168,7 @@ class StatusStrip(Widget):
     def _shown(self, name: str) -> str:
         knobs = self.status.knobs
         if name == "budget" and knobs.mode == "auto" and knobs.policy != "fixed":
-            unset = knobs.policy == "auto" and knobs.budget == SPEC[name].default
-            return "auto" if unset else f"auto≤{knobs.budget}"
+            return "auto" if knobs.cap is None else f"auto≤{knobs.cap}"
         if name == "thinking" and self.status.reasoning is not None:
             return self.status.reasoning.level(knobs)
         return _value(name, getattr(knobs, name))
