@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from dflash_core.events import StepEvent
 
-Why = Literal["p_min", "budget", "chain", "not drafted", "no depth left"]
+Why = Literal["p_min", "budget", "value", "stop", "chain", "not drafted", "no depth left"]
+"""`value`: a tree by learned value ended before it, as it would not pay; `stop`: its parent ends the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def rejected(step: StepEvent) -> tuple[Rejected, ...]:
             continue
         prob = math.exp(drafts.log_probs[depth][rank])
         token, path = drafts.tokens[depth][rank], tree.path_probs[node] * prob
-        found.append(Rejected(node, depth + 1, rank, token, prob, path, _why(step, depth, rank)))
+        found.append(Rejected(node, depth + 1, rank, token, prob, path, _why(step, node, depth, rank)))
     return tuple(sorted(found, key=lambda one: one.path_prob, reverse=True))
 
 
@@ -71,12 +72,25 @@ def first_rejection(step: StepEvent) -> FirstRejection | None:
     if rank is None:
         why: Why = "no depth left" if depth >= len(step.drafts.tokens) else "not drafted"
         return FirstRejection(node, step.bonus, None, None, why)
-    return FirstRejection(node, step.bonus, rank, math.exp(step.drafts.log_probs[depth][rank]), _why(step, depth, rank))
+    return FirstRejection(
+        node, step.bonus, rank, math.exp(step.drafts.log_probs[depth][rank]), _why(step, node, depth, rank)
+    )
 
 
-def _why(step: StepEvent, depth: int, rank: int) -> Why:
-    """Why a candidate is not in the tree. The best one of depth 1 is exempt from `p_min`."""
+def _why(step: StepEvent, node: int, depth: int, rank: int) -> Why:
+    """Why a candidate under `node` is not in the tree. The best one of depth 1 is exempt from `p_min`.
+
+    A step does not record which tokens end an answer, but the last step of an answer ends with one.
+    """
+    if step.stop == "stop token" and node and step.tree.tokens[node] == step.tokens[-1]:
+        return "stop"
     p_min = step.knobs.p_min
     if (depth or rank) and p_min > 0 and step.drafts.log_probs[depth][rank] < math.log(p_min):
         return "p_min"
-    return "chain" if step.mode == "chain" and rank else "budget"
+    if step.mode == "chain" and rank:
+        return "chain"
+    cap = step.knobs.cap if step.tree.values else step.knobs.budget
+    if cap is not None and len(step.tree.tokens) > cap:
+        return "budget"
+    # A fixed tree with room left takes every candidate but those behind the end of the answer.
+    return "value" if step.tree.values else "stop"

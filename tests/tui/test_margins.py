@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -12,7 +13,7 @@ from textual.containers import VerticalScroll
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.text.tree_text import legend
+from dflash_tui.text.tree_text import drawn, legend
 from dflash_tui.widgets.dotted import Flowed
 from dflash_tui.widgets.literal import Static
 from support.grids import full
@@ -126,5 +127,8 @@ def test_the_legend_names_the_marks_of_this_tree() -> None:
     step = step_of(tree, knobs=Knobs())
     assert legend(step, left_out=False, taken_only=False) == "✓ taken  ✗ not taken"
     assert legend(step, left_out=False, taken_only=True) == "✓ taken"
+    chain = replace(step_of(tree_of((0, 0), accepted=(0,)), bonus=2, knobs=Knobs(budget=1)), mode="chain")
+    assert "◆c" in drawn(chain, str, 40, left_out=True).plain
+    assert "c no place in a chain" in legend(chain, left_out=True, taken_only=False)
     whole = tree_of((0, 0), accepted=(0, 1))
     assert "not taken" not in legend(step_of(whole, knobs=Knobs()), left_out=False, taken_only=False)

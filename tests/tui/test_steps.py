@@ -32,7 +32,7 @@ WORDS = {1: " a", 2: " b", 3: " c", 4: "one", 5: "two", 6: "three", 7: " the", 8
 KNOBS = Knobs(budget=4, p_min=0.15)
 STEPS = (
     step_of(tree_of((0, 0), (1, 0), (2, 0), (0, 1), accepted=(0, 1, 2)), bonus=8, knobs=KNOBS),
-    step_of(tree_of((0, 0), (0, 1), accepted=(0, 2)), bonus=9, knobs=KNOBS),
+    step_of(tree_of((0, 0), (0, 1), (1, 0), (2, 0), accepted=(0, 2)), bonus=9, knobs=KNOBS),
     step_of(tree_of((0, 0), accepted=(0,)), bonus=3, knobs=KNOBS),
     step_of(tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3)), bonus=4, knobs=KNOBS.replace(budget=9)),
     step_of(tree_of((0, 0), accepted=(0, 1)), bonus=55, knobs=KNOBS),

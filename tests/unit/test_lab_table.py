@@ -43,7 +43,7 @@ def test_rows_and_the_best() -> None:
 
 
 def test_too_few_pairs_are_not_said_to_agree() -> None:
-    """"n of m pairs" means elsewhere that n of m agree."""
+    """ "n of m pairs" means elsewhere that n of m agree."""
     result = sweep_of("budget=4,12", speeds=(74.7, 100), repeats=3)
     table = rows(result)
     cell = lab_text.cells(table[0], best(table), ("budget",))[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -92,13 +93,32 @@ def test_a_chain_looks_at_no_sibling() -> None:
     assert first_rejection(step) == FirstRejection(0, 7, None, None, "not drafted")
 
 
+def test_only_a_full_tree_leaves_out_for_the_budget() -> None:
+    tree = tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1))
+    learned = replace(tree, values=(1.0, 0.6, 0.3, 0.1))
+
+    def why(tree: StepTree, knobs: Knobs) -> set[str]:
+        return {one.why for one in rejected(step_of(tree, knobs=knobs))}
+
+    assert why(tree, Knobs(budget=3)) == {"budget"}
+    assert why(learned, Knobs(budget=22)) == {"value"}, "auto took no more, though it might have"
+    assert why(learned, Knobs(policy="auto", budget=3)) == {"budget"}
+
+
+def test_what_is_behind_the_end_of_an_answer_is_not_over_the_budget() -> None:
+    tree = tree_of((0, 0), (1, 0), (0, 1), accepted=(0, 1, 2))
+    for knobs in (Knobs(budget=3), Knobs(budget=22)):
+        step = replace(step_of(tree, knobs=knobs), stop="stop token", tokens=(1, 4))
+        assert {one.why for one in rejected(step) if one.parent == 2} == {"stop"}
+
+
 @pytest.mark.parametrize(
     ("bonus", "accepted", "knobs", "expected"),
     [
-        (2, (0,), Knobs(), (0, 1, 0.3, "budget")),
+        (2, (0,), Knobs(budget=3), (0, 1, 0.3, "budget")),
         (3, (0,), Knobs(p_min=0.1), (0, 2, 0.05, "p_min")),
         (55, (0,), Knobs(), (0, None, None, "not drafted")),
-        (6, (0, 1), Knobs(), (1, 2, 0.1, "budget")),
+        (6, (0, 1), Knobs(budget=3), (1, 2, 0.1, "budget")),
         (7, (0, 1, 2, 3), Knobs(), (3, None, None, "no depth left")),
     ],
 )

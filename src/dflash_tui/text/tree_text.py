@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from dflash_core.events import StepEvent
 
 COLUMNS = 13  # mark, own and path probability, or the learned value, to the right of the token
-MARKS = {"p_min": "p", "budget": "b", "chain": "c"}
-OUT = {"p_min": "under p_min", "budget": "over budget", "chain": "no place in a chain"}
+MARKS = {"p_min": "p", "budget": "b", "value": "v", "stop": "s", "chain": "c"}
+OUT = {
+    "p_min": "under p_min", "budget": "over budget", "value": "does not pay", "stop": "after the end",
+    "chain": "no place in a chain",
+}  # fmt: skip
 
 Part = Content | str | tuple[str, str]
 
@@ -79,8 +82,10 @@ def legend(step: StepEvent, *, left_out: bool, taken_only: bool) -> str:
         seen.append("✗ not taken")
     seen += ['" copied'] if step.tree.copied else []
     if left_out:
-        seen += ["◆ the target's"] if first_rejection(step) is not None else []
-        why = {one.why for one in rejected(step)} if not taken_only else ()
+        left = first_rejection(step)
+        seen += ["◆ the target's"] if left is not None else []
+        why = {one.why for one in rejected(step)} if not taken_only else set()
+        why |= {left.why} if left is not None else set()  # its mark stands beside ◆
         seen += [f"{mark} {OUT[name]}" for name, mark in MARKS.items() if name in why]
     return "  ".join(seen)
 
