@@ -167,7 +167,7 @@ def best_line(it: Curve) -> str:
     text = f"best: budget {top.budget}, {_speed(top)}"
     if now is not None and now.tok_s and top.tok_s and now is not top:
         gain = percent(change(speed(top.tok_s), speed(now.tok_s)))
-        text += f"; now budget {it.current}, {_speed(now)}: {gain} with the best"
+        text += f"; budget {it.current}, {_speed(now)}: {gain} with the best"
     return text
 
 
@@ -177,9 +177,9 @@ def auto_line(auto: AutoTurn, it: Curve) -> str:
     fixed = it.at(it.current)
     saved = auto.saved(fixed) if fixed is not None else None
     if saved is None:
-        return f"{text}; what budget {it.current} would have taken is not known"
-    verb = "saved" if saved >= 0 else "lost"
-    return f"{text}; it {verb} {abs(saved):.1f} s of the {auto.seconds + saved:.1f} s that budget {it.current} takes"
+        return f"{text}; how long budget {it.current} would take is not known"
+    verb = f"saved {seconds(saved)} of" if saved >= 0 else f"lost {seconds(-saved)} against"
+    return f"{text}; it {verb} the {seconds(auto.seconds + saved)} that budget {it.current} takes"
 
 
 def auto_cells(auto: AutoTurn) -> tuple[str, str, str]:

@@ -361,7 +361,11 @@ TERMS: tuple[Term, ...] = (
     Term(
         "saved", "saved", "what auto's choices saved or lost in this turn, against the fixed budget",
         "The time that the turn took, and the time that the budget would have taken by the same step times.",
-        f"{_LAB}.whatif:AutoTurn.saved", "experiments", ("saved {n} s of the {n} s", "lost {n} s of the {n} s"),
+        f"{_LAB}.whatif:AutoTurn.saved", "experiments", (
+            "saved {n} s of the {n} s", "saved {n} ms of the {n} s", "saved {n} ms of the {n} ms",
+            "lost {n} s against the {n} s", "lost {n} ms against the {n} s", "lost {n} ms against the {n} ms",
+            "lost {n} s against the {n} ms",
+        ),
     ),
     Term(
         "tax", "tax", "what the app costs the decoder: the same answers with the screen and without",
