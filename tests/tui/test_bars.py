@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
+from dflash_core.memory import Component, MemoryBreakdown
 from dflash_tui.text import bars
+from dflash_tui.widgets import memory
 
 
 @pytest.mark.parametrize(
@@ -14,6 +16,14 @@ from dflash_tui.text import bars
 )
 def test_bar(fraction: float, expected: str) -> None:
     assert bars.bar(fraction, 4) == expected
+
+
+def test_bars_of_the_memory_panel_share_one_scale() -> None:
+    gib = 1 << 30
+    shown = memory.drawn(MemoryBreakdown("A card", (Component("program", gib // 4),), 24 * gib, 21 * gib), 60).plain
+    length = {line.split()[0]: line.count("━") for line in shown.splitlines() if "━" in line or "╸" in line}
+    assert length["program"] == 0, "less than a cell of the whole"
+    assert length["free"] == 30
 
 
 def test_spark() -> None:

@@ -42,9 +42,9 @@ _EMPTY = Content.assemble(("Memory\n", "bold"), ("known when the model has loade
 
 
 def drawn(memory: MemoryBreakdown, width: int) -> Content:
-    """A memory breakdown as text. Bars share one scale: the largest of its figures."""
+    """A memory breakdown as text. All bars share one scale: the whole memory of the device."""
     summary = [("predicted", memory.predicted, ""), ("measured", memory.measured, ""), ("free", memory.free, "")]
-    scale = max([one.bytes for one in memory.components] + [1])
+    whole = max(memory.total, memory.predicted, 1)
     parts: list[Content | str | tuple[str, str]] = [
         ("Memory", "bold"),
         (f"  {memory.device}, {gib(memory.total)}\n\n", figure("memory", "$foreground 70%")),
@@ -52,7 +52,7 @@ def drawn(memory: MemoryBreakdown, width: int) -> Content:
     room = max(width - NAME - SIZE - 2, 4)
     for one in sorted(memory.components, key=lambda one: one.bytes, reverse=True):
         parts.append((f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  ", figure("component")))
-        parts.append((f"{bar(one.bytes / scale, room)}\n", figure("component", "$primary")))
+        parts.append((f"{bar(one.bytes / whole, room)}\n", figure("component", "$primary")))
         if one.measured is not None:
             found = f"measured {gib(one.measured)}"
             if one.off > FLAGGED:
@@ -62,7 +62,6 @@ def drawn(memory: MemoryBreakdown, width: int) -> Content:
         if one.detail:
             parts.append((f"  {fit(one.detail, width - 2).rstrip()}\n", figure("component", "$foreground 70%")))
     parts.append("\n")
-    whole = max(memory.total, memory.predicted, 1)
     for name, count, _ in summary:
         known = count > 0 or name != "measured"
         shown = gib(count) if known else "unknown"
