@@ -131,7 +131,8 @@ class Knobs:
         "speculation", choices=("auto", "capped", "fixed"),
     )  # fmt: skip
     budget: int = _knob(
-        22, "tree budget", "draft tokens that a target pass verifies, the root not counted; the most under policy auto",
+        22, "tree budget",
+        "draft tokens that a target pass verifies, the root not counted; the most under policy capped",
         "speculation", bounds=(1, 256), slider=(1, 64),
     )  # fmt: skip
     p_min: float = _knob(

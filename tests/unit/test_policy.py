@@ -133,6 +133,9 @@ def test_a_cap_of_any_budget_can_be_asked_for() -> None:
     assert most_nodes(Knobs().replace(budget=default, policy="auto")) == default
     assert most_nodes(Knobs(policy="capped")) == default
     assert Knobs().replace(budget=default).policy == "fixed"
+    assert Knobs().replace(budget=default).replace(policy="auto").cap is None
+    assert Knobs().replace(budget=default).replace(policy="capped").cap == default
+    assert SPEC["budget"].help.endswith("the most under policy capped"), "not under auto, where the default is none"
     policy = LatePolicy(Capabilities("dflash", 16, on_device=True), PairState(), StepCosts(H200))
     policy.begin([1, 2], frozenset())
     decision = policy.next(Knobs(policy="capped", budget=7))

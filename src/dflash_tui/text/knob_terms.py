@@ -14,7 +14,8 @@ MORE: dict[str, tuple[str, str]] = {
     ),
     "budget": (
         "A larger tree holds more alternatives, so a step brings more tokens; it also takes the target longer. On a "
-        "card 16 to 40 is common, on a CPU less. F8 finds the best one on your prompts.",
+        "card 16 to 40 is common, on a CPU less. F8 finds the best one on your prompts. Policy auto takes 22, the "
+        "default, for not set, and any other as its most; capped takes 22 so too.",
         "dflash_core.tree:build",
     ),
     "p_min": (
