@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from dflash_core.drafters.successors import Successors
 from dflash_core.events import Choice, StepEvent, brings
-from dflash_core.knobs import SPEC, Knobs
+from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision, Plan
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.choosing import Chooser, Expected, Picked
@@ -220,7 +220,7 @@ class LearnedPolicy(PairPolicy):
         if step.decision.mode != "tree" or knobs.mode != "auto" or not len(drafts.tokens):
             return None
         # Not Knobs.replace, which takes a default budget beside policy auto for a cap.
-        free = replace(knobs, policy="auto", budget=SPEC["budget"].default)
+        free = replace(knobs, policy="auto", budget=Knobs().budget)
         drafts = drafts.cut(deepest)
         tree, _, curve = self._tree(free, root, drafts, self.rate, deepest)
         rows = paying(tree.values, curve, self.rate) + 1

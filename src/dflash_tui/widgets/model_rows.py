@@ -125,5 +125,5 @@ def passed_over(others: Iterable[PassedOver]) -> list[Content]:
     said, broken = counted_others(others)
     lines = [Content.styled(f"  {said}", figure("size", DIM))] if said else []
     # A row is cut off at the right: with its folder, a file's name would leave no room for what is wrong.
-    said = (one.why.replace(str(one.path), one.path.name) for one in broken)
-    return [*lines, *(Content.assemble(("  ! ", "$warning"), (why, DIM)) for why in said)]
+    reasons = [one.why.replace(str(one.path), one.path.name) for one in broken]
+    return [*lines, *(Content.assemble(("  ! ", "$warning"), (why, DIM)) for why in reasons)]
