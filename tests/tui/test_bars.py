@@ -19,11 +19,15 @@ def test_bar(fraction: float, expected: str) -> None:
 
 
 def test_bars_of_the_memory_panel_share_one_scale() -> None:
+    """That of what the program holds: beside the free memory of a large device no component would have a bar."""
     gib = 1 << 30
-    shown = memory.drawn(MemoryBreakdown("A card", (Component("program", gib // 4),), 24 * gib, 21 * gib), 60).plain
-    length = {line.split()[0]: line.count("━") for line in shown.splitlines() if "━" in line or "╸" in line}
-    assert length["program"] == 0, "less than a cell of the whole"
-    assert length["free"] == 30
+    components = Component("target", 3 * gib), Component("program", gib)
+    shown = memory.drawn(MemoryBreakdown("A card", components, 141 * gib, 130 * gib), 60).plain
+    length = {line.split()[0]: line.count("━") for line in shown.splitlines() if "━" in line}
+    assert length["predicted"] == 34
+    assert (length["target"], length["program"]) == (25, 8)
+    assert "free" not in length
+    assert "130.0 GiB" in shown
 
 
 def test_spark() -> None:

@@ -17,7 +17,7 @@ FLAGGED = 0.02  # a measurement that differs more than this from its prediction 
 
 
 class MemoryPanel(Panel):
-    """One bar per one, then predicted, measured and free."""
+    """One bar per component, then predicted, measured and free."""
 
     def __init__(self) -> None:
         super().__init__("memory")
@@ -42,9 +42,9 @@ _EMPTY = Content.assemble(("Memory\n", "bold"), ("known when the model has loade
 
 
 def drawn(memory: MemoryBreakdown, width: int) -> Content:
-    """A memory breakdown as text. All bars share one scale: the whole memory of the device."""
-    summary = [("predicted", memory.predicted, ""), ("measured", memory.measured, ""), ("free", memory.free, "")]
-    whole = max(memory.total, memory.predicted, 1)
+    """A memory breakdown as text. All bars share one scale: what the program holds. What is free has no bar: on a large
+    device it would leave nothing of the others."""
+    whole = max(memory.predicted, memory.measured, 1)
     parts: list[Content | str | tuple[str, str]] = [
         ("Memory", "bold"),
         (f"  {memory.device}, {gib(memory.total)}\n\n", figure("memory", "$foreground 70%")),
@@ -62,9 +62,9 @@ def drawn(memory: MemoryBreakdown, width: int) -> Content:
         if one.detail:
             parts.append((f"  {fit(one.detail, width - 2).rstrip()}\n", figure("component", "$foreground 70%")))
     parts.append("\n")
-    for name, count, _ in summary:
-        known = count > 0 or name != "measured"
-        shown = gib(count) if known else "unknown"
+    for name, count in (("predicted", memory.predicted), ("measured", memory.measured)):
+        shown = gib(count) if count > 0 or name != "measured" else "unknown"
         parts.append((f"{fit(name, NAME)}{shown:>{SIZE}}  ", figure(name)))
         parts.append((f"{bar(count / whole, room)}\n", figure(name, "$secondary")))
+    parts.append((f"{fit('free', NAME)}{gib(memory.free):>{SIZE}}\n", figure("free")))
     return Content.assemble(*parts)
