@@ -24,6 +24,7 @@ from dflash_tui.conversations.store import Card, Store
 from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.line_dialog import LineScreen
+from dflash_tui.widgets.strip import TitleRow
 from support.stored import a_report, talk, titles
 from support.turns import step_of, turn_of
 
@@ -243,6 +244,18 @@ async def test_search_rename_and_delete(make_app: MakeApp, three: Store) -> None
         await shows(pilot, "2 conversations")
         await pilot.press("escape")
         await wait_until(pilot, lambda: not isinstance(app.screen, ChatsScreen))
+
+
+async def test_the_title_row_shows_a_new_title_at_once(make_app: MakeApp) -> None:
+    async with talking(make_app, ("one", "answer one"), size=(80, 24)) as (app, pilot, _):
+        row = app.chat.query_one(TitleRow)
+        assert row.conversation == "one"
+        await send(pilot, "/rename By command")
+        await wait_until(pilot, lambda: row.conversation == "By command")
+        await pilot.press("ctrl+o", "r")
+        await shows(pilot, "A new title")
+        await pilot.press("ctrl+u", *"List", "enter")
+        await wait_until(pilot, lambda: row.conversation == "List")
 
 
 async def test_deleting_the_present_conversation_leaves_an_empty_one(make_app: MakeApp, store: Store) -> None:

@@ -43,7 +43,7 @@ class ConversationController:
         self.current = current
         self._gauges = gauges
         self.branching = Branching(desk, current, self.refuses, self.go_on_from)
-        self.files = ConversationFiles(desk, current, self.tell_problems)
+        self.files = ConversationFiles(desk, current, self._show_head, self.tell_problems)
         self._comparing = Comparing(current.store)
         self._told = False
 

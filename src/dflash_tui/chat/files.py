@@ -21,14 +21,23 @@ from dflash_tui.widgets.line_dialog import LineScreen
 class ConversationFiles:
     """Each method takes a conversation; without one it acts on the present one."""
 
-    def __init__(self, desk: Desk, current: CurrentConversation, tell_problems: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        current: CurrentConversation,
+        show_title: Callable[[], None],
+        tell_problems: Callable[[], None],
+    ) -> None:
+        """`show_title`: show the title of the present conversation, which may have changed."""
         self._desk = desk
         self._current = current
+        self._show_title = show_title
         self._tell_problems = tell_problems
 
     def rename(self, title: str, card: Card | None = None) -> str:
         """Rename a conversation, the present one if none is given; tells the user. Raises StoreError."""
         self._current.rename(title, card.id if card is not None else None)
+        self._show_title()
         return f"renamed: {title}"
 
     def ask_title(self, card: Card | None, then: Callable[[str], None]) -> None:
