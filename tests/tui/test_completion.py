@@ -12,7 +12,7 @@ from dflash_tui.slash import table as slash
 from dflash_tui.widgets.completions import Completions
 
 from .scenes import send
-from .support import idle, loaded, shows, wait_until
+from .support import idle, loaded, settled, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -57,6 +57,25 @@ async def test_enter_takes_a_completion_that_was_marked_on_purpose(make_app: Mak
         app.chat.prompt.text = ""
         await pilot.press("slash", "s", "down", "enter")
         await wait_until(pilot, lambda: app.chat.prompt.text == "/sweep ")
+
+
+async def test_esc_closes_the_completions_and_keeps_the_text(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        app.chat.prompt.focus()
+        completions = app.chat.query_one(Completions)
+        await pilot.press("slash", "t")
+        await wait_until(pilot, lambda: completions.display)
+        await shows(pilot, "Esc Close")
+        await pilot.press("escape")
+        assert not completions.display
+        assert app.chat.prompt.text == "/t"
+        assert "Esc Close" not in await settled(pilot)
+        await pilot.press("up")
+        app.chat.past.add("an earlier prompt")
+        await pilot.press("up")
+        assert app.chat.prompt.text == "an earlier prompt", "the arrows mark no completion now"
 
 
 async def test_completions_say_what_each_is(make_app: MakeApp) -> None:

@@ -88,6 +88,7 @@ class ChatScreen(LateParts, Screen[None]):
         self.remembered = Remembered(history.folder)
         self.places = Layout(self, self.gauges)
         self._find = FindBar(painting)
+        self._completions = Completions()
 
     def compose(self) -> ComposeResult:
         self.places.resized(self.app.size)
@@ -97,7 +98,7 @@ class ChatScreen(LateParts, Screen[None]):
                 yield Transcript()
                 yield Inspector(self.knobs)
                 yield LoadingLine()
-                yield Completions()
+                yield self._completions
                 yield Flash()
             yield self._find
             yield StatusStrip(id="strip")
@@ -110,7 +111,7 @@ class ChatScreen(LateParts, Screen[None]):
     def on_mount(self) -> None:
         self.query_one(TitleRow).title = self._title
         self.places.resized(self.size)
-        self.prompt.completions = self.query_one(Completions)
+        self.prompt.completions = self._completions
         self.prompt.notebook = lambda: self.conversation.current
         self.prompt.examples = lambda: self.transcript.start.examples
         self.prompt.offers = lambda: "Tour" if self._tour_offered else ""
@@ -372,7 +373,9 @@ class ChatScreen(LateParts, Screen[None]):
 
     def action_close(self) -> None:
         """Esc while no answer is being written."""
-        if self._find.display:
+        if self._completions.chosen is not None:
+            self._completions.show(())
+        elif self._find.display:
             self._find.action_leave()
         elif self.places.drawer:
             self.places.toggle()
@@ -389,7 +392,7 @@ class ChatScreen(LateParts, Screen[None]):
             return self._find.display
         if action == "close":
             branching = self._conversation is not None and self._conversation.branching.open
-            opened = self.places.drawer or branching or self._find.display
+            opened = self.places.drawer or branching or self._find.display or self._completions.chosen is not None
             return not runs and (opened or self.focused is not self.prompt)
         return super().check_action(action, parameters)
 
