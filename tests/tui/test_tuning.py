@@ -403,6 +403,15 @@ async def test_a_cache_type_is_staged_until_a_reload(make_app: MakeApp) -> None:
         assert [request.kv for request in asked] == ["q8_0/q4_0"]
 
 
+async def test_a_reload_with_a_context_does_not_ask_for_another(make_app: MakeApp) -> None:
+    app = make_app(loaders=lambda request: loader(FakeSession(context_length=request.context or 1024)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await send(pilot, "/reload 8192")
+        await wait_until(pilot, lambda: app.chat.session is not None and app.chat.session.context_length == 8192)
+    assert "/reload loads the model again" not in app.notices.page()
+
+
 async def test_a_context_is_staged_until_a_reload(make_app: MakeApp) -> None:
     asked: list[LoadRequest] = []
 

@@ -104,7 +104,7 @@ class ContextKeeper:
         longer, turns = self.fullness.longer, self._to_leave_out()  # as they were offered
         self.answered()
         if id == "longer":
-            chat.tuning.ask_for_context(str(longer))
+            chat.tuning.set_context(str(longer))
             chat.program.reload()
         elif id == "leave":
             await chat.conversation.leave_out(turns)

@@ -184,6 +184,12 @@ class Tuning:
             desk.say(f"tree_width is {most} from the next turn: the limit of this card per draft position")
 
     def ask_for_context(self, wanted: str) -> None:
+        """Stage another context and say what loads it. Raises KnobError as `set_context`."""
+        self.set_context(wanted)
+        said = f"{self.context:,}" if self.context else "as fits"
+        self._desk.say(f"context {said}: /reload loads the model again with it")
+
+    def set_context(self, wanted: str) -> None:
         """Stage another context for the next load. Raises KnobError for an invalid one, and for more than the model was
         made for: that would not load, and a profile would keep it."""
         session = self._desk.session
@@ -194,8 +200,6 @@ class Tuning:
         except KnobError as error:
             raise KnobError(f"{error}; the model was made for {most:,} positions" if most else str(error)) from None
         self._show_context()
-        said = f"{self.context:,}" if self.context else "as fits"
-        self._desk.say(f"context {said}: /reload loads the model again with it")
 
     def _show_context(self) -> None:
         self._desk.inspector.params_panel.show_context(self.context, self._loaded_context)

@@ -115,7 +115,7 @@ async def _load(host: ChatHost, rest: str) -> None:
 
 async def _reload(host: ChatHost, rest: str) -> None:
     if rest:
-        host.tuning.ask_for_context(rest)
+        host.tuning.set_context(rest)
     host.program.reload()
 
 
