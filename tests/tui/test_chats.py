@@ -373,6 +373,22 @@ async def test_export_and_rename_by_command(
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "why"), [("notes.md", "not an export of conversations"), ("folder", "is a folder"), ("none", "No such")]
+)
+async def test_an_import_that_fails_keeps_what_was_typed(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, why: str
+) -> None:
+    (tmp_path / "notes.md").write_text("what was noted")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    app = make_app()
+    async with app.run_test(size=(200, 60)) as pilot:
+        await loaded(pilot)
+        await send(pilot, f"/import {name}")
+        await shows(pilot, f"✗ {name}", why, f"❯ /import {name}")
+
+
 async def test_an_export_is_made_beside_the_app_and_reads_records_for_json_alone(
     make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,13 +421,14 @@ async def test_an_export_that_breaks_off_leaves_no_file_in_the_way(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.chdir(tmp_path)
-    async with talking(make_app, ("one", "answer one"), size=(200, 60)) as (_, pilot, _):
+    async with talking(make_app, ("one", "answer one"), size=(200, 60)) as (app, pilot, _):
         with monkeypatch.context() as patch:
             patch.setattr(files, "render", full)
             await send(pilot, "/export md one.md")
-            await shows(pilot, "one.md cannot be written: No space left on device; name another place")
+            await shows(pilot, "✗ one.md cannot be written: No space left on device; name another place")
         assert not (tmp_path / "one.md").exists()
-        await send(pilot, "/export md one.md")
+        assert app.chat.prompt.text == "/export md one.md", "what was typed is kept"
+        await pilot.press("enter")
         await shows(pilot, "written:")
     assert (tmp_path / "one.md").read_text().startswith("# one")
 

@@ -40,7 +40,7 @@ class ConversationFiles:
         self._show_title()
         return f"renamed: {title}"
 
-    def ask_title(self, card: Card | None, then: Callable[[str], None]) -> None:
+    def ask_title(self, card: Card | None, then: Callable[[str | Exception], None]) -> None:
         """Let the user type another title. `then` gets the message to show."""
         card = card or self._current.card
 
@@ -49,7 +49,7 @@ class ConversationFiles:
                 try:
                     then(self.rename(title, card))
                 except DFlashError as error:
-                    then(str(error))
+                    then(error)
 
         self._desk.screen.app.push_screen(LineScreen("A new title", card.title if card is not None else ""), typed)
 
@@ -59,7 +59,7 @@ class ConversationFiles:
         def typed(name: str | None) -> None:
             kind = name.rpartition(".")[2] if name else ""
             if name and kind not in KINDS:
-                then(f"{name}: expected a name that ends in .md, .json or .svg")
+                then(DFlashError(f"{name}: expected a name that ends in .md, .json or .svg"))
             elif name:
                 try:
                     self.export(kind, name if name != kind else "", card, then)
@@ -111,16 +111,17 @@ class ConversationFiles:
         except DFlashError as error:
             return str(error)
 
-    def import_file(self, name: str) -> None:
-        """Start to import the conversations of a JSON export, on a worker. Raises DFlashError if there is no file."""
+    def import_file(self, name: str, then: Callable[[str | Exception], None]) -> None:
+        """Start to import the conversations of a JSON export, on a worker. `then` gets the message: how many, or why
+        none. Raises DFlashError if there is no file."""
         try:
             file = Path(name).expanduser()
             file.stat()
         except (OSError, RuntimeError) as error:
-            raise DFlashError(f"{name} cannot be read: {_why(error)}") from None
-        self._desk.screen.run_worker(self._bring_in(file), group="import")
+            raise _unreadable(name, error) from None
+        self._desk.screen.run_worker(self._bring_in(file, then), group="import")
 
-    async def _bring_in(self, file: Path) -> None:
+    async def _bring_in(self, file: Path, then: Callable[[str | Exception], None]) -> None:
         loop = asyncio.get_running_loop()
 
         def told(share: float) -> None:
@@ -135,13 +136,13 @@ class ConversationFiles:
             return len(found)
 
         try:
-            said = f"conversations imported: {await asyncio.to_thread(take_in)}; Ctrl+O lists them"
+            said: str | Exception = f"conversations imported: {await asyncio.to_thread(take_in)}; Ctrl+O lists them"
         except DFlashError as error:
-            said = str(error)
+            said = error
         except OSError as error:
-            said = f"{file} cannot be read: {_why(error)}"
+            said = _unreadable(str(file), error)
         self._tell_problems()
-        self._desk.say(said)
+        then(said)
 
 
 def _new(name: str, card: Card, kind: str) -> BinaryIO:
@@ -153,6 +154,10 @@ def _new(name: str, card: Card, kind: str) -> BinaryIO:
         raise DFlashError(f"{path} exists already; give another name") from None
     except (OSError, RuntimeError) as error:
         raise DFlashError(f"{name or 'the file'} cannot be written: {_why(error)}; name another place") from None
+
+
+def _unreadable(name: str, error: Exception) -> DFlashError:
+    return DFlashError(f"{name} cannot be read: {_why(error)}; name a JSON file that an export has written")
 
 
 def _why(error: Exception) -> str:

@@ -13,6 +13,7 @@ from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.layout import Layout
 from dflash_tui.chat.profiles import ProfileKeeper
 from dflash_tui.chat.program import ProgramController
+from dflash_tui.chat.sending import Sending
 from dflash_tui.chat.tuning import Tuning
 
 
@@ -27,6 +28,8 @@ class ChatHost(Desk, Protocol):
     def program(self) -> ProgramController: ...
     @property
     def profiles(self) -> ProfileKeeper: ...
+    @property
+    def sending(self) -> Sending: ...
     @property
     def tuning(self) -> Tuning: ...
     @property

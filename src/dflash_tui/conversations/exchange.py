@@ -84,8 +84,13 @@ def from_json(data: bytes) -> list[Whole]:
     """The conversations of a file that `to_json` made. Raises FormatError: what is wrong, and where in the file."""
     try:
         version = parse(data, _HEAD).version
-        if version != VERSION:
-            raise FormatError(f"an export of version {version}; this program reads version {VERSION}")
+    except FormatError as error:
+        raise FormatError(
+            f"not an export of conversations: {error}; name a JSON file that an export has written"
+        ) from None
+    if version != VERSION:
+        raise FormatError(f"an export of version {version}; this program reads version {VERSION}")
+    try:
         file = parse(data, _FILE)
     except FormatError as error:
         raise FormatError(f"not an export of conversations: {error}") from None

@@ -199,7 +199,7 @@ class ChatsScreen(Screen[None]):
         if entry is None:
             return
 
-        def done(said: str) -> None:
+        def done(said: str | Exception) -> None:
             self._list()
             self.say(said)
 

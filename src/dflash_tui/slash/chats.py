@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.conversations.pages import KINDS
 from dflash_tui.slash.command import Slash, SlashError
 
 
+def _answer(host: ChatHost, command: str) -> Callable[[str | Exception], None]:
+    """Says how a command has ended that ran on a worker. If it has failed, it is back in the prompt."""
+
+    def ended(said: str | Exception) -> None:
+        if isinstance(said, Exception):
+            host.sending.give_back(command, said)
+        else:
+            host.say(said)
+
+    return ended
+
+
 async def _export(host: ChatHost, rest: str) -> None:
     kind, _, path = rest.partition(" ")
     if kind not in KINDS:
         raise SlashError("write /export md, /export json or /export svg, and a path if you like")
-    host.conversation.files.export(kind, path.strip(), None, host.say)
+    host.conversation.files.export(kind, path.strip(), None, _answer(host, f"/export {rest}"))
 
 
 async def _import(host: ChatHost, rest: str) -> None:
     if not rest:
         raise SlashError("write /import FILE, a JSON export of conversations")
-    host.conversation.files.import_file(rest)
+    host.conversation.files.import_file(rest, _answer(host, f"/import {rest}"))
 
 
 async def _rename(host: ChatHost, rest: str) -> None:
