@@ -45,7 +45,7 @@ async def test_type_and_stream(make_app: MakeApp, size: Size) -> None:
         await idle(pilot)
         tokens = app.chat.flow.report.stats.tokens  # type: ignore[union-attr]
         await shows(
-            pilot, "but each verify pass gets slower", f"{tokens} tok · ", "tok/step · budget 22, p_min 0 · tree"
+            pilot, "but each verify pass gets slower", f"{tokens} tok · ", "tok/step · budget auto, p_min 0 · tree"
         )
         answer = app.chat.transcript.answer
         assert answer is not None
@@ -260,7 +260,7 @@ async def test_a_turn_goes_on_behind_the_help_page(make_app: MakeApp) -> None:
         session.gate.release(1000)
         await idle(pilot)
         await pilot.press("escape")
-        await shows(pilot, "but each verify pass gets slower", "budget 22, p_min 0 · tree")
+        await shows(pilot, "but each verify pass gets slower", "budget auto, p_min 0 · tree")
 
 
 async def test_a_retry_in_the_same_moment_as_a_message_loses_neither(make_app: MakeApp) -> None:

@@ -18,8 +18,10 @@ from dflash_core.policy.costs import CPU
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import KINDS, PairState
 from dflash_core.turn_check import check_step
+from dflash_tui.figures.meter import Meter
 from dflash_tui.text import lab as lab_text
 from dflash_tui.text.tree_text import drawn as tree_drawn
+from dflash_tui.widgets.answer import summary
 from dflash_tui.widgets.stats import Figures, drawn
 from dflash_tui.widgets.strip import Status, StatusStrip
 from support.counting import CountingBackend
@@ -131,7 +133,8 @@ def test_what_a_fixed_budget_would_have_taken() -> None:
     assert auto_turn([]) is None
 
 
-def test_the_strip_says_who_picks_the_budget() -> None:
+def test_the_strip_and_an_answer_say_who_picks_the_budget() -> None:
+    meter = Meter(tokens=3)
     for knobs, shown in (
         (Knobs(), "budget auto"),
         (Knobs(budget=9), "budget auto≤9"),
@@ -141,6 +144,7 @@ def test_the_strip_says_who_picks_the_budget() -> None:
         strip = StatusStrip()
         strip.set_reactive(StatusStrip.status, Status(knobs=knobs, used=knobs))
         assert shown in _strip(strip)
+        assert f"{shown}, p_min 0" in summary(meter, None, knobs, "")
 
 
 def test_the_strip_names_the_mode_that_changes() -> None:

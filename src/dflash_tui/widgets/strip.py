@@ -13,6 +13,7 @@ from dflash_core.clean import one_line
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.text.reasoning import Reasoning
+from dflash_tui.figures.budget import shown_budget
 from dflash_tui.figures.speeds import as_fast, times
 from dflash_tui.text.bars import clip, fit, meter, short, speed
 from dflash_tui.text.glossary import QUOTED, figure
@@ -167,8 +168,8 @@ class StatusStrip(Widget):
 
     def _shown(self, name: str) -> str:
         knobs = self.status.knobs
-        if name == "budget" and knobs.mode == "auto" and knobs.policy != "fixed":
-            return "auto" if knobs.cap is None else f"auto≤{knobs.cap}"
+        if name == "budget":
+            return shown_budget(knobs)
         if name == "thinking" and self.status.reasoning is not None:
             return self.status.reasoning.level(knobs)
         return _value(name, getattr(knobs, name))
