@@ -9,6 +9,7 @@ import pytest
 
 from dflash_core.errors import ContextError, DFlashError
 from dflash_tui.app import DFlashApp
+from dflash_tui.chat import conversation
 from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.widgets import transcript
 
@@ -80,6 +81,23 @@ async def test_the_oldest_message_with_widgets_is_edited(make_app: MakeApp, monk
             await says(pilot, session, text, f"answer {text}")
         await wait_until(pilot, lambda: [one.prompt for one in app.chat.transcript.turns] == ["three", "four"])
         assert app.chat.transcript.earlier.texts == ["> one better\n\nanswer better"]
+
+
+async def test_a_long_branch_is_below_the_turns_that_it_follows(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = [(text, f"answer {text}") for text in ("one", "two", "three", "four", "five")]
+    async with talking(make_app, *turns) as (app, pilot, session):
+        await pilot.press(*["alt+up"] * 8, "alt+e")
+        assert app.chat.prompt.text == "two"
+        await says(pilot, session, " other", "answer other")
+        await wait_until(pilot, lambda: [one.prompt for one in app.chat.transcript.turns] == ["one", "two other"])
+        for module in (transcript, conversation):
+            monkeypatch.setattr(module, "SHOWN", 2)
+        await pilot.press("alt+left")
+        await shows(pilot, "version 1 of 2")
+        assert [one.prompt for one in app.chat.transcript.turns] == ["four", "five"]
+        assert app.chat.transcript.earlier.texts == [f"> {text}\n\n{answer}" for text, answer in turns[:3]]
 
 
 async def test_escape_leaves_an_edit(make_app: MakeApp) -> None:

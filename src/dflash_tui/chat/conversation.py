@@ -325,10 +325,10 @@ class ConversationController:
                 await desk.transcript.take_away(block)
         questions = [node for node in path[start:] if node.role == "user"]
         answers = {node.parent: node for node in path if node.role == "assistant"}
+        await desk.transcript.prune(coming=len(questions))  # first: these texts are above the following ones
         desk.transcript.past([_plain(one, answers.get(one.id)) for one in questions[:-SHOWN]])
         for question in questions[-SHOWN:]:
             await self._restore(question, ids)
-        await desk.transcript.prune()
         self._mark_unseen()
         self._compare([answer for block in desk.transcript.turns for answer in block.answers])
         self._go_on()

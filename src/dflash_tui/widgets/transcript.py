@@ -212,10 +212,11 @@ class Transcript(Blank, VerticalScroll):
         self.turns.remove(turn)
         await turn.remove()
 
-    async def prune(self) -> None:
-        """Turn the oldest of many turns into text. Not those that an edited message hides: they may be shown again."""
+    async def prune(self, coming: int = 0) -> None:
+        """Turn the oldest of many turns into text. Not those that an edited message hides: they may be shown again.
+        `coming`: how many more follow at once."""
         shown = [turn for turn in self.turns if turn.display]
-        for turn in shown[:-SHOWN]:
+        for turn in shown[: max(len(shown) + coming - SHOWN, 0)]:
             if not turn.over:
                 break
             self.turns.remove(turn)
