@@ -129,6 +129,17 @@ async def test_the_keys_of_a_replay_are_those_that_do_something(tmp_path: Path, 
         await shows(pilot, "Enter Send")
 
 
+async def test_the_help_of_a_replay_names_what_has_an_effect(tmp_path: Path) -> None:
+    app = replay(write(tmp_path / "live.trace"), tmp_path / "data")
+    async with app.run_test(size=(120, 150)) as pilot:
+        await wait_until(pilot, lambda: app.chat.session is not None)
+        await pilot.press("f1")
+        await shows(pilot, "Enter runs a command", "answer again", "/export")
+        text = screen_text(app)
+        for refused in ("Enter sends", "send the message", "F8", "Ctrl+G", "/tune", "/load", "//text"):
+            assert refused not in text
+
+
 async def test_the_last_turn_runs_again_at_its_own_pace(tmp_path: Path) -> None:
     path = tmp_path / "slow.trace"
     with TraceWriter(path) as trace:

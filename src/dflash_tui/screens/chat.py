@@ -65,6 +65,8 @@ class ChatScreen(LateParts, Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE), Binding("escape", "close", "Close")]
     COMMANDS = Screen.COMMANDS | {action_provider}
     AUTO_FOCUS = "#prompt"
+    REFUSED: ClassVar[frozenset[str]] = frozenset()
+    """Ids of actions, and names of commands, that the help leaves out."""
 
     def __init__(
         self, loader: Loader, knobs: Knobs, history: History, title: str, resume: str = "", system: str = ""
@@ -490,11 +492,15 @@ class ChatScreen(LateParts, Screen[None]):
     def action_bench(self) -> None:
         self.program.bench()
 
+    @property
+    def about_focused(self) -> str:
+        """The help of the focused widget."""
+        return getattr(self.focused, "HELP", None) or ""
+
     def action_help(self) -> None:
         from dflash_tui.screens.help import HelpScreen
 
-        about = getattr(self.focused, "HELP", None) or ""
-        self.app.push_screen(HelpScreen(about))
+        self.app.push_screen(HelpScreen(self.about_focused, without=self.REFUSED))
 
     # Layout and text
 

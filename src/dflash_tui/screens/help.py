@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from textwrap import wrap
 from typing import ClassVar
 
@@ -31,13 +32,14 @@ def _row(name: str, what: str, width: int) -> list[str | tuple[str, str]]:
 
 
 class HelpScreen(Passing, ModalScreen[None]):
-    """The page that F1 opens. It lists the keys of `scope`. `about` is the help of the widget that had the focus."""
+    """The page that F1 opens. It lists the keys of `scope`. `about` is the help of the widget that had the focus.
+    `without`: ids of actions, and names of commands, that have no effect now."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,q", "dismiss", "Close")]
 
-    def __init__(self, about: str = "", scope: str = "chat") -> None:
+    def __init__(self, about: str = "", scope: str = "chat", without: Set[str] = frozenset()) -> None:
         super().__init__()
-        self._about, self._scope = about, scope
+        self._about, self._scope, self._without = about, scope, without
 
     def compose(self) -> ComposeResult:
         with Vertical(id="help", classes="dialog"):
@@ -62,14 +64,18 @@ class HelpScreen(Passing, ModalScreen[None]):
             parts += [("Here\n", "bold $primary"), f" {retold(self._about, self.app)}\n\n"]
         parts.append(("Keys\n", "bold $primary"))
         for one in actions_of(self.app):
+            if one.id in self._without or one.slash in self._without:
+                continue
             if one.shown and (one.scope == self._scope or (one.id.startswith("app.") and one.id != "app.help")):
                 parts += _row(one.shown, one.help, width)
         if self._scope != "chat":
             return Content.assemble(*parts).stylize(figure(QUOTED))
         parts.append(("\nCommands\n", "bold $primary"))
         for command in SLASH.values():
-            parts += _row(command.usage, command.help, width)
-        parts += _row("//text", "a message that begins with a slash", width)
+            if command.name not in self._without:
+                parts += _row(command.usage, command.help, width)
+        if "turn.send" not in self._without:
+            parts += _row("//text", "a message that begins with a slash", width)
         parts.append(("\nIn a slider\n", "bold $primary"))
         for keys, what in (
             ("← →  Shift+← →", "one step, ten steps"),

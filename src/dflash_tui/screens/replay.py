@@ -17,10 +17,19 @@ NOT_HERE = frozenset({"think", "open('tune')", "open('chats')", "download"})
 class ReplayScreen(ChatScreen):
     """Each turn begins when the previous one is shown, with its recorded knobs."""
 
+    REFUSED = NEED_A_MODEL | {
+        "turn.send", "prompt.newline", "lab.tune", "app.download", "param.think",
+        "apply", "bench", "clear", "edit", "load", "reload", "think",
+    }  # fmt: skip
+
     def on_mount(self) -> None:
         super().on_mount()
         self.prompt.placeholder = retold(WHAT, self.app)
         self.prompt.only_commands = True
+
+    @property
+    def about_focused(self) -> str:
+        return f"{WHAT}. Enter runs a command." if self.focused is self.prompt else super().about_focused
 
     @property
     def no_model(self) -> str:
