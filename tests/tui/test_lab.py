@@ -357,15 +357,23 @@ class TestSweep:
         async with app.run_test(size=(120, 40)) as pilot:
             await asked(pilot)
             screen = await opened(pilot, "/sweep budget=4,12 repeats=1", SweepScreen)
-            for name, message in (("out.json", "written"), ("out.png", "written"), ("out.doc", "ends in .json")):
+            (tmp_path / "mine.csv").write_text("kept")
+            last = "sweep.csv"
+            for name, message in (
+                ("out.json", "written"), ("out.png", "written"), ("out.doc", "ends in .json"),
+                ("mine.csv", "exists already; give another name"), ("~no-such-user/out.csv", "cannot be written"),
+            ):  # fmt: skip
                 await pilot.press("x")
                 await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
-                app.screen.query_one(Input).value = str(tmp_path / name)
+                field = app.screen.query_one(Input)
+                assert field.value == last, "what was typed is offered again"
+                field.value = last = name if name.startswith("~") else str(tmp_path / name)
                 await pilot.press("enter")
                 await wait_until(pilot, lambda: app.screen is screen)
                 await finished(pilot)
                 assert message in said(screen)
             assert len(json.loads((tmp_path / "out.json").read_text())["trials"]) == 2
+            assert (tmp_path / "mine.csv").read_text() == "kept"
             assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
             assert sorted(one.suffix for one in tmp_path.glob("out.*")) == [".json", ".png"]
 

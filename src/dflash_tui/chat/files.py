@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from dflash_core.errors import DFlashError
 from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.new_file import new_path, unwritable, why
 from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.conversations.exchange import file_name, from_file, import_file
 from dflash_tui.conversations.pages import KINDS, render
@@ -94,7 +95,7 @@ class ConversationFiles:
                 file.write(render([self._current.whole(card, records=kind == "json")], kind))
             filled = True
         except OSError as error:
-            raise DFlashError(f"{path} cannot be written: {_why(error)}; name another place") from None
+            raise unwritable(str(path), error) from None
         finally:
             if not filled:
                 path.unlink(missing_ok=True)
@@ -147,22 +148,15 @@ class ConversationFiles:
 
 def _new(name: str, card: Card, kind: str) -> BinaryIO:
     """A new file of this name, or of one after the title. Raises DFlashError."""
+    path = new_path(name) if name else _free(Path(file_name(card, kind)))
     try:
-        path = Path(name).expanduser() if name else _free(Path(file_name(card, kind)))
         return path.open("xb")
-    except FileExistsError:
-        raise DFlashError(f"{path} exists already; give another name") from None
-    except (OSError, RuntimeError) as error:
-        raise DFlashError(f"{name or 'the file'} cannot be written: {_why(error)}; name another place") from None
+    except OSError as error:
+        raise unwritable(name or "the file", error) from None
 
 
 def _unreadable(name: str, error: Exception) -> DFlashError:
-    return DFlashError(f"{name} cannot be read: {_why(error)}; name a JSON file that an export has written")
-
-
-def _why(error: Exception) -> str:
-    """RuntimeError: "~name" of a user that does not exist."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return DFlashError(f"{name} cannot be read: {why(error)}; name a JSON file that an export has written")
 
 
 def _free(path: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import ClassVar
 
 from textual import on
@@ -21,6 +20,7 @@ from dflash_core.lab.sweep import Sweep, SweepResult
 from dflash_core.lab.table import best, rows
 from dflash_tui.chat.experiment import Experiment
 from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.new_file import new_path
 from dflash_tui.figures.measurements import Row, What
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.text.bars import counted
@@ -54,6 +54,7 @@ class MeasuringScreen(LabScreen):
     def __init__(self, chat: ChatHost, text: str = "", *, at_once: bool = False) -> None:
         super().__init__(chat)
         self._text, self._at_once = text, at_once
+        self._file = self.FILE  # the name that was typed last, which may have been refused
         self.sweep: Sweep | None = None
         self.result: SweepResult | None = None
         self._drawn_at = 0.0
@@ -137,14 +138,14 @@ class MeasuringScreen(LabScreen):
             self.say("nothing to write yet" if self.result is None else "wait for the end, or press Esc to stop early")
             return
         question = f"Write to which file? Its ending decides: {' '.join(ENDINGS)}"
-        self.app.push_screen(LineScreen(question, self.FILE), self._export)
+        self.app.push_screen(LineScreen(question, self._file), self._export)
 
     def _export(self, name: str | None) -> None:
         if not name or self.result is None:
             return
-        path, result = Path(name).expanduser(), self.result
+        self._file, result = name, self.result
         try:
-            check_path(path)
+            path = check_path(new_path(name))
         except DFlashError as error:
             self.say(error)
             return
