@@ -132,7 +132,7 @@ class DFlashApp(App[int]):
             await self.push_screen(ModelsScreen(self.chat, first=True))
         if self._watchers:
             self.set_interval(1, self._tell_watchers)
-        for title, found in (("Themes left out", self._theme_problems), ("Settings left out", self.config.problems)):
+        for title, found in (("Themes left out", self._theme_problems), ("Settings and log", self.config.problems)):
             for line in found:
                 LOG.warning("%s", line)
             if found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,14 +135,21 @@ async def test_the_conversation_on_the_screen_outlives_its_file(
     talk(stored, "of before", "yes")
     assert stored.close()
     session = FakeSession()
-    app = make_app(session)
+    app, told = make_app(session), list[str]()
+    notify = app.notify
+
+    def telling(message: str, **options: Any) -> None:
+        told.append(message)
+        notify(message, **options)
+
+    monkeypatch.setattr(app, "notify", telling)
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await loaded(pilot)
         await says(pilot, session, "one", ANSWER)
         change(tmp_path / "data" / "conversations.db")
         if change in (remove, replace):
-            await wait_until(pilot, lambda: len(app._notifications) == 1)
-            assert "while the program had it open" in next(iter(app._notifications)).message
+            await wait_until(pilot, lambda: len(told) == 1)
+            assert "while the program had it open" in told[0]
         await pilot.press("ctrl+o")
         await shows(pilot, "● one", "2 messages")
         await pilot.press("escape", "f4")
@@ -150,7 +158,7 @@ async def test_the_conversation_on_the_screen_outlives_its_file(
         await pilot.pause()
         await pilot.press("escape")
         await says(pilot, session, "two", "answer two")
-        assert len(app._notifications) == 1, "once"
+        assert len(told) == 1, "once"
         await pilot.press("ctrl+q")
     stored = Store(tmp_path / "data")
     [one] = [entry for entry in stored.list() if entry.card.title == "one"]

@@ -204,7 +204,7 @@ def presets_and_themes(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Script
 
     async def script(pilot: Pilot[int]) -> None:
         await loaded(pilot)
-        await shows(pilot, "Themes left out", "Settings left out", "Presets", SEEN)
+        await shows(pilot, "Themes left out", "Settings and log", "Presets", SEEN)
         await press(pilot, "f2", *["f9"] * 7)
         await ask(pilot, "/theme")
         await shows(pilot, "Enter keeps it", SEEN)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from textual.widgets._toast import Toast
 
 from dflash_core.errors import DFlashError
 from dflash_tui import log
@@ -16,9 +17,22 @@ from dflash_tui.terminal.notices import desktop_notice
 
 from .fake import FakeSession
 from .scenes import answered
-from .support import loaded
+from .support import loaded, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
+
+
+async def test_esc_closes_what_is_told_at_the_top_right(make_app: MakeApp) -> None:
+    app = make_app(config=Config(problems=("/state/log cannot be written",)))
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await loaded(pilot)
+        app.notify("/data cannot be written", title="Data folder", timeout=600)
+        await shows(pilot, "Settings and log", "/state/log", "Data folder", "Esc Close")
+        app.chat.prompt.text = "typed"
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not app.screen.query(Toast))
+        assert app.chat.prompt.text == "typed"
+        assert "/data cannot be written" in app.notices.page()
 
 
 @pytest.mark.parametrize(

@@ -375,7 +375,9 @@ class ChatScreen(LateParts, Screen[None]):
 
     def action_close(self) -> None:
         """Esc while no answer is being written."""
-        if self._completions.chosen is not None:
+        if self.app._notifications:  # they cover what is below them
+            self.app.clear_notifications()
+        elif self._completions.chosen is not None:
             self._completions.show(())
         elif self._find.display:
             self._find.action_leave()
@@ -394,7 +396,8 @@ class ChatScreen(LateParts, Screen[None]):
             return self._find.display
         if action == "close":
             branching = self._conversation is not None and self._conversation.branching.open
-            opened = self.places.drawer or branching or self._find.display or self._completions.chosen is not None
+            over = self._completions.chosen is not None or bool(self.app._notifications)
+            opened = self.places.drawer or branching or self._find.display or over
             return not runs and (opened or self.focused is not self.prompt)
         return super().check_action(action, parameters)
 
