@@ -359,7 +359,7 @@ def _open_settings(folder: Path) -> None:
     for theme in load_themes([folder / "themes"]).themes:
         theme.to_color_system().generate()
     presets = Presets(folder / "presets")
-    [presets[name].knobs for name in presets.names]
+    [preset.knobs for preset in presets]
     load_config({}, {}, user=folder / "config.toml", project=folder / "none.toml")
     history = History(folder)
     history.add("one more")

@@ -88,7 +88,7 @@ def stored_file(folder: Path, talks: Iterable[Sequence[str]]) -> bytes:
             _, nodes = talk(store, *texts, title=f"number {number}", ids=ids)
             store.keep(nodes[1].id, pack(a_turn()))
         assert store.close()
-    return store.path.read_bytes()
+    return (folder / "conversations.db").read_bytes()
 
 
 def titles(store: Store, search: str = "") -> list[str]:

@@ -170,7 +170,7 @@ async def test_the_chosen_preset_is_seen_however_narrow(make_app: MakeApp) -> No
     async with app.run_test(size=(44, 24)) as pilot:
         await loaded(pilot)
         await pilot.press("f2")
-        for name in app.chat.tuning.presets.names:
+        for name in app.chat.tuning.presets.names_for(app.chat.model):
             app.chat.tuning.use(name)
             await shows(pilot, f"‹{name}›")
 
@@ -182,7 +182,7 @@ async def test_a_click_takes_a_preset(make_app: MakeApp) -> None:
         await pilot.press("f2")
         await pilot.pause()
         row = app.chat.query_one(PresetRow)
-        assert list(row.names) == list(app.chat.tuning.presets.names)
+        assert list(row.names) == list(app.chat.tuning.presets.names_for(app.chat.model))
         places = choices.places(row.names, None, LEFT, row.size.width)
         assert [place.index for place in places] == list(range(len(row.names))), "none is hidden"
         assert max(place.line for place in places) == row.size.height - 1 > 0

@@ -48,7 +48,7 @@ def test_saved_presets_hold_what_differs_from_the_defaults(tmp_path: Path) -> No
     assert again["mine"].knobs == Knobs().replace(budget=40, p_min=0.15)
     assert again.like(Knobs().replace(budget=40, p_min=0.15)) == "mine"
     assert again.like(Knobs(budget=41)) == ""
-    assert again.names == (*(preset.name for preset in BUILT_IN), "mine")
+    assert again.names_for("") == (*(preset.name for preset in BUILT_IN), "mine")
 
 
 def test_a_file_wins_over_a_preset_of_the_program(tmp_path: Path) -> None:
@@ -81,10 +81,10 @@ def test_every_drafter_can_follow_the_presets_of_the_program(drafter: Capabiliti
 def test_in_turn(tmp_path: Path) -> None:
     presets = Presets(tmp_path)
     name, seen = "", []
-    for _ in presets.names:
+    for _ in presets:
         name = presets.after(name).name
         seen.append(name)
-    assert tuple(seen) == presets.names
+    assert tuple(seen) == presets.names_for("")
     assert presets.after(seen[-1]).name == seen[0]
 
 
@@ -132,7 +132,7 @@ def test_a_file_that_is_no_toml_is_left_out_by_line(tmp_path: Path, data: bytes,
     [problem] = presets.problems
     assert says in problem
     assert problem.endswith("; left out")
-    assert "mine" not in presets.names
+    assert "mine" not in presets.names_for("")
     assert presets["other"].knobs.budget == 3
 
 

@@ -20,6 +20,11 @@ from dflash_tui.conversations.store.schema import VERSION, migrate
 from support.stored import a_report, a_turn, talk, titles
 
 
+def _open_to_others(folder: Path) -> int:
+    """What others than the user may do with the file of a store, as bits of its mode."""
+    return (folder / "conversations.db").stat().st_mode & 0o077
+
+
 def test_everything_of_a_turn_comes_back_after_a_restart(tmp_path: Path) -> None:
     report, record = a_report(), a_turn()
     card = Card("a title", "be brief", "pair + drafter")
@@ -41,7 +46,7 @@ def test_everything_of_a_turn_comes_back_after_a_restart(tmp_path: Path) -> None
     [entry] = store.list()
     assert (entry.card.title, entry.card.model, entry.messages) == ("a title", "pair + drafter", 2)
     assert entry.card.created == card.created
-    assert store.path.stat().st_mode & 0o077 == 0, "conversations are the user's alone"
+    assert _open_to_others(tmp_path) == 0, "conversations are the user's alone"
     assert store.problem() == ""
 
 
@@ -128,7 +133,7 @@ def test_search_follows_changes(tmp_path: Path) -> None:
     store.delete(card.id)
     assert titles(store, "alpha") == ["second"]
     assert titles(store, "beta") == []
-    with sqlite3.connect(store.path) as db:
+    with sqlite3.connect(tmp_path / "conversations.db") as db:
         for index in ("message_content", "conversation_title"):
             db.execute(f"INSERT INTO {index} ({index}) VALUES ('integrity-check')")
 
@@ -270,12 +275,12 @@ def test_however_a_file_is_begun_it_is_its_users_alone(tmp_path: Path) -> None:
     blocked.unlink()
     store.begin(Card("first"))
     assert "nothing is missing" in store.problem()
-    assert store.path.stat().st_mode & 0o077 == 0, "begun late"
+    assert _open_to_others(blocked) == 0, "begun late"
     damaged.mkdir()
     (damaged / "conversations.db").write_bytes(b"SQLite format 3\0" + b"x" * 5000)
     store = Store(damaged)
     assert "kept as" in store.problem()
-    assert store.path.stat().st_mode & 0o077 == 0, "begun again"
+    assert _open_to_others(damaged) == 0, "begun again"
 
 
 # Branches

@@ -70,10 +70,6 @@ class Presets:
     def __iter__(self) -> Iterator[Preset]:
         return iter(self._all.values())
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._all)
-
     def names_for(self, model: str) -> tuple[str, ...]:
         """The presets for every pair, and those tuned for the pair with this title."""
         return tuple(preset.name for preset in self if preset.model in ("", model))

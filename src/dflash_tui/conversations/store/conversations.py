@@ -62,10 +62,6 @@ class Store:
         self._database.renew = renew
 
     @property
-    def path(self) -> Path:
-        return self._database.path
-
-    @property
     def on_disk(self) -> bool:
         """Whether changes outlive the program."""
         return self._database.on_disk
