@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from dflash_tui.figures.speeds import course
 from dflash_tui.session import LoadRequest
 from dflash_tui.widgets import stats
 from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.strip import StatusStrip
 from support.turns import STAGES, step_of, tree_of, turn_of
 
 from .fake import FakeSession
@@ -39,6 +41,25 @@ PLAIN = PlainSpeed(50.0, 64, 2048, "2026-01-02T10:00:00+00:00", "timed for it")
 def shown(record: TurnRecord, plain: PlainSpeed | None = None, width: int = 60) -> str:
     assert record.report is not None
     return stats.drawn(stats.of_turn(record, record.report, plain), width).plain
+
+
+async def test_the_strip_and_the_panel_show_one_speed_of_a_running_answer(make_app: MakeApp) -> None:
+    session = FakeSession(gate=threading.Semaphore(6))
+    app = make_app(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        app.chat.action_panel("stats")
+        await send(pilot, "hi")
+        await wait_until(pilot, lambda: app.chat.flow.meter is not None and app.chat.flow.meter.totals.steps >= 5)
+        app.chat.gauges.draw()
+        figures, strip = app.chat.gauges._figures(), app.chat.query_one(StatusStrip).status
+        assert app.chat.busy
+        assert figures is not None
+        assert figures.stats is not None
+        assert strip.rate == figures.stats.tokens_per_second > 0
+        assert session.gate is not None
+        session.gate.release(1000)
+        await idle(pilot)
 
 
 def test_every_figure() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -135,8 +134,7 @@ class Gauges:
         elif meter is not None:
             event = meter.last or meter.prefill
             mode, reason = (event.mode, event.reason) if event else ("", "")
-            rate = meter.rate(time.monotonic()) if flow.busy else meter.overall_rate
-            acceptance = meter.totals.acceptance_length
+            rate, acceptance = meter.overall_rate, meter.totals.acceptance_length
         known = self._plain.get(desk.model) if desk.session is not None else None  # a heavy import: not at startup
         desk.screen.query_one(StatusStrip).status = Status(
             tuple(meter.rates) if meter else (),
