@@ -62,6 +62,22 @@ async def test_parts_of_a_page_of_the_lab_stand_together(make_app: MakeApp, size
             await leave(pilot)
 
 
+async def test_a_low_terminal_has_no_title_over_nothing_and_keeps_its_margin(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(60, 18)) as pilot:
+        await answered(pilot)
+        await SHOWN["sweep"](app, pilot)
+        await shows(pilot, "24 runs")
+        assert "tok/s by tree budget" not in await settled(pilot)
+        await leave(pilot)
+        await SHOWN["steps"](app, pilot)
+        await shows(pilot, "temperature 0.00")
+        about = app.screen.query_one("#steps-about").region
+        rows = (await settled(pilot)).splitlines()[about.y : about.bottom]
+        assert len(rows) > 5, "some are broken"
+        assert all(row.startswith(" ") for row in rows), rows
+
+
 async def test_what_was_measured_before_has_its_time(make_app: MakeApp) -> None:
     """Regression: the time was in UTC."""
     app = make_app()

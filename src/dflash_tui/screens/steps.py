@@ -142,7 +142,7 @@ class StepsScreen(Passing, Screen[None]):
             return
         self.query_one("#steps-title", Static).update(self._title())
         if self._record is None:
-            self.query_one("#steps-about", Static).update(" No turn yet: send a message first, then come back.")
+            self.query_one("#steps-about", Static).update("No turn yet: send a message first, then come back.")
             return
         self.query_one("#steps-about", Static).update(self._about())
         for view, draw in (("tree", self._draw_tree), ("text", self._draw_text), ("calibration", self._draw_said)):
@@ -166,7 +166,7 @@ class StepsScreen(Passing, Screen[None]):
         """The current step in figures, and where the target rejected the drafts."""
         width = max(self.size.width - 2, 30)
         if not self._steps:
-            return Content(" this turn has no step: its first token was its last")
+            return Content("this turn has no step: its first token was its last")
         assert self._record is not None
         step = self._steps[self.step - 1]
         knobs = " ".join(f"{name} {SPEC[name].show(getattr(step.knobs, name))}" for name in SHOWN_KNOBS)
@@ -178,14 +178,14 @@ class StepsScreen(Passing, Screen[None]):
         )  # fmt: skip
         wanted = f"◆ {rejection_line(step, self._record.token_text)}"
         if self.size.height < LOW:
-            return content([told(clip(f" {DOT.join(figures)}", width)), told(clip(f" {wanted}", width), "$secondary")])
+            return content([told(clip(DOT.join(figures), width)), told(clip(wanted, width), "$secondary")])
         times = " ".join(f"{name} {getattr(step.stages, name):.1f}" for name in STAGES)
         dim = "$foreground 70%"
-        block: Block = [told(f" {text}") for text in dotted(figures, width)]
+        block: Block = [told(text) for text in dotted(figures, width)]
         mark = "  • changed in mid-turn" if changed else ""
-        block += [told(text, dim) for ((text, _),) in wrapped(f" {knobs}{mark}", width)]
-        block += wrapped(f" {step.stages.total:.1f} ms: {times}", width, figure("stages", dim))
-        block += [told(text, "$secondary") for ((text, _),) in wrapped(f" {wanted}", width)]
+        block += [told(text, dim) for ((text, _),) in wrapped(f"{knobs}{mark}", width)]
+        block += wrapped(f"{step.stages.total:.1f} ms: {times}", width, figure("stages", dim))
+        block += [told(text, "$secondary") for ((text, _),) in wrapped(wanted, width)]
         return content(block)
 
     def _draw_tree(self, record: TurnRecord) -> None:

@@ -36,6 +36,8 @@ class CurveView(Widget):
 
     def render(self) -> Content:
         lines = plot(self._marks, self.size.width, self.size.height, self._title, self._span)
+        if self._marks and len(lines) == 1:  # no room for the curve, and a title alone tells nothing
+            return Content("")
         up, across = self._of
         block: Block = [told(text, "bold") for text in lines[:1]]
         block += [_styled(text, up) for text in lines[1:-1]]
