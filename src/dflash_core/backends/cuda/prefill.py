@@ -7,7 +7,6 @@ the same as that of passes: keys, values, states and the drafter's context, with
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,9 +20,10 @@ from dflash_core.backends.cuda.arrival import Arrival, parts_of
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import ChunkDrafter, DeviceDrafter
-from dflash_core.backends.cuda.launch import Launch, Run
+from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.layers.base import ChunkRun
 from dflash_core.backends.cuda.layers.norm import chunk_norm
+from dflash_core.backends.cuda.parts_ahead import PartsAhead
 from dflash_core.backends.cuda.products import Op
 from dflash_core.backends.cuda.sequence import SequenceMemory
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -31,7 +31,6 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 # Shorter prompts are run in passes of 24 rows. On an H200 seven passes take 51 ms, and eight take 58 ms; converting all
 # weights to f16 and multiplying 192 rows by them takes 51 ms. Cards that were found to be otherwise: prompts.py.
 LEAST_ROWS = 169
-LAYERS_AHEAD = 2  # layers that are queued while the host waits for an earlier one
 
 Cancelled = Callable[[], bool]
 
@@ -132,17 +131,13 @@ class ChunkPass:
         self.embed()
         if self.drafter is not None:
             self.drafter.capture(EMBEDDING, n)
-        marks: deque[Run] = deque()
+        ahead = PartsAhead(self.device, cancelled)
         starts = {layers.start: part for part, layers in enumerate(parts_of(len(self.layers)))} if arriving else {}
         for index, layer in enumerate(self.layers):
             if arriving is not None and index in starts:
                 arriving.part(starts[index])
-            if cancelled is not None:
-                marks.append(self.device.mark())
-                if len(marks) > LAYERS_AHEAD:
-                    marks.popleft()()
-                if cancelled():
-                    raise PrefillCancelled
+            if ahead.given_up():
+                raise PrefillCancelled
             layer.norm()
             layer.mixer(n, length)
             layer.ffn_norm()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice
 from dflash_core.backends.cuda.launch import At, Launch, Run
 from dflash_core.backends.cuda.layers.base import Kept
 from dflash_core.backends.cuda.layers.norm import norm_launch
+from dflash_core.backends.cuda.parts_ahead import PartsAhead
 from dflash_core.backends.cuda.prefill import LEAST_ROWS, ChunkPass
 from dflash_core.backends.cuda.sequence import SequenceMemory, chunk_results
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, width_for
@@ -42,7 +42,6 @@ from dflash_core.tree import Candidates
 MODES: tuple[Mode, ...] = ("ar", "auto")  # the default modes of answers
 # Passes of host-driven calls need only a few widths.
 CHUNK_WIDTHS = (1, 24, 64)
-PASSES_AHEAD = 2  # passes of a prompt that are queued while the host waits for an earlier one
 FEWEST_ROWS = 64  # the fewest rows of a prompt chunk; rows are halved down to this if memory is short
 
 
@@ -322,18 +321,14 @@ class CudaSession:
         return self.memory.nbytes
 
     def _prefill_passes(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None) -> Logits:
-        marks: deque[Run] = deque()
+        ahead = PartsAhead(self.device, cancelled)
         with self.device.stream():
             rows = min(self.memory.capacity, PASS_ROWS)
             parts = [tokens[begin : begin + rows] for begin in range(0, len(tokens), rows)]
             turns = self._take_turns(parts)
             for at, part in enumerate(parts):
-                if at and cancelled is not None and self._arriving is None:
-                    marks.append(self.device.mark())
-                    if len(marks) > PASSES_AHEAD:
-                        marks.popleft()()
-                    if cancelled():
-                        raise PrefillCancelled(at * rows)
+                if at and self._arriving is None and ahead.given_up():
+                    raise PrefillCancelled(at * rows)
                 self.plant(part, range(-1, len(part) - 1))
                 if turns is not None and at < turns.count:
                     turns.finish(at)
