@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from dflash_core.errors import InputError
+from dflash_core.errors import DFlashError, InputError
 
 _KINDS = (
     (stat.S_ISDIR, "a folder, expected a file; name a file inside it"),
@@ -105,6 +105,12 @@ def check_regular(path: Path) -> None:
     """Refuse a path that exists and is not a regular file. Raises InputError; OSError except for a missing file."""
     with contextlib.suppress(FileNotFoundError):
         _check_mode(path, path.stat().st_mode)
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a file to write whose folder does not exist. Raises DFlashError."""
+    if not path.parent.is_dir():
+        raise DFlashError(f"{path}: there is no folder {path.parent}; make it first, or name another")
 
 
 def _check_mode(path: Path, mode: int) -> None:

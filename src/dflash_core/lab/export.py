@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.errors import DFlashError
-from dflash_core.files import write_whole
+from dflash_core.files import check_folder, write_whole
 from dflash_core.knobs import SPECS
 from dflash_core.lab import picture
 from dflash_core.lab.sweep import SweepResult
@@ -91,8 +91,7 @@ def check_path(path: Path) -> Path:
         )
     if path.suffix.lower() in PICTURES:
         picture.check_can_draw()
-    if not path.parent.is_dir():
-        raise DFlashError(f"{path}: there is no folder {path.parent}; make it first, or name another")
+    check_folder(path)
     return path
 
 

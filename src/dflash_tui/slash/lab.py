@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_core.errors import InputError, KnobError
+from dflash_core.errors import KnobError
 from dflash_core.files import check_regular
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.slash.command import Slash, SlashError, knob_words
@@ -56,8 +56,6 @@ def _check_prompts(path: Path) -> None:
     try:
         check_regular(path)
         found = path.exists()
-    except InputError as error:
-        raise SlashError(str(error)) from None
     except OSError as error:
         raise SlashError(f"{path}: {error.strerror}; check the path") from None
     if not found:

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from dflash_core.clean import clean, escaped, lines, one_line
 from dflash_core.errors import DFlashError
-from dflash_core.files import check_regular, write_whole
+from dflash_core.files import check_folder, check_regular, write_whole
 
 CLEAR_LINE = "\r\x1b[K"
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
@@ -59,8 +59,7 @@ def write_json(value: Mapping[str, Any], stream: TextIO | None = None) -> None:
 
 def check_file(path: Path) -> None:
     """Refuse a path that `keep` cannot write, as far as can be told in advance. Raises DFlashError."""
-    if not path.parent.is_dir():
-        raise DFlashError(f"{path}: there is no folder {path.parent}; make it first, or name another")
+    check_folder(path)
     check_regular(path)
 
 
