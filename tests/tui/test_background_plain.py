@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
+from textual.pilot import Pilot
 
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
@@ -59,11 +60,16 @@ async def test_it_is_measured_once_after_an_answer(app: DFlashApp) -> None:
         assert not app.chat.plain.running, "it is known"
 
 
+async def timing(pilot: Pilot[int], app: DFlashApp) -> None:
+    """An answer, after which plain decoding is being timed."""
+    await loaded(pilot)
+    await ask(pilot, QUESTION)
+    await wait_until(pilot, lambda: app.chat.plain.running)
+
+
 async def test_a_message_comes_first(app: DFlashApp, endless: None) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
-        await loaded(pilot)
-        await ask(pilot, QUESTION)
-        await wait_until(pilot, lambda: app.chat.plain.running)
+        await timing(pilot, app)
         turns = len(app.chat.transcript.turns)
         await ask(pilot, "More?")
         await idle(pilot)
@@ -74,9 +80,7 @@ async def test_a_message_comes_first(app: DFlashApp, endless: None) -> None:
 
 async def test_a_typed_character_stops_it(app: DFlashApp, endless: None) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
-        await loaded(pilot)
-        await ask(pilot, QUESTION)
-        await wait_until(pilot, lambda: app.chat.plain.running)
+        await timing(pilot, app)
         app.chat.prompt.focus()
         await pilot.press("m")
         await wait_until(pilot, lambda: not app.chat.plain.running)
@@ -103,9 +107,7 @@ async def test_a_prompt_under_way_holds_back_no_key_and_the_next_turn_waits_for_
     monkeypatch.setattr(Laboratory, "time_plain", lambda self, record: Reading())
     monkeypatch.setattr(EngineSession, "cancel", lambda self: cancelled.set())
     async with app.run_test(size=(120, 40)) as pilot:
-        await loaded(pilot)
-        await ask(pilot, QUESTION)
-        await wait_until(pilot, lambda: app.chat.plain.running)
+        await timing(pilot, app)
         app.chat.prompt.focus()
         await pilot.press("m")
         await wait_until(pilot, cancelled.is_set)

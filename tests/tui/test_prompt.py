@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from textual.events import Key, Paste
+from textual.pilot import Pilot
 
 from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.knobs import Knobs
@@ -105,13 +106,18 @@ async def test_paste_of_many_lines_is_one_message(make_app: MakeApp) -> None:
         assert session.asked[0][0] == text
 
 
+async def one_and_two(pilot: Pilot[int]) -> None:
+    """Two answered messages, for the history."""
+    await loaded(pilot)
+    for text in ("one", "two"):
+        await ask(pilot, text)
+        await idle(pilot)
+
+
 async def test_history_at_the_edges(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        for text in ("one", "two"):
-            await ask(pilot, text)
-            await idle(pilot)
+        await one_and_two(pilot)
         prompt = app.chat.prompt
         await pilot.press("d", "up")
         assert prompt.text == "two"
@@ -126,10 +132,7 @@ async def test_history_at_the_edges(make_app: MakeApp) -> None:
 async def test_changes_to_an_earlier_prompt_stay_while_others_are_looked_at(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        for text in ("one", "two"):
-            await ask(pilot, text)
-            await idle(pilot)
+        await one_and_two(pilot)
         prompt = app.chat.prompt
         await pilot.press("up", "x", "up", "y")
         assert prompt.text == "oney"
