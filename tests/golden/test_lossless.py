@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.bench.replay import GivenCosts
 
 from dflash_core import load_draft, load_target
 from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.session import CpuSession
-from dflash_core.bench.replay import GivenCosts
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.models.delta_net import DeltaState

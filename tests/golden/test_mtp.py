@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tools.train_demo.mtp_net import mtp_forward
+from tools.train_demo.shapes import TargetConfig
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.cpu.mtp import CpuMtp, CpuMtpDrafter
 from dflash_core.demo import demo_dflash2_path, demo_draft, demo_mtp_path, demo_target_path
-from dflash_core.demo.recipe.mtp_net import mtp_forward
-from dflash_core.demo.recipe.shapes import TargetConfig
 from dflash_core.drafters.mtp import OWN_HEAD
 from dflash_core.engine import load_pair
 from dflash_core.errors import ContextError, KnobError, MismatchError, NumericsError, UnsupportedError

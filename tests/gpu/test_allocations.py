@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.sequence import chunk_results
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.bench.replay import GivenCosts
 from dflash_core.cache_types import CachePair
 from dflash_core.drafters.text import TextDrafter
 from dflash_core.policy.costs import H200

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
 from dflash_core import tree as ddtree
@@ -18,7 +19,6 @@ from dflash_core.backends.cuda.drafters.draft import CudaDFlash
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.step import TREE_THREADS
-from dflash_core.bench.replay import GivenCosts
 from dflash_core.errors import NumericsError, UnsupportedError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value

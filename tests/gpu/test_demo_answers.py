@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from tools.train_demo.numerics import FORMATS, difference, held_out, measure
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.cuda.layers.norm import norm_launch
@@ -17,7 +18,6 @@ from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.demo import demo_draft_path, demo_target_path
-from dflash_core.demo.recipe.numerics import FORMATS, difference, held_out, measure
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
 from support import demo_card, on_device

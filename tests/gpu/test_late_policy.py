@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tools.bench.chosen import cases
+from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.device_text import DeviceText
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.bench.chosen import cases
-from dflash_core.bench.replay import GivenCosts
 from dflash_core.drafters.text_table import TextTable
 from dflash_core.events import Choice, StageTimes, StepEvent, StepTotals, StepTree
 from dflash_core.knobs import Value

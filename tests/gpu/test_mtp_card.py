@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
 from dflash_core.backends.base import Checkpoint, Session
@@ -18,7 +19,6 @@ from dflash_core.backends.cuda.drafters import caches
 from dflash_core.backends.cuda.drafters.draft import CudaMtp
 from dflash_core.backends.cuda.drafters.mtp import Mtp
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.bench.replay import GivenCosts
 from dflash_core.drafters.mtp import OpenedMtp
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 def test_predicted_is_found(context: int, kv: str, folder: tuple[Path, int]) -> None:
     """In a process of its own: nothing of another load is held."""
     where, layers = folder
-    command = [sys.executable, "-m", "dflash_core.bench.held", "--folder", str(where), "--layers", str(layers)]
+    command = [sys.executable, "-m", "tools.bench.memory", "--folder", str(where), "--layers", str(layers)]
     command += ["--positions", str(context), "--kv", kv, "--steps", "8"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -4,10 +4,10 @@ results."""
 from __future__ import annotations
 
 import pytest
+from tools.bench.recurrence import Cut, Recurrences, trees
 
 from dflash_core.arch.kinds import DeltaNet
 from dflash_core.backends.cuda.layers.delta_shapes import DIM, DeltaShape
-from dflash_core.bench.recurrence import Cut, Recurrences, trees
 from dflash_core.errors import KernelError, UnsupportedError
 from support import engines
 from support.emulated_device import EmulatedDevice

@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 
 import pytest
+from tools.bench.replay import GivenCosts
 
-from dflash_core.bench.replay import GivenCosts
 from dflash_core.errors import FormatError
 from dflash_core.events import Choice, PartTotals, Piece, PrefillEvent, StageTimes, StepEvent, TurnReport, turn_stats
 from dflash_core.knobs import Knobs

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.bench import sampled, timeline
 
 from dflash_core.backends.cuda.step import StepKind
-from dflash_core.bench import sampled, synthetic, synthetic_models, timeline
+from dflash_core.bench import synthetic, synthetic_models
 from dflash_core.bench.statistics import summary
 from dflash_core.bench.steps import StepReport, Timed, acceptance_pattern, default_cases, spine
 from dflash_core.config import target_config
@@ -58,7 +59,7 @@ def test_made_up_pairs_have_the_sizes_of_real_files(
     assert total / 1e9 == pytest.approx(draft_gb, abs=0.02)
 
 
-TOOLS = ("attention", "chosen", "depths", "held", "kernels", "recurrence", "replay", "resume", "sampled", "timeline")
+TOOLS = ("attention", "chosen", "depths", "memory", "recurrence", "replay", "resume", "sampled", "timeline")
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
@@ -69,7 +70,7 @@ def test_a_refusal_of_a_tool_is_one_line(tool: str, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("argparse.ArgumentParser.parse_args", refuse)
     with pytest.raises(SystemExit, match=r"^way is much, expected 1$"):  # printed on stderr, with exit code 1
-        runpy.run_module(f"dflash_core.bench.{tool}", run_name="__main__")
+        runpy.run_module(f"tools.bench.{tool}", run_name="__main__")
 
 
 def test_every_kind_of_sampling_is_timed_beside_greedy() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.train_demo.choice_records import Answered, load, save
 
-from dflash_core.demo.recipe.choice_records import Answered, load, save
 from dflash_core.errors import DFlashError
 from dflash_core.tree import Candidates
 

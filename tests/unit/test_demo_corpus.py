@@ -10,12 +10,11 @@ from functools import cache
 import jinja2.sandbox
 import numpy as np
 import pytest
-
-from dflash_core.demo.recipe import data, prepare
-from dflash_core.demo.recipe import tokenizer as tok
-from dflash_core.demo.recipe.corpus import arithmetic, build, program, python_code, smalltalk, splits
-from dflash_core.demo.recipe.corpus.base import Draw
-from dflash_core.demo.recipe.export import TEMPLATE
+from tools.train_demo import data, prepare
+from tools.train_demo import tokenizer as tok
+from tools.train_demo.corpus import arithmetic, build, program, python_code, smalltalk, splits
+from tools.train_demo.corpus.base import Draw
+from tools.train_demo.export import TEMPLATE
 
 COUNT = 1500
 

@@ -10,17 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from dflash_core import load_draft, load_target
-from dflash_core.arch.draft_heads import Convolution, Selector
-from dflash_core.backends.cpu.dflash import CpuDFlash
-from dflash_core.demo import demo_draft_path, demo_target_path
-from dflash_core.demo.recipe import export
-from dflash_core.demo.recipe import tokenizer as tok
-from dflash_core.demo.recipe.corpus import build
-from dflash_core.demo.recipe.draft_net import draft_forward, selected_losses
-from dflash_core.demo.recipe.rounding import quantised
-from dflash_core.demo.recipe.shapes import (
+from tools.train_demo import export
+from tools.train_demo import tokenizer as tok
+from tools.train_demo.corpus import build
+from tools.train_demo.draft_net import draft_forward, selected_losses
+from tools.train_demo.rounding import quantised
+from tools.train_demo.shapes import (
     DraftConfig,
     TargetConfig,
     Weights,
@@ -30,8 +25,13 @@ from dflash_core.demo.recipe.shapes import (
     initialise,
     target_shapes,
 )
-from dflash_core.demo.recipe.sizes import draft_configs, target_config
-from dflash_core.demo.recipe.target_net import target_forward
+from tools.train_demo.sizes import draft_configs, target_config
+from tools.train_demo.target_net import target_forward
+
+from dflash_core import load_draft, load_target
+from dflash_core.arch.draft_heads import Convolution, Selector
+from dflash_core.backends.cpu.dflash import CpuDFlash
+from dflash_core.demo import demo_draft_path, demo_target_path
 from support.chosen import chosen_path
 
 TARGET = TargetConfig(vocab=600, hidden=64, layers=4, ffn=96)

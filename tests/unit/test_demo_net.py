@@ -11,12 +11,11 @@ import pytest
 import torch
 from gguf.quants import dequantize, quantize
 from safetensors.torch import load_file
-
-from dflash_core.demo.recipe import delta, export
-from dflash_core.demo.recipe.decode import decode_state, target_step
-from dflash_core.demo.recipe.draft_net import draft_forward
-from dflash_core.demo.recipe.rounding import fake_quant
-from dflash_core.demo.recipe.shapes import (
+from tools.train_demo import delta, export
+from tools.train_demo.decode import decode_state, target_step
+from tools.train_demo.draft_net import draft_forward
+from tools.train_demo.rounding import fake_quant
+from tools.train_demo.shapes import (
     DraftConfig,
     TargetConfig,
     Weights,
@@ -25,7 +24,8 @@ from dflash_core.demo.recipe.shapes import (
     initialise,
     target_shapes,
 )
-from dflash_core.demo.recipe.target_net import target_forward
+from tools.train_demo.target_net import target_forward
+
 from support.golden import golden, goldens
 
 DRAFTERS = [folder for folder in goldens("tiny-dflash*") if folder.is_dir()]

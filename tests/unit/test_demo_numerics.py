@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from tools.train_demo import numerics
 
 from dflash_core.demo import demo_target_path
-from dflash_core.demo.recipe import numerics
 from support import acts
 
 X = (np.random.default_rng(5).normal(size=(7, 384)) * np.geomspace(1e-3, 1e3, 7)[:, None]).astype(np.float32)

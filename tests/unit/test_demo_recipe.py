@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from dflash_core.demo.recipe import card, data, loop, prepare
-from dflash_core.demo.recipe import tokenizer as tok
-from dflash_core.demo.recipe.corpus import build
+from tools.train_demo import card, data, loop, prepare
+from tools.train_demo import tokenizer as tok
+from tools.train_demo.corpus import build
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(
@@ -24,7 +23,7 @@ COMMANDS = sorted(
         command.strip()
         for page in ("demo.md", "RESULTS.md")
         for command in re.findall(
-            r"python -m (dflash_core\.demo\.[^`\n]*)", (ROOT / "docs" / page).read_text(encoding="utf-8")
+            r"python -m (tools\.train_demo\.[^`\n]*)", (ROOT / "docs" / page).read_text(encoding="utf-8")
         )
     }
 )
@@ -62,12 +61,12 @@ def test_every_program_is_documented() -> None:
         "numerics",
         "record_drafts",
     }
-    sources = (ROOT / "src/dflash_core/demo/recipe").glob("*.py")
+    sources = (ROOT / "tools/train_demo").glob("*.py")
     assert named == {path.stem for path in sources if '__name__ == "__main__"' in path.read_text(encoding="utf-8")}
     page = (ROOT / "docs/demo.md").read_text(encoding="utf-8")
     [steps] = re.findall(r"```\n(python -m .*?)```", card.CARD, re.DOTALL)
     assert steps in page  # the page is made from CARD
-    assert re.search(r"written by\n`python -m dflash_core\.demo\.recipe\.report --docs docs`", page)
+    assert re.search(r"written by\n`python -m tools\.train_demo\.report --docs docs`", page)
 
 
 def test_a_small_corpus_is_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What run-time code imports: declared dependencies alone, and nothing of the recipe that a wheel leaves out."""
+"""What the packages import: declared dependencies alone, and nothing of `tools/`, which a wheel does not have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from support.imports import imports_of
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
-RECIPE = "dflash_core.demo.recipe"
 # Modules whose distribution has another name.
 DISTRIBUTIONS = {"cuda": "cuda-python", "markdown_it": "markdown-it-py", "pynvml": "nvidia-ml-py"}
 # Found as files by cuda.pathfinder; named for their lowest safe version only.
@@ -43,10 +41,6 @@ def imports() -> dict[str, set[str]]:
     return found
 
 
-def at_run_time() -> dict[str, set[str]]:
-    return {name: them for name, them in imports().items() if not name.startswith(RECIPE)}
-
-
 def others(them: set[str]) -> set[str]:
     """Top-level modules that are neither ours nor Python's."""
     return {one.split(".")[0] for one in them} - sys.stdlib_module_names - {"dflash_core", "dflash_tui"}
@@ -59,17 +53,9 @@ def project() -> dict[str, list[str]]:
     return {extra: [Requirement(one).name for one in them] for extra, them in asked.items()}
 
 
-def test_nothing_at_run_time_imports_the_recipe() -> None:
-    recipe = [name for name in imports() if name.startswith(RECIPE)]
-    assert len(recipe) > 20
-    assert any(one.startswith(RECIPE) for one in imports()[f"{RECIPE}.train"])  # relative imports are resolved
-    users = [name for name, them in at_run_time().items() if any(one.startswith(RECIPE) for one in them)]
-    assert not users
-
-
-@pytest.mark.parametrize("modules", [at_run_time, imports], ids=["run time", "with the recipe"])
-def test_an_installation_asks_for_what_is_imported_and_no_more(modules: Callable[[], dict[str, set[str]]]) -> None:
-    used = {DISTRIBUTIONS.get(one, one) for them in modules().values() for one in others(them)}
+def test_an_installation_asks_for_what_is_imported_and_no_more() -> None:
+    """`tools` would be a package of its own here, which no installation asks for."""
+    used = {DISTRIBUTIONS.get(one, one) for them in imports().values() for one in others(them)}
     assert used == {*project()[""], *project()["plots"]} - NOT_IMPORTED
 
 

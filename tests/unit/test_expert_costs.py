@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("torch")
+from tools.bench.replay import GivenCosts
+
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.tuning import Identity, Tuning
-from dflash_core.bench.replay import GivenCosts
 from dflash_core.bench.synthetic_models import SIZE_27B, SIZE_35B_A3B, Model, target_types
 from dflash_core.knobs import Knobs
 from dflash_core.policy.costs import H200, Shape

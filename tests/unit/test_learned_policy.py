@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tools.bench.replay import GivenCosts
 
-from dflash_core.bench.replay import GivenCosts
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.successors import Successors
 from dflash_core.events import StageTimes, StepEvent, StepTree

@@ -1,4 +1,4 @@
-"""What is shipped: a wheel holds all that the program needs, the sdist also the demo pair's recipe; kernels and themes
+"""What is shipped: a wheel holds all that the program needs, the sdist the tools of a checkout too; kernels and themes
 are found."""
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ import pytest
 
 from dflash_core import resources
 from dflash_core.bench.synthetic_models import SIZE_27B
-from dflash_core.demo import recipe
 from dflash_core.errors import DFlashError
 from dflash_tui import __version__
 from support import fits_page, models_table, readme
 
 ROOT = Path(__file__).parents[2]
-RECIPE = "dflash_core/demo/recipe/"  # how the demo pair was trained; only the checkout and the sdist have it
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +51,14 @@ def shipped() -> dict[str, Path]:
     ):
         for path in (ROOT / source).glob(pattern):
             name = place + path.relative_to(ROOT / source).as_posix()
-            if not name.startswith(RECIPE):
-                files[name] = path
+            files[name] = path
     return files
 
 
-def recipe_files(checkout: Path) -> list[str]:
-    folder = checkout / "src" / RECIPE
+def tools(checkout: Path) -> list[str]:
+    folder = checkout / "tools"
     found = sorted(path.relative_to(folder).as_posix() for path in folder.glob("**/*.py"))
-    assert {"train.py", "corpus/build.py"} <= set(found)
+    assert {"train_demo/train.py", "bench/replay.py"} <= set(found)
     return found
 
 
@@ -69,9 +66,8 @@ def test_the_wheel_holds_every_file(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         assert set(shipped()) <= names
-        assert not [name for name in names if name.startswith(RECIPE)]
         assert archive.read("dflash_core/_kernels/probe.cu") == (ROOT / "kernels" / "probe.cu").read_bytes()
-        assert not [name for name in names if name.startswith(("tests/", "src/", "kernels/", "themes/"))]
+        assert not [name for name in names if name.startswith(("tests/", "tools/", "src/", "kernels/", "themes/"))]
         assert not [name for name in names if "__pycache__" in name]
         assert f"dflash_tui-{__version__}.dist-info/licenses/LICENSE" in names
 
@@ -83,7 +79,7 @@ def test_the_sdist_can_make_that_wheel(built: Path, wheel: Path, tmp_path: Path)
     [source] = tmp_path.iterdir()
     for document in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md"):
         assert (source / document).is_file(), document
-    assert recipe_files(source) == recipe_files(ROOT)
+    assert tools(source) == tools(ROOT)
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
         cwd=source, check=True, capture_output=True, timeout=600,
@@ -104,8 +100,6 @@ import dflash_core, dflash_tui
 from dflash_core import resources
 from dflash_core.demo import demo_target_path
 from dflash_tui.cli import main
-from importlib.util import find_spec
-assert find_spec("dflash_core.demo.recipe") is None
 for module in (dflash_core, dflash_tui):
     assert module.__file__.startswith({str(site)!r}), module.__file__
 for path in (resources.kernels_dir(), resources.themes_dir(), demo_target_path()):
@@ -126,7 +120,6 @@ def test_an_editable_install_finds_the_checkout() -> None:
     assert resources.kernels_dir() == ROOT / "kernels"
     assert resources.themes_dir() == ROOT / "themes"
     assert (resources.kernels_dir() / "probe.cu").is_file()
-    assert Path(recipe.__file__) == ROOT / "src" / RECIPE / "__init__.py"
 
 
 def test_an_editable_install_is_a_path_to_the_sources_alone(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tools.bench.replay import GivenCosts
 
-from dflash_core.bench.replay import GivenCosts
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.several import together
 from dflash_core.drafters.text import CAPABILITIES as TEXT

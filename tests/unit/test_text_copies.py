@@ -10,9 +10,9 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tools.bench import replay
+from tools.bench.recorded import Recorded
 
-from dflash_core.bench import replay
-from dflash_core.bench.recorded import Recorded
 from dflash_core.demo import demo_target_path
 from dflash_core.drafters.text import CAPABILITIES
 from dflash_core.policy.costs import CPU, H200, Shape

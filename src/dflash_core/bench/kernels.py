@@ -3,36 +3,29 @@
 Shapes and types are those of the synthetic 27B target. Weights are random bytes, as many copies as fit into a few
 gigabytes, so that none is in the L2 when it is read. Launches are recorded in a graph as in a step; a figure is the
 median over replays, of one launch. Read bandwidth is that of a kernel which does nothing but read.
-
-    python -m dflash_core.bench.kernels [--activations int8] [--chain [--gap 3] [WAY ...]]
-
-A way is `plain`, or settings of plan.Way such as `prefetch=0`.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from dflash_core.arch.kinds import Attention
 from dflash_core.backends.cuda import plan
-from dflash_core.backends.cuda.activations import CHOICES, DEFAULT, Activations
+from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.layers.base import acts_for
-from dflash_core.backends.cuda.plan import Way
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, packed_bytes, tile_type
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.bench.interleave import interleave
 from dflash_core.bench.synthetic_models import SIZE_27B, TARGET_27B, target_types
-from dflash_core.bench.tool import run_tool
 from dflash_core.errors import OutOfMemoryError
 from dflash_core.progress import Progress
 
@@ -41,9 +34,6 @@ MOST_COPIES = 24
 REPLAYS = 9
 CHAIN_ROUNDS = 3
 MOST_SPLIT_K = 16
-CYCLES_PER_US = 1700  # of an H200 under load; a pause is about as long as requested
-PAUSE_BLOCKS = 24
-CHAIN_WIDTHS = (1, 16, 24)
 
 FULL = (("attn_q", "attn_k", "attn_v"), ("attn_output",))
 DELTA = (("attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta"), ("ssm_out",))
@@ -185,39 +175,18 @@ def ladder(device: CudaDevice, progress: Progress | None = None, activations: Ac
 
 
 def chain(device: CudaDevice, progress: Progress | None = None, activations: Activations = DEFAULT) -> dict[int, float]:
-    """Seconds for all products of a step one after the other, each with weights of its own, by width."""
-    found = chains(device, [Way()], progress=progress, activations=activations)
-    return {width: statistics.median(found[Way(), width]) for width in WIDTHS}
-
-
-def chains(
-    device: CudaDevice,
-    ways: Sequence[Way],
-    widths: Sequence[int] = WIDTHS,
-    gap_us: float = 0.0,
-    progress: Progress | None = None,
-    activations: Activations = DEFAULT,
-) -> dict[tuple[Way, int], list[float]]:
-    """The same in several ways, interleaved, with a pause of `gap_us` after every product: seconds of each round."""
+    """Seconds for all products of a step one after the other, each with weights of its own, by width: medians."""
     products = products_27b()
     bench = Bench(device, sum(p.nbytes for p in products), products, activations)
     projections, at = [], 0
     for product in products:
         projection, at = bench.place(product, at)
         projections.append(projection)
-    pause = Launch("stream.cu", "pause", {}, PAUSE_BLOCKS, 128, [np.int64(gap_us * CYCLES_PER_US)])
-    runs = {}
-    for way in ways:
-        for projection in projections:
-            projection.replan(replace(device.card, way=way, ways=()))
-        for width in widths:
-            each = [[launch, *([pause] if gap_us else [])] for launch in bench.launches(projections, width)]
-            runs[way, width] = bench.record([launch for group in each for launch in group], progress)
-    found: dict[tuple[Way, int], list[float]] = {key: [] for key in runs}
-    for slot in interleave(len(ways), len(widths), CHAIN_ROUNDS):
-        key = ways[slot.setting], widths[slot.prompt]
-        found[key].append(bench.seconds(runs[key]))
-    return found
+    runs = [bench.record(bench.launches(projections, width), progress) for width in WIDTHS]
+    found: list[list[float]] = [[] for _ in runs]
+    for slot in interleave(1, len(runs), CHAIN_ROUNDS):
+        found[slot.prompt].append(bench.seconds(runs[slot.prompt]))
+    return {width: statistics.median(seconds) for width, seconds in zip(WIDTHS, found)}
 
 
 def table(found: Ladder) -> list[str]:
@@ -244,40 +213,3 @@ def chain_table(found: dict[int, float]) -> list[str]:
         rate, ratio = size / seconds / 1e12, seconds / first
         lines.append(f"  N={width:<3} {seconds * 1e3:7.3f} ms {rate:5.2f} TB/s {ratio:5.2f} of N={min(found)}")
     return lines
-
-
-def ways_table(found: Mapping[tuple[Way, int], Sequence[float]], gap_us: float) -> list[str]:
-    """Lines of a table: milliseconds by way and width, least and most of the rounds."""
-    products = len(products_27b())
-    lines = [f"{products} products of a step, {gap_us:g} us after each; ms without the pauses"]
-    for (way, width), rounds in found.items():
-        least, middle, most = (
-            1e3 * (seconds(rounds) - products * gap_us * 1e-6) for seconds in (min, statistics.median, max)
-        )
-        lines.append(f"  {way!s:28} N={width:<3} {middle:7.3f} ({least:.3f} to {most:.3f})")
-    return lines
-
-
-def main() -> None:
-    """Print the table, and with --chain the products of a whole step after each other."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--chain", action="store_true", help="also a whole step's products in a row; 17 GiB of the card"
-    )
-    parser.add_argument("--gap", type=float, default=0.0, metavar="US", help="pause after every product of the chain")
-    parser.add_argument("--activations", choices=CHOICES, default=DEFAULT.name, help="how inputs are rounded")
-    parser.add_argument("ways", nargs="*", type=Way.of, metavar="WAY", help="compare chains alone, computed in these")
-    options = parser.parse_args()
-    device, activations = CudaDevice(), CHOICES[options.activations]
-    if options.ways:
-        found = chains(device, options.ways, CHAIN_WIDTHS, options.gap, activations=activations)
-        lines = ways_table(found, options.gap)
-    else:
-        lines = table(ladder(device, activations=activations))
-        if options.chain:
-            lines += chain_table(chain(device, activations=activations))
-    print("\n".join(lines))  # noqa: T201
-
-
-if __name__ == "__main__":
-    run_tool(main)

@@ -11,7 +11,8 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from ..pair import demo_target_path
+from dflash_core.demo.pair import demo_target_path
+
 from .loop import Log
 from .pieces import prepare_card
 

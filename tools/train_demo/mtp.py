@@ -1,4 +1,4 @@
-"""Trains the demo target's MTP head on one GPU: `python -m dflash_core.demo.recipe.mtp --out FOLDER`.
+"""Trains the demo target's MTP head on one GPU: `python -m tools.train_demo.mtp --out FOLDER`.
 
 The target is the shipped one and is not trained. The head learns to predict the target's own distributions over newly
 generated documents, for up to `--depth` tokens in a row. Writes `demo-mtp.gguf`, a file of the head alone, and

@@ -1,9 +1,9 @@
 """Replays policies on recorded answers: exact tokens per step and projected speeds, without a model.
 
-    python -m dflash_core.bench.replay FOLDER
+    python -m tools.bench.replay FOLDER
 
-reads every set in the folder (`demo/recipe/record_drafts.py` records them) and prints a table per cost curve. Speeds
-are projections: tokens over the sum of what the steps cost by the curve.
+reads every set in the folder (`tools/train_demo/record_drafts.py` records them) and prints a table per cost curve.
+Speeds are projections: tokens over the sum of what the steps cost by the curve.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dflash_core.bench.recorded import Recorded, load
-from dflash_core.bench.tool import run_tool
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
@@ -26,6 +24,8 @@ from dflash_core.policy.costs import CONSUMER, CPU, H200, Shape, StepCosts
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
 from dflash_core.tree import NO_CANDIDATES, Candidates, build
+from tools.bench.recorded import Recorded, load
+from tools.bench.tool import run_tool
 
 CURVES = {"h200": H200, "consumer": CONSUMER, "cpu": CPU}
 RECORDED = Capabilities("recorded", 16)

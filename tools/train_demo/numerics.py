@@ -1,6 +1,6 @@
 """Measures the accuracy that rounded activations cost: logits with rounded matmul inputs, compared with exact ones.
 
-    python -m dflash_core.demo.recipe.numerics [TARGET ...] [--ids FILE.npz] [--documents 24]
+    python -m tools.train_demo.numerics [TARGET ...] [--ids FILE.npz] [--documents 24]
 
 Weights are those of the file, arithmetic is float32 on the CPU, and only the inputs of matrices of integer types are
 rounded: the difference comes from the activations' format alone. Figures over all positions of the text:

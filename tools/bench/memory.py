@@ -1,6 +1,6 @@
 """What a pair really holds of a card, compared with the plan, and how fast it decodes with its context nearly full.
 
-python -m dflash_core.bench.held --folder FOLDER --positions 131072 --kv q8_0 --limit 24GiB [--window 4096]
+python -m tools.bench.memory --folder FOLDER --positions 131072 --kv q8_0 --limit 24GiB [--window 4096]
 
 Prints one JSON object. `found` is the driver's own figure of this process, its context included, at the end of the run.
 """
@@ -18,12 +18,12 @@ from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.bench.steps import Case, StepBench, acceptance_pattern, spine
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.bench.synthetic_models import MODELS
-from dflash_core.bench.tool import run_tool
 from dflash_core.engine import load_pair
 from dflash_core.fits import ON_CARD, ON_HOST
 from dflash_core.knobs import Knobs
 from dflash_core.loading import CardOptions, plan_pair
 from dflash_core.memory import parse_bytes
+from tools.bench.tool import run_tool
 
 SPARE_POSITIONS = 512  # left of the context for the steps
 

@@ -1,4 +1,4 @@
-"""Trains the demo target's DFlash 2 head on one GPU: `python -m dflash_core.demo.recipe.dflash2 --out FOLDER`.
+"""Trains the demo target's DFlash 2 head on one GPU: `python -m tools.train_demo.dflash2 --out FOLDER`.
 
 The target is the shipped one and is not trained. For about a third of the time it answers newly generated prompts. The
 head is trained on those answers: its own scores, and the scores that its selector makes of them with the preceding

@@ -11,11 +11,12 @@ import torch
 from gguf.quants import dequantize, quantize
 
 from dflash_core.arch.qwen35 import ARCHITECTURE
+from dflash_core.demo.pair import WEIGHTS
 
 from . import tokenizer as tok
 from .shapes import DraftConfig, Shapes, TargetConfig, Weights, draft_shapes, export_form, target_shapes
 
-TEMPLATE = Path(__file__).parents[1] / "chat_template.jinja"
+TEMPLATE = WEIGHTS.parent / "chat_template.jinja"
 
 
 def write_target(path: Path, c: TargetConfig, weights: Weights, tokenizer: Path, name: str = "DFlash demo") -> None:

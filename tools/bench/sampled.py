@@ -1,6 +1,6 @@
 """What sampling costs on a card: steps of a tree of 23 drafts, greedy and with every kind of sampling, interleaved.
 
-    python -m dflash_core.bench.sampled [--rounds 5] [--steps 200]
+    python -m tools.bench.sampled [--rounds 5] [--steps 200]
 
 The pair is the synthetic 27B one, written to --folder where it is not there yet: nearly flat logits, the hardest case.
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from dflash_core.bench.interleave import interleave
 from dflash_core.bench.steps import MOST, Case, StepBench, synthetic_engine
-from dflash_core.bench.tool import run_tool
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs, Value
 from dflash_core.user_folders import user_folder
+from tools.bench.tool import run_tool
 
 GREEDY = "greedy"
 PENALTIES: dict[str, Value] = {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "presence_penalty": 0.1}

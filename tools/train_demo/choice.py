@@ -1,6 +1,6 @@
 """Measures what the choice among the demo target's drafters gains on recorded answers: tokens per second by prompt set.
 
-    python -m dflash_core.demo.recipe.choice --prompts FOLDER --records FILE
+    python -m tools.train_demo.choice --prompts FOLDER --records FILE
 
 Answers are greedy and decoding is lossless, so their text is known, and so is what every drafter would propose after
 each of their tokens. The policies then decode the same stream of answers, in mixed order. A step is charged the time
@@ -19,7 +19,6 @@ from pathlib import Path
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.cpu.dflash import CpuDFlash
-from dflash_core.bench.replay import GivenCosts, decode_known
 from dflash_core.conversation import Message, build_prompt
 from dflash_core.demo.pair import demo_draft, demo_target_path
 from dflash_core.drafters.capabilities import Capabilities
@@ -31,6 +30,7 @@ from dflash_core.policy.pair import PairState
 from dflash_core.policy.several import SeveralPolicy
 from dflash_core.text.tokenizer import THINK_TAGS
 from dflash_core.tree import NO_CANDIDATES
+from tools.bench.replay import GivenCosts, decode_known
 
 from .bench_prompts import FILES, file_questions, held_questions
 from .choice_records import Answered, load, save

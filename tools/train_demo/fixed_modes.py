@@ -1,6 +1,6 @@
 """Compares `auto` with fixed settings in the real decoder: the demo pair answers sets of prompts with each in turn.
 
-    OMP_NUM_THREADS=1 python -m dflash_core.demo.recipe.fixed_modes FILE..
+    OMP_NUM_THREADS=1 python -m tools.train_demo.fixed_modes FILE..
 
 Each set begins with the start values that ship with the drafter. Speed is tokens per second of CPU time, from the first
 token to the last, so that other programs hardly affect it. The mean over a set's answers is geometric. A set of ten

@@ -1,4 +1,4 @@
-"""Measures the shipped pair on the CPU and writes its model card: `python -m dflash_core.demo.recipe.report`.
+"""Measures the shipped pair on the CPU and writes its model card: `python -m tools.train_demo.report`.
 
 All but the plain loop and the acceptance lengths by budget is measured through the public interface, so the numbers are
 those that a user gets. `--bench FOLDER` adds rows for HumanEval and gsm8k_test if you have those files.

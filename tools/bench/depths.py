@@ -1,6 +1,6 @@
 """Whole steps at several context lengths, by cache type, on this card: milliseconds of the synthetic 27B.
 
-    python -m dflash_core.bench.depths --folder FOLDER [--kv f16,q8_0] [--contexts 200,32768,131072]
+    python -m tools.bench.depths --folder FOLDER [--kv f16,q8_0] [--contexts 200,32768,131072]
 
 Plain steps, and trees of 23 nodes and a root. Weights are read once; cache types run one after the other, steps of one
 type are interleaved.
@@ -17,11 +17,11 @@ from pathlib import Path
 from dflash_core.bench.steps import CONTEXT, MOST, ROOM, Case, StepBench
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.bench.synthetic_models import MODELS
-from dflash_core.bench.tool import run_tool
 from dflash_core.cache_types import TYPES
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
 from dflash_core.loading import CardOptions, load_draft, load_target
+from tools.bench.tool import run_tool
 
 CONTEXTS = (200, 32_768, 131_072)
 NODES = 23

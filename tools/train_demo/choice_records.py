@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.bench.recorded import offsets
 from dflash_core.errors import DFlashError
 from dflash_core.models.draft_heads import Selector
 from dflash_core.pair_scores import PairScores
 from dflash_core.tree import Candidates
+from tools.bench.recorded import offsets
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 

@@ -1,4 +1,4 @@
-"""Trains the demo pair on one GPU: `python -m dflash_core.demo.recipe.train --corpus FOLDER --out FOLDER`.
+"""Trains the demo pair on one GPU: `python -m tools.train_demo.train --corpus FOLDER --out FOLDER`.
 
 Stage `target` trains the chat model, the last part of it with its weights rounded as the file will hold them, and
 writes `demo-target.gguf`. Stage `draft` lets that file answer prompts of the corpus, trains the drafters on those
@@ -282,7 +282,7 @@ def train_draft(
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--corpus", type=Path, required=True, help="folder written by dflash_core.demo.recipe.prepare")
+    parser.add_argument("--corpus", type=Path, required=True, help="folder written by tools.train_demo.prepare")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--stage", choices=("target", "draft", "both"), default="both")
     parser.add_argument("--time-limit", type=float, default=460, help="seconds of each stage")

@@ -1,6 +1,6 @@
 """Measures the accuracy that a KV cache type costs: logits and acceptance length, compared with an f16 cache.
 
-    python -m dflash_core.demo.recipe.caches [TARGET ...] [--ids FILE.npz] [--documents 24] [--answers 6] [KV ...]
+    python -m tools.train_demo.caches [TARGET ...] [--ids FILE.npz] [--documents 24] [--answers 6] [KV ...]
 
 Arithmetic is float32 on the CPU, so the difference is that of the cache alone. Over all positions of the text:
 

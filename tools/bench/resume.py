@@ -1,6 +1,6 @@
 """The time to continue a conversation that the session does not hold, compared with one that it holds.
 
-python -m dflash_core.bench.resume --folder FOLDER --reused 16384 --new 64
+python -m tools.bench.resume --folder FOLDER --reused 16384 --new 64
 
 Prints one JSON object: milliseconds to the first token of the same turn, with the state in place and after a restore.
 """
@@ -18,11 +18,11 @@ from typing import Any
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.bench.synthetic_models import MODELS
-from dflash_core.bench.tool import run_tool
 from dflash_core.engine import Engine, load_pair
 from dflash_core.events import PrefillEvent
 from dflash_core.knobs import Knobs
 from dflash_core.loading import CardOptions
+from tools.bench.tool import run_tool
 
 OTHER = 512  # tokens of the conversation in between
 KNOBS = Knobs(temperature=0.0, max_tokens=2, ignore_eos=True, mode="ar")

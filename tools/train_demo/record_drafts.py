@@ -1,6 +1,6 @@
-"""Records answers of the demo target with drafts after every position, for `bench/replay.py`.
+"""Records answers of the demo target with drafts after every position, for `tools/bench/replay.py`.
 
-    python -m dflash_core.demo.recipe.record_drafts --out FOLDER --prompts FOLDER
+    python -m tools.train_demo.record_drafts --out FOLDER --prompts FOLDER
 
 One file per set and temperature; the benchmark sets are made from the files in `--prompts` and left out without it.
 Prompts that share text with the training corpus are left out, except in mt_bench, for which that is not recorded. A set
@@ -22,10 +22,10 @@ import torch
 from dflash_core import load_target
 from dflash_core.backends.base import Target
 from dflash_core.bench.prompts import read_prompts
-from dflash_core.bench.recorded import Recorded, save
 from dflash_core.conversation import Message, build_prompt
 from dflash_core.demo.pair import WEIGHTS, demo_draft_path, demo_target_path
 from dflash_core.sampling import probability
+from tools.bench.recorded import Recorded, save
 
 from . import export
 from .acceptance import draft_candidates

@@ -3,7 +3,7 @@
 The states are those of a whole 27B, layer by layer, so that each comes from memory as in a step. Launches are recorded
 in a graph; a figure is the median over replays, of one layer. All cuts give the same bits, which is checked.
 
-    python -m dflash_core.bench.recurrence [--widths 8,24,64] [--accepted 6] [CUT ...]
+    python -m tools.bench.recurrence [--widths 8,24,64] [--accepted 6] [CUT ...]
 
 A cut is `auto`, what steps take, or `COLUMNSxWARPS+MAKERS` such as `3x4+8`: columns of a lane, warps of a block that
 hold the state, and warps that make the rows; with 0 another kernel makes them. `3x4` takes as many makers as steps do.
@@ -32,8 +32,8 @@ from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.bench.synthetic_models import SIZE_27B, TARGET_27B, target_types
-from dflash_core.bench.tool import run_tool
 from dflash_core.errors import KernelError, UnsupportedError
+from tools.bench.tool import run_tool
 
 WIDTHS = (8, 16, 24, 40, 64)  # not 1: the root of plain decoding is gdn_alone's
 REPLAYS = 21

@@ -63,7 +63,7 @@ CARD = """# The demo pair
 
 A target of 21.5 million parameters and a drafter of 4.3 million, so that `make chat` has something real to open with
 and a laptop can show what budget, p_min and thinking do to acceptance. This page is written by
-`python -m dflash_core.demo.recipe.report --docs docs`, from the shipped files, on a CPU.
+`python -m tools.train_demo.report --docs docs`, from the shipped files, on a CPU.
 
 **Its numbers say nothing about a 27B.** The text it was trained on is mostly made from templates, so a drafter finds
 it far easier to predict than real text; compare the rows of benchmark prompts below. Use the pair to see the decoder
@@ -136,20 +136,20 @@ One H200: {target_seconds:.0f} s for the target ({target_tokens:,} tokens), {dra
 and both drafters.
 {notes}
 
-The recipe is `src/dflash_core/demo/recipe/` of a checkout; a wheel has the trained files alone.
+The recipe is `tools/train_demo/` of a checkout; a wheel has the trained files alone.
 
 ```
-python -m dflash_core.demo.recipe.prepare --school-math gsm8k_train.jsonl.gz --bench FOLDER --out corpus
-python -m dflash_core.demo.recipe.train --corpus corpus --out run --target-time 420 --time-limit 380
-python -m dflash_core.demo.recipe.mtp --out run --time-limit 330
-python -m dflash_core.demo.recipe.dflash2 --out run --block 16 --time-limit 330
+python -m tools.train_demo.prepare --school-math gsm8k_train.jsonl.gz --bench FOLDER --out corpus
+python -m tools.train_demo.train --corpus corpus --out run --target-time 420 --time-limit 380
+python -m tools.train_demo.mtp --out run --time-limit 330
+python -m tools.train_demo.dflash2 --out run --block 16 --time-limit 330
 cp run/*.gguf src/dflash_core/demo/weights/
-python -m dflash_core.demo.recipe.facts --run run --corpus corpus --bench FOLDER
-python -m dflash_core.demo.recipe.report --bench FOLDER --docs docs
+python -m tools.train_demo.facts --run run --corpus corpus --bench FOLDER
+python -m tools.train_demo.report --bench FOLDER --docs docs
 ```
 
-`python -m dflash_core.demo.recipe.record_drafts --out FOLDER --prompts FOLDER` records answers with their drafts, on
-which `src/dflash_core/bench/replay.py` replays what a policy decides.
+`python -m tools.train_demo.record_drafts --out FOLDER --prompts FOLDER` records answers with their drafts, on
+which `tools/bench/replay.py` replays what a policy decides.
 
 Data order depends on the seed alone. The learning rate follows the clock, so a faster or slower GPU gives other
 weights.
@@ -168,7 +168,7 @@ CHOICE = """### The choice among drafters
 With several drafters loaded, `auto` picks one for each step. The tables show the projected speed on one core over 36
 recorded answers, decoded five times in mixed order. A step is charged the time that it takes the demo pair, and
 drafting 11.6 ms (DFlash 2) or 6.8 ms (MTP). Each drafter alone is `auto` with that one, which does not draft where that
-does not pay. `python -m dflash_core.demo.recipe.choice --prompts FOLDER --records FILE --texts 12 --part P --seeds 10
+does not pay. `python -m tools.train_demo.choice --prompts FOLDER --records FILE --texts 12 --part P --seeds 10
 11 12 13 14 15 --draft-ms 11.6 6.8`. The choice relative to the better drafter alone, over six orders together, with the
 95 % bootstrap interval over the texts in brackets:
 

@@ -1,6 +1,6 @@
 """Writes `weights/demo.json`: sizes and checksums of the shipped files, the training log, and the near-copies.
 
-`python -m dflash_core.demo.recipe.facts --run FOLDER --corpus FOLDER [--bench FOLDER]` after a training run.
+`python -m tools.train_demo.facts --run FOLDER --corpus FOLDER [--bench FOLDER]` after a training run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def log_rows(path: Path) -> list[dict[str, object]]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", type=Path, required=True, help="the --out folder of dflash_core.demo.recipe.train")
+    parser.add_argument("--run", type=Path, required=True, help="the --out folder of tools.train_demo.train")
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--bench", type=Path)
     a = parser.parse_args(argv)

@@ -1,6 +1,6 @@
 """What `auto` costs a step on a card: each width that it may choose, and the fixed tree of that width, interleaved.
 
-    python -m dflash_core.bench.chosen [--model 27b] [--rounds 5] [--steps 60]
+    python -m tools.bench.chosen [--model 27b] [--rounds 5] [--steps 60]
 
 Every walk takes one node below the root, so weights are learned and the text grows from step to step. The pair is a
 synthetic one, written to --folder where it is not there yet.
@@ -15,10 +15,8 @@ from pathlib import Path
 
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.bench.interleave import interleave
-from dflash_core.bench.replay import GivenCosts
 from dflash_core.bench.steps import MOST, Case, StepBench, synthetic_engine
 from dflash_core.bench.synthetic_models import MODELS
-from dflash_core.bench.tool import run_tool
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
@@ -27,6 +25,8 @@ from dflash_core.policy.costs import H200
 from dflash_core.policy.late import CHOICES, LatePolicy
 from dflash_core.policy.pair import PairState
 from dflash_core.user_folders import user_folder
+from tools.bench.replay import GivenCosts
+from tools.bench.tool import run_tool
 
 TRACE = ((1,),)
 

@@ -1,6 +1,6 @@
 """Builds the training corpus.
 
-`python -m dflash_core.demo.recipe.prepare --school-math gsm8k_train.jsonl.gz --out FOLDER` writes `tokenizer.json`,
+`python -m tools.train_demo.prepare --school-math gsm8k_train.jsonl.gz --out FOLDER` writes `tokenizer.json`,
 `facts.json` with the counts, and `corpus.npz`. The latter has four sets of documents: made and held are generated,
 known and held_read come from existing texts, and held and held_read are never trained on. Each set is two arrays, NAME
 uint16 (bit 15 set on the tokens of the answer) and NAME_starts int64, which `data.load` reads. Needs no GPU; the same

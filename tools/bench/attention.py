@@ -4,7 +4,7 @@ The caches are those of a whole 27B, layer by layer, so that each comes from mem
 attn_combine of all layers are recorded in a graph; a figure is the median over replays, of one layer. Plain decoding
 has attn_alone in place of attn_split, which one row has only after a tree's full passes.
 
-    python -m dflash_core.bench.attention [--kv f16,q8_0] [--depths 200,32768] [--rows 1,24] [--window 4096] [ORDER ...]
+    python -m tools.bench.attention [--kv f16,q8_0] [--depths 200,32768] [--rows 1,24] [--window 4096] [ORDER ...]
 
 An order is `auto`, what sessions take, or changes of it by commas, such as `splits=33` or `column_warps=4,stages=2`:
 splits, column_warps, tile and blocks as in SplitOrder; stages and halves (half_tiles) as in SplitLaunch;
@@ -36,9 +36,9 @@ from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.bench.synthetic_models import TARGET_27B
-from dflash_core.bench.tool import run_tool
 from dflash_core.cache_types import CachePair
 from dflash_core.errors import DFlashError
+from tools.bench.tool import run_tool
 
 REPLAYS = 21
 PARTS = {"stages": "stages", "halves": "half_tiles"}  # of a SplitLaunch
