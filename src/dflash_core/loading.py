@@ -103,7 +103,7 @@ def _on_card(path: str | Path, card: CardOptions) -> Target:
     from dflash_core.backends.cuda.target import CudaTarget
 
     return CudaTarget(
-        path, card.placement, activations=card.activations, draft_type=card.draft_type, tune=card.tune,
+        path, card.placement, activations=card.activations, draft_type=card.draft_type, timed=card.tune,
         vram_limit=card.vram_limit, embedding=card.embedding,
     )  # fmt: skip
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +11,8 @@ from dflash_core import Knobs, load_target
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.layers.experts import Experts
-from dflash_core.backends.cuda.plan import Way
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.backends.cuda.tuner import replan
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.errors import NumericsError
 from dflash_core.runner import Runner
@@ -139,17 +136,3 @@ def test_a_router_that_is_not_finite_ends_the_turn_and_no_more(device_name: str)
             layer.router.copy_(kept)
         runner.reset()
         assert [token for event in runner.generate(ids, knobs) for token in event.tokens] == expected
-
-
-def test_a_way_that_the_tuner_may_choose_leaves_all_bits(device_name: str, rng: np.random.Generator) -> None:
-    """In whole passes: of one row, which the kernel of its experts routes itself, and of several."""
-    on_device, found = session(device_name, "q3moe-Q8_0.gguf", "f16"), []
-    ids = rng.integers(0, on_device.target.spec.vocab_size, 20).tolist()
-    for way in (Way(), Way(warps=16)):
-        replan(on_device.target, replace(on_device.device.card, way=way))
-        other = CudaSession(on_device.target, context=CONTEXT)
-        assert {block.ffn.inputs.plan.warps for block in on_device.target.blk} == {way.warps or 8}
-        other.prefill(ids[:10])
-        found.append([other.verify(ids[10:11], [-1]), other.verify(ids[10:], range(-1, 9))])
-    for plain, wide in zip(*found, strict=True):
-        assert np.array_equal(plain, wide)

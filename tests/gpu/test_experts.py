@@ -17,8 +17,6 @@ from dflash_core.backends.cuda.expert_plan import (
     ExpertPlan,
     ExpertProduct,
     Slabs,
-    expert_ways,
-    pack_work,
 )
 from dflash_core.backends.cuda.layers.experts import ROUTE_THREADS
 from dflash_core.backends.cuda.plan import Card, Shape, Way, plane_bits
@@ -338,33 +336,3 @@ def test_nothing_is_written_for_rows_that_are_not_live(engine: Engine, rng: np.r
     found = multiply_in(engine, of, x, routed)
     assert np.isfinite(found[:, :3]).all()
     assert np.isnan(found[:, 3:]).all()
-
-
-@pytest.mark.parametrize(("columns", "rows"), [pytest.param(2048, 1, marks=pytest.mark.full), (2048, 24), (512, 9)])
-def test_no_way_of_the_tuner_changes_a_bit(engine: Engine, rng: np.random.Generator, columns: int, rows: int) -> None:
-    of = layer(engine, rng, (7, columns, [("Q4_K", 48)]), 3, (columns, [("Q8_0", 16)]), INT8)
-    ways = expert_ways(of.product, CARD)
-    plans = [ExpertPlan(of.product, replace(CARD, way=way)) for way in ways]
-    assert [(plan.warps, plan.per_sm) for plan in plans] == [(8, 2), (16, 1)]
-    routed = route(engine, rng.normal(size=(rows, 8)).astype(np.float32), 3, shared=True)
-    x, inner = (rng.normal(size=size).astype(np.float32) for size in ((rows, columns), (4, rows, 2 * columns)))
-    for multiply, inputs in ((multiply_in, x), (multiply_out, inner)):
-        found = [multiply(engine, of, inputs, routed, way).view(np.uint32) for way in ways]
-        assert not np.isnan(found[0].view(np.float32)[0]).any()
-        for other in found[1:]:
-            assert np.array_equal(found[0], other)
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_the_list_that_the_tuner_makes_is_the_devices(engine: Engine, rng: np.random.Generator, shared: bool) -> None:
-    for rows, experts, used in ((1, 256, 8), (24, 40, 5), (64, 6, 6)):
-        scores = rng.permuted(np.tile(np.arange(experts + shared, dtype=np.float32), (rows, 1)), axis=1)
-        routed = route(engine, scores, used, shared=shared)
-        chosen = np.argsort(-scores[:, :experts], axis=1)[:, :used].tolist()
-        packed = pack_work(chosen, shared)
-        entries = np.frombuffer(packed[8:], ENTRY)
-        assert np.frombuffer(packed[:8], np.int32).tolist() == [routed.shared, len(routed.entries)]
-        assert len(entries) == len(routed.entries)
-        for ours, theirs in zip(entries, routed.entries):
-            assert (ours["expert"], ours["count"]) == (theirs["expert"], theirs["count"])
-            assert ours["pair"][: ours["count"]].tolist() == theirs["pair"][: theirs["count"]].tolist()

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from dflash_core.backends.cuda.activations import F16, INT8, Rounding
-from dflash_core.backends.cuda.plan import Card, Product, Way, plan
+from dflash_core.backends.cuda.plan import Card, Way, plan
 from dflash_core.backends.cuda.repack import TILE_TYPES, tile_type
-from dflash_core.backends.cuda.tuning import candidates
 from dflash_core.formats.quants import BY_NAME
 from support.blocks import HALVES
 from support.engines import Engine
@@ -394,14 +393,13 @@ def test_chunks_have_the_bits_of_whole_parts(engine: Engine, rng: np.random.Gene
 @pytest.mark.parametrize(
     "card", [Card(2, 227 << 10, overlaps=True), Card(2, 99 << 10, overlaps=True)], ids=["large", "small"]
 )
-def test_what_the_tuner_may_choose(engine: Engine, rng: np.random.Generator, card: Card) -> None:
-    """With any choice, a column's bits are the same at every width; choices with the same sums give the same bits."""
+def test_every_way_has_the_same_bits_at_every_width(engine: Engine, rng: np.random.Generator, card: Card) -> None:
+    """A column's bits are the same at every width; ways with the same parts of K give the same bits."""
     weights = random_weights(engine, rng, 1280, ("Q5_K", 260), ("Q8_0", 20))
-    product = Product(weights.shapes, weights.columns)
     x = activations(rng, 24, 1280)
     bits: dict[int, np.ndarray] = {}
-    for way in candidates(product, card):
-        chosen = replace(card, ways=((str(product), way),))
+    for way in (Way(), Way(split_k=1), Way(split_k=2), Way(chunked=True)):
+        chosen = replace(card, way=way)
         deal, widest = multiply(engine, weights, x, chosen)
         assert deal.way == way
         check(deal, widest, expected(weights, x))

@@ -13,20 +13,17 @@ from typing import Any
 
 from dflash_core.arch.draft_heads import Heads, Markov
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.backends.cuda import tuning
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.drafters.kinds import DeviceConfig, on_device
 from dflash_core.backends.cuda.launch import Launch
-from dflash_core.backends.cuda.layers.experts import ExpertProjection
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
-from dflash_core.backends.cuda.plan import Card, plan
+from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.programs import Variant
 from dflash_core.backends.cuda.repack import TILE_TYPES
 from dflash_core.backends.cuda.session import CHUNK_WIDTHS, CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.step import StepKind
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.bench.kernels import products_27b
 from dflash_core.bench.synthetic_models import (
     DRAFT_27B,
     SIZE_27B,
@@ -208,25 +205,8 @@ def variants(arch: str, *, quick: bool = False) -> list[Variant]:
         for launch in _launches(pair, arch, widths):
             here = launch.clustered if launch.clustered and arch in CLUSTERS else launch
             found.append(Variant.of(here.file, here.defines))
-    found += [] if quick else _candidates(arch)
     found += [Variant.of("dequant.cu", {f"WITH_{name}": 1}) for name in PREFILL_TYPES[-2 if quick else 0 :]]
     return list(dict.fromkeys(found))
-
-
-def _candidates(arch: str) -> list[Variant]:
-    """What the tuner may choose for the largest product of the 27B target and for the 35B-A3B's products by experts,
-    at the widths that it times."""
-    card = CARDS[arch]
-    product = next(one.planned for one in products_27b() if one.name == "ffn_gate ffn_up")
-    deals = [plan(product.shapes, product.columns, replace(card, way=way)) for way in tuning.candidates(product, card)]
-    found = [Variant.of("matmul.cu", deal.defines(width)) for deal in deals for width in tuning.TIMED]
-    pair = experts()
-    target = DeviceTarget(PlanningDevice(card), MetaUpload(pair.target), pair.target_config)
-    for projection in (one for group in target.projections() for one in group if isinstance(one, ExpertProjection)):
-        for way in tuning.candidates(projection.product, card):
-            defines = [projection.planned_for(replace(card, way=way)).plan.defines(width) for width in tuning.TIMED]
-            found += [Variant.of(f"{projection.kernel}.cu", one) for one in defines]
-    return found
 
 
 def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:

@@ -154,17 +154,6 @@ def test_every_type_has_one_pass_at_64_columns_in_99_kib(name: str) -> None:
         assert plan([Shape(name, 4096)], columns, Card(82, 99 * KIB)).passes(64) == ((0, 64),)
 
 
-@pytest.mark.parametrize("text", ["plain", "prefetch=0", "prefetch=2,split_k=4", "chunked=0,split_k=3", "claimed=0"])
-def test_a_way_in_words(text: str) -> None:
-    assert str(Way.of(text)) == text
-
-
-@pytest.mark.parametrize("text", ["", "prefetch", "prefetch=-1", "width=3", "prefetch=2;split_k=3"])
-def test_words_for_no_way(text: str) -> None:
-    with pytest.raises(ValueError, match="expected NAME=NUMBER with one of prefetch, chunked, split_k"):
-        Way.of(text)
-
-
 def test_narrow_passes_ask_for_a_tile_more_where_kernels_overlap() -> None:
     card = Card(132, 227 * KIB, overlaps=True)
     for deal in planned(card):

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-from dflash_core.backends.cuda import tuner
+from dflash_core.backends.cuda import timings
 from dflash_core.backends.cuda.meta import MetaUpload
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.backends.cuda.tuner import name_of, target_name
+from dflash_core.backends.cuda.timings import name_of, target_name
 from dflash_core.bench.predict import counted_products, predict
 from dflash_core.bench.statistics import summary
 from dflash_core.bench.steps import StepReport, Timed
@@ -34,13 +34,13 @@ def target_on(card: Card, pair: Any) -> DeviceTarget:
 
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(tuner, "driver_version", lambda: "580.1")
+    monkeypatch.setattr(timings, "driver_version", lambda: "580.1")
     pair = tiny()
     facts = SimpleNamespace(
         name="A card", capability=(8, 9), processors=128, arch="sm_89", total=24 << 30, bus="0000:1a:00.0"
     )
     device = SimpleNamespace(card=Card(128, 99 << 10), runtime=SimpleNamespace(card=facts))
-    machine = SimpleNamespace(tuner=None, passes={1: 20.0, 24: 22.0})
+    machine = SimpleNamespace(timer=None, passes={1: 20.0, 24: 22.0})
     return SimpleNamespace(
         device=device, machine=machine, model=target_on(device.card, pair), config=pair.target_config,
         weight_bytes=123, file=SimpleNamespace(path=Path(f"/home/{SECRET}/{SECRET}.gguf")),

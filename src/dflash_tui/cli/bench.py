@@ -58,23 +58,17 @@ def kernels(*, out: Path | None, as_json: bool) -> int:
     from dataclasses import asdict
 
     from dflash_core.backends.cuda.target import open_device
-    from dflash_core.backends.cuda.tuner import Tuner, name_of
     from dflash_core.bench.kernels import chain, chain_table, ladder, table
-    from dflash_core.bench.predict import counted_products
-    from dflash_core.bench.tune import lines
 
     notes, device = Notes(), open_device(0)
-    tuner = Tuner(device, device.programs.cache.folder)
-    device.card = tuner.card(name_of(counted_products()))
     found = ladder(device, progress=notes.progress)
     together = chain(device, progress=notes.progress)
     notes.end_line()
-    ways = lines(tuner.tuning)
-    figures = {**asdict(found), "chain_seconds": together, "ways": ways}
+    figures = {**asdict(found), "chain_seconds": together}
     if as_json:
         write_json(figures)
     else:
-        write_out("\n".join([*table(found), "", *chain_table(together), "", *ways]) + "\n")
+        write_out("\n".join([*table(found), "", *chain_table(together)]) + "\n")
     keep_json(out, figures, notes)
     return 0
 
@@ -144,7 +138,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     lengths = _lengths(job.acceptance) if job.acceptance else ()
     if job.synthetic:
         request = replace(request, **_synthetic(job, notes))
-    from dflash_core.backends.cuda.tuner import target_name
+    from dflash_core.backends.cuda.timings import target_name
     from dflash_core.engine import Engine
     from dflash_tui.cli.share import shared
 
@@ -165,12 +159,10 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     for done, total, name in bench.run(cases, job.repeats or 5):
         notes.progress(f"step times: {shown(name)}", done / total)
     notes.end_line()
-    if target.machine.tuner is not None:
+    if target.machine.timer is not None:
         steps = {case.name: case.wall.median for case in bench.report.cases}
-        target.machine.tuner.add_steps(target_name(target.model), steps)
+        target.machine.timer.add_steps(target_name(target.model), steps)
     facts = _facts(request.title(), engine)
-    if target.machine.tuner is not None:
-        facts["kernels"] = target.machine.tuner.report(target_name(target.model))
     found = {"about": facts, **bench.report.to_json()}
     if as_json:
         write_json(found)

@@ -223,7 +223,7 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         default=default(None),
         help="on a GPU: keep the token embedding there (card), or in main memory, which frees its bytes (host)",
     )
-    add("--no-tune", action="store_true", default=default(False), help="on a GPU: no timing of kernels at a first load")
+    add("--no-tune", action="store_true", default=default(False), help="on a GPU: no timing of passes at a first load")
     add(
         "--vram-limit",
         type=memory_size,

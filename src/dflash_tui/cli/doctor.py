@@ -46,31 +46,19 @@ class Finding:
 Check = Callable[[Computer], Iterator[Finding]]
 
 
-def run(request: LoadRequest, *, as_json: bool = False, tune: bool = False) -> int:
-    """Inspect, judge, report. Returns 1 if there is a problem. `tune`: first time the card's kernels again."""
+def run(request: LoadRequest, *, as_json: bool = False) -> int:
+    """Inspect, judge, report. Returns 1 if there is a problem."""
     notes = Notes()
-    timed = _time_kernels(notes) if tune else []
     notes.progress("looking at this machine")
     findings = examine(look(request))
     notes.end_line()
     problems = sum(finding.verdict == "problem" for finding in findings)
     if as_json:
         checks = [dataclasses.asdict(finding) for finding in findings]
-        kernels = {"kernels": timed} if tune else {}
-        write_json({"verdict": worst(findings), "problems": problems, "checks": checks, **kernels})
+        write_json({"verdict": worst(findings), "problems": problems, "checks": checks})
     else:
-        write_out("".join(f"{line}\n" for line in timed) + report(findings))
+        write_out(report(findings))
     return 1 if problems else 0
-
-
-def _time_kernels(notes: Notes) -> list[str]:
-    """A line per matrix product. Raises DeviceError without a card, OutOfMemoryError if it is full."""
-    from dflash_core.backends.cuda.target import open_device
-    from dflash_core.bench.tune import lines, retune
-
-    tuner = retune(open_device(0), notes.progress)
-    notes.end_line()
-    return lines(tuner.tuning)
 
 
 def examine(machine: Computer) -> list[Finding]:
@@ -211,7 +199,7 @@ def check_kernels(machine: Computer) -> Iterator[Finding]:
 
 
 def check_speed(machine: Computer) -> Iterator[Finding]:
-    """The predicted and the measured time of a step on this card, and the chosen kernels."""
+    """The predicted and the measured time of a step on this card."""
     card, speed = machine.stage("driver"), machine.stage("speed")
     if not card.get("correct") or not machine.stage("torch").get("cuda") or "error" in machine.stage("kernels"):
         return
@@ -231,12 +219,7 @@ def check_speed(machine: Computer) -> Iterator[Finding]:
     else:
         yield Finding("speed", "ok", found)
     if speed["note"]:
-        yield Finding("kernel timing", "note", speed["note"], "close other programs, then dflash-tui doctor --tune")
-    elif not speed["timed"]:
-        yield Finding("kernel timing", "ok", "none on this card yet; the first load of a model does it")
-    else:
-        ways = "".join(f"; {name}: {way}" for name, way in speed["ways"].items())
-        yield Finding("kernel timing", "ok", f"{speed['kernels']}{ways}")
+        yield Finding("timings", "note", speed["note"])
 
 
 def check_visible_devices(machine: Computer) -> Iterator[Finding]:

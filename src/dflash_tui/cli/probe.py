@@ -117,26 +117,22 @@ def kernels() -> Facts:
 
 
 def speed() -> Facts:
-    """The card's read bandwidth, the predicted step time of a 27B model, measured step times, chosen kernels."""
+    """The card's read bandwidth, the predicted step time of a 27B model, and measured step times."""
     from dflash_core.backends.cuda.device import CudaDevice
-    from dflash_core.backends.cuda.tuner import Tuner, name_of
+    from dflash_core.backends.cuda.timings import Timer, name_of
     from dflash_core.bench.kernels import Bench, products_27b
     from dflash_core.bench.predict import counted_products, predict
 
     device = CudaDevice()
-    tuner = Tuner(device, device.programs.cache.folder)
+    timer = Timer(device, device.programs.cache.folder)
     bandwidth = Bench(device, BANDWIDTH_ARENA, products_27b()[:1]).bandwidth()
-    name = name_of(counted_products())
-    predicted, known = predict(tuner.card(name), bandwidth), tuner.tuning
+    predicted = predict(device.card, bandwidth)
     return {
         "bandwidth": bandwidth,
         "plain_ms": predicted.plain_ms,
         "tree_ms": predicted.tree_ms,
-        "found": known.steps.get(name, {}),
-        "timed": len(known.choices),
-        "kernels": tuner.report(name),
-        "ways": {product: str(way) for product, way in known.ways_of(name)},
-        "note": tuner.note or known.note,
+        "found": timer.timings.steps.get(name_of(counted_products()), {}),
+        "note": timer.note,
     }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dflash_core import nvrtc
-from dflash_core.backends.cuda.tuner import identity, products_of, target_name
+from dflash_core.backends.cuda.timings import identity, products_of, target_name
 from dflash_core.bench.predict import predict
 from dflash_tui import __version__
 
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
     from dflash_core.backends.cuda.target import CudaTarget
     from dflash_core.bench.steps import StepReport
 
-FORMAT = 1
+FORMAT = 2
 
 
 def shared(target: CudaTarget, report: StepReport) -> dict[str, Any]:
     """The shareable figures of step times on one card."""
     device, machine = target.device, target.machine
     facts, card = device.runtime.card, device.card
-    products = products_of(target.model)
-    tuned = machine.tuner.tuning if machine.tuner else None
     return {
         "format": FORMAT,
         "program": __version__,
@@ -48,10 +46,9 @@ def shared(target: CudaTarget, report: StepReport) -> dict[str, Any]:
             "layers": target.config.block_count,
             "weight_bytes": target.weight_bytes,
             "step_bytes": report.step_bytes,
-            "products": {str(product): len(group) for product, group in products.items()},
+            "products": {str(product): count for product, count in products_of(target.model).items()},
         },
         "predicted_27b": asdict(predict(card, report.read_bandwidth)),
-        "ways": {name: choice.to_json() for name, choice in (tuned.choices if tuned else {}).items()},
         "pass_ms": {str(width): ms for width, ms in machine.passes.items()},
         "steps": [
             {

@@ -193,14 +193,10 @@ def _states(call: Invocation) -> int:
     return states.run(clear=call.args.what == "clear", as_json=call.args.json)
 
 
-def _doctor_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tune", action="store_true", help="time the first card's kernels again, a minute at most")
-
-
 def _doctor(call: Invocation) -> int:
     from dflash_tui.cli import doctor
 
-    return doctor.run(call.request, as_json=call.args.json, tune=call.args.tune)
+    return doctor.run(call.request, as_json=call.args.json)
 
 
 def _models(call: Invocation) -> int:
@@ -330,7 +326,7 @@ COMMANDS: tuple[Command, ...] = (
         "doctor",
         "check this machine: Python, torch, driver, compiler, memory, folders",
         _doctor,
-        _doctor_options,
+        _no_options,
         models=False,
     ),
     Command(

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.launch import WARP
-from dflash_core.backends.cuda.plan import Card, Shape, Way, forms_of, reads_f16, reads_q8, staged_block
+from dflash_core.backends.cuda.plan import Card, Shape, forms_of, reads_f16, reads_q8, staged_block
 from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups_of, packed_bytes, tile_type
-from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.errors import UnsupportedError
 
 COLUMNS = 8  # the most columns of a work list entry
@@ -90,16 +89,14 @@ class ExpertProduct:
 
 
 class ExpertPlan:
-    """The plan of one product on one card. Raises UnsupportedError if activations do not fit in shared memory, or if
-    the card's way requires impossible thread blocks."""
+    """The plan of one product on one card. Raises UnsupportedError if activations do not fit in shared memory."""
 
     def __init__(self, product: ExpertProduct, card: Card) -> None:
         self.product = product
         shapes, self.rounding = product.shapes, product.rounding
         self.stride = max(sum(ROWS * blocks_of(s.rows) for s in kind.shapes) for kind in product.kinds)
         self.tiles_k = max(groups_of(kind.columns) for kind in product.kinds)
-        way = card.way_of(product)
-        self.warps = way.warps or WARPS
+        self.warps = WARPS
         self.shared_bytes = 2 * self.warps * WARP * 16 + self.tiles_k * staged_block(shapes, self.rounding)
         room = card.shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
         if self.shared_bytes > room:
@@ -110,8 +107,6 @@ class ExpertPlan:
         self.per_sm = MOST_PER_SM if MOST_PER_SM * self.shared_bytes <= room else 1
         if self.warps * self.per_sm > MOST_WARPS:
             self.per_sm = 1
-        if self.warps > MOST_WARPS or self.warps % MOST_PARTS:
-            raise UnsupportedError(f"thread blocks of {self.warps} warps, expected {MOST_PARTS} or {MOST_WARPS}")
         self.multiprocessors = card.multiprocessors
         self.grid = self.multiprocessors * self.per_sm
 
@@ -164,29 +159,3 @@ def _split(tiles: int) -> int:
     while 2 * split <= min(tiles, MOST_PARTS):
         split *= 2
     return split
-
-
-def expert_ways(product: ExpertProduct, card: Card) -> tuple[Way, ...]:
-    """Ways to try, the default first: how many warps share the staged activations. Results do not depend on it."""
-    wide = Way(warps=MOST_WARPS)
-    try:
-        ExpertPlan(product, replace(card, way=wide, ways=()))
-    except UnsupportedError:
-        return (Way(),)
-    return Way(), wide
-
-
-def pack_work(chosen: Sequence[Sequence[int]], shared: bool) -> bytes:
-    """The work list of kernels/experts.cuh for rows that use these experts, rank by rank, as the device makes it."""
-    rows, used = len(chosen), len(chosen[0])
-    entries = [(0, [used * PASS_ROWS + row for row in range(at, min(at + COLUMNS, rows))])
-               for at in range(0, rows if shared else 0, COLUMNS)]  # fmt: skip
-    first = len(entries)
-    for expert in sorted({expert for row in chosen for expert in row}):
-        pairs = [row.index(expert) * PASS_ROWS + at for at, row in enumerate(map(list, chosen)) if expert in row]
-        entries += [(expert, pairs[at : at + COLUMNS]) for at in range(0, len(pairs), COLUMNS)]
-    packed = (
-        struct.pack(f"<HH{COLUMNS}H", expert, len(pairs), *pairs, *[0] * (COLUMNS - len(pairs)))
-        for expert, pairs in entries
-    )
-    return struct.pack("<ii", first, len(entries)) + b"".join(packed)

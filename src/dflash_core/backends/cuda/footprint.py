@@ -76,13 +76,6 @@ class Footprint:
         read = (self.target_bytes - self.target.idle_bytes(count) for count in (rows, 1))
         return next(read) / next(read)
 
-    def replan(self, card: Card) -> None:
-        """Use the plans for `card`. To be called before a drafter is added."""
-        self._device.card = card
-        for group in self.target.projections():
-            for projection in group:
-                projection.replan(card)
-
     def sequence(
         self,
         context: int,

@@ -24,7 +24,7 @@ from dflash_core.policy.costs import H200, Shape
 
 if TYPE_CHECKING:
     from dflash_core.backends.base import Session
-    from dflash_core.backends.cuda.tuner import Tuner
+    from dflash_core.backends.cuda.timings import Timer
     from dflash_core.progress import Progress
 
 LEAST_LEARNED = 1 << 30  # bytes of a target; for smaller ones, compiling passes of every width is not worthwhile
@@ -37,10 +37,10 @@ class CudaMachine:
     tree_width = MAX_WIDTH
 
     def __init__(
-        self, device: CudaDevice, footprint: Footprint, tuner: Tuner | None = None, vram_limit: int = 0
+        self, device: CudaDevice, footprint: Footprint, timer: Timer | None = None, vram_limit: int = 0
     ) -> None:
         """`vram_limit`: memory size of a smaller card that this one imitates, in bytes; 0: no limit."""
-        self.device, self.footprint, self.tuner, self.vram_limit = device, footprint, tuner, vram_limit
+        self.device, self.footprint, self.timer, self.vram_limit = device, footprint, timer, vram_limit
         self.name = device.runtime.card.name
         self.held: dict[str, int] = {}  # allocated bytes of weights, by component
         self._management: Management | None = None
@@ -48,7 +48,7 @@ class CudaMachine:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        notes = (self.device.programs.cache.note, self.tuner.note if self.tuner else None)
+        notes = (self.device.programs.cache.note, self.timer.note if self.timer else None)
         return tuple(note for note in notes if note)
 
     @property
@@ -58,16 +58,16 @@ class CudaMachine:
 
     def recall(self, target: str) -> None:
         """Use the pass times that an earlier load has measured for the target of this name."""
-        if self.tuner is not None:
-            self._passes = self.tuner.tuning.passes.get(target, {})
+        if self.timer is not None:
+            self._passes = self.timer.timings.passes.get(target, {})
 
     def learn(self, session: Session, progress: Progress) -> None:
         self.hold_limit()  # by now the driver has allocated all its memory
         if self.footprint.target_bytes < LEAST_LEARNED:
             return
-        if self.tuner is not None and isinstance(session, CudaSession):
-            self._passes = self.tuner.passes(session, progress)
-            below = chunks_from(self._passes, self.tuner.chunks(session, progress))
+        if self.timer is not None and isinstance(session, CudaSession):
+            self._passes = self.timer.passes(session, progress)
+            below = chunks_from(self._passes, self.timer.chunks(session, progress))
             if below is not None:
                 session.read_in_passes(below, progress)
 

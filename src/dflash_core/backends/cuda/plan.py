@@ -87,32 +87,14 @@ class Way:
     `split_k`: the number of parts of K, which decides the order of sums; the other fields do not change results.
     `chunked`: stage activations in chunks of K; None: only where a whole part does not fit in shared memory.
     `prefetch`: tiles that a warp prefetches into the L2 before the previous kernel has ended; None for the default: one
-    in narrow passes on cards that launch kernels early. `warps`: warps of a thread block in products with experts
-    (expert_plan.py), whose parts of K do not depend on it. `claimed`: with a single row, warps claim tiles as they
+    in narrow passes on cards that launch kernels early. `claimed`: with a single row, warps claim tiles as they
     become free; None: if sums of all tiles fit.
     """
 
     prefetch: int | None = None
     chunked: bool | None = None
     split_k: int | None = None
-    warps: int | None = None
     claimed: bool | None = None
-
-    @classmethod
-    def of(cls, text: str) -> Way:
-        """From words such as `prefetch=2,split_k=3`, or `plain`. Raises ValueError."""
-        found: dict[str, int] = {}
-        for word in [] if text == "plain" else text.split(","):
-            name, _, value = word.partition("=")
-            if name not in cls.__dataclass_fields__ or not value.isdecimal():
-                raise ValueError(f"{word!r}, expected NAME=NUMBER with one of {', '.join(cls.__dataclass_fields__)}")
-            found[name] = int(value)
-        chunked, claimed = (bool(found[name]) if name in found else None for name in ("chunked", "claimed"))
-        return cls(found.get("prefetch"), chunked, found.get("split_k"), found.get("warps"), claimed)
-
-    def __str__(self) -> str:
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return ",".join(f"{name}={int(value)}" for name, value in values.items() if value is not None) or "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +103,7 @@ class Card:
 
     multiprocessors: int
     shared_bytes: int  # dynamic shared memory that a thread block may have
-    way: Way = Way()  # for every product that `ways` does not name
-    ways: tuple[tuple[str, Way], ...] = ()  # by product name: ways that were measured to be faster (tuning.py)
+    way: Way = Way()  # other than the default: for tests and measurements
     overlaps: bool = False  # whether it can start a kernel while the previous one still runs
     l2_bytes: int = 0
 
@@ -134,10 +115,6 @@ class Card:
     def most_partials(self) -> int:
         """The most bytes of partials of a launch that its L2 keeps for the next one."""
         return max(LEAST_PARTIALS, int(self.l2_bytes * PARTIALS_OF_L2))
-
-    def way_of(self, product: object) -> Way:
-        """The way of a product, by its name."""
-        return dict(self.ways).get(str(product), self.way)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +297,7 @@ def plan(
 
     `split_k` fixes the number of parts (1 for a head). Raises UnsupportedError if no number of parts fits.
     """
-    product = Product(tuple(shapes), columns, rounding, split_k)
-    return _plan(product, replace(card, way=card.way_of(product), ways=()))
+    return _plan(Product(tuple(shapes), columns, rounding, split_k), card)
 
 
 # Cached: a model has few shapes in many layers, and is planned twice, to predict its memory and to load it.

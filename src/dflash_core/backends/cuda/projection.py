@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 from torch import Tensor
@@ -14,7 +12,7 @@ from torch import Tensor
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.expert_plan import ExpertPlan
 from dflash_core.backends.cuda.launch import WARP, Argument, Defines, Device, Launch, pointer
-from dflash_core.backends.cuda.plan import Card, Plan, Product, Shape, plan
+from dflash_core.backends.cuda.plan import Plan, Product, Shape, plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +45,6 @@ class AnyProjection(ABC):
 
     plan: Plan | ExpertPlan
 
-    @abstractmethod
-    def replan(self, card: Card) -> None:
-        """Make a new plan for `card`. Output buffers must be allocated, and launches bound, after this."""
-
     @property
     @abstractmethod
     def columns(self) -> int: ...
@@ -58,12 +52,6 @@ class AnyProjection(ABC):
     @property
     @abstractmethod
     def split_k(self) -> int: ...
-
-    def planned_for(self, card: Card) -> Self:
-        """The same matrices with a plan for `card`."""
-        other = copy.copy(self)
-        other.replan(card)
-        return other
 
     @property
     def width(self) -> int:
@@ -93,11 +81,7 @@ class Projection(AnyProjection):
         self.matrices = tuple(matrices)
         shapes = tuple(Shape(matrix.type, matrix.rows) for matrix in matrices)
         self.product = Product(shapes, matrices[0].columns, rounding, split_k)
-        self.replan(device.card)
-
-    def replan(self, card: Card) -> None:
-        product = self.product
-        self.plan = plan(product.shapes, product.columns, card, rounding=product.rounding, split_k=product.split_k)
+        self.plan = plan(shapes, matrices[0].columns, device.card, rounding=rounding, split_k=split_k)
 
     @property
     def split_k(self) -> int:

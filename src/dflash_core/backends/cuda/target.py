@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,7 +21,7 @@ from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.reckoner import CardReckoner, on_card
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.backends.cuda.tuner import Tuner, products_of, replan, target_name
+from dflash_core.backends.cuda.timings import Timer, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import OpenedTarget
 from dflash_core.backends.placement import Placement
@@ -48,8 +47,8 @@ class CudaTarget(OpenedTarget):
     """Implements `backends.base.Target` on one card.
 
     `activations`: how inputs of products are rounded, a name of activations.CHOICES. `draft_type`: "q8_0" or "q4_0"
-    requantises a drafter's larger matrices when it is loaded. `tune`: time the ways to compute products if they were
-    not timed yet, and use the fastest ones. `device`: the card of the placement if it is already open, or a substitute.
+    requantises a drafter's larger matrices when it is loaded. `timed`: at a first load, time
+    passes and chunks of prompts. `device`: the card of the placement if it is already open, or a substitute.
     `vram_limit`: memory size of a smaller card to imitate, in bytes. `embedding`: "host" keeps the token embedding in
     host memory.
     """
@@ -64,7 +63,7 @@ class CudaTarget(OpenedTarget):
         *,
         activations: str = DEFAULT.name,
         draft_type: str = "",
-        tune: bool = True,
+        timed: bool = True,
         device: CudaDevice | None = None,
         vram_limit: int = 0,
         embedding: str = ON_CARD,
@@ -73,18 +72,15 @@ class CudaTarget(OpenedTarget):
         self.placement = placement or Placement.on_one(self.config.block_count)
         self.device = device or open_device(self.placement.single)
         self.activations, self.draft_type = by_name(activations), draft_type
-        self._tuner: Tuner | None = None
-        if isinstance(self.device, CudaDevice):  # a substitute for a card is not timed
-            self._tuner = Tuner(self.device, self.device.programs.cache.folder) if tune else None
-            self.device.card = replace(self.device.card, ways=())
+        timer: Timer | None = None
+        if timed and isinstance(self.device, CudaDevice):  # a substitute for a card is not timed
+            timer = Timer(self.device, self.device.programs.cache.folder)
         self.embedding = embedding
         self.footprint = Footprint(
             self.file, self.config, self.device.card, self.activations, embedding_on_host=embedding == ON_HOST
         )
         self.host_bytes = self.footprint.host_bytes
-        if self._tuner is not None:
-            self.footprint.replan(self._tuner.card(target_name(self.footprint.target)))
-        self.machine = CudaMachine(self.device, self.footprint, self._tuner, vram_limit)
+        self.machine = CudaMachine(self.device, self.footprint, timer, vram_limit)
 
     @property
     def weight_bytes(self) -> int:
@@ -128,14 +124,7 @@ class CudaTarget(OpenedTarget):
                 embedding_on_host=self.embedding == ON_HOST,
             )
 
-        if self._tuner is not None:
-            self._tuner.run(products_of(self.model), progress)
-            self._tuner.confirm(self.model, progress)
-            name = target_name(self.model)
-            self.machine.recall(name)
-            self.device.card = self._tuner.card(name)
-            replan(self.model, self.device.card)
-            self.footprint.replan(self.device.card)
+        self.machine.recall(target_name(self.model))
 
     def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> CudaDFlash:
         model = self._drafter(opened, opened.mask_token)

@@ -16,7 +16,7 @@ from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Device, Launc
 from dflash_core.backends.cuda.layers.base import ChunkRun, Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.plan import Card, Shape
 from dflash_core.backends.cuda.products import Wanted
-from dflash_core.backends.cuda.projection import Acts, AnyProjection, Matrix
+from dflash_core.backends.cuda.projection import AnyProjection, Matrix
 from dflash_core.backends.cuda.repack import GROUP, ROWS, TILE_TYPES, tile_type
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.errors import Code, UnsupportedError
@@ -60,9 +60,6 @@ class ExpertProjection(AnyProjection):
             Slabs(tuple(Shape(m.type, m.rows) for m in shared), shared[0].columns) if shared else None,
             rounding,
         )
-        self.replan(card)
-
-    def replan(self, card: Card) -> None:
         self.plan = ExpertPlan(self.product, card)
 
     @property
@@ -79,15 +76,6 @@ class ExpertProjection(AnyProjection):
         defines = {**plan.defines(rows), **(more or {})}
         threads = plan.warps * WARP
         return Launch(f"{name}.cu", name, defines, plan.grid, threads, [self._table, *args], plan.shared_bytes)
-
-    def alone_launch(self, work: Tensor, weights: Tensor, inner: Tensor, acts: Acts, out: Tensor, rows: int) -> Launch:
-        """The launch without the rest of the pass, over `rows` rows whose experts `work` lists (expert_plan.pack_work).
-
-        weights: f32 per pair; inner: what experts_in writes, in the width that this launch reads.
-        """
-        if self.kernel == "experts_in":
-            return self.launch(rows, [work, *self.wanted(acts), out, np.int32(rows)])
-        return self.launch(rows, [work, weights, inner, np.int32(2 * self.columns), out, np.int32(rows)])
 
     def chunk_launch(
         self, work: Tensor, x: Tensor, order: Tensor | None, out: Tensor, blocks: range, scale: float

@@ -1,0 +1,229 @@
+"""How long passes and prompts' chunks of a target take on this card: measured at its first load, then stored.
+
+The policy needs the times of passes. Whether prompts run in chunks or in passes follows from both (prompts.py). They
+are stored next to the compiled kernels, by card, driver and kernels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from dflash_core import kernel_source, nvrtc, resources
+from dflash_core.backends.cuda.device import CudaDevice
+from dflash_core.backends.cuda.launch import Run
+from dflash_core.backends.cuda.layers.experts import ExpertProjection
+from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.prompts import TIMED_CHUNKS
+from dflash_core.backends.cuda.runtime import seconds_of
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.state import WIDTHS
+from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.files import write_whole
+from dflash_core.nvml import driver_version
+from dflash_core.progress import Progress
+
+FORMAT = 5
+TIMED_FILES = ("matmul.cu", "head.cu", "logits.cu", "experts_in.cu", "experts_out.cu")
+PASS_DEPTH, PASS_ROUNDS = 32, 5
+CHUNK_ROUNDS = 2
+TOKEN_STEP = 7919  # difference between neighbouring token ids of a timed pass
+
+ByTarget = Mapping[str, Mapping[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a measurement is valid for. `kernels`: a hash of the kernel sources and of the compiler."""
+
+    card: str
+    multiprocessors: int
+    driver: str
+    kernels: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """All measurements of one card, by target name: milliseconds of a verify pass by width, of a prompt's chunk by
+    rows, of whole steps by the name of a benchmark case."""
+
+    identity: Identity
+    passes: ByTarget = field(default_factory=dict)
+    chunks: ByTarget = field(default_factory=dict)
+    steps: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def identity(device: CudaDevice) -> Identity:
+    """The identity of measurements on this card, with the present driver and kernels."""
+    folder = resources.kernels_dir()
+    texts: dict[Path, str] = {}
+    for file in TIMED_FILES:
+        texts |= kernel_source.closure(folder / file, (folder,))
+    facts = device.runtime.card
+    hashed = kernel_source.content_hash(texts, nvrtc.version(), facts.arch)[:32]
+    return Identity(facts.name, facts.processors, driver_version(), hashed)
+
+
+def products_of(target: DeviceTarget) -> dict[Any, int]:
+    """How often a pass of the target computes each product, its head included."""
+    head = Projection(target.device, [target.output], target.activations.head, split_k=1)
+    found: dict[Any, int] = {}
+    for projection in (*itertools.chain(*target.projections()), head):
+        assert isinstance(projection, Projection | ExpertProjection)
+        found[projection.product] = found.get(projection.product, 0) + 1
+    return found
+
+
+def name_of(products: Mapping[Any, int]) -> str:
+    """A target's name, from how often a pass computes each product: only that decides the time, not the file."""
+    counted = sorted(f"{product}: {count}" for product, count in products.items())
+    return hashlib.sha256("\n".join(counted).encode()).hexdigest()[:16]
+
+
+def target_name(target: DeviceTarget) -> str:
+    return name_of(products_of(target))
+
+
+class Timer:
+    """Measures what is not stored yet. `timings`: all measurements; `note`: what a user should know of them, or ""."""
+
+    def __init__(self, device: CudaDevice, folder: Path) -> None:
+        self.folder = folder
+        self.timings, self.note = load(folder, identity(device))
+
+    def passes(self, session: CudaSession, progress: Progress) -> Mapping[int, float]:
+        """Milliseconds of a verify pass of this target by width; measured once, with an empty sequence."""
+        name = target_name(session.target)
+        if name not in self.timings.passes:
+            found = time_passes(session, progress)
+            self._store(replace(self.timings, passes={**self.timings.passes, name: found}))
+        return self.timings.passes[name]
+
+    def chunks(self, session: CudaSession, progress: Progress) -> Mapping[int, float]:
+        """Milliseconds of a prompt's chunk for this target by rows; measured once, with an empty sequence. Empty where
+        the session has no such chunks."""
+        if session.chunk_pass is None or session.chunk_pass.chunk.rows < max(TIMED_CHUNKS):
+            return {}
+        name = target_name(session.target)
+        if name not in self.timings.chunks:
+            found = time_chunks(session, progress)
+            self._store(replace(self.timings, chunks={**self.timings.chunks, name: found}))
+        return self.timings.chunks[name]
+
+    def add_steps(self, target: str, steps: Mapping[str, float]) -> None:
+        """Store milliseconds of whole steps by the name of a benchmark case."""
+        self._store(replace(self.timings, steps={**self.timings.steps, target: dict(steps)}))
+
+    def _store(self, timings: Timings) -> None:
+        self.timings, self.note = timings, store(self.folder, timings)
+
+
+def time_passes(session: CudaSession, progress: Progress) -> dict[int, float]:
+    """Milliseconds of a verify pass by width, after a short context. The sequence must be empty; it is empty again
+    afterwards."""
+    device = cast(CudaDevice, session.device)
+    with device.stream():
+        session.ensure_capacity(max(WIDTHS))
+    session.prefill([0] * PASS_DEPTH)
+    found = {}
+    for done, width in enumerate(WIDTHS):
+        progress("timing passes", done / len(WIDTHS))
+        run = _recorded(session, width, progress)
+        with device.stream():
+            found[width] = 1e3 * statistics.median(seconds_of(device.runtime, run) for _ in range(PASS_ROUNDS))
+    session.restore(None)
+    with device.stream():
+        session.shrink()
+    return found
+
+
+def time_chunks(session: CudaSession, progress: Progress) -> dict[int, float]:
+    """Milliseconds of a prompt's chunk by rows, the least of CHUNK_ROUNDS. The sequence must be empty, and is so again
+    afterwards."""
+    found = {}
+    for done, rows in enumerate(TIMED_CHUNKS):
+        progress("timing prompts", done / len(TIMED_CHUNKS))
+        tokens, taken = _tokens(session, rows), []
+        for _ in range(CHUNK_ROUNDS):
+            began = time.perf_counter()
+            session.prefill_chunk(tokens)
+            taken.append(time.perf_counter() - began)
+            session.restore(None)
+        found[rows] = 1e3 * min(taken)
+    return found
+
+
+def _tokens(session: CudaSession, width: int) -> list[int]:
+    """Tokens of a timed pass. They all differ: rows of the same token would choose the same experts."""
+    return [token * TOKEN_STEP % session.target.spec.vocab_size for token in range(1, width + 1)]
+
+
+def _recorded(session: CudaSession, width: int, progress: Progress) -> Run:
+    device, acts = session.device, session.memory.buffers.acts
+    with device.stream():
+        session.plant(_tokens(session, width), range(-1, width - 1))
+        launches = [*session.pass_launches(width, 0), *session.head.argmax_launches(acts, width, 0)]
+        run = device.record(f"a pass of {width} rows", device.bind(launches, progress))
+        run()
+    return run
+
+
+def path_of(folder: Path, card: str) -> Path:
+    """The file with a card's timings, next to its compiled kernels."""
+    return folder / f"timings-{re.sub('[^A-Za-z0-9]+', '-', card).strip('-') or 'card'}.json"
+
+
+def load(folder: Path, identity: Identity) -> tuple[Timings, str]:
+    """The stored timings for `identity`, or empty ones; and why a stored file is not used, or "".
+
+    A file that is damaged, or that was measured with another driver or other kernels, is not used at all.
+    """
+    path, nothing = path_of(folder, identity.card), Timings(identity)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] != FORMAT:
+            return nothing, ""
+        found = Identity(**data["identity"])
+        steps = {target: {name: float(ms) for name, ms in of.items()} for target, of in data["steps"].items()}
+        timings = Timings(identity, _by_rows(data["passes"]), _by_rows(data["chunks"]), steps)
+    except OSError:
+        return nothing, ""
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        return nothing, f"{path.name} is damaged; passes are timed again"
+    if found == identity:
+        return timings, ""
+    if found.driver != identity.driver:
+        what = f"under driver {found.driver}, this is {identity.driver}"
+    elif found.kernels != identity.kernels:
+        what = "before the kernels or the compiler changed"
+    else:
+        what = f"on {found.card} with {found.multiprocessors} multiprocessors"
+    return nothing, f"passes were timed {what}; they are timed again"
+
+
+def store(folder: Path, timings: Timings) -> str:
+    """Save the timings atomically. Returns why they could not be saved, or ""."""
+    data = {
+        "format": FORMAT,
+        "identity": asdict(timings.identity),
+        "passes": timings.passes,
+        "chunks": timings.chunks,
+        "steps": timings.steps,
+    }
+    try:
+        write_whole(path_of(folder, timings.identity.card), json.dumps(data, indent=1).encode())
+    except OSError as error:
+        return f"timings of passes cannot be saved in {folder} ({error.strerror or error}); every start repeats them"
+    return ""
+
+
+def _by_rows(data: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, float]]:
+    return {target: {int(rows): float(ms) for rows, ms in times.items()} for target, times in data.items()}
