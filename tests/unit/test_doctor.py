@@ -32,14 +32,7 @@ NO_DRIVER = {
     "torch_cuda": {"available": False},
     "kernels": {"error": "no NVIDIA driver"},
 }
-SELF_TEST = {
-    "parts": [
-        {"name": "tree", "kernels": ["tree_build", "merge_draws"], "problem": ""},
-        {"name": "sampling", "kernels": ["sample"], "problem": ""},
-    ],
-    "seconds": 7.4,
-    "note": None,
-}
+SELF_TEST = {"seconds": 7.4, "note": None}
 MANAGEMENT = {
     "driver": "580.95.05",
     "cuda": [13, 0],
@@ -55,11 +48,6 @@ WITH_CARD = NO_DRIVER | {
     "torch_cuda": {"available": True},
     "kernels": SELF_TEST,
 }
-SPEED = {
-    "bandwidth": 0.93e12, "plain_ms": 20.3, "tree_ms": 25.5, "found": {}, "timed": 0, "ways": {}, "note": "",
-    "kernels": "",
-}  # fmt: skip
-WITH_CARD["speed"] = SPEED
 LAPTOP = Computer(
     environment={"TERM": "xterm-256color", "COLORTERM": "truecolor"},
     memory=HostMemory(16 * GIB, 9 * GIB, 0),
@@ -93,17 +81,14 @@ def test_a_good_machine_has_nothing_to_say(good: Computer) -> None:
     assert report(findings).endswith("no problems\n")
 
 
-def test_kernels_that_agree_are_counted() -> None:
-    assert only(examine(WORKSTATION), "kernels").found == "3 agree with the CPU, 7 s"
+def test_kernels_that_agree() -> None:
+    assert only(examine(WORKSTATION), "kernels").found == "a small pair agrees with the CPU, 7 s"
 
 
-def test_a_kernel_that_is_wrong_is_named() -> None:
-    parts = [dict(SELF_TEST["parts"][0], problem="draws: found 1 on the card, expected 2"), SELF_TEST["parts"][1]]
-    finding = only(examine(stage(WORKSTATION, "kernels", parts=parts)), "kernels")
-    assert finding.verdict == "problem"
-    assert finding.found == "tree (tree_build, merge_draws): draws: found 1 on the card, expected 2"
-    crashed = only(examine(stage(WORKSTATION, "kernels", error="the check was ended by signal 11")), "kernels")
-    assert (crashed.verdict, crashed.found) == ("problem", "the check was ended by signal 11")
+@pytest.mark.parametrize("error", ["a tree: logits differ by 98% of their spread", "the check was ended by signal 11"])
+def test_kernels_that_are_wrong(error: str) -> None:
+    finding = only(examine(stage(WORKSTATION, "kernels", error=error)), "kernels")
+    assert (finding.verdict, finding.found) == ("problem", error)
 
 
 def test_kernels_are_not_tested_where_no_card_can_be_used() -> None:
@@ -147,33 +132,11 @@ WRONG: list[tuple[str, Computer, str, str, str, str]] = [
     ("two cards", stage(WORKSTATION, "driver", count=2), "cards", "note", "2 cards", "CUDA_VISIBLE_DEVICES"),
     ("hidden", env(WORKSTATION, CUDA_VISIBLE_DEVICES=""), "visible cards", "problem", "hides", "unset"),
     ("hidden by -1", env(WORKSTATION, CUDA_VISIBLE_DEVICES="-1"), "visible cards", "problem", "-1", "unset"),
-    (
-        "zero limit",
-        env(WORKSTATION, CUDA_DEVICE_MEMORY_LIMIT_0="0m"),
-        "vGPU limit", "problem", "CUDA_DEVICE_MEMORY_LIMIT_0=0m", "24000m",
-    ),
-    (
-        "unreadable limit",
-        env(WORKSTATION, CUDA_DEVICE_MEMORY_LIMIT="lots"),
-        "vGPU limit", "problem", "lots", "unset CUDA_DEVICE_MEMORY_LIMIT",
-    ),
-    (
-        "real limit",
-        env(WORKSTATION, CUDA_DEVICE_MEMORY_LIMIT="8000m"),
-        "vGPU limit", "note", "8000m", "limited",
-    ),
-    ("shim", env(WORKSTATION, LD_PRELOAD="/usr/lib/libvgpu.so"), "vGPU", "note", "libvgpu", "device numbers"),
-    ("shim by file", replace(WORKSTATION, preloaded="/a/libvgpu.so"), "vGPU", "note", "libvgpu", "shared"),
     ("little memory", replace(LAPTOP, memory=HostMemory(4 * GIB, GIB, 0)), "memory", "note", "1.0 GiB", "demo"),
     (
         "locked folder",
         replace(LAPTOP, folders=(Folder("cache", Path("/x"), "/x: Read-only file system"),)),
         "cache folder", "problem", "Read-only", "XDG_CACHE_HOME",
-    ),
-    (
-        "WSL",
-        replace(LAPTOP, wsl=True, slow_paths=(Path("/mnt/c/m.gguf"),)),
-        "WSL", "note", "/mnt/c/m.gguf", "~/models",
     ),
     ("no demo", stage(LAPTOP, "demo", error="demo-target.gguf is missing"), "demo pair", "problem", "missing", "again"),
     ("small", replace(LAPTOP, terminal=Terminal(39, 40, "UTF-8")), "terminal", "problem", "39x40", "40x12"),
@@ -207,7 +170,6 @@ def test_a_verdict_and_a_remedy(_what: str, sick: Computer, check: str, verdict:
         (env(LAPTOP, TERM="xterm-256color", COLORTERM=""), "256 colours"),
         (env(LAPTOP, NO_COLOR="1"), "no colour (NO_COLOR)"),
         (replace(LAPTOP, terminal=Terminal()), "the output is piped"),
-        (replace(LAPTOP, wsl=True), "no problems"),
         (env(LAPTOP, CUDA_VISIBLE_DEVICES=""), "no problems"),
         (env(WORKSTATION, CUDA_VISIBLE_DEVICES="0"), "CUDA_VISIBLE_DEVICES='0'"),
     ],
@@ -252,14 +214,6 @@ class TestProbe:
     def test_noise_on_stdout_is_passed_over(self) -> None:
         lines = "\\n".join(["a banner", *(json.dumps({name: {}}) for name in machine.PROBE_STAGES)])
         assert run_script(f"print('''{lines}''')") == {name: {} for name in machine.PROBE_STAGES}
-
-
-def test_windows_drives() -> None:
-    mounts = (
-        "C:\\134 /mnt/c 9p rw 0 0\nnone /mnt/wslg tmpfs rw 0 0\nD: /mnt/my\\040disk drvfs rw 0 0\n/dev/sdb / ext4\n"
-    )
-    paths = [Path("/mnt/c/m.gguf"), Path("/home/me/m.gguf"), Path("/mnt/my disk/a"), Path("/mnt/wslg/x")]
-    assert machine.on_windows_drive(paths, mounts) == [paths[0], paths[2]]
 
 
 def test_folders_are_tried_without_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +274,7 @@ def test_a_card_too_old_is_refused_by_number() -> None:
 
 def test_json_and_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for found, code in ((LAPTOP, 0), (stage(LAPTOP, "demo", error="gone"), 1)):
-        monkeypatch.setattr(doctor, "look", lambda _request, found=found: found)
+        monkeypatch.setattr(doctor, "look", lambda found=found: found)
         assert cli.main(["doctor", "--json"]) == code
         answer = json.loads(capsys.readouterr().out)
         assert answer["problems"] == code
@@ -333,31 +287,3 @@ def test_this_machine_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert code in (0, 1)
     assert captured.out.startswith("ok       Python")
     assert "Traceback" not in captured.out + captured.err
-
-
-def test_the_speed_of_a_card_is_predicted() -> None:
-    found = only(examine(WORKSTATION), "speed")
-    assert found.verdict == "ok"
-    assert (
-        found.found == "reads 0.93 TB/s; predicted for a 27B Q4_K_M: 20.3 ms a token, 25.5 ms a step with a tree of 24"
-    )
-
-
-def test_what_a_benchmark_found_stands_beside_it() -> None:
-    steps = {"ar": 21.0, "chain 15": 24.0, "tree 23": 26.0}
-    found = only(examine(stage(WORKSTATION, "speed", found=steps)), "speed")
-    assert found.verdict == "ok"
-    assert found.found.endswith("with a tree of 24; measured 21.0 and 26.0")
-    slow = only(examine(stage(WORKSTATION, "speed", found={**steps, "tree 23": 40.0})), "speed")
-    assert slow.verdict == "note"
-    assert "bench --synthetic 27b --share FILE" in slow.remedy
-
-
-def test_a_note_on_timings_is_shown() -> None:
-    damaged = stage(WORKSTATION, "speed", note="timings-A-card.json is damaged; passes are timed again")
-    assert only(examine(damaged), "timings").verdict == "note"
-
-
-def test_a_full_card_is_not_measured() -> None:
-    full = stage(WORKSTATION, "speed", error="bench kernels needs 2 GiB of the card, 0.3 are free; free some")
-    assert only(examine(full), "speed").verdict == "note"

@@ -10,18 +10,17 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dflash_core.memory import HostMemory, host_memory
 from dflash_core.user_folders import KINDS, user_folder
-from dflash_tui.session import LoadRequest
 
 Facts = Mapping[str, Any]
 PROBE = "dflash_tui.cli.probe"
-PROBE_STAGES = ("torch", "compiler", "demo", "management", "driver", "torch_cuda", "kernels", "speed")
+PROBE_STAGES = ("torch", "compiler", "demo", "management", "driver", "torch_cuda", "kernels")
 PROBE_LIMIT_S = 300
 
 
@@ -51,10 +50,7 @@ class Computer:
     system: str = "linux"
     processor: str = "x86_64"
     environment: Mapping[str, str] = field(default_factory=dict)
-    preloaded: str = ""  # /etc/ld.so.preload
     nvidia_card: bool = False  # on the PCI bus, driver or not
-    wsl: bool = False
-    slow_paths: tuple[Path, ...] = ()  # our files that are on a Windows drive
     memory: HostMemory = field(default_factory=lambda: HostMemory(0, 0, 0))
     folders: tuple[Folder, ...] = ()
     terminal: Terminal = field(default_factory=Terminal)
@@ -64,19 +60,14 @@ class Computer:
         return self.probe.get(name, {"error": "was not reached"})
 
 
-def look(request: LoadRequest) -> Computer:
+def look() -> Computer:
     """Inspect this machine. Takes a few seconds: another process imports torch and loads the demo pair."""
-    wsl = "microsoft" in platform.release().lower()
-    ours = [Path(sys.prefix), request.target, request.draft, *(folder.path for folder in folders())]
     return Computer(
         python=sys.version_info[:3],
         system=sys.platform,
         processor=platform.machine(),
         environment=dict(os.environ),
-        preloaded=_read("/etc/ld.so.preload").strip(),
         nvidia_card=_nvidia_card_on_bus(),
-        wsl=wsl,
-        slow_paths=tuple(on_windows_drive((path for path in ours if path), _read("/proc/mounts")) if wsl else ()),
         memory=host_memory(),
         folders=folders(),
         terminal=_terminal(),
@@ -121,16 +112,6 @@ def _cannot_write(folder: Path) -> str:
             return ""
     except OSError as error:
         return f"{folder}: {error.strerror}"
-
-
-def on_windows_drive(paths: Iterable[Path], mounts: str) -> list[Path]:
-    """Those of `paths` on a Windows drive, which WSL accesses through a slow file protocol."""
-    drives = []
-    for line in mounts.splitlines():
-        _device, point, kind, *_ = [*line.split(), "", "", ""]
-        if kind in ("9p", "drvfs") and point.startswith("/mnt/"):
-            drives.append(Path(point.replace("\\040", " ")))
-    return [path for path in paths if any(path.absolute().is_relative_to(drive) for drive in drives)]
 
 
 def _nvidia_card_on_bus() -> bool:

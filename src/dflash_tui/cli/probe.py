@@ -23,7 +23,6 @@ from dflash_core.nvml import Management
 Facts = dict[str, Any]
 KERNEL = "probe.cu"
 LANES = 32
-BANDWIDTH_ARENA = 1 << 30
 
 
 def torch_build() -> Facts:
@@ -104,36 +103,15 @@ def driver() -> Facts:
 
 
 def kernels() -> Facts:
-    """Run every kernel family on the first card, and compare with the CPU reference."""
+    """Run a small pair on the first card, and compare with the CPU."""
     from dflash_core.backends.cuda import selftest
     from dflash_core.backends.cuda.device import CudaDevice
     from dflash_core.demo import demo_draft_path, demo_target_path
 
     started = time.perf_counter()
     device = CudaDevice()
-    outcomes = list(selftest.run(device, demo_target_path(), demo_draft_path()))
-    parts = [{"name": part.name, "kernels": part.kernels, "problem": part.problem} for part in outcomes]
-    return {"parts": parts, "seconds": time.perf_counter() - started, "note": device.programs.cache.note}
-
-
-def speed() -> Facts:
-    """The card's read bandwidth, the predicted step time of a 27B model, and measured step times."""
-    from dflash_core.backends.cuda.device import CudaDevice
-    from dflash_core.backends.cuda.timings import Timer, name_of
-    from dflash_core.bench.kernels import Bench, products_27b
-    from dflash_core.bench.predict import counted_products, predict
-
-    device = CudaDevice()
-    timer = Timer(device, device.programs.cache.folder)
-    bandwidth = Bench(device, BANDWIDTH_ARENA, products_27b()[:1]).bandwidth()
-    predicted = predict(device.card, bandwidth)
-    return {
-        "bandwidth": bandwidth,
-        "plain_ms": predicted.plain_ms,
-        "tree_ms": predicted.tree_ms,
-        "found": timer.timings.steps.get(name_of(counted_products()), {}),
-        "note": timer.note,
-    }
+    selftest.run(device, demo_target_path(), demo_draft_path())
+    return {"seconds": time.perf_counter() - started, "note": device.programs.cache.note}
 
 
 def torch_cuda() -> Facts:
@@ -150,7 +128,6 @@ STAGES: tuple[tuple[str, Callable[[], Facts]], ...] = (
     ("driver", driver),
     ("torch_cuda", torch_cuda),
     ("kernels", kernels),
-    ("speed", speed),
 )
 
 

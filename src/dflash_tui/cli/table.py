@@ -196,7 +196,7 @@ def _states(call: Invocation) -> int:
 def _doctor(call: Invocation) -> int:
     from dflash_tui.cli import doctor
 
-    return doctor.run(call.request, as_json=call.args.json)
+    return doctor.run(as_json=call.args.json)
 
 
 def _models(call: Invocation) -> int:
