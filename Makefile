@@ -34,7 +34,7 @@ help:
 	@echo "make test-card    what needs a card, on it, with the Python of the machine"
 	@echo "make lint         ruff and mypy alone"
 	@echo "make format       let ruff rewrite the files"
-	@echo "make readme       write the generated tables of README.md and docs/RESULTS.md again"
+	@echo "make readme       write the generated tables of docs/ again"
 	@echo "make wheel        wheel and sdist into dist/"
 	@echo "make wheel-check  install that wheel into an empty environment outside the checkout and use it"
 	@echo "make clean        remove what was built; .venv stays"

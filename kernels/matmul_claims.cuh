@@ -5,7 +5,7 @@
 // are stored, a thread adds the tiles of a row in the order and in the SHARES of stream_rectangle: the same bits. A
 // warp claims each tile two tiles ahead, so weights are requested as early as with equal shares.
 //
-// On an H200, whole steps of one row against equal shares: the 27B 1.9 % faster, the 8B 1.2 % (docs/RESULTS.md).
+// On an H200, whole steps of one row against equal shares: the 27B 1.9 % faster, the 8B 1.2 % (docs/notes/steps.md).
 //
 // Included by matmul_launch.cuh.
 

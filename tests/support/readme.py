@@ -1,4 +1,4 @@
-"""The parts of README.md that are made from the code, and those of docs/RESULTS.md that are made from measurements.
+"""The parts of pages in docs/ that are made from the code, and those of docs/benchmarks.md, made from measurements.
 
 `make readme` runs this file and writes them again.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dflash_core.backends.cuda.repack import TILE_TYPES
@@ -19,9 +19,8 @@ from support import fits_page, models_table
 from support.step_tables import bars_table, memory_table, steps_table
 
 ROOT = Path(__file__).parents[2]
-README, RESULTS, MODELS = ROOT / "README.md", ROOT / "docs" / "RESULTS.md", ROOT / "docs" / "models.md"
-FITS = ROOT / "docs" / "fits.md"
-STEPS = ROOT / "docs" / "bench" / "h200-steps.json"
+DOCS = ROOT / "docs"
+BENCHMARKS, FITS, STEPS = DOCS / "benchmarks.md", DOCS / "fits.md", DOCS / "bench" / "h200-steps.json"
 
 
 def knobs_table(specs: Sequence[Spec]) -> str:
@@ -45,32 +44,36 @@ def keys_table(actions: Sequence[Action]) -> str:
 
 def glossary_table(terms: Sequence[Term]) -> str:
     """The table of figures, in the order of the glossary."""
-    lines = ["| figure | what it is | from |", "|---|---|---|"]
-    for term in terms:
-        module, _, name = term.source.partition(":")
-        lines.append(f"| {term.name} | {term.sentence} | `{name.removesuffix('.__len__')}` in `{module}` |")
+    lines = ["| figure | what it is |", "|---|---|", *(f"| {term.name} | {term.sentence} |" for term in terms)]
     return "\n".join(lines) + "\n"
 
 
-def parts() -> dict[str, str]:
-    """What README.md must hold between `<!-- name -->` and `<!-- /name -->`."""
+def types() -> dict[str, str]:
+    """Tables of the page of models: sizes, and the types of tensors."""
     on_card = " ".join(name for name in SUPPORTED_NAMES.split() if name in (*TILE_TYPES, "BF16"))
-    types = {"types": SUPPORTED_NAMES + "\n", "card-types": on_card + "\n"}
-    tables = {"knobs": knobs_table(SPECS), "keys": keys_table(ACTIONS), "glossary": glossary_table(TERMS)}
-    return {**tables, **types}
+    return {**models_table.parts(), "types": SUPPORTED_NAMES + "\n", "card-types": on_card + "\n"}
+
+
+# What a page must hold between `<!-- name -->` and `<!-- /name -->`.
+FROM_CODE: dict[Path, Callable[[], dict[str, str]]] = {
+    DOCS / "keys.md": lambda: {"keys": keys_table(ACTIONS)},
+    DOCS / "knobs.md": lambda: {"knobs": knobs_table(SPECS)},
+    DOCS / "glossary.md": lambda: {"glossary": glossary_table(TERMS)},
+    DOCS / "models.md": types,
+}
 
 
 def result_parts() -> dict[str, str]:
-    """The same of docs/RESULTS.md, from what `dflash-tui bench --synthetic 27b --out` wrote on a card."""
+    """The same of docs/benchmarks.md, from what `dflash-tui bench --synthetic 27b --out` wrote on a card."""
     found = json.loads(STEPS.read_text(encoding="utf-8"))
     return {"bars": bars_table(found), "steps": steps_table(found), "memory": memory_table(found)}
 
 
 def main() -> None:
-    pages = {README: parts(), RESULTS: result_parts(), MODELS: models_table.parts(), FITS: fits_page.parts()}
-    for path, made_parts in pages.items():
+    pages = {**FROM_CODE, BENCHMARKS: result_parts, FITS: fits_page.parts}
+    for path, parts in pages.items():
         text = path.read_text(encoding="utf-8")
-        for name, made in made_parts.items():
+        for name, made in parts().items():
             text = part_pattern(name).sub(lambda match, made=made: match[1] + made + match[3], text)
         path.write_text(text, encoding="utf-8")
 

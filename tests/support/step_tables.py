@@ -1,4 +1,4 @@
-"""Tables of docs/RESULTS.md, made from what `dflash-tui bench --out FILE` wrote."""
+"""Tables of docs/benchmarks.md, made from what `dflash-tui bench --out FILE` wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipe's programs run as docs/demo.md and docs/RESULTS.md write them."""
+"""The recipe's programs run as docs/demo.md and docs/notes write them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(
     {
         command.strip()
-        for page in ("demo.md", "RESULTS.md")
+        for page in ("demo.md", "notes/policy.md", "notes/precision.md")
         for command in re.findall(
             r"python -m (tools\.train_demo\.[^`\n]*)", (ROOT / "docs" / page).read_text(encoding="utf-8")
         )

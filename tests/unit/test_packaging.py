@@ -18,7 +18,7 @@ from dflash_core import resources
 from dflash_core.bench.synthetic_models import SIZE_27B
 from dflash_core.errors import DFlashError
 from dflash_tui import __version__
-from support import fits_page, models_table, readme
+from support import fits_page, readme
 
 ROOT = Path(__file__).parents[2]
 
@@ -167,17 +167,25 @@ def test_cuda_packages_are_asked_for_where_they_exist() -> None:
         assert not wanted[name].specifier.contains("13.1.0")
 
 
-@pytest.mark.parametrize("name", sorted(readme.parts()))
-def test_the_readme_says_what_the_code_says(name: str) -> None:
-    found = readme.part_pattern(name).search(readme.README.read_text(encoding="utf-8"))
-    assert found is not None
-    assert found[2] == readme.parts()[name], "run: make readme"
+@pytest.mark.parametrize("page", readme.FROM_CODE, ids=lambda page: page.name)
+def test_a_page_says_what_the_code_says(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for name, made in readme.FROM_CODE[page]().items():
+        found = readme.part_pattern(name).search(text)
+        assert found is not None, name
+        assert found[2] == made, "run: make readme"
 
 
-def test_the_readme_shows_what_exists() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
-    assert not [link for link in links if not (ROOT / link).exists()]
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
+)
+def test_a_page_links_to_what_exists(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8"))
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
 
 
 def test_the_page_of_what_fits_is_current() -> None:
@@ -195,14 +203,8 @@ def test_all_of_the_page_of_what_fits_is_current() -> None:
         assert found[2] == made, "run: make readme"
 
 
-def test_the_page_of_models_says_what_the_code_says() -> None:
-    found = readme.part_pattern("models").search(readme.MODELS.read_text(encoding="utf-8"))
-    assert found is not None
-    assert found[2] == models_table.models_table(), "run: make readme"
-
-
 @pytest.mark.parametrize("name", sorted(readme.result_parts()))
 def test_the_results_say_what_was_measured(name: str) -> None:
-    found = readme.part_pattern(name).search(readme.RESULTS.read_text(encoding="utf-8"))
-    assert found is not None, f"docs/RESULTS.md has no part named {name}"
+    found = readme.part_pattern(name).search(readme.BENCHMARKS.read_text(encoding="utf-8"))
+    assert found is not None, f"docs/benchmarks.md has no part named {name}"
     assert found[2] == readme.result_parts()[name], "run: make readme"

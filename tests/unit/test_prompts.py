@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 from dflash_core.backends.cuda.prompts import COMMIT, NEVER, WORTHWHILE, chunks_from
 
-# Milliseconds on an H100, by rows (docs/RESULTS.md, "Chunks with the sums of whole parts").
+# Milliseconds on an H100, by rows (docs/notes/products.md, "Chunks with the sums of whole parts").
 PASSES = {1: 6.93, 24: 8.71, 64: 15.11}
 CHUNKS = {256: 60.7, 1024: 121.0}
 

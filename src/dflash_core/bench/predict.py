@@ -3,7 +3,7 @@
 Weights are read once per pass, at the bandwidth of a kernel that does nothing else. Around the products of a layer
 are about ten small kernels that depend on each other: they add a time per layer, more where the card cannot launch a
 kernel while the one before runs, and more with more rows. The amounts are those of the cards that were measured
-(docs/RESULTS.md); if a step takes much longer, the plans do not suit the card.
+(docs/benchmarks.md); if a step takes much longer, the plans do not suit the card.
 """
 
 from __future__ import annotations

@@ -129,8 +129,8 @@ def warps_for(tile: int, tiles: int) -> int:
     """Warps that divide the tiles of a thread block, `tiles` of them at most, each of at least `tile` bytes.
 
     Twelve have more registers each than sixteen, but fewer weights on their way. That is faster for large tiles and for
-    few of them, otherwise only from 32 rows on (docs/RESULTS.md). The number decides the order of sums, so it does not
-    depend on the width.
+    few of them, otherwise only from 32 rows on (docs/notes/products.md). The number decides the order of sums, so it
+    does not depend on the width.
     """
     return FEWER_WARPS if tile >= _LARGE_TILE or tiles < _FEW_TILES else WARPS
 

@@ -135,7 +135,7 @@ class WarpLayout:
     def of(order: SplitOrder, tiles: int) -> list[WarpLayout]:
         """The layouts for `tiles` tiles of 16 rows; of layouts with equally large blocks, the first is the best.
 
-        Unpacking a tile once is faster from two tiles of rows per row warp on (docs/RESULTS.md).
+        Unpacking a tile once is faster from two tiles of rows per row warp on (docs/notes/memory.md).
         """
         narrow = WarpLayout(1, order.column_warps)
         if not order.near or tiles == 1 or (order.kv != F16 and tiles <= ROW_WARPS):
