@@ -23,7 +23,7 @@ def test_they_are_counted_and_deleted(
     assert main(["states"]) == 0
     assert capsys.readouterr().out == f"none in {tmp_path / 'states'}\n"
     (tmp_path / "states").mkdir()
-    for name in ("a.state", "b.state", "c.part"):
+    for name in ("a.safetensors", "b.safetensors", "c.part", "d.state"):
         (tmp_path / "states" / name).write_bytes(b"x" * 512)
     assert main(["states", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bytes"] == 1024

@@ -59,7 +59,7 @@ def test_an_installation_asks_for_what_is_imported_and_no_more() -> None:
     assert used == {*project()[""], *project()["plots"]} - NOT_IMPORTED
 
 
-@pytest.mark.parametrize(("package", "users"), [("matplotlib", {"dflash_core.lab.picture"}), ("safetensors", set())])
+@pytest.mark.parametrize(("package", "users"), [("matplotlib", {"dflash_core.lab.picture"})])
 def test_optional_packages(package: str, users: set[str]) -> None:
     assert {name for name, them in imports().items() if package in others(them)} == users
     assert package not in project()[""]
@@ -73,6 +73,5 @@ def test_the_tests_have_every_extra() -> None:
     assert {"matplotlib"} == set(project()["plots"])
     table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert "dflash-tui[plots]" in table["test"]
-    assert "safetensors" in project()["test"]
     [dev] = table["dev"]
     assert set(re.findall(r"\w+", dev.split("[")[1])) == {"test", "lint"}

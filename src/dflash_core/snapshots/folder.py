@@ -75,9 +75,10 @@ class StateFolder:
         return len(sizes), sum(sizes)
 
     def clear(self) -> tuple[int, int]:
-        """Delete them all, and partial files of an interrupted write. Returns what there was. Raises OSError."""
+        """Delete them all, partial files of an interrupted write, and those of earlier versions.
+        Returns what there was. Raises OSError."""
         found = self.size()
-        for path in (*files(self.folder), *self.folder.glob("*.part")):
+        for path in (*files(self.folder), *self.folder.glob("*.part"), *self.folder.glob("*.state")):
             path.unlink(missing_ok=True)
         self._stored.clear()
         return found
