@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from dflash_core.damaged import DAMAGED
 from dflash_core.files import open_input, writing
 from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError, State, Tokens
 
@@ -95,7 +94,7 @@ def look(path: Path, space: str) -> Stored:
     try:
         tokens = np.array([int(token) for token in found["tokens"].split(",")], np.int32)
         return Stored(path, space, tokens, found["digest"], names)
-    except (*DAMAGED, KeyError, OverflowError):
+    except (ValueError, KeyError, OverflowError):
         raise SnapshotError(f"{path.name} is damaged: its tokens cannot be read") from None
 
 
@@ -110,7 +109,7 @@ def read(stored: Stored) -> Snapshot:
                 tensor = file.get_tensor(name)
                 named.append((name, tensor))
                 (state if begin < 0 else spans.setdefault((begin, end), [])).append(tensor)
-        except (*DAMAGED, KeyError, SafetensorError):
+        except (ValueError, KeyError, SafetensorError):
             raise SnapshotError(f"{stored.path.name} is damaged: its tensors cannot be read") from None
     text = ",".join(map(str, stored.tokens.tolist()))
     if _digest(stored.space, text, named) != stored.digest:
