@@ -15,12 +15,12 @@ from dflash_core.formats.quants import SUPPORTED_NAMES
 from dflash_core.knobs import SPECS, Spec
 from dflash_tui.settings.keys import ACTIONS, Action
 from dflash_tui.text.terms import TERMS, Term
-from support import fits_page, models_table
+from support import fits_page, models_table, schemas_page
 from support.step_tables import bars_table, memory_table, steps_table
 
 ROOT = Path(__file__).parents[2]
 README, RESULTS, MODELS = ROOT / "README.md", ROOT / "docs" / "RESULTS.md", ROOT / "docs" / "models.md"
-FITS = ROOT / "docs" / "fits.md"
+FITS, SCHEMAS = ROOT / "docs" / "fits.md", ROOT / "docs" / "schemas.md"
 STEPS = ROOT / "docs" / "bench" / "h200-steps.json"
 
 
@@ -68,6 +68,7 @@ def result_parts() -> dict[str, str]:
 
 def main() -> None:
     pages = {README: parts(), RESULTS: result_parts(), MODELS: models_table.parts(), FITS: fits_page.parts()}
+    pages[SCHEMAS] = schemas_page.parts()
     for path, made_parts in pages.items():
         text = path.read_text(encoding="utf-8")
         for name, made in made_parts.items():

@@ -3,6 +3,7 @@ are found."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dflash_core import resources
@@ -19,7 +21,7 @@ from dflash_core.bench.synthetic_models import SIZE_27B
 from dflash_core.demo import recipe
 from dflash_core.errors import DFlashError
 from dflash_tui import __version__
-from support import fits_page, models_table, readme
+from support import fits_page, models_table, readme, schemas_page
 
 ROOT = Path(__file__).parents[2]
 RECIPE = "dflash_core/demo/recipe/"  # how the demo pair was trained; only the checkout and the sdist have it
@@ -200,6 +202,29 @@ def test_all_of_the_page_of_what_fits_is_current() -> None:
         found = readme.part_pattern(name).search(text)
         assert found is not None
         assert found[2] == made, "run: make readme"
+
+
+@pytest.mark.parametrize("name", ["trace", "conversations", "sweep"])
+def test_the_page_of_schemas_is_current(name: str) -> None:
+    found = readme.part_pattern(name).search(readme.SCHEMAS.read_text(encoding="utf-8"))
+    assert found is not None
+    assert found[2] == schemas_page.parts()[name], "run: make readme"
+
+
+def test_a_field_that_is_added_shows_in_the_page_of_schemas() -> None:
+    """The tables follow the types: a new field of a line, and an object within it."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Within:
+        """Something new."""
+
+        share: float
+
+    made = schemas_page.tables([msgspec.defstruct("Line", [("within", tuple[Within, ...] | None, None)], tag="new")])
+    assert "| `type` | `new` | |" in made
+    assert "| `within` | list of [Within](#within) or null | `null` |" in made
+    assert "### Within\n\nSomething new.\n" in made
+    assert "| `share` | number |  |" in made
 
 
 def test_the_page_of_models_says_what_the_code_says() -> None:
