@@ -1,6 +1,6 @@
 """The decoder: GGUF targets, DFlash drafters and DDTree verification, without any user interface.
 
-Importing this package is cheap: torch is imported when a model is first used.
+Importing this package is cheap: torch is imported when a model is first used. docs/python-api.md has examples.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 from dflash_core.knobs import Knobs
 
 if TYPE_CHECKING:
-    from dflash_core.engine import Engine
+    from dflash_core.conversation import Conversation
+    from dflash_core.engine import Engine, load_pair
     from dflash_core.loading import load_draft, load_target
 
-__all__ = ["Engine", "Knobs", "load_draft", "load_target"]
+__all__ = ["Conversation", "Engine", "Knobs", "load_draft", "load_pair", "load_target"]
 
-_LAZY = {"Engine": "engine", "load_draft": "loading", "load_target": "loading"}
+_LAZY = {
+    "Conversation": "conversation", "Engine": "engine", "load_draft": "loading", "load_pair": "engine",
+    "load_target": "loading",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -24,3 +28,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

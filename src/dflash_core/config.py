@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.arch.architecture import Architecture, Head, matrix_types
+from dflash_core.arch.architecture import Architecture, matrix_types
 from dflash_core.arch.draft_heads import SIDES, Convolution, Heads
 from dflash_core.arch.facts import has_experts
 from dflash_core.arch.kinds import Attention, NextN, Shapes, SwiGLU
@@ -33,7 +33,10 @@ UNUSED_TOKEN = 5  # llama.cpp's token type of the padding entries of a vocabular
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """A block drafter. Its features are the outputs of `target_layers`: 0-based indices, or EMBEDDING."""
+    """A block drafter. Its features are the outputs of `target_layers`: 0-based indices, or EMBEDDING.
+
+    notes: what its file leaves open, and settings without effect, for the user.
+    """
 
     name: str
     flavour: Flavour
@@ -55,6 +58,7 @@ class DraftConfig:
     causal: tuple[bool, ...]
     heads: Heads = Heads()
     rope_scaling: Scaling | None = None
+    notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def kind(self) -> str:
@@ -164,7 +168,7 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
     """Like `target_config`, together with the file; its fused tensors are split into those of the model."""
     source, tensors = str(gguf.path), gguf.tensors
     architecture = _architecture(source, Settings(source, gguf.metadata).text("general.architecture"))
-    spec = architecture.read(architecture.settings(source, gguf.metadata), Head.of(tensors))
+    spec = architecture.spec(gguf)
     if spec.nextn_predict_layers and "blk.0.attn_norm.weight" not in tensors:
         raise UnsupportedError(
             f"{source} holds only the MTP blocks of a model; give it as the draft, together with the model's own file"
@@ -268,7 +272,7 @@ def generation(name: str) -> str:
 
 
 def _pair_notes(target: ModelSpec, draft: DraftConfig, target_mask_token: int | None) -> tuple[str, ...]:
-    notes = []
+    notes = [*draft.notes]
     made_for, here = generation(draft.name), generation(target.name)
     if made_for and here and made_for != here:
         notes.append(
@@ -330,7 +334,7 @@ def unusual(gguf: GGUFFile, config: ModelSpec) -> tuple[str, ...]:
         notes.append("mixed types: " + ", ".join(f"{kind} {count}" for kind, count in matrices.most_common()))
     notes += ARCHITECTURES[config.architecture].notes(gguf, config)
     notes += _vocabulary_notes(gguf, config)
-    return tuple(notes)
+    return (*notes, *config.notes)
 
 
 def _vocabulary_notes(gguf: GGUFFile, config: ModelSpec) -> list[str]:

@@ -82,6 +82,11 @@ class _Answer(BaseHTTPRequestHandler):
             self._head(hub.status, {"Retry-After": hub.retry_after} if hub.retry_after else {})
             return
         start = int(asked.removeprefix("bytes=").split("-")[0]) if asked and repo != "deaf" else 0
+        if start and repo == "restless":
+            self._head(416, {"Content-Range": f"bytes */{len(hub.body)}"})
+            return
+        if start and repo == "elsewhere":
+            start += 1000
         whole, sum = hub.body, hashlib.sha256(hub.body).hexdigest()
         if repo == "small":
             sum = hashlib.sha1(f"blob {len(whole)}\0".encode() + whole).hexdigest()

@@ -15,7 +15,7 @@ from dflash_core.formats.quants import SUPPORTED_NAMES
 from dflash_core.knobs import SPECS, Spec
 from dflash_tui.settings.keys import ACTIONS, Action
 from dflash_tui.text.terms import TERMS, Term
-from support import fits_page, models_table
+from support import fits_page, models_table, schemas_page
 from support.step_tables import bars_table, memory_table, steps_table
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +60,7 @@ FROM_CODE: dict[Path, Callable[[], dict[str, str]]] = {
     DOCS / "knobs.md": lambda: {"knobs": knobs_table(SPECS)},
     DOCS / "glossary.md": lambda: {"glossary": glossary_table(TERMS)},
     DOCS / "models.md": types,
+    DOCS / "schemas.md": schemas_page.parts,
 }
 
 

@@ -151,8 +151,26 @@ def test_supported_types_are_listed(tmp_path: Path) -> None:
     )
     assert message == (
         "a.gguf: tensor w is stored as IQ1_M, expected one of F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K"
-        " Q5_K Q6_K IQ4_NL IQ4_XS IQ3_S IQ3_XXS IQ2_XXS IQ2_XS IQ2_S; use another file"
+        " Q5_K Q6_K IQ4_NL IQ4_XS IQ3_S IQ3_XXS IQ2_XXS IQ2_XS IQ2_S; use the model's file in one of those types, such"
+        " as Q4_K_M"
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        (42, "Q2_0"),
+        (142, "PQ2_0 (of the PrismML fork)"),
+        (143, "PTQ1_0 (of the PrismML fork)"),
+        (137, "a type of the ik_llama.cpp fork"),
+        (999, "unknown type 999"),
+    ],
+)
+def test_types_of_forks_are_named(tmp_path: Path, number: int, name: str) -> None:
+    path = write_bytes(tmp_path / "a.gguf", header([], [tensor("w", [256], number)], data=64))
+    message = refused(open_gguf, path, UnsupportedError)
+    assert f"tensor w is stored as {name}, expected one of" in message
+    assert message.endswith("; use the model's file in one of those types, such as Q4_K_M")
 
 
 # Truncation, forgery, noise: an error, in little time and memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import json
 import signal
@@ -238,6 +239,33 @@ def test_a_server_that_knows_no_ranges(hub: Hub, tmp_path: Path) -> None:
     part.parent.mkdir(parents=True)
     part.write_bytes(BODY[:1000])
     assert fetched(hub, "deaf", tmp_path).read_bytes() == BODY
+
+
+@pytest.mark.parametrize("repo", ["restless", "elsewhere"])
+def test_a_server_that_does_not_send_the_rest(hub: Hub, tmp_path: Path, repo: str) -> None:
+    """416, or another range than the one asked for: the download begins again, and no part is in its way for ever."""
+    [one] = wanted(pair(repo), hub.endpoint)
+    part = fetching._part(one, tmp_path)
+    part.parent.mkdir(parents=True)
+    part.write_bytes(BODY[:1000])
+    assert fetched(hub, repo, tmp_path).read_bytes() == BODY
+    assert hub.gets == ["bytes=1000-", "bytes=0-"]
+
+
+def test_parts_of_older_versions_do_not_stay(hub: Hub, tmp_path: Path) -> None:
+    [one] = wanted(pair("good"), hub.endpoint)
+    folder = place(one.source, tmp_path)
+    folder.mkdir(parents=True)
+    older, used, other = (folder / name for name in ("m.gguf.0123.part", "m.gguf.4567.part", "n.gguf.0123.part"))
+    for path in (older, used, other):
+        path.write_bytes(b"some")
+    with used.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        check_room([one], tmp_path)
+        assert not older.exists()
+        assert used.exists(), "it is being fetched"
+    assert fetched(hub, "good", tmp_path).read_bytes() == BODY
+    assert {path.name for path in folder.glob("*.part")} == {"n.gguf.0123.part"}
 
 
 @pytest.mark.parametrize("repo", ["liar", "portal"])

@@ -3,6 +3,7 @@ are found."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -12,13 +13,14 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dflash_core import resources
 from dflash_core.bench.synthetic_models import SIZE_27B
 from dflash_core.errors import DFlashError
 from dflash_tui import __version__
-from support import fits_page, readme
+from support import fits_page, readme, schemas_page
 
 ROOT = Path(__file__).parents[2]
 
@@ -201,6 +203,22 @@ def test_all_of_the_page_of_what_fits_is_current() -> None:
         found = readme.part_pattern(name).search(text)
         assert found is not None
         assert found[2] == made, "run: make readme"
+
+
+def test_a_field_that_is_added_shows_in_the_page_of_schemas() -> None:
+    """The tables follow the types: a new field of a line, and an object within it."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Within:
+        """Something new."""
+
+        share: float
+
+    made = schemas_page.tables([msgspec.defstruct("Line", [("within", tuple[Within, ...] | None, None)], tag="new")])
+    assert "| `type` | `new` | |" in made
+    assert "| `within` | list of [Within](#within) or null | `null` |" in made
+    assert "### Within\n\nSomething new.\n" in made
+    assert "| `share` | number |  |" in made
 
 
 @pytest.mark.parametrize("name", sorted(readme.result_parts()))

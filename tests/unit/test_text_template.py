@@ -91,6 +91,8 @@ def test_what_templates_in_the_wild_count_on() -> None:
     assert render("{% for k, v in {'a': 1}|items %}{{ k }}{{ v }}{% endfor %}") == "a1"
     assert render("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}") == "01"
     assert render("""{{ {'a': '<é&"'}|tojson }}""") == '{"a": "<é&\\""}'
+    assert render("{{ ['é']|tojson(ensure_ascii=true) }}") == '["\\u00e9"]'
+    assert render("{{ ['é']|tojson(ensure_ascii=False) }}") == '["é"]'
     assert render("{{ {'a': 1}|tojson(indent=2) }}") == '{\n  "a": 1\n}'
     assert render("{{ strftime_now('%Y') }}") == str(datetime.datetime.now().year)
     assert render("{% generation %}x{% endgeneration %}{{ messages[0].content }}") == "xHi"

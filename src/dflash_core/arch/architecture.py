@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dflash_core.arch.kinds import ROUTER
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
+from dflash_core.formats.unread import check_unread
 from dflash_core.formats.weights import TensorInfo
 
 FILE_TYPES = {
@@ -44,7 +45,8 @@ class Architecture:
 
     read: settings (under the architecture's prefix) -> model; raises FormatError or UnsupportedError. facts: a model's
     sizes under the names of the settings. check: errors more specific than a missing tensor. notes: what is
-    unusual about a file. models: a description of its models.
+    unusual about a file. models: a description of its models. harmless: names of settings that `read` does not need, in
+    addition to those of `formats/unread.py`; a file with any other that `read` did not ask for is refused.
     """
 
     name: str
@@ -53,6 +55,13 @@ class Architecture:
     facts: Callable[[ModelSpec], dict[str, Any]]
     check: Callable[[GGUFFile, ModelSpec], None] = lambda gguf, spec: None
     notes: Callable[[GGUFFile, ModelSpec], list[str]] = lambda gguf, spec: []
+    harmless: frozenset[str] = frozenset()
+
+    def spec(self, gguf: GGUFFile) -> ModelSpec:
+        """The model of a file. Raises FormatError, and UnsupportedError for a setting that is not followed here."""
+        keys = self.settings(str(gguf.path), gguf.metadata)
+        spec = self.read(keys, Head.of(gguf.tensors))
+        return replace(spec, notes=check_unread(keys, self.harmless))
 
     def settings(self, source: str, values: Mapping[str, Any]) -> Settings:
         """Metadata as `read` takes it."""

@@ -33,7 +33,7 @@ def hybrid(name: str, keys: Settings, head: Head, ffn: Callable[[int], FeedForwa
     conv_kernel, key_dim = keys.integer("ssm.conv_kernel", low=2, high=64), keys.integer("ssm.state_size")
     key_heads, value_heads = keys.integer("ssm.group_count"), keys.integer("ssm.time_step_rank")
     inner = keys.integer("ssm.inner_size")
-    full = _full_attention(keys, blocks)[:trunk]
+    full = _full_attention(keys, blocks, nextn)[:trunk]
     keys.check_divides("ssm.group_count", key_heads, "ssm.time_step_rank", value_heads)
     keys.check_divides("ssm.time_step_rank", value_heads, "ssm.inner_size", inner)
     delta = DeltaNet(key_heads, value_heads, key_dim, inner // value_heads, conv_kernel, attention.eps)
@@ -42,10 +42,12 @@ def hybrid(name: str, keys: Settings, head: Head, ffn: Callable[[int], FeedForwa
     return reading.model(name, keys, head, layers, attention.eps, head_layer, nextn)
 
 
-def _full_attention(keys: Settings, blocks: int) -> tuple[bool, ...]:
-    """Which layers are full attention: every fourth, unless the file says otherwise."""
+def _full_attention(keys: Settings, blocks: int, nextn: int) -> tuple[bool, ...]:
+    """Which layers are full attention: every fourth, unless the file says otherwise. Its list may leave out the MTP
+    blocks."""
     if keys.find("attention.recurrent_layers"):
-        return tuple(not recurrent for recurrent in keys.flags("attention.recurrent_layers", count=blocks))
+        named = keys.flags("attention.recurrent_layers", count=blocks, fewer=nextn)
+        return tuple(not recurrent for recurrent in named)
     interval = keys.integer("full_attention_interval", high=1024, default=4)
     return tuple((index + 1) % interval == 0 for index in range(blocks))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dflash_core.arch.architecture import Head, file_type
 from dflash_core.arch.kinds import GATE_UP, Attention, Experts
-from dflash_core.arch.rope import gguf_scaling
+from dflash_core.arch.rope import Yarn, gguf_scaling
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
@@ -76,7 +76,7 @@ def experts(keys: Settings, head: Head, index: int) -> Experts:
         used=used,
         width=width,
         shared=shared,
-        normalised=keys.flag("expert_weights_norm") is not False,
+        normalised=keys.flag("expert_weights_norm", "norm_top_k_prob") is not False,
         scale=scale,
         fused=f"blk.{index}.{GATE_UP}" in head.names,
     )
@@ -109,11 +109,16 @@ def model(
     name: str, keys: Settings, head: Head, layers: tuple[LayerSpec, ...], eps: float, nextn: LayerSpec | None = None,
     nextn_predict_layers: int = 0,
 ) -> ModelSpec:  # fmt: skip
-    """A model of these layers, with the settings of the whole model. `nextn`: its MTP blocks, if any."""
+    """A model of these layers, with the settings of the whole model. `nextn`: its MTP blocks, if any.
+
+    Some converters write YaRN beside the context length of the training: the context is then what YaRN scales it to.
+    """
+    scalings = (layer.mixer.scaling for layer in layers if isinstance(layer.mixer, Attention))
+    scaled = (scaling.positions for scaling in scalings if isinstance(scaling, Yarn))
     return ModelSpec(
         name=keys.text("general.name", default=Path(keys.source).name.removesuffix(".gguf")),
         architecture=name,
-        context_length=keys.integer("context_length", high=1 << 40),
+        context_length=max((keys.integer("context_length", high=1 << 40), *scaled)),
         embedding_length=keys.integer("embedding_length"),
         vocab_size=head.vocab_size,
         rms_eps=eps,

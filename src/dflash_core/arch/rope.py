@@ -49,6 +49,11 @@ class Yarn:
     slow: float = SLOW
     truncate: bool = True
 
+    @property
+    def positions(self) -> int:
+        """The context for which positions are scaled."""
+        return int(self.factor * self.original)
+
     def describe(self) -> str:
         return f"YaRN, {self.factor:g} times {self.original:,} positions"
 
@@ -88,12 +93,18 @@ def gguf_scaling(keys: Settings, base: float) -> Scaling | None:
                 f"{keys.source}: rope.scaling.{name} is {found!r}, expected {neutral[0]:g}; this way of scaling rotary"
                 " positions cannot run here"
             )
-    inner = Settings(keys.source, keys.values, keys.prefix + "rope.scaling.")
+    inner = keys.part(prefix=keys.prefix + "rope.scaling.")
+    times = inner.number(*attention) if inner.get(*attention) else None
+    if kind != "yarn" and times not in (None, 1.0):
+        raise UnsupportedError(
+            f"{keys.source}: {inner.find(*attention)} is {times:g} without YaRN, expected 1; this way of scaling rotary"
+            " positions cannot run here"
+        )
     return _scaling(
         keys.source, kind, base,
         factor=lambda: keys.number(*factor),
         original=lambda: _length(inner, "original_context_length", keys.prefix + "context_length"),
-        attention=inner.number(*attention) if inner.find(*attention) else None,
+        attention=times,
         turns=lambda: (inner.number("yarn_beta_fast", default=FAST), inner.number("yarn_beta_slow", default=SLOW)),
     )  # fmt: skip
 
@@ -103,7 +114,7 @@ def json_scaling(keys: Settings, base: float) -> Scaling | None:
     found = keys.get("rope_scaling") or keys.get("rope_parameters") or {}
     if not isinstance(found, Mapping):
         raise FormatError(f"{keys.source}: rope_scaling is {str(found)[:40]!r}, expected an object")
-    inner = Settings(keys.source, found)
+    inner = keys.part(values=found)
 
     def original() -> int:
         name = "original_max_position_embeddings"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from dflash_core.arch.kinds import FeedForward, Mixer, Shapes
@@ -42,7 +42,7 @@ class ModelSpec:
 
     layers: the trunk, without MTP blocks, which may follow it: each of them is a layer `nextn` with additional tensors
     (`kinds.NextN`). vocab_size: rows of the embedding, padding
-    rows included. file_type: "Q4_K_M", or empty where the file does not say.
+    rows included. file_type: "Q4_K_M", or empty where the file does not say. notes: settings without effect.
     """
 
     name: str
@@ -56,6 +56,7 @@ class ModelSpec:
     nextn_predict_layers: int = 0
     nextn: LayerSpec | None = None
     file_type: str = ""
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def block_count(self) -> int:

@@ -19,11 +19,13 @@ from dflash_core.arch.spec import EMBEDDING
 from dflash_core.config import DraftConfig, Flavour
 from dflash_core.drafters.dflash_heads import gguf_heads, table_vocabulary, zlab_heads
 from dflash_core.drafters.dflash_names import check_families, check_heads, renamed
+from dflash_core.drafters.dflash_unread import GGUF_HARMLESS, check_json
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.files import folder_name
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.metadata import MOST_EPS, Settings
 from dflash_core.formats.safetensors import open_safetensors, read_json
+from dflash_core.formats.unread import check_unread
 from dflash_core.formats.weights import RenamedWeights, WeightFile, check_tensors, shown
 
 FLAVOURS: dict[str, Flavour] = {
@@ -32,8 +34,10 @@ FLAVOURS: dict[str, Flavour] = {
     "dflash-draft": "dflash-draft",
     "qwen35-dflash-draft": "lucebox",
 }
+UPSTREAM = ("dflash.", "dspark.")
 ZLAB_ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel", "Qwen3DSparkModel", "DSparkDraftModel")
-DEFAULT_BLOCK = 16
+DEFAULT_BLOCK = {"dflash": 16, "dflash2": 8, "dspark": 7}
+"""Where a GGUF file has none: what public drafters of each kind were trained with."""
 MAX_BLOCK = 256
 MAX_LAYER = 1023
 
@@ -78,6 +82,7 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
     window, sliding = _gguf_window(keys, blocks)
     heads = gguf_heads(keys, weights.tensors, keys.integer("embedding_length"))
     base = keys.number("rope.freq_base", default=0.0 if flavour == "lucebox" else None)
+    given, usual = keys.find("block_size", "dflash.block_size"), DEFAULT_BLOCK[heads.kind]
     config = DraftConfig(
         name=keys.text("general.name", default=path.stem),
         flavour=flavour,
@@ -89,7 +94,7 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
         key_length=keys.integer("attention.key_length"),
         rms_eps=keys.number("attention.layer_norm_rms_epsilon", high=MOST_EPS),
         rope_freq_base=base,
-        block_size=keys.integer("dflash.block_size", "block_size", low=2, high=MAX_BLOCK, default=DEFAULT_BLOCK),
+        block_size=keys.integer(given, low=2, high=MAX_BLOCK) if given else usual,
         target_layers=_gguf_layers(keys),
         mask_token_id=_optional(keys, "dflash.mask_token_id", "tokenizer.ggml.mask_token_id", low=0),
         vocab_size=_gguf_vocabulary(keys) or table_vocabulary(weights.tensors),
@@ -101,6 +106,11 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
         heads=heads,
     )
     _check_gguf(keys, config)
+    notes = check_unread(keys, GGUF_HARMLESS)
+    if not given:
+        assumed = f"the drafter's file has no block size: {usual} is taken, as usual for {config.title}"
+        notes = (*notes, assumed)
+    config = dataclasses.replace(config, notes=notes)
     return config, _canonical_weights(source, weights, config)
 
 
@@ -121,7 +131,7 @@ def _optional(keys: Settings, *names: str, low: int = 1) -> int | None:
 
 def _gguf_layers(keys: Settings) -> tuple[int, ...]:
     """0-based layer ids. Upstream stores the layer whose input is taken, one more than the layer whose output it is."""
-    if keys.find("target_layers"):
+    if keys.find("target_layers") or (keys.prefix in UPSTREAM and not keys.find("dflash.target_layer_ids")):
         return tuple(layer - 1 for layer in keys.integers("target_layers", low=EMBEDDING + 1, high=MAX_LAYER + 1))
     return keys.integers("dflash.target_layer_ids", low=EMBEDDING, high=MAX_LAYER)
 
@@ -171,24 +181,25 @@ def _open_zlab(path: Path) -> tuple[DraftConfig, WeightFile]:
         raise FormatError(f"{path} has no config.json next to its weights, which a safetensors drafter needs; {hint}")
     name = folder_name(path.absolute() if path.is_dir() else path.absolute().parent)
     source = f"{name}/config.json"
-    raw = _flat(source, read_json(folder / "config.json"))
-    _check_zlab(source, raw)
+    given = Settings(source, read_json(folder / "config.json"))
+    keys = given.part(_flat(given))
+    _check_zlab(keys)
     weights = open_safetensors(path)
     check_heads(name, weights.tensors)
     check_families(name, weights.tensors)
-    config = _zlab_config(name, Settings(source, raw), weights)
+    config = _zlab_config(name, keys, weights)
+    config = dataclasses.replace(config, notes=check_json(keys, _sub(keys, "dflash_config")))
     return config, _canonical_weights(name, weights, config)
 
 
-def _check_zlab(source: str, raw: Mapping[str, Any]) -> None:
-    architectures = raw.get("architectures")
+def _check_zlab(keys: Settings) -> None:
+    source, architectures = keys.source, keys.get("architectures")
     if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in ZLAB_ARCHITECTURES:
         raise UnsupportedError(
             f"{source}: architectures is {architectures!r}, expected one of {' '.join(ZLAB_ARCHITECTURES)};"
             " give the folder of a drafter of those kinds"
         )
-    keys = Settings(source, raw)
-    rope = Settings(source, _sub(keys, "rope_parameters"))
+    rope = keys.part(_sub(keys, "rope_parameters"))
     for what, found, expected in (
         ("partial_rotary_factor", rope.get("partial_rotary_factor"), 1.0),
         ("partial_rotary_factor", keys.get("partial_rotary_factor"), 1.0),
@@ -201,16 +212,16 @@ def _check_zlab(source: str, raw: Mapping[str, Any]) -> None:
             )
 
 
-def _flat(source: str, raw: dict[str, Any]) -> dict[str, Any]:
+def _flat(keys: Settings) -> Mapping[str, Any]:
     """The settings of a config.json; those that the speculators format nests under its layers come to the top."""
-    layers = _sub(Settings(source, raw), "transformer_layer_config")
+    raw, layers = keys.values, _sub(keys, "transformer_layer_config")
     if not layers:
         return raw
     flat = layers | {key: value for key, value in raw.items() if value is not None}
     ids = raw.get("aux_hidden_state_layer_ids")
     if isinstance(ids, list) and "target_layer_ids" not in flat:
         flat["target_layer_ids"] = [id - 1 if type(id) is int else id for id in ids]  # here the embedding is number 0
-    non_causal = Settings(source, raw).flag("sliding_window_non_causal")
+    non_causal = keys.flag("sliding_window_non_causal")
     if non_causal is not None and raw.get("is_causal") is None:
         kinds = layers.get("layer_types")
         flat["is_causal"] = not non_causal and isinstance(kinds, list) and "sliding_attention" in kinds
@@ -219,8 +230,8 @@ def _flat(source: str, raw: dict[str, Any]) -> dict[str, Any]:
 
 def _zlab_config(name: str, keys: Settings, weights: WeightFile) -> DraftConfig:
     inner = {key: value for key, value in _sub(keys, "dflash_config").items() if value is not None}
-    both = Settings(keys.source, {**keys.values, **inner})  # block_size and others moved inside in newer files
-    rope = Settings(keys.source, {**keys.values, **_sub(keys, "rope_parameters")})
+    both = keys.part({**keys.values, **inner})  # block_size and others moved inside in newer files
+    rope = keys.part({**keys.values, **_sub(keys, "rope_parameters")})
     blocks = keys.integer("num_hidden_layers", high=1024)
     window, sliding = _zlab_window(keys, blocks)
     target_blocks = _optional(both, "num_target_layers")

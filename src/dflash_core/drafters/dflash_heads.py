@@ -29,9 +29,8 @@ def table_vocabulary(tensors: Mapping[str, TensorInfo]) -> int | None:
 
 def gguf_heads(keys: Settings, tensors: Mapping[str, TensorInfo], hidden: int) -> Heads:
     """From a GGUF file; both naming schemes have the same keys."""
-    first = keys.flag("sample_from_anchor", "dflash.sample_from_anchor")
     return _heads(
-        keys, tensors, hidden, "embedding_length", two=False, anchor_first=first is not False,
+        keys, tensors, hidden, "embedding_length", two=False, anchor_first=True,
         embedding_scale=_scale(keys, "embedding_scale", "dflash.embedding_scale"),
         logit_scale=_scale(keys, "logit_scale", "dflash.logit_scale"),
         softcap=_scale(keys, "final_logit_softcapping", "dflash.final_logit_softcapping", none=0.0),
@@ -41,11 +40,9 @@ def gguf_heads(keys: Settings, tensors: Mapping[str, TensorInfo], hidden: int) -
 def zlab_heads(keys: Settings, tensors: Mapping[str, TensorInfo], hidden: int) -> Heads:
     """From a folder with a config.json. `keys`: those of dflash_config take precedence over those outside it."""
     # By default the speculators format has a row for the anchor in addition to the proposals.
-    first = keys.flag("sample_from_anchor")
-    silent = not keys.find("speculators_model_type", "speculators_config")
     return _heads(
         keys, tensors, hidden, "hidden_size", two=keys.get("architectures") == ["DFlash2DraftModel"],
-        anchor_first=silent if first is None else first,
+        anchor_first=not keys.find("speculators_model_type", "speculators_config"),
         embedding_scale=_scale(keys, "input_embedding_scale"),
         logit_scale=_scale(keys, "output_multiplier"),
         softcap=_scale(keys, "final_logit_softcapping", none=0.0),
@@ -56,7 +53,7 @@ def _heads(
     keys: Settings, tensors: Mapping[str, TensorInfo], hidden: int, width: str, *, two: bool, anchor_first: bool,
     embedding_scale: float, logit_scale: float, softcap: float,
 ) -> Heads:  # fmt: skip
-    """`two`: the file says that it is DFlash 2."""
+    """`two`: the file says that it is DFlash 2. anchor_first: whether the anchor's row predicts where it is silent."""
     have = {canonical(name): info.shape for name, info in tensors.items()}
     two = two or any(name in have for name in SELECTOR) or any(keys.get(name) for name in _TWO[2:])
     folded = two or any(re.fullmatch(CONVOLUTIONS, name) for name in have)
@@ -67,6 +64,11 @@ def _heads(
         keys.check_divides(_TWO[1], conv.group, width, hidden)
     if two:
         selector = Selector(keys.integer(_TWO[2], high=MOST_RANK), keys.integer(_TWO[3], high=MOST_TOP_K))
+    anchor = keys.flag("sample_from_anchor", "dflash.sample_from_anchor")
+    if anchor and not markov:
+        raise UnsupportedError(
+            f"{keys.source}: sample_from_anchor is true without a Markov head, expected false; use another drafter"
+        )
     if selector and markov:
         raise UnsupportedError(f"{keys.source} has both a candidate selector and a Markov head, expected one of them")
     vocab = table_vocabulary(tensors)
@@ -75,7 +77,7 @@ def _heads(
             f"{keys.source}: {_TWO[3]} is {selector.top_k}, expected {vocab} at most, its vocabulary; convert it again"
         )
     return Heads(
-        conv, selector, markov, bool(markov) and anchor_first,
+        conv, selector, markov, bool(markov) and (anchor_first if anchor is None else anchor),
         have["d2t"][0] if "d2t" in have else None,
         "token_embd.weight" in have,
         # A list of tokens without a head of its own would be a head that is missing.

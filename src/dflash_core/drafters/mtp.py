@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_core.arch.architecture import Head
 from dflash_core.arch.kinds import EMBEDDING, HEAD, NORM, NextN
 from dflash_core.arch.reading import apart
 from dflash_core.arch.registry import ARCHITECTURES
@@ -92,9 +91,7 @@ def has_head(file: GGUFFile, spec: ModelSpec) -> bool:
 
 def _spec(file: GGUFFile) -> ModelSpec:
     """The model to which a file with MTP blocks belongs; the file may hold nothing else."""
-    source = str(file.path)
-    architecture = ARCHITECTURES[Settings(source, file.metadata).text("general.architecture")]
-    return architecture.read(architecture.settings(source, file.metadata), Head.of(file.tensors))
+    return ARCHITECTURES[Settings(str(file.path), file.metadata).text("general.architecture")].spec(file)
 
 
 def _layer(source: str, spec: ModelSpec) -> LayerSpec:

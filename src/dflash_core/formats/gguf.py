@@ -308,7 +308,10 @@ def _read_tensor(cursor: _Cursor, name: str, alignment: int, shard: int) -> Tens
     kind = SUPPORTED.get(type_id) or (LISTS.get(type_id) if n_dimensions == 1 else None)
     if kind is None:
         found = UNSUPPORTED.get(type_id, f"unknown type {type_id}")
-        raise UnsupportedError(f"{where} is stored as {found}, expected one of {SUPPORTED_NAMES}; use another file")
+        raise UnsupportedError(
+            f"{where} is stored as {found}, expected one of {SUPPORTED_NAMES}; use the model's file in one of those"
+            " types, such as Q4_K_M"
+        )
     if dimensions[0] % kind.block:
         raise FormatError(
             f"{where} has rows of {dimensions[0]:,} elements, expected a multiple of {kind.block} for {kind.name}"

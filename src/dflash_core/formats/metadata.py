@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,20 +18,25 @@ MOST_EPS = 1.0
 class Settings:
     """Key-value pairs of a file. If a getter takes several names, the first one present is used.
 
-    A name is looked up under `prefix` first and then as it is. JSON's null counts as absent.
+    A name is looked up under `prefix` first and then as it is. JSON's null counts as absent. `asked`: every key that
+    was looked up, here and in the parts made with `part`; the others can then be refused (`formats/unread.py`).
     """
 
     source: str
     values: Mapping[str, Any]
     prefix: str = ""
+    asked: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    def part(self, values: Mapping[str, Any] | None = None, prefix: str | None = None) -> Settings:
+        """Settings of the same file: those of a nested object, or under another prefix."""
+        values, prefix = self.values if values is None else values, self.prefix if prefix is None else prefix
+        return replace(self, values=values, prefix=prefix)
 
     def find(self, *names: str) -> str | None:
         """The full key of the first name that the file has."""
-        for name in names:
-            for key in (self.prefix + name, name):
-                if self.values.get(key) is not None:
-                    return key
-        return None
+        keys = [key for name in names for key in (self.prefix + name, name)]
+        self.asked.update(keys)
+        return next((key for key in keys if self.values.get(key) is not None), None)
 
     def get(self, *names: str) -> Any:
         """The raw value, or None."""
@@ -65,16 +70,23 @@ class Settings:
         expected = f"a list of whole numbers from {low:,} to {high:,}"
         return tuple(self._checked(names, lambda v: _is_list(v) and all(map(whole, v)), expected, None))
 
-    def flags(self, *names: str, count: int) -> tuple[bool, ...]:
-        """One flag per layer; a single flag applies to all of them."""
+    def flags(self, *names: str, count: int, fewer: int = 0) -> tuple[bool, ...]:
+        """One flag per layer; a single flag applies to all of them. In a list 1 and 0 are true and false.
+
+        fewer: entries that a list may lack at its end, where they are false.
+        """
 
         def fits(value: Any) -> bool:
             return isinstance(value, bool) or (
-                _is_list(value) and len(value) == count and all(isinstance(item, bool) for item in value)
+                _is_list(value)
+                and count - fewer <= len(value) <= count
+                and all(isinstance(item, bool | int) and item in (0, 1) for item in value)
             )
 
         value = self._checked(names, fits, f"true or false, or a list of {count} of them", None)
-        return (value,) * count if isinstance(value, bool) else tuple(value)
+        if isinstance(value, bool):
+            return (value,) * count
+        return (*map(bool, value), *(False,) * (count - len(value)))
 
     def flag(self, *names: str) -> bool | None:
         """True or false; None if the file does not have it."""

@@ -53,7 +53,10 @@ LISTS: dict[int, BlockType] = {26: BlockType("I32", 1, 4), 27: BlockType("I64", 
 UNSUPPORTED: dict[int, str] = {
     9: "Q8_1", 15: "Q8_K", 19: "IQ1_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
     31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
-}  # fmt: skip
+    42: "Q2_0", 142: "PQ2_0 (of the PrismML fork)", 143: "PTQ1_0 (of the PrismML fork)",
+} | dict.fromkeys(range(133, 142), "a type of the ik_llama.cpp fork") | dict.fromkeys(
+    range(144, 159), "a type of the ik_llama.cpp fork"
+)  # fmt: skip
 
 BY_NAME: dict[str, BlockType] = {kind.name: kind for kind in SUPPORTED.values()}
 LIST_TYPES: dict[str, BlockType] = {kind.name: kind for kind in LISTS.values()} | {"BOOL": BlockType("BOOL", 1, 1)}

@@ -194,9 +194,12 @@ def _strftime_now(format: str) -> str:
     return datetime.now().strftime(format)
 
 
-def _to_json(value: Any, indent: int | None = None, separators: Any = None, sort_keys: bool = False) -> str:
-    # Not Jinja's own: that one escapes <, > and & for HTML, and no model was trained on that.
-    return json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    # Not Jinja's own: that one escapes <, > and & for HTML, and no model was trained on that. The order of the
+    # arguments is that of Hugging Face's filter.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _check_widths(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

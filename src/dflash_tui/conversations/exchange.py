@@ -32,6 +32,8 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class _Conversation(msgspec.Struct, frozen=True):
+    """A conversation: its messages, `leaf`, the id of the last one shown, and the turns by the id of their answer."""
+
     card: Card
     leaf: str | None
     messages: tuple[Node, ...]
@@ -39,6 +41,8 @@ class _Conversation(msgspec.Struct, frozen=True):
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
+    """An export of conversations."""
+
     format: Literal["dflash-tui conversations"] = "dflash-tui conversations"
     version: int = VERSION
     conversations: tuple[_Conversation, ...]

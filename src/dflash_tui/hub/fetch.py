@@ -1,7 +1,8 @@
 """Files from a hub: file lists through huggingface_hub with the user's token; the bytes through its HTTP client.
 
-The library keeps nothing of an interrupted download, so the bytes are written to our part file: resumed at the
-next try, checked against the hub's checksum, then moved into place. Every error is one line.
+The library deletes what an interrupted download has received and cannot be cancelled while the hub is silent, so the
+bytes are written to our part file: resumed at the next try, or begun again where the hub does not send the rest,
+checked against the hub's checksum, then moved into place. Every error is one line.
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ class _BrokenError(Exception):
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class _NoRestError(Exception):
+    """The hub does not send the rest of the file."""
 
 
 def _nothing(file: str, here: int, size: int, said: str) -> None:
@@ -129,7 +134,9 @@ def fetched(pair: Pair, folder: Path) -> tuple[Path, Path | None]:
 
 def check_room(files: Sequence[Wanted], folder: Path, others: Iterable[Wanted] = ()) -> None:
     """Raise HubError if the disk has no space for the missing bytes of `files` and of `others`, which
-    are being fetched into the same folder."""
+    are being fetched into the same folder. What older versions of `files` have left there is deleted first."""
+    for one in files:
+        _delete_older(one, folder)
     needed = _missing(files, folder)
     more = _missing({*others}.difference(files), folder)
     there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
@@ -153,6 +160,21 @@ def here(one: Wanted, folder: Path) -> int:
     return 0
 
 
+def _parts(path: Path) -> list[Path]:
+    """The partial files of a file, of whatever version."""
+    return [*path.parent.glob(f"{glob.escape(path.name)}.*.part")]
+
+
+def _delete_older(one: Wanted, folder: Path) -> None:
+    """Delete what is here of other versions of a file, which nothing would complete, unless it is being fetched."""
+    for part in _parts(place(one.source, folder) / one.file):
+        if part == _part(one, folder):
+            continue
+        with suppress(OSError), part.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
+
+
 def begun(pair: Pair, folder: Path) -> tuple[int, bool]:
     """Bytes of a pair on the disk, in complete or partial files, and whether it is complete; without the hub."""
     size, whole = 0, True
@@ -160,7 +182,7 @@ def begun(pair: Pair, folder: Path) -> tuple[int, bool]:
         for file in source.files:
             path, parts = place(source, folder) / file, list[Path]()
             with suppress(OSError):  # a folder without read permission
-                parts = [path] if path.is_file() else [*path.parent.glob(f"{glob.escape(path.name)}.*.part")]
+                parts = [path] if path.is_file() else _parts(path)
                 size += sum(part.stat().st_size for part in parts)
             whole = whole and parts == [path]
     return size, whole
@@ -200,6 +222,7 @@ def fetch(
                 raise HubError(f"{one.where}: another dflash-tui is fetching it; wait until it has ended") from None
             if file.tell() > one.size:
                 file.truncate(0)
+            _delete_older(one, folder)
             _complete(one, file, watch, endpoint)
             _check(one, part, watch)
             part.replace(path)
@@ -217,11 +240,9 @@ def _complete(one: Wanted, file: BinaryIO, watch: _Watch, endpoint: str | None) 
     from huggingface_hub.errors import HfHubHTTPError
 
     url = hf_hub_url(one.source.repo, one.file, revision=one.commit or None, endpoint=endpoint)
-    file.seek(0, 2)
-    tries, waited = 0, 0.0
+    tries, waited, most = 0, 0.0, file.seek(0, 2)
     while file.tell() < one.size:
-        before = file.tell()
-        watch(one.file, before, one.size, "")
+        watch(one.file, file.tell(), one.size, "")
         try:
             _receive(url, one, file, watch)
         except HfHubHTTPError as error:
@@ -235,13 +256,15 @@ def _complete(one: Wanted, file: BinaryIO, watch: _Watch, endpoint: str | None) 
             status = error.response.status_code
             _pause(wait, f"the hub answers {status}; asking again in {wait:.0f} s", one, file, watch)
         except _BrokenError as broken:
-            tries = 1 if file.tell() > before else tries + 1
+            tries = 1 if file.tell() > most else tries + 1
+            most = max(most, file.tell())
             if tries >= TRIES:
                 raise broken.error from None
             wait = min(PAUSE_S * 2 ** (tries - 1), LONGEST_PAUSE_S)
             _pause(wait, f"{_cause(broken.error)}; asking again in {wait:.0f} s", one, file, watch)
         else:
-            tries = 1 if file.tell() > before else tries + 1
+            tries = 1 if file.tell() > most else tries + 1
+            most = max(most, file.tell())
             if file.tell() < one.size and tries >= TRIES:
                 raise HubError(
                     f"{one.where}: the hub ends before the file does; what is here is kept, and the next try resumes it"
@@ -249,11 +272,17 @@ def _complete(one: Wanted, file: BinaryIO, watch: _Watch, endpoint: str | None) 
 
 
 def _receive(url: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
-    """Append bytes to the part file as long as they arrive."""
-    start = file.tell()
+    """Append bytes to the part file as long as they arrive: the rest, or all of it where the hub does not send that."""
+    try:
+        _append(file.tell(), url, one, file, watch)
+    except _NoRestError:
+        _append(0, url, one, file, watch)  # what is here stays until the first byte arrives
+
+
+def _append(start: int, url: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
     with closing(as_it_comes(lambda: _bytes_from(start, url, one), watch.look)) as pieces:
         for at, piece in pieces:
-            if at < file.tell():  # the hub sends the whole file, despite the range
+            if at < file.tell():  # the hub sends the whole file
                 file.truncate(at)
                 file.seek(0, 2)
             if at + len(piece) > one.size:
@@ -278,14 +307,17 @@ def _bytes_from(start: int, url: str, one: Wanted) -> Generator[tuple[int, bytes
     asked = client.stream("GET", url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True)
     try:
         with asked as response:
+            fits = _is_answer(response.headers, response.status_code, start, one.size)
+            if start and (response.status_code == 416 or (response.status_code == 206 and not fits)):
+                raise _NoRestError
             hf_raise_for_status(response)
-            if not _is_answer(response.headers, response.status_code, start, one.size):
+            if not fits:
                 raise HubError(f"{one.where}: the answer is not the file (a web page or a proxy); check HF_ENDPOINT")
             at = start if response.status_code == 206 else 0
             for piece in response.iter_bytes(PIECE):
                 yield at, piece
                 at += len(piece)
-    except (HfHubHTTPError, HubError):
+    except (HfHubHTTPError, HubError, _NoRestError):
         raise
     except Exception as error:
         raise _BrokenError(error) from None

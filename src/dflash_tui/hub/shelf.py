@@ -13,7 +13,7 @@ from dflash_core.files import read_input, write_whole
 from dflash_core.user_folders import user_folder
 from dflash_tui.hub.header import Header
 
-VERSION = 1  # version of the cached fields; a file of another version is not used
+VERSION = 2  # of the cached fields, and of what is refused in a header; a file of another version is not used
 MOST = 4_000  # entries; the oldest are dropped first
 MOST_BYTES = 1 << 24
 

@@ -1,0 +1,46 @@
+"""docs/python-api.md: its examples run, one after the other, on the demo pair; the public names are shown."""
+
+from __future__ import annotations
+
+import pydoc
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dflash_core
+
+PAGE = Path(__file__).parents[2] / "docs" / "python-api.md"
+
+
+def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(examples) == 4
+    names: dict[str, Any] = {}
+    printed = []
+    for example in examples:
+        exec(compile(example, str(PAGE), "exec"), names)
+        printed.append(capsys.readouterr().out)
+    answer, events, drafters, steps = printed
+    assert re.search(r"\w+.*\n\d+ tok/s, \d+\.\d\d tokens a step\n$", answer, re.DOTALL)
+    assert events.startswith("PrefillEvent (")
+    assert "StepEvent (" in events
+    assert re.fullmatch(r"(demo-\S+\.gguf \d+\.\d\d tokens a step\n){2}", drafters)
+    assert re.fullmatch(r"(\d+ of \d+ \[.*\]\n)+", steps)
+
+
+def test_the_public_names_are_shown() -> None:
+    """`dir` and `help` show them; the import itself does not load torch."""
+    code = "import sys, dflash_core; print(*dir(dflash_core)); print('torch' in sys.modules)"
+    shown, torch = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.splitlines()
+    assert [name for name in shown.split() if not name.startswith("__")] == sorted(dflash_core.__all__)
+    assert torch == "False"
+    text = pydoc.render_doc(dflash_core, renderer=pydoc.plaintext)
+    for name in dflash_core.__all__:
+        assert re.search(rf"^    (class )?{name}[ (]", text, re.MULTILINE), name
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        dflash_core.nothing  # noqa: B018
