@@ -29,7 +29,7 @@ from dflash_tui.session import OnPrefill, TurnLike
 SOURCE_FOLDER = str(Path(render_process.__file__).parents[2])
 HI = [{"role": "user", "content": "Hi"}]
 HANGS_S = 600.0  # only a hang takes so long
-HANG = "('a' * 4000000)|wordwrap(1)"
+HANG = "(messages[0].content * 1000000)|wordwrap(1)"  # not a constant, which Jinja would evaluate when it compiles
 # Inside one call of the library, some of them with the interpreter held, some before the first line is rendered.
 RUNAWAYS = [
     "{{ ('a'*4000000)|wordwrap(1) }}",

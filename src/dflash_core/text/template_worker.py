@@ -13,11 +13,11 @@ import sys
 import time
 from typing import IO, Any
 
-from dflash_core.errors import LateTemplateError, TemplateError
+from dflash_core.errors import TemplateError
 from dflash_core.text.frames import HEAD, packed, unpacked
 from dflash_core.text.sandbox import Compiled
 
-MEMORY = 2**30  # bytes of address space; a template at all the sandbox's limits needs a few hundred MiB
+MEMORY = 2**30  # bytes of address space; a prompt of the longest allowed length needs a few hundred MiB
 CPU_SECONDS = 5  # per request; the program kills a slow worker before that, unless it has itself been killed
 
 
@@ -37,7 +37,7 @@ def main() -> None:
             else:
                 reply = {"text": compiled.render(**request)}
         except TemplateError as error:
-            reply = {"error": str(error), "late": isinstance(error, LateTemplateError)}
+            reply = {"error": str(error)}
         _send(replies, reply)
 
 
