@@ -294,7 +294,7 @@ def _space(target: Target, draft: Draft | None) -> str:
     except OSError:  # the file no longer exists: then states fit only this engine instance
         file = f"{id(target)}"
     drafter = f"{draft.capabilities.kind} {draft.config and draft.config.name} {draft.weight_bytes}" if draft else ""
-    return f"{type(target).__name__} {file} {drafter}"
+    return f"{type(target).__name__} {target.arithmetic} {file} {drafter}"
 
 
 def _kept(folder: Path | None, target: Target, draft: OpenedDraft) -> tuple[Kept, ...]:

@@ -29,7 +29,8 @@ class CardOptions:
     "mixed" or "f16"; `draft_type`: "q8_0" or "q4_0" converts a drafter's matrices when loaded; `tune`: time several
     ways of computing at the first load on a card; `placement`: the card of each layer, by default the first card for
     all; `vram_limit`: bytes of a smaller card to simulate, 0 for none; `embedding`: where the target's token embedding
-    is stored, on the "card" or on the "host"."""
+    is stored, on the "card" or on the "host"; `reading`: "passes" reads prompts with the kernels of decoding, "auto" in
+    the fastest way."""
 
     activations: str = "int8"
     draft_type: str = ""
@@ -37,6 +38,7 @@ class CardOptions:
     placement: Placement | None = None
     vram_limit: int = 0
     embedding: str = ON_CARD
+    reading: str = "auto"
 
 
 DEFAULT_CARD = CardOptions()
@@ -93,6 +95,8 @@ def _given(card: CardOptions) -> Iterator[str]:
         yield f"a drafter as {card.draft_type} on the card"
     if card.embedding != DEFAULT_CARD.embedding:
         yield "a token embedding in main memory, not on the card"
+    if card.reading != DEFAULT_CARD.reading:
+        yield f"prompts in {card.reading} on the card"
     if not card.tune:
         yield "no timing of the card's kernels"
     if card.vram_limit:
@@ -104,7 +108,7 @@ def _on_card(path: str | Path, card: CardOptions) -> Target:
 
     return CudaTarget(
         path, card.placement, activations=card.activations, draft_type=card.draft_type, timed=card.tune,
-        vram_limit=card.vram_limit, embedding=card.embedding,
+        vram_limit=card.vram_limit, embedding=card.embedding, reading=card.reading,
     )  # fmt: skip
 
 

@@ -23,4 +23,5 @@ def card_options(request: LoadRequest) -> CardOptions:
         request.tune,
         vram_limit=request.vram_limit,
         embedding=request.embedding,
+        reading=request.reading,
     )

@@ -43,6 +43,7 @@ class LoadRequest:
     watchers: tuple[Watcher, ...] = ()
     context: int = 0  # positions; 0: as many as fit
     activations: str = "int8"  # on a card: how inputs of matrix products are rounded
+    reading: str = "auto"  # on a card: "passes" reads prompts with the kernels of decoding
     draft_type: str = ""  # on a card: "q8_0" or "q4_0" packs the drafter tighter
     embedding: str = "card"  # on a card: where the token embedding is stored: "card" or "host"
     vram_limit: int = 0  # bytes of a smaller card to emulate; 0: none

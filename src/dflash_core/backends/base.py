@@ -220,6 +220,10 @@ class Target(DraftTarget, Protocol):
     def machine(self) -> Machine:
         """Where it runs."""
 
+    @property
+    def arithmetic(self) -> str:
+        """How states are computed, if there is a choice: a state computed in another way is not reused."""
+
     def reckoner(self, draft: OpenedDraft | Draft | None) -> Reckoner:
         """Predicts the memory that this target and `draft` would take here, loaded in one way or another."""
 

@@ -41,6 +41,7 @@ class OpenedTarget(ABC):
     """The part of `backends.base.Target` that needs no machine. Raises FormatError or UnsupportedError."""
 
     host_bytes = 0
+    arithmetic = ""
 
     def __init__(self, path: str | Path) -> None:
         self.notes: tuple[str, ...] = ()

@@ -144,7 +144,9 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
 
     if request.target is None or request.draft is None:
         raise DFlashError("step times need a target and its drafter; give --synthetic 27b, or --target and --draft")
-    card = CardOptions(request.activations, request.draft_type, request.tune, embedding=request.embedding)
+    card = CardOptions(
+        request.activations, request.draft_type, request.tune, embedding=request.embedding, reading=request.reading
+    )
     loaded = load_target(request.target, "cuda", progress=notes.progress, card=card)
     contexts = job.contexts or (DEEP,)
     longest = max(*contexts, DEEP) + ROOM

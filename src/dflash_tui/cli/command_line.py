@@ -76,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings.knobs,
         context=args.context if args.context is not None else profile.context if profile else 0,
         activations=args.activations,
+        reading=args.reading,
         draft_type=args.draft_type,
         vram_limit=args.vram_limit,
         embedding=settings.embedding,
@@ -215,6 +216,13 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         choices=("int8", "mixed", "f16"),
         default=default("int8"),
         help="on a GPU: int8; mixed, more precise where it matters and a little slower; f16, exact and slower",
+    )
+    add(
+        "--reading",
+        choices=("auto", "passes"),
+        default=default("auto"),
+        help="on a GPU: passes reads prompts as answers are decoded: slower, but an answer then does not depend on "
+        "what was read before it",
     )
     add("--draft-type", choices=("q8_0", "q4_0"), default=default(""), help="on a GPU: quantize the drafter further")
     add(

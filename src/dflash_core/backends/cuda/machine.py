@@ -11,7 +11,7 @@ import torch
 
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.footprint import Footprint
-from dflash_core.backends.cuda.prompts import chunks_from
+from dflash_core.backends.cuda.prompts import NEVER, chunks_from
 from dflash_core.backends.cuda.reckoner import context_bytes
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH
@@ -63,11 +63,15 @@ class CudaMachine:
 
     def learn(self, session: Session, progress: Progress) -> None:
         self.hold_limit()  # by now the driver has allocated all its memory
+        only_passes = False
+        if isinstance(session, CudaSession) and session.chunks_from == NEVER:
+            only_passes = True
+            session.read_in_passes(NEVER, progress)  # wide ones are faster
         if self.footprint.target_bytes < LEAST_LEARNED:
             return
         if self.timer is not None and isinstance(session, CudaSession):
             self._passes = self.timer.passes(session, progress)
-            below = chunks_from(self._passes, self.timer.chunks(session, progress))
+            below = None if only_passes else chunks_from(self._passes, self.timer.chunks(session, progress))
             if below is not None:
                 session.read_in_passes(below, progress)
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 from dflash_core.backends.cuda.state import PASS_ROWS
 
+PASSES = "passes"
+READINGS = ("auto", PASSES)  # how prompts may be read: the fastest way, or always in passes
 TIMED_CHUNKS = (256, 1024)  # rows
 NEVER = 1 << 30
 COMMIT = 1.05  # time of a pass and its commit, where the pass alone takes 1

@@ -70,7 +70,7 @@ class CudaSession:
 
     `captured`: the layers whose outputs passes record, if no drafter names them. `context`: the most positions.
     `kv`: the types of cached keys and values. `free`: returns the free device bytes for the results of a prompt chunk.
-    `rows`: the most rows of a prompt chunk.
+    `rows`: the most rows of a prompt chunk. `chunks_from`: shorter prompts are read in passes; None: below LEAST_ROWS.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class CudaSession:
         kv: CachePair = F16,
         free: Callable[[], int] | None = None,
         rows: int = PREFILL_ROWS,
+        chunks_from: int | None = None,
     ) -> None:
         self.target, self.draft_weights, self.device = target, draft, target.device
         self.host_drafter = host_drafter
@@ -105,7 +106,7 @@ class CudaSession:
         chunk = self.memory.chunk
         self.chunk_pass = ChunkPass(target, self.memory, chunk, self.state, self.drafter) if chunk else None
         self.window, self.kv, self.chunk_rows, self._free = EVERYTHING, kv, rows, free
-        self.chunks_from: int | None = None  # see `read_in_passes`
+        self.chunks_from, self._wide = chunks_from, False  # `_wide`: see `read_in_passes`
         self._arriving: Arrival | None = None
         self._bound: dict[tuple[object, ...], Run] = {}
         self._rows = 0
@@ -433,7 +434,7 @@ class CudaSession:
                 self.ensure_capacity(PASS_ROWS)
         except OutOfMemoryError:
             return
-        self.chunks_from = below
+        self.chunks_from, self._wide = below, True
         with self.device.stream():
             self.device.bind(self.pass_launches(PASS_ROWS, 0) + self.commit_launches(PASS_ROWS), progress)
 
@@ -485,7 +486,7 @@ class CudaSession:
         """Free the memory of larger trees, unless prompts need it. To be called between turns."""
         self._flush()
         self.memory.shrink()
-        if self.chunks_from is not None:
+        if self._wide:
             self.memory.grow(PASS_ROWS)
         self.forget_launches()
         torch.cuda.empty_cache()

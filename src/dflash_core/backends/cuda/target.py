@@ -18,6 +18,7 @@ from dflash_core.backends.cuda.drafters.draft import CudaDFlash, CudaMtp
 from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
+from dflash_core.backends.cuda.prompts import NEVER, PASSES, READINGS
 from dflash_core.backends.cuda.reckoner import CardReckoner, on_card
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -30,7 +31,7 @@ from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
 from dflash_core.drafters.dflash import OpenedDFlash
 from dflash_core.drafters.mtp import OpenedMtp
 from dflash_core.drafters.several import OpenedSeveral, not_on_a_card
-from dflash_core.errors import Shortage
+from dflash_core.errors import Shortage, UnsupportedError
 from dflash_core.fits import ON_CARD, ON_HOST, PREFILL_ROWS, SMALLEST_CONTEXT, asked, longest_context
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, gib
@@ -50,7 +51,7 @@ class CudaTarget(OpenedTarget):
     requantises a drafter's larger matrices when it is loaded. `timed`: at a first load, time
     passes and chunks of prompts. `device`: the card of the placement if it is already open, or a substitute.
     `vram_limit`: memory size of a smaller card to imitate, in bytes. `embedding`: "host" keeps the token embedding in
-    host memory.
+    host memory. `reading`: "passes" reads every prompt with the kernels of decoding; "auto" in the fastest way.
     """
 
     model: DeviceTarget
@@ -67,15 +68,18 @@ class CudaTarget(OpenedTarget):
         device: CudaDevice | None = None,
         vram_limit: int = 0,
         embedding: str = ON_CARD,
+        reading: str = "auto",
     ) -> None:
         super().__init__(path)
+        if reading not in READINGS:
+            raise UnsupportedError(f"reading {reading!r}, expected one of {' '.join(READINGS)}")
         self.placement = placement or Placement.on_one(self.config.block_count)
         self.device = device or open_device(self.placement.single)
         self.activations, self.draft_type = by_name(activations), draft_type
         timer: Timer | None = None
         if timed and isinstance(self.device, CudaDevice):  # a substitute for a card is not timed
             timer = Timer(self.device, self.device.programs.cache.folder)
-        self.embedding = embedding
+        self.embedding, self.reading, self.arithmetic = embedding, reading, f"{activations} {reading}"
         self.footprint = Footprint(
             self.file, self.config, self.device.card, self.activations, embedding_on_host=embedding == ON_HOST
         )
@@ -147,7 +151,10 @@ class CudaTarget(OpenedTarget):
         kv: CachePair | None = None,
         rows: int = PREFILL_ROWS,
     ) -> CudaSession:
-        make = functools.partial(CudaSession, context=context, kv=kv or F16, free=self.machine.free, rows=rows)
+        make = functools.partial(
+            CudaSession, context=context, kv=kv or F16, free=self.machine.free, rows=rows,
+            chunks_from=NEVER if self.reading == PASSES else None,
+        )  # fmt: skip
         if isinstance(draft, CudaDFlash | CudaMtp):
             return make(self.model, draft.model)
         assert draft is None or isinstance(draft, HostDraft), "this drafter was loaded by another backend"
