@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from textual.events import Key, Paste
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.knobs import Knobs
@@ -19,12 +20,15 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.conversations.history import History
 from dflash_tui.screens.full import FullScreen
 from dflash_tui.session import Progress
+from dflash_tui.terminal.pasting import PasteParser
 from dflash_tui.widgets.knob_row import KnobRow
+from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.prompt import Prompt
 from support.grids import full
 
 from .fake import FakeSession
-from .support import ask, idle, leave, loaded, shows, taken, wait_until
+from .support import ask, idle, leave, loaded, shows, taken, talking, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -252,6 +256,22 @@ async def test_a_paste_goes_to_the_prompt_wherever_the_focus_is(make_app: MakeAp
         app.post_message(Paste("three\nlines\nof it"))
         await wait_until(pilot, lambda: app.chat.prompt.text == "three\nlines\nof it")
         assert app.focused is app.chat.prompt
+
+
+@pytest.mark.parametrize("keys", [(), ("ctrl+f",), ("ctrl+o", "slash"), ("ctrl+o", "r")])
+async def test_what_a_keyboard_sends_arrives_in_every_field(make_app: MakeApp, keys: tuple[str, ...]) -> None:
+    """The prompt, two searches, and the dialog of a name: spaces of other scripts, joiners, a soft hyphen."""
+    text = "a\u00a0\u3000\u2009\u200c\u200d\u00adb"
+    async with talking(make_app, ("hi", "hey")) as (app, pilot, _):
+        await pilot.press(*keys)
+        if keys[-1:] == ("r",):
+            await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
+            app.screen.query_one(Input).value = ""
+        for event in PasteParser().feed(text):
+            app.post_message(event)
+        field = app.focused
+        assert isinstance(field, (Input, Prompt))
+        await wait_until(pilot, lambda: (field.text if isinstance(field, Prompt) else field.value) == text)
 
 
 def burst(app: DFlashApp, *parts: str) -> None:
