@@ -9,7 +9,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
@@ -43,7 +42,7 @@ from dflash_tui.settings.config import DEFAULT_THEME, Config, ConfigError, remem
 from dflash_tui.settings.keys import is_nowhere, nowhere, remapped, spelled
 from dflash_tui.settings.themes import installed, load_themes, unknown_theme
 from dflash_tui.starting import arguments_again
-from dflash_tui.terminal.clipboard import copy_to_desktop
+from dflash_tui.terminal.clipboard import copied
 from dflash_tui.terminal.driver import TerminalDriver
 from dflash_tui.terminal.hangup import end_later, watched
 from dflash_tui.terminal.key_order import KeyOrder, TakesText
@@ -214,10 +213,19 @@ class DFlashApp(App[int]):
         super().notify(lines(message), title=title, severity=severity, timeout=timeout, markup=False)
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copy to the terminal's clipboard and, on a worker thread, to the desktop's."""
+        """What widgets of Textual copy themselves."""
+        self.copy(text, "")
+
+    def copy(self, text: str, what: str) -> None:
+        """Copy to every clipboard that there is, and say where it went; `what` names the text, "" says nothing."""
         super().copy_to_clipboard(text)
-        if not self.is_headless:
-            self.run_worker(partial(copy_to_desktop, text), thread=True, group="clipboard", exclusive=True)
+
+        def hand_over() -> None:  # on a worker thread: commands of the desktop and of tmux take time
+            notice = f"copied {what}" if self.is_headless else copied(text, what, self.chat.past.folder)
+            if what and self.is_running:
+                self.call_later(self.chat.say, notice)
+
+        self.run_worker(hand_over, thread=True, group="clipboard", exclusive=True)
 
     def action_command_palette(self) -> None:
         from dflash_tui.screens.palette import Palette
@@ -334,9 +342,8 @@ class DFlashApp(App[int]):
         text = focused.selected_text if isinstance(focused, TextArea) else ""
         text = text or self.screen.get_selected_text() or ""
         if text:
-            self.copy_to_clipboard(text)
+            self.copy(text, f"{len(text)} characters")
             self.screen.clear_selection()
-            self.chat.say(f"copied {len(text)} characters")
         elif self.chat.experiment is not None:
             self.chat.experiment.stop()
         elif self.chat.busy:

@@ -105,7 +105,10 @@ def test_a_key_that_is_held(key: str) -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(
-    st.lists(st.sampled_from([*(one for one in ALT if one[1] not in "[O"), *(one for one in OTHERS if one != "\r")]), max_size=12),
+    st.lists(
+        st.sampled_from([*(one for one in ALT if one[1] not in "[O"), *(one for one in OTHERS if one != "\r")]),
+        max_size=12,
+    ),
     st.lists(st.integers(0, 60), max_size=8),
 )
 def test_keys_however_they_are_cut(keys: list[str], places: list[int]) -> None:

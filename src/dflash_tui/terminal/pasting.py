@@ -38,7 +38,7 @@ class PasteParser(XTermParser):
     it writes ^k. Here two such characters complete the key at once.
 
     A terminal that does not mark pastes sends one as keys, many at once. A read of several characters with a line end
-    among them is therefore collected until a pause or a single key: with text after a line end it is a paste, else keys.
+    among them is collected until a pause or a single key: with text after a line end it is a paste, otherwise keys.
     """
 
     def __init__(self, debug: bool = False) -> None:
