@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dflash_tui.conversations.history import History
 from dflash_tui.screens.full import FullScreen
 from dflash_tui.session import Progress
 from dflash_tui.terminal.pasting import PasteParser
+from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import Static
@@ -28,7 +30,7 @@ from dflash_tui.widgets.prompt import Prompt
 from support.grids import full
 
 from .fake import FakeSession
-from .support import ask, idle, leave, loaded, shows, taken, talking, wait_until
+from .support import ask, idle, leave, loaded, screen_text, shows, taken, talking, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -642,3 +644,56 @@ async def test_a_long_paste_that_was_refused_killed_or_edited_is_whole_again(mak
         await wait_until(pilot, lambda: bool(again.chat.prompt.text))
         assert again.chat.prompt.whole == f"{LESS}why"
         assert len(again.chat.prompt.text) < 1_000
+
+
+async def test_a_long_prompt_is_emptied_by_a_visible_key_and_comes_back(make_app: MakeApp) -> None:
+    app = make_app()
+    text = "\n".join(f"line {number}" for number in range(9))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("h", "i")
+        await pilot.pause()
+        assert "Empty" not in screen_text(app)
+        app.post_message(Paste(f"\n{text}"))
+        await shows(pilot, "Ctrl+L Empty")
+        await pilot.press("ctrl+l")
+        await pilot.pause()
+        assert app.chat.prompt.text == ""
+        await pilot.press("n", "ctrl+z", "ctrl+z")
+        await pilot.pause()
+        assert app.chat.prompt.text == f"hi\n{text}"
+
+
+@pytest.mark.parametrize(
+    ("script", "left", "said"),
+    [
+        ('printf "\\nmore" >>"$1"', "first\nsecond\nmore", ""),
+        ('printf "short\\n" >"$1"', "short", ""),
+        ("exit 3", "first\nsecond", "ended with code 3; the prompt is unchanged"),
+        ('echo new >"$1"; exit 1', "first\nsecond", "what was written is in"),
+        ('rm "$1"', "first\nsecond", "left no text"),
+        ('printf "\\377" >"$1"', "first\nsecond", "what was written is in"),
+        (None, "first\nsecond", "cannot be run"),
+    ],
+)
+async def test_the_prompt_in_an_editor(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, left: str, said: str
+) -> None:
+    editor = tmp_path / "my editor"
+    if script is not None:
+        editor.write_text(f"#!/bin/sh\n{script}\n")
+        editor.chmod(0o755)
+    monkeypatch.setenv("VISUAL", f"'{editor}'")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    app = make_app()
+    monkeypatch.setattr(app, "suspend", nullcontext)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        app.post_message(Paste("first\nsecond"))
+        await pilot.press("ctrl+e")
+        await wait_until(pilot, lambda: app.chat.prompt.text == left and said in app.chat.query_one(Flash).text)
+        kept = [path.read_bytes() for path in tmp_path.glob("dflash-message-*")]
+        assert len(kept) == ("is in" in said), "a file that is not needed is removed"
+        await pilot.press("ctrl+z")
+        await pilot.pause()
+        assert left == "first\nsecond" or app.chat.prompt.text == "first\nsecond"

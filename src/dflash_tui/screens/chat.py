@@ -367,6 +367,24 @@ class ChatScreen(LateParts, Screen[None]):
 
     # Actions
 
+    def action_empty(self) -> None:
+        self.prompt.rewrite("")
+        self.prompt.focus()
+
+    def action_editor(self) -> None:
+        """The prompt's text in the user's editor; if that fails, the text stays as it was."""
+        from dflash_tui.terminal.editor import edited
+
+        whole = self.prompt.whole
+        try:
+            text = edited(whole, self.app.suspend)
+        except DFlashError as error:
+            self.say(error)
+        else:
+            if text != whole:
+                self.prompt.rewrite(text)
+        self.prompt.focus()
+
     def action_stop(self) -> None:
         if self.experiment is not None:
             self.experiment.stop()
@@ -406,6 +424,8 @@ class ChatScreen(LateParts, Screen[None]):
         if action == "retry":
             again = self.transcript.turns if self.session is not None else not self.loading_now
             return label if again and not (self.busy or self.experiment is not None) else ""
+        if action == "empty":
+            return label if self.prompt.is_long else ""
         if action == "download":
             return label if self.downloads.next is not None else ""
         return label

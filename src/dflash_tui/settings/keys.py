@@ -52,6 +52,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("turn.send", "enter", "Send", "send the message"),
     Action("prompt.newline", "ctrl+j,shift+enter", "New line", "a new line in the message"),
     Action("prompt.history", "up,down", "History", "earlier prompts, at the edges of the prompt"),
+    Action("prompt.empty", "ctrl+l", "Empty", "empty the prompt; Ctrl+Z brings the text back", "empty", True),
+    Action("prompt.editor", "ctrl+e", "Editor", "write the message in $VISUAL or $EDITOR", "editor"),
     Action("turn.stop", "escape", "Stop", "stop, keep the text; else close what is open", "stop", True),
     Action("param.apply", "alt+a", "Apply now", "changes count from the next step on", "apply", slash="apply"),
     Action("param.preset", "f9", "Next preset", "the next preset, for the next turn", "preset"),
