@@ -25,7 +25,7 @@ from textual.message_pump import MessagePump
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widget import AwaitMount, Widget
-from textual.widgets import TextArea
+from textual.widgets import Input, TextArea
 from textual.worker import WorkerFailed
 
 from dflash_core.cache_types import AUTO
@@ -39,13 +39,13 @@ from dflash_tui.log import LOG
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.session import Loader, LoadRequest, SessionLike
 from dflash_tui.settings.config import DEFAULT_THEME, Config, ConfigError, remember, user_file
-from dflash_tui.settings.keys import is_nowhere, nowhere, remapped, spelled
+from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spelled
 from dflash_tui.settings.themes import installed, load_themes, unknown_theme
 from dflash_tui.starting import arguments_again
 from dflash_tui.terminal.clipboard import copied
 from dflash_tui.terminal.driver import TerminalDriver
 from dflash_tui.terminal.hangup import end_later, watched
-from dflash_tui.terminal.key_order import KeyOrder, TakesText
+from dflash_tui.terminal.key_order import KeyOrder, TakesText, is_text
 from dflash_tui.terminal.notices import desktop_notice
 from dflash_tui.terminal.output import write_err
 from dflash_tui.terminal.pasting import take_pastes
@@ -144,6 +144,8 @@ class DFlashApp(App[int]):
         if isinstance(event, (Key, Paste)) and not event.is_forwarded:
             if self._keys.waits(event):
                 return
+            if isinstance(event, Key) and self.screen_stack:
+                event = self._as_move(event)
             for screen in self.screen_stack[-1:]:
                 if isinstance(screen, TakesText):
                     screen.take_text(event)
@@ -157,6 +159,18 @@ class DFlashApp(App[int]):
             if widget is not None and not widget.is_attached:
                 return  # removed since the last frame; Textual would look up its place in its parent
         await super().on_event(event)
+
+    def _as_move(self, event: Key) -> Key:
+        """j and its like as the keys that they stand for, in lists and pages. Letters that are text stay as they are."""
+        screen = self.screen
+        meant = MOVES.get(event.key)
+        if meant is None or isinstance(self.focused, (Input, TextArea)):
+            return event
+        if is_text(event) and not getattr(screen, "LETTERS_MOVE", not isinstance(screen, TakesText)):
+            return event
+        bound = screen.active_bindings
+        key = event.key if event.key in bound else next((one for one in meant if one in bound), event.key)
+        return event if key == event.key else Key(key, None)
 
     def on_ready(self) -> None:
         self.screen.refresh()  # nothing was drawn during startup

@@ -29,6 +29,7 @@ class ExplainScreen(ModalScreen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,enter,question_mark", "dismiss", "Close")]
+    LETTERS_MOVE: ClassVar[bool] = True
 
     def __init__(self, keys: Sequence[str], typed: str = "") -> None:
         super().__init__()

@@ -105,6 +105,9 @@ ACTIONS: tuple[Action, ...] = (
         "app.explain", "question_mark", "Explain", "what the figures here mean; in an empty prompt too", "app.explain"
     ),
     Action("app.palette", "ctrl+p", "Palette", "every action by name"),
+    Action("app.lines", "j,k", "Lines", "down and up in lists and pages, where letters are not text"),
+    Action("app.ends", "g,G", "Ends", "to the first and last line of lists and pages; gg too"),
+    Action("app.pages", "ctrl+d,ctrl+u", "Pages", "a page down and up in lists and pages"),
     Action("app.interrupt", "ctrl+c", "Copy or stop", "copy the selection; else stop the answer"),
     Action("steps.before", "left_square_bracket", "Step before", "the step before", "step(-1)", scope="steps"),
     Action("steps.next", "right_square_bracket", "Next step", "the next step", "step(1)", scope="steps"),
@@ -117,6 +120,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("steps.all", "s", "All", "calibration over this turn, or the newest 20", "all", True, scope="steps"),
     Action("steps.up", "pageup", "Scroll up", "scroll the first view up", "scroll(-1)", scope="steps"),
     Action("steps.down", "pagedown", "Scroll down", "scroll the first view down", "scroll(1)", scope="steps"),
+    Action("steps.line_up", "up", "Line up", "scroll the first view a line up", "lines(-1)", scope="steps"),
+    Action("steps.line_down", "down", "Line down", "scroll the first view a line down", "lines(1)", scope="steps"),
     Action("steps.help", "f1", "Help", "these keys", "help", True, scope="steps"),
     Action("steps.back", "escape", "Back", "to the chat", "back", True, scope="steps"),
     Action("tune.save", "s", "Save preset", "keep the setting as a preset", "save", True, scope="tune"),
@@ -186,10 +191,16 @@ ACTIONS: tuple[Action, ...] = (
 )
 
 
+MOVES: Mapping[str, tuple[str, ...]] = {
+    "j": ("down",), "k": ("up",), "g": ("ctrl+home", "home"), "G": ("ctrl+end", "end"),
+    "ctrl+d": ("pagedown",), "ctrl+u": ("pageup",),
+}  # fmt: skip
+"""Keys of lists and pages, and the keys that they stand for: the first one that means something there."""
 FIXED = frozenset(one.id for one in ACTIONS if not one.action)
 """Keys that a widget handles itself, and the keys of the palette."""
 _KNOWN = {one.id: one for one in ACTIONS}
 _EDITING = {key for one in TextArea.BINDINGS if isinstance(one, Binding) for key in one.key.split(",")}
+_EDITING -= {key for one in ACTIONS if one.scope == "chat" and one.action for key in one.keys.split(",")}
 _NOWHERE = "no_key_for_"
 _MODIFIERS = frozenset(("ctrl", "alt", "shift", "super", "meta"))
 _NAMED = frozenset(key.value for key in Keys if key.value.isalnum()) | frozenset(REPLACED_KEYS)
