@@ -41,7 +41,7 @@ from dflash_tui.session import Loader, LoadRequest, SessionLike
 from dflash_tui.settings.config import DEFAULT_THEME, Config, ConfigError, remember, user_file
 from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spelled
 from dflash_tui.settings.themes import installed, load_themes, unknown_theme
-from dflash_tui.starting import arguments_again
+from dflash_tui.starting import arguments_again, way_back
 from dflash_tui.terminal.clipboard import copied
 from dflash_tui.terminal.driver import TerminalDriver
 from dflash_tui.terminal.hangup import end_later, watched
@@ -161,7 +161,7 @@ class DFlashApp(App[int]):
         await super().on_event(event)
 
     def _as_move(self, event: Key) -> Key:
-        """j and its like as the keys that they stand for, in lists and pages. Letters that are text stay as they are."""
+        """j and its like as the keys that they stand for, in lists and pages. Letters that are text stay so."""
         screen = self.screen
         meant = MOVES.get(event.key)
         if meant is None or isinstance(self.focused, (Input, TextArea)):
@@ -504,6 +504,8 @@ def open_app(app: DFlashApp) -> int:
         write_err(f"dflash-tui: {app.fault}")
     elif not app.again:
         app.keep_states()
+    if app.chat.resumable and not app.again:
+        write_err(f"dflash-tui: to come back: {way_back(sys.argv[1:], app.chat.resumable)}")
     for line in app.chat.downloads.last_words():
         write_err(f"dflash-tui: {line}")
     if app.again:

@@ -164,6 +164,11 @@ class ChatScreen(LateParts, Screen[None]):
         """What quitting now would lose; empty if nothing."""
         return self._conversation.warning() if self._conversation is not None else ""
 
+    @property
+    def resumable(self) -> str:
+        """The id under which the next start finds the present conversation; "" if there is none, or it will not."""
+        return self._conversation.resumable if self._conversation is not None and not self.no_model else ""
+
     # Parts
 
     @property
@@ -477,6 +482,9 @@ class ChatScreen(LateParts, Screen[None]):
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
         self.copying.link(event.href)
+
+    async def action_continue(self) -> None:
+        await self.conversation.open_last()
 
     async def action_clear(self) -> None:
         if self.busy:

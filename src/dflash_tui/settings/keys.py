@@ -89,6 +89,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("turn.before", "alt+left", "Version before", "the version before, of a message or answer", "version(-1)"),
     Action("turn.after", "alt+right", "Version after", "the version after, of a message or answer", "version(1)"),
     Action("chat.clear", "ctrl+n", "New chat", "an empty conversation; this one is kept", "clear", slash="clear"),
+    Action("chat.continue", "alt+l", "Last chat", "go on with the last conversation", "continue", slash="continue"),
     Action("chat.rename", "", "Rename chat", "another title for this conversation", "rename"),
     Action("chat.export", "", "Export chat", "this conversation as Markdown, JSON or SVG", "export"),
     Action("param.reload", "", "Reload", "load the model again, with another context", "reload"),
