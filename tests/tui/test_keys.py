@@ -206,7 +206,7 @@ async def test_slash_clear_retry_copy_and_quit(make_app: MakeApp) -> None:
         await ask(pilot, "/copy")
         assert app.clipboard == session.answer
         await ask(pilot, "/clear")
-        await shows(pilot, "A drafter is a small model")
+        await shows(pilot, "a chat that drafts ahead")
         assert session.conversation.messages == []
         await ask(pilot, "/quit")
         await pilot.pause()

@@ -66,7 +66,7 @@ class ChatScreen(LateParts, Screen[None]):
     COMMANDS = Screen.COMMANDS | {action_provider}
     AUTO_FOCUS = "#prompt"
     REFUSED: ClassVar[frozenset[str]] = frozenset()
-    """Ids of actions, and names of commands, that the help leaves out."""
+    """Ids of actions, and names of commands, that have no effect: neither the help nor anything else offers them."""
 
     def __init__(
         self, loader: Loader, knobs: Knobs, history: History, title: str, resume: str = "", system: str = ""
@@ -98,7 +98,7 @@ class ChatScreen(LateParts, Screen[None]):
             yield TitleRow(id="title")
             with Container(id="body"):
                 yield Transcript()
-                yield Inspector(self.knobs)
+                yield Inspector(self.knobs, without=self.REFUSED)
                 yield LoadingLine()
                 yield self._completions
                 yield Flash()

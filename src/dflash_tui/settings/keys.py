@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from textual.binding import Binding
@@ -278,6 +278,11 @@ def remapped(wanted: Mapping[str, str]) -> tuple[tuple[Action, ...], dict[str, s
 def actions_of(app: object) -> Sequence[Action]:
     """The actions with their keys in an app."""
     return getattr(app, "actions", ACTIONS)
+
+
+def offered(one: Action, without: Set[str]) -> bool:
+    """Whether an action has an effect now; `without`: ids of actions, and names of commands, that have none."""
+    return one.id not in without and (not one.slash or one.slash not in without)
 
 
 def retold(text: str, app: object) -> str:
