@@ -38,9 +38,9 @@ from dflash_tui.conversations.history import History, data_folder
 from dflash_tui.log import LOG
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.session import Loader, LoadRequest, SessionLike
-from dflash_tui.settings.config import DEFAULT_THEME, Config, ConfigError, remember, user_file
+from dflash_tui.settings.config import Config, ConfigError, remember, user_file
 from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spelled
-from dflash_tui.settings.themes import installed, load_themes, unknown_theme
+from dflash_tui.settings.themes import installed, load_themes, with_known_theme
 from dflash_tui.starting import arguments_again, way_back
 from dflash_tui.terminal.clipboard import copied
 from dflash_tui.terminal.driver import TerminalDriver
@@ -93,10 +93,11 @@ class DFlashApp(App[int]):
     ) -> None:
         super().__init__()
         self.config = config or Config()
+        if theme:
+            self.config = dataclasses.replace(self.config, themes=((theme, ""), *self.config.themes))
+        self._theme_problems = self._load_themes(theme_dirs)
         self.settings = self.config.settings
         self.actions, self._keymap_wanted, _ = remapped(self.settings.keys)
-        self._wanted_theme = theme or self.settings.theme
-        self._theme_problems = self._load_themes(theme_dirs)
         self._control_codes = ControlCodeFilter()
         self._away = self._tells_focus = False
         self._signals: dict[signal.Signals, Any] = {}  # the handlers before the app started
@@ -131,13 +132,16 @@ class DFlashApp(App[int]):
             await self.push_screen(ModelsScreen(self.chat, first=True))
         if self._watchers:
             self.set_interval(1, self._tell_watchers)
-        for title, found in (("Themes left out", self._theme_problems), ("Settings and log", self.config.problems)):
+        about = f"These themes cannot be used; the colours are those of {self.theme}."
+        for title, what, found in (
+            ("Themes left out", [about], self._theme_problems), ("Settings and log", [], self.config.problems)
+        ):  # fmt: skip
             for line in found:
                 LOG.warning("%s", line)
             if found:
                 # One toast for all problems, on the screen that stays.
                 more = [f"and {len(found) - TOLD} more in the log: /log"] if len(found) > TOLD else []
-                text = "\n".join([*found[:TOLD], *more]).replace(str(Path.home()), "~")
+                text = "\n".join([*what, *found[:TOLD], *more]).replace(str(Path.home()), "~")
                 self.notify(text, title=title, severity="warning", timeout=10)
 
     async def on_event(self, event: Event) -> None:
@@ -189,10 +193,10 @@ class DFlashApp(App[int]):
         found = installed() if folders is None else load_themes(folders)
         for theme in found.themes:
             self.register_theme(theme)
-        wanted = self._wanted_theme
-        unknown = unknown_theme(wanted, self.available_themes, self.config.origins.get("theme", ""))
-        self._begin_with(next((name for name in (wanted, DEFAULT_THEME) if name in self.available_themes), self.theme))
-        return [*filter(None, [unknown]), *found.problems]
+        self.config, unknown = with_known_theme(self.config, self.available_themes)
+        name = self.config.settings.theme
+        self._begin_with(name if name in self.available_themes else self.theme)
+        return [*unknown, *found.problems]
 
     def _begin_with(self, name: str) -> None:
         """Do what the watcher of `theme` does, before any rule is parsed. Setting it later parses all rules twice."""
