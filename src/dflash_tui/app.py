@@ -9,7 +9,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
@@ -26,7 +25,7 @@ from textual.message_pump import MessagePump
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widget import AwaitMount, Widget
-from textual.widgets import TextArea
+from textual.widgets import Input, TextArea
 from textual.worker import WorkerFailed
 
 from dflash_core.cache_types import AUTO
@@ -39,14 +38,14 @@ from dflash_tui.conversations.history import History, data_folder
 from dflash_tui.log import LOG
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.session import Loader, LoadRequest, SessionLike
-from dflash_tui.settings.config import DEFAULT_THEME, Config, ConfigError, remember, user_file
-from dflash_tui.settings.keys import is_nowhere, nowhere, remapped, spelled
-from dflash_tui.settings.themes import installed, load_themes, unknown_theme
-from dflash_tui.starting import arguments_again
-from dflash_tui.terminal.clipboard import copy_to_desktop
+from dflash_tui.settings.config import Config, ConfigError, remember, user_file
+from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spelled
+from dflash_tui.settings.themes import installed, load_themes, with_known_theme
+from dflash_tui.starting import arguments_again, way_back
+from dflash_tui.terminal.clipboard import copied
 from dflash_tui.terminal.driver import TerminalDriver
 from dflash_tui.terminal.hangup import end_later, watched
-from dflash_tui.terminal.key_order import KeyOrder, TakesText
+from dflash_tui.terminal.key_order import KeyOrder, TakesText, is_text
 from dflash_tui.terminal.notices import desktop_notice
 from dflash_tui.terminal.output import write_err
 from dflash_tui.terminal.pasting import take_pastes
@@ -94,10 +93,11 @@ class DFlashApp(App[int]):
     ) -> None:
         super().__init__()
         self.config = config or Config()
+        if theme:
+            self.config = dataclasses.replace(self.config, themes=((theme, ""), *self.config.themes))
+        self._theme_problems = self._load_themes(theme_dirs)
         self.settings = self.config.settings
         self.actions, self._keymap_wanted, _ = remapped(self.settings.keys)
-        self._wanted_theme = theme or self.settings.theme
-        self._theme_problems = self._load_themes(theme_dirs)
         self._control_codes = ControlCodeFilter()
         self._away = self._tells_focus = False
         self._signals: dict[signal.Signals, Any] = {}  # the handlers before the app started
@@ -132,19 +132,24 @@ class DFlashApp(App[int]):
             await self.push_screen(ModelsScreen(self.chat, first=True))
         if self._watchers:
             self.set_interval(1, self._tell_watchers)
-        for title, found in (("Themes left out", self._theme_problems), ("Settings and log", self.config.problems)):
+        about = f"These themes cannot be used; the colours are those of {self.theme}."
+        for title, what, found in (
+            ("Themes left out", [about], self._theme_problems), ("Settings and log", [], self.config.problems)
+        ):  # fmt: skip
             for line in found:
                 LOG.warning("%s", line)
             if found:
                 # One toast for all problems, on the screen that stays.
                 more = [f"and {len(found) - TOLD} more in the log: /log"] if len(found) > TOLD else []
-                text = "\n".join([*found[:TOLD], *more]).replace(str(Path.home()), "~")
+                text = "\n".join([*what, *found[:TOLD], *more]).replace(str(Path.home()), "~")
                 self.notify(text, title=title, severity="warning", timeout=10)
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, (Key, Paste)) and not event.is_forwarded:
             if self._keys.waits(event):
                 return
+            if isinstance(event, Key) and self.screen_stack:
+                event = self._as_move(event)
             for screen in self.screen_stack[-1:]:
                 if isinstance(screen, TakesText):
                     screen.take_text(event)
@@ -158,6 +163,18 @@ class DFlashApp(App[int]):
             if widget is not None and not widget.is_attached:
                 return  # removed since the last frame; Textual would look up its place in its parent
         await super().on_event(event)
+
+    def _as_move(self, event: Key) -> Key:
+        """j and its like as the keys that they stand for, in lists and pages. Letters that are text stay so."""
+        screen = self.screen
+        meant = MOVES.get(event.key)
+        if meant is None or isinstance(self.focused, (Input, TextArea)):
+            return event
+        if is_text(event) and not getattr(screen, "LETTERS_MOVE", not isinstance(screen, TakesText)):
+            return event
+        bound = screen.active_bindings
+        key = event.key if event.key in bound else next((one for one in meant if one in bound), event.key)
+        return event if key == event.key else Key(key, None)
 
     def on_ready(self) -> None:
         self.screen.refresh()  # nothing was drawn during startup
@@ -176,10 +193,10 @@ class DFlashApp(App[int]):
         found = installed() if folders is None else load_themes(folders)
         for theme in found.themes:
             self.register_theme(theme)
-        wanted = self._wanted_theme
-        unknown = unknown_theme(wanted, self.available_themes, self.config.origins.get("theme", ""))
-        self._begin_with(next((name for name in (wanted, DEFAULT_THEME) if name in self.available_themes), self.theme))
-        return [*filter(None, [unknown]), *found.problems]
+        self.config, unknown = with_known_theme(self.config, self.available_themes)
+        name = self.config.settings.theme
+        self._begin_with(name if name in self.available_themes else self.theme)
+        return [*unknown, *found.problems]
 
     def _begin_with(self, name: str) -> None:
         """Do what the watcher of `theme` does, before any rule is parsed. Setting it later parses all rules twice."""
@@ -214,10 +231,19 @@ class DFlashApp(App[int]):
         super().notify(lines(message), title=title, severity=severity, timeout=timeout, markup=False)
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copy to the terminal's clipboard and, on a worker thread, to the desktop's."""
+        """What widgets of Textual copy themselves."""
+        self.copy(text, "")
+
+    def copy(self, text: str, what: str) -> None:
+        """Copy to every clipboard that there is, and say where it went; `what` names the text, "" says nothing."""
         super().copy_to_clipboard(text)
-        if not self.is_headless:
-            self.run_worker(partial(copy_to_desktop, text), thread=True, group="clipboard", exclusive=True)
+
+        def hand_over() -> None:  # on a worker thread: commands of the desktop and of tmux take time
+            notice = f"copied {what}" if self.is_headless else copied(text, what, self.chat.past.folder)
+            if what and self.is_running:
+                self.call_later(self.chat.say, notice)
+
+        self.run_worker(hand_over, thread=True, group="clipboard", exclusive=True)
 
     def action_command_palette(self) -> None:
         from dflash_tui.screens.palette import Palette
@@ -334,9 +360,8 @@ class DFlashApp(App[int]):
         text = focused.selected_text if isinstance(focused, TextArea) else ""
         text = text or self.screen.get_selected_text() or ""
         if text:
-            self.copy_to_clipboard(text)
+            self.copy(text, f"{len(text)} characters")
             self.screen.clear_selection()
-            self.chat.say(f"copied {len(text)} characters")
         elif self.chat.experiment is not None:
             self.chat.experiment.stop()
         elif self.chat.busy:
@@ -483,6 +508,8 @@ def open_app(app: DFlashApp) -> int:
         write_err(f"dflash-tui: {app.fault}")
     elif not app.again:
         app.keep_states()
+    if app.chat.resumable and not app.again:
+        write_err(f"dflash-tui: to come back: {way_back(sys.argv[1:], app.chat.resumable)}")
     for line in app.chat.downloads.last_words():
         write_err(f"dflash-tui: {line}")
     if app.again:

@@ -32,6 +32,10 @@ class Watcher(Protocol):
     def __call__(self, line: Line) -> None: ...
 
 
+LAST, LISTED = "last", "list"  # no beginning of an id, which has hexadecimal digits
+"""In place of a conversation to continue: the one that changed last, or the list of all."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
     """What to load and how. Without `target`, the demo pair is loaded."""
@@ -52,7 +56,7 @@ class LoadRequest:
     keep_states: int = 0  # number of conversations whose state is kept on disk
     states_memory: str = "auto"  # for states of conversations: auto, 0, or as 4GiB
     states: list[SnapshotStore] = field(default_factory=list, compare=False)  # set by the first load
-    resume: str = ""  # the conversation to continue: the beginning of its id
+    resume: str = ""  # the conversation to continue: the beginning of its id, LAST or LISTED
 
     @property
     def files(self) -> tuple[Path, Path | None]:

@@ -47,8 +47,8 @@ def sequence(key: str) -> str:
 BOUND = sorted({key for one in ACTIONS for key in one.keys.split(",") if key} - {"ctrl+q"})
 MOVING = ("up", "down", "left", "right", "home", "end", "pageup", "pagedown", "tab", "shift+tab")
 EDITING = (
-    "backspace", "delete", "ctrl+w", "ctrl+u", "ctrl+k", "ctrl+z", "ctrl+y", "ctrl+a", "ctrl+e", "ctrl+x", "ctrl+v",
-    "shift+left", "shift+up", "shift+right", "ctrl+left", "ctrl+right", "ctrl+d", "ctrl+f", "ctrl+j",
+    "backspace", "delete", "ctrl+w", "ctrl+u", "ctrl+k", "ctrl+z", "ctrl+y", "ctrl+a", "ctrl+e", "ctrl+l", "ctrl+x",
+    "ctrl+v", "shift+left", "shift+up", "shift+right", "ctrl+left", "ctrl+right", "ctrl+d", "ctrl+f", "ctrl+j",
 )  # fmt: skip
 LETTERS = tuple("abcdehimnorsuvxyz/1234[],. ")
 SIZES = ((80, 24), (120, 40), (200, 60), (60, 20), (40, 12), (39, 11), (110, 34), (80, 1), (2, 60), (1, 1), (160, 16))

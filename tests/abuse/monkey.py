@@ -177,8 +177,9 @@ class Hand:
         assert driver is not None
         for event in self._parser.feed(data):
             driver.process_message(event)
-        if self._parser._timeout_time is not None:  # what began like a sequence was a key: no more of it comes
-            self._parser._timeout_time = 0.0
+        for _ in range(2):  # after the read, and after a pause: no more of it comes
+            if self._parser._timeout_time is not None:
+                self._parser._timeout_time = 0.0
             for event in self._parser.tick():
                 driver.process_message(event)
 

@@ -58,7 +58,7 @@ async def test_a_conversation_is_kept_as_it_goes(make_app: MakeApp, store: Store
         assert path[3].report is not None
         assert store.record(path[3].id) == session.turns[-1]
         await pilot.press("ctrl+n")
-        await wait_until(pilot, lambda: "A drafter is a small model" in screen_text(app))
+        await wait_until(pilot, lambda: "a chat that drafts ahead" in screen_text(app))
         await says(pilot, session, "third", "three")
         assert titles(store) == ["third", "first question"]
 
@@ -265,7 +265,7 @@ async def test_deleting_the_present_conversation_leaves_an_empty_one(make_app: M
         await pilot.press("d", "enter")
         await shows(pilot, "No conversation yet")
         await pilot.press("escape")
-        await shows(pilot, "A drafter is a small model")
+        await shows(pilot, "a chat that drafts ahead")
         assert contents(session) == []
         await says(pilot, session, "two", "answer two")
         assert titles(store) == ["two"]
@@ -531,7 +531,7 @@ async def test_the_offer_can_be_declined(make_app: MakeApp, store: Store, tmp_pa
     async with app.run_test(size=(80, 24)) as pilot:
         await shows(pilot, "The program ended")
         await pilot.press("escape")
-        await shows(pilot, "it is in the list", "A drafter is a small model")
+        await shows(pilot, "it is in the list", "Last    a question")
     assert titles(store) == ["a question"]
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:

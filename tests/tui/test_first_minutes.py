@@ -60,7 +60,7 @@ async def test_it_goes_with_the_first_message_and_comes_back_with_ctrl_n(make_ap
         await answered(pilot)
         assert not start(app).display
         await pilot.press("ctrl+n")
-        await shows(pilot, *WORDS, "F8 finds the best setting")
+        await shows(pilot, "Last    ", *WORDS[1:], "F8 finds the best setting")
         assert OFFER not in screen_text(app), "who has sent a message needs no offer"
 
 

@@ -9,6 +9,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
@@ -25,7 +26,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.tune import TuneScreen
 from dflash_tui.screens.whatif import WhatIfScreen
-from dflash_tui.text.glossary import GLOSSARY, QUOTED, told
+from dflash_tui.text.glossary import GLOSSARY, QUOTED, reading, told
 from dflash_tui.text.knob_terms import MORE
 from dflash_tui.text.terms import TERMS
 from dflash_tui.widgets.drawn import leaves, lines
@@ -223,7 +224,8 @@ async def test_a_question_mark_on_a_parameter_a_panel_and_in_the_empty_prompt(ma
     async with app.run_test(size=(120, 40)) as pilot:
         await answered(pilot)
         await pilot.press("f2", "question_mark")
-        await shows(pilot, "tree budget", "draft tokens that a target pass verifies", "dflash_core.tree")
+        await shows(pilot, "tree budget", "draft tokens that a target pass verifies", "read on: docs/drafters.md")
+        assert "dflash_core." not in screen_text(app)
         await pilot.press("escape", "f3", "question_mark")
         await shows(pilot, "What the figures here mean", "tokens of the answer per second")
         await pilot.press("down")
@@ -249,6 +251,17 @@ async def test_in_a_prompt_with_text_it_is_a_character_and_typing_goes_on(make_a
         await pilot.press("h", "m")
         await wait_until(pilot, lambda: app.screen is app.chat)
         assert app.chat.prompt.text == "?hm", "nothing that was typed is lost"
+
+
+def test_what_to_read_about_each_term_is_there() -> None:
+    """A document of this repository, and one of its headings; no name of the source."""
+    root = Path(__file__).parents[2]
+    for key in GLOSSARY:
+        document, heading = reading(key).split(", ", 1)
+        text = (root / document).read_text(encoding="utf-8").replace("`", "")
+        assert any(line.lstrip("#") == f" {heading}" for line in text.splitlines() if line.startswith("#")), key
+    assert reading("budget") == "docs/drafters.md, How many drafts: auto"
+    assert reading("context") == "docs/fits.md, How it is computed"
 
 
 async def test_a_click_on_a_figure_explains_it(make_app: MakeApp) -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.dom import DOMNode
 from textual.events import Key
 from textual.selection import SELECT_ALL
-from textual.widgets import Static
+from textual.widgets import Input, OptionList, Static
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
+from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.pages import PAGES
 from dflash_tui.screens.palette import ActionProvider
@@ -26,7 +28,8 @@ from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.key_line import KeyLine
 
 from .fake import FakeSession
-from .support import ask, idle, leave, loaded, shows, wait_until
+from .support import ask, idle, leave, loaded, says, shows, talking, wait_until
+from .test_every_key import DIALOGS, PAGE_OPENERS
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -203,7 +206,7 @@ async def test_slash_clear_retry_copy_and_quit(make_app: MakeApp) -> None:
         await ask(pilot, "/copy")
         assert app.clipboard == session.answer
         await ask(pilot, "/clear")
-        await shows(pilot, "A drafter is a small model")
+        await shows(pilot, "a chat that drafts ahead")
         assert session.conversation.messages == []
         await ask(pilot, "/quit")
         await pilot.pause()
@@ -284,3 +287,52 @@ async def test_the_keys_that_are_possible_are_found_without_a_walk(make_app: Mak
             patch.setattr(DOMNode, "walk_children", noted)
             assert "Send" in [one.label for one in app.chat.query_one(KeyLine).hints]
         assert not walked
+
+
+async def test_letters_move_in_every_list_and_page_and_nowhere_else(make_app: MakeApp) -> None:
+    async with talking(make_app, ("hi", "hey")) as (app, pilot, _):
+        meant = {"j": "down", "k": "up", "G": "end", "ctrl+d": "pagedown", "ctrl+u": "pageup"}
+        assert {app._as_move(Key(key, None)).key for key in meant} == {*meant}, "the prompt edits"
+        app.chat.transcript.focus()
+        await pilot.pause()
+        assert [app._as_move(Key(key, None)).key for key in ("ctrl+d", "j")] == ["pagedown", "j"], "letters are text"
+        letters = [name for name in meant if len(name) == 1]
+        for name, opener in {**PAGE_OPENERS, **DIALOGS}.items():
+            screen = opener(app)
+            await app.push_screen(screen)
+            await pilot.pause()
+            now = {key: app._as_move(Key(key, key if len(key) == 1 else None)).key for key in meant}
+            bound = screen.active_bindings
+            if isinstance(screen.focused, Input):
+                assert now == {key: key for key in meant}, name
+            elif "pagedown" in bound:
+                assert (now["ctrl+d"], now["ctrl+u"]) == ("pagedown", "pageup"), name
+                texts = name in ("models", "get", "full")
+                assert [now[key] for key in letters[:2]] == (["j", "k"] if texts else ["down", "up"]), name
+            app.pop_screen()
+            await pilot.pause()
+
+
+async def test_a_list_and_a_page_by_letters(make_app: MakeApp) -> None:
+    async with talking(make_app, ("one", "1"), size=(80, 24)) as (app, pilot, session):
+        for text in ("two", "three"):
+            await pilot.press("ctrl+n")
+            await says(pilot, session, text, "ok")
+        await pilot.press("ctrl+o")
+        await wait_until(pilot, lambda: isinstance(app.screen, ChatsScreen))
+        options = app.screen.query_one("#chats-list", OptionList)
+        places = []
+        for key in ("j", "k", "G", "g", "g", "ctrl+d", "ctrl+u"):
+            await pilot.press(key)
+            await pilot.pause()
+            places.append(options.highlighted)
+        assert places == [1, 0, 2, 0, 0, 2, 0]
+        await leave(pilot)
+        await pilot.press("f1")
+        await wait_until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        page = app.screen.query_one(VerticalScroll)
+        for key, moved in (("j", lambda: page.scroll_y > 0), ("G", lambda: page.scroll_y == page.max_scroll_y > 9)):
+            await pilot.press(key)
+            await wait_until(pilot, moved)
+        await pilot.press("g", "g")
+        await wait_until(pilot, lambda: page.scroll_y == 0)

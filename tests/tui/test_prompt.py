@@ -6,12 +6,14 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.events import Key, Paste
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.knobs import Knobs
@@ -19,12 +21,16 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.conversations.history import History
 from dflash_tui.screens.full import FullScreen
 from dflash_tui.session import Progress
+from dflash_tui.terminal.pasting import PasteParser
+from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.knob_row import KnobRow
+from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.prompt import Prompt
 from support.grids import full
 
 from .fake import FakeSession
-from .support import ask, idle, leave, loaded, shows, taken, wait_until
+from .support import ask, idle, leave, loaded, screen_text, shows, taken, talking, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -252,6 +258,22 @@ async def test_a_paste_goes_to_the_prompt_wherever_the_focus_is(make_app: MakeAp
         app.post_message(Paste("three\nlines\nof it"))
         await wait_until(pilot, lambda: app.chat.prompt.text == "three\nlines\nof it")
         assert app.focused is app.chat.prompt
+
+
+@pytest.mark.parametrize("keys", [(), ("ctrl+f",), ("ctrl+o", "slash"), ("ctrl+o", "r")])
+async def test_what_a_keyboard_sends_arrives_in_every_field(make_app: MakeApp, keys: tuple[str, ...]) -> None:
+    """The prompt, two searches, and the dialog of a name: spaces of other scripts, joiners, a soft hyphen."""
+    text = "a\u00a0\u3000\u2009\u200c\u200d\u00adb"
+    async with talking(make_app, ("hi", "hey")) as (app, pilot, _):
+        await pilot.press(*keys)
+        if keys[-1:] == ("r",):
+            await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
+            app.screen.query_one(Input).value = ""
+        for event in PasteParser().feed(text):
+            app.post_message(event)
+        field = app.focused
+        assert isinstance(field, (Input, Prompt))
+        await wait_until(pilot, lambda: (field.text if isinstance(field, Prompt) else field.value) == text)
 
 
 def burst(app: DFlashApp, *parts: str) -> None:
@@ -622,3 +644,56 @@ async def test_a_long_paste_that_was_refused_killed_or_edited_is_whole_again(mak
         await wait_until(pilot, lambda: bool(again.chat.prompt.text))
         assert again.chat.prompt.whole == f"{LESS}why"
         assert len(again.chat.prompt.text) < 1_000
+
+
+async def test_a_long_prompt_is_emptied_by_a_visible_key_and_comes_back(make_app: MakeApp) -> None:
+    app = make_app()
+    text = "\n".join(f"line {number}" for number in range(9))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("h", "i")
+        await pilot.pause()
+        assert "Empty" not in screen_text(app)
+        app.post_message(Paste(f"\n{text}"))
+        await shows(pilot, "Ctrl+L Empty")
+        await pilot.press("ctrl+l")
+        await pilot.pause()
+        assert app.chat.prompt.text == ""
+        await pilot.press("n", "ctrl+z", "ctrl+z")
+        await pilot.pause()
+        assert app.chat.prompt.text == f"hi\n{text}"
+
+
+@pytest.mark.parametrize(
+    ("script", "left", "said"),
+    [
+        ('printf "\\nmore" >>"$1"', "first\nsecond\nmore", ""),
+        ('printf "short\\n" >"$1"', "short", ""),
+        ("exit 3", "first\nsecond", "ended with code 3; the prompt is unchanged"),
+        ('echo new >"$1"; exit 1', "first\nsecond", "what was written is in"),
+        ('rm "$1"', "first\nsecond", "left no text"),
+        ('printf "\\377" >"$1"', "first\nsecond", "what was written is in"),
+        (None, "first\nsecond", "cannot be run"),
+    ],
+)
+async def test_the_prompt_in_an_editor(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, left: str, said: str
+) -> None:
+    editor = tmp_path / "my editor"
+    if script is not None:
+        editor.write_text(f"#!/bin/sh\n{script}\n")
+        editor.chmod(0o755)
+    monkeypatch.setenv("VISUAL", f"'{editor}'")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    app = make_app()
+    monkeypatch.setattr(app, "suspend", nullcontext)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        app.post_message(Paste("first\nsecond"))
+        await pilot.press("ctrl+e")
+        await wait_until(pilot, lambda: app.chat.prompt.text == left and said in app.chat.query_one(Flash).text)
+        kept = [path.read_bytes() for path in tmp_path.glob("dflash-message-*")]
+        assert len(kept) == ("is in" in said), "a file that is not needed is removed"
+        await pilot.press("ctrl+z")
+        await pilot.pause()
+        assert left == "first\nsecond" or app.chat.prompt.text == "first\nsecond"

@@ -20,9 +20,12 @@ from dflash_tui.cli import main
 from dflash_tui.cli.replay import summary
 from dflash_tui.engine_session import load_session
 from dflash_tui.replay import replaying
+from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.screens.replay import WHAT, ReplayScreen
 from dflash_tui.session import LoadRequest
+from dflash_tui.slash.table import complete
 from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.knob_row import KnobRow
 from support.turns import step_of, turn_of
 
 from .fake import FakeSession, loader
@@ -86,8 +89,8 @@ async def test_a_replay_shows_the_numbers_of_the_live_run(tmp_path: Path) -> Non
         assert again["stats"] == live["stats"]
         assert "7" in live["params"]
         for name in live:
-            # The memory in use while the panel is shown is not a figure of the run.
-            if name != "title":
+            # The memory in use is not a figure of the run, and a replay has no next turn.
+            if name not in ("title", "params"):
                 assert again[name] == live[name], name
         assert again["title"].split("mem")[0] == live["title"].split("mem")[0]
         assert app.chat.session.memory().components[:3] == ledger[:3]  # type: ignore[union-attr]
@@ -107,7 +110,8 @@ async def test_a_replay_says_that_it_has_no_model(tmp_path: Path) -> None:
         await wait_until(pilot, lambda: app.chat.prompt.text == "And now?")
         assert len(app.chat.transcript.turns) == blocks, "nothing of it stays"
         assert not app.chat.flow.busy
-        for command in ("/plain", "/tune", "/policy reset", "/reload", "/reload 2048", f"/load {path}"):
+        commands = ("/plain", "/tune", "/policy reset", "/reload", "/reload 2048", f"/load {path}", "/set budget 9")
+        for command in (*commands, "/think on", "/rename x", "/chats", "/past"):
             app.chat.query_one(Flash).hide()
             await send(pilot, command)
             await shows(pilot, "this is a replay, no model is loaded")
@@ -127,6 +131,33 @@ async def test_the_keys_of_a_replay_are_those_that_do_something(tmp_path: Path, 
         assert not [name for name in ("Send", "F8", "Tune", "Think", "Chats", "Retry") if name in footer]
         app.chat.prompt.insert("/steps")
         await shows(pilot, "Enter Send")
+        offered = {one.text.split("/")[1].strip() for one in complete("/", app.chat)}
+        assert {"export", "find", "steps", "whatif", "retry", "quit"} <= offered
+        assert not offered & {"plain", "set", "params", "apply", "preset", "chats", "load", "rename", "tour"}
+        assert not complete("/set ", app.chat)
+        found = {hit.text async for hit in ActionProvider(app.chat).discover()}
+        assert {"Stats", "Retry", "Steps"} <= found
+        assert not found & {"Params", "Plain speed", "Smaller tree", "Rename chat", "Editor"}
+
+
+@smallest
+async def test_a_replay_has_no_sliders(tmp_path: Path, size: tuple[int, int]) -> None:
+    """Nor keys that move one: they say why."""
+    app = replay(write(tmp_path / "a.trace"), tmp_path / "data")
+    async with app.run_test(size=size) as pilot:
+        await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 2)
+        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        await pilot.press("f3")
+        await shows(pilot, "‹Stats› F3")
+        assert "Params" not in screen_text(app)
+        assert not any(isinstance(one, KnobRow) for one in app.chat.focus_chain)
+        knobs = app.chat.knobs
+        for key in ("f2", "alt+k", "ctrl+t", "f9", "alt+a", "alt+l", "ctrl+l", "ctrl+o"):
+            app.chat.query_one(Flash).hide()
+            await pilot.press(key)
+            await shows(pilot, "this is a replay, no model is loaded")
+            assert app.screen is app.chat
+        assert app.chat.knobs == knobs
 
 
 async def test_the_help_of_a_replay_names_what_has_an_effect(tmp_path: Path) -> None:

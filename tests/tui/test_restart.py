@@ -12,11 +12,12 @@ import pytest
 from dflash_core.errors import KernelError
 from dflash_tui.app import DFlashApp, open_app
 from dflash_tui.cli.command_line import build_parser
-from dflash_tui.session import LoadRequest
-from dflash_tui.starting import arguments_again
+from dflash_tui.screens.chat import ChatScreen
+from dflash_tui.session import LAST, LISTED, LoadRequest
+from dflash_tui.starting import arguments_again, way_back
 
 from .fake import ANSWER, FakeSession
-from .support import ask, idle, loaded, shows, wait_until
+from .support import ask, idle, loaded, says, shows, talking, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 LOST = KernelError("the GPU gave up in gdn_recurrence (illegal address); reload the engine", reload=True)
@@ -81,6 +82,7 @@ REQUEST = LoadRequest(Path("b.gguf"), Path("d"), context=4096)
         ("--demo --set budget=4 --resume=9", LoadRequest(), "--set budget=4 --demo --context 0 --kv auto --resume 12"),
         ("--target a.gguf --draft=x", REQUEST, "--target b.gguf --draft d --context 4096 --kv auto --resume 12"),
         ("--trace t --no-mouse --context 512", LoadRequest(), "--no-mouse --demo --context 0 --kv auto --resume 12"),
+        ("--resume --continue --no-mouse", LoadRequest(), "--no-mouse --demo --context 0 --kv auto --resume 12"),
         ("--demo --kv f16", LoadRequest(kv="q8_0/q4_0"), "--demo --context 0 --kv q8_0/q4_0 --resume 12"),
     ],
 )
@@ -88,6 +90,75 @@ def test_the_command_line_is_that_of_the_present_state(given: str, request_: Loa
     arguments = arguments_again(given.split(), request_, "12")
     assert arguments == expected.split()
     assert build_parser().parse_args(arguments).resume == "12"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("", "--resume 12"),
+        ("--demo --resume 9 --set budget=4", "--demo --set budget=4 --resume 12"),
+        ("--target a.gguf --trace t --continue", "--target a.gguf --resume 12"),
+        ("--resume", "--resume 12"),
+    ],
+)
+def test_the_command_to_come_back_with(given: str, expected: str) -> None:
+    assert way_back(given.split(), "12") == f"dflash-tui {expected}"
+
+
+@pytest.mark.parametrize(
+    ("given", "resume"),
+    [("", ""), ("--continue", LAST), ("--resume", LISTED), ("--resume 9a", "9a"), ("--resume=9", "9")],
+)
+def test_the_conversation_that_a_command_line_names(given: str, resume: str) -> None:
+    assert build_parser().parse_args(given.split()).resume == resume
+
+
+def test_quitting_says_how_to_come_back(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where there is a conversation to come back to."""
+    monkeypatch.setattr(sys, "argv", ["dflash-tui", "--demo"])
+    for resumable, line in (("", ""), ("12ab", "dflash-tui: to come back: dflash-tui --demo --resume 12ab\n")):
+        monkeypatch.setattr(ChatScreen, "resumable", resumable)
+        app = make_app()
+        monkeypatch.setattr(app, "run", lambda mouse: 0)
+        open_app(app)
+        assert capsys.readouterr().err == line
+
+
+async def test_the_last_conversation_is_offered_and_comes_back(make_app: MakeApp) -> None:
+    """By a key of the first page and by options of the command line; a conversation that was begun is resumable."""
+    async with talking(make_app, ("what is a fox", "an animal")) as (app, pilot, session):
+        first = app.chat.resumable
+        await pilot.press("ctrl+n")
+        await shows(pilot, "Last    what is a fox", "just now; Alt+L goes on with it")
+        assert app.chat.resumable == ""
+        await says(pilot, session, "and a hare", "one too")
+        second = app.chat.resumable
+        await pilot.press("alt+l")
+        await shows(pilot, "resumed: what is a fox")
+        assert app.chat.resumable == first, "the last one besides that on the screen"
+    for resume, keys, found in (
+        ("", ("alt+l",), second),
+        (LAST, (), second),
+        (LISTED, ("enter",), second),
+        (first, (), first),
+    ):
+        app = make_app(resume=resume)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await loaded(pilot)
+            if keys:
+                await shows(pilot, "Last    and a hare" if keys == ("alt+l",) else "2 conversations")
+            await pilot.press(*keys)
+            await wait_until(pilot, lambda app=app, found=found: app.chat.resumable == found)
+
+
+@pytest.mark.parametrize("resume", [LAST, LISTED])
+async def test_where_there_is_no_conversation_yet(make_app: MakeApp, resume: str) -> None:
+    app = make_app(resume=resume)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shows(pilot, "there is no earlier conversation" if resume == LAST else "No conversation yet")
+        assert not app.chat.resumable
 
 
 def test_the_new_process_is_started_as_the_old_one_was(

@@ -60,6 +60,31 @@ def test_a_conversation_in_a_real_terminal(open_app: Callable[..., Terminal]) ->
     assert terminal.exit_code() == 0
 
 
+def test_text_comes_from_an_unmarked_paste_and_an_editor_and_goes_to_a_buffer(
+    open_app: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nread answer\nprintf "%s" "$answer" >>"$1"\n')
+    editor.chmod(0o755)
+    terminal = open_app("--demo", "--set", "max_tokens=4", environment={"EDITOR": str(editor)})
+    terminal.wait(lambda screen: "ctx" in screen, "the loaded model")
+    terminal.tmux("set-buffer", "one\ntwo\nthree")
+    terminal.tmux("paste-buffer")
+    terminal.wait(lambda screen: "❯ one" in screen and "three" in screen and "Ctrl+L Empty" in screen, "the text")
+    terminal.keys("C-e")
+    terminal.wait(lambda screen: "Ask anything" not in screen and "ctx" not in screen, "the editor")
+    terminal.type("+four")
+    terminal.keys("Enter")
+    terminal.wait(lambda screen: "three+four" in screen, "the text from the editor")
+    terminal.keys("Enter")
+    terminal.wait(lambda screen: " tok/step · budget" in screen, "the answer")
+    terminal.keys("M-Up", "M-Up", "M-c")
+    terminal.wait(lambda screen: "to the tmux buffer only" in screen, "where the copy is")
+    assert terminal.tmux("show-buffer") == "one\ntwo\nthree+four"
+    terminal.keys("C-q")
+    assert terminal.exit_code() == 0
+
+
 def test_esc_keeps_the_text_and_the_terminal_is_left_clean(open_app: Callable[..., Terminal]) -> None:
     pair = ("--target", str(golden("tiny-F16.gguf")), "--draft", str(golden("tiny-dflash")))
     terminal = open_app(*pair, "--set", "max_tokens=4000", "--set", "ignore_eos=on")

@@ -22,7 +22,7 @@ from dflash_core.resources import themes_dir
 from dflash_tui.app import DFlashApp
 from dflash_tui.cli import command_line as cli
 from dflash_tui.settings.config import load_config, quoted, user_file
-from dflash_tui.settings.themes import Themes, load_themes
+from dflash_tui.settings.themes import Themes, load_themes, with_known_theme
 from support.grids import full
 
 from .support import loaded, shows
@@ -231,7 +231,14 @@ async def test_bad_files_make_one_toast_and_the_app_starts(make_app: MakeApp, tm
     app = make_app(theme_dirs=[themes_dir(), tmp_path])
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await loaded(pilot)
-        await shows(pilot, "Themes left out", "a.toml", "b.toml", "and 2 more in the log: /log")
+        await shows(
+            pilot,
+            "Themes left out",
+            "These themes cannot be used; the colours are those of",
+            "a.toml",
+            "b.toml",
+            "and 2 more in the log: /log",
+        )
         assert len(app._notifications) == 1
         assert app.theme == "dflash-night"
 
@@ -246,6 +253,33 @@ async def test_an_unknown_theme_is_said(make_app: MakeApp) -> None:
         await loaded(pilot)
         await shows(pilot, "line 2: theme", "'dflash-nigth' is unknown; did you mean", "bad.toml, line 1: primary is 1")
         assert app.theme == "dflash-night"
+
+
+@pytest.mark.parametrize(
+    ("user", "environment", "given", "theme", "said"),
+    [
+        ("dflash-paper", "nigth", {}, "dflash-paper", ["'nigth'"]),
+        ("dflash-paper", "nigth", {"theme": "dusk"}, "dflash-paper", ["'dusk'", "'nigth'"]),
+        ("nigth", "dflash-paper", {"theme": "dusk"}, "dflash-paper", ["'dusk'"]),
+        ("dflash-paper", "nigth", {"theme": "nord"}, "nord", []),
+        ("dusk", "nigth", {}, "dflash-night", ["'nigth'", "'dusk'"]),
+    ],
+)
+async def test_a_theme_that_is_not_there_gives_way_to_that_of_the_next_source(
+    make_app: MakeApp, user: str, environment: str, given: dict[str, str], theme: str, said: list[str]
+) -> None:
+    """In the app and in `config show`."""
+    user_file().parent.mkdir(parents=True, exist_ok=True)
+    user_file().write_text(f'theme = "{user}"\n')
+    config = load_config(given, {"DFLASH_TUI_THEME": environment})
+    app = make_app(config=config)
+    assert app.theme == app.settings.theme == theme
+    found, problems = with_known_theme(config, app.available_themes)
+    assert (found.settings.theme, problems) == (theme, app._theme_problems)
+    assert [next(word for word in said if word in line) for line in problems] == said
+    stands = f"{found.origins['theme']} stands" if "theme" in found.origins else "dflash-night stands"
+    assert all(line.endswith(stands) for line in problems)
+    assert ("theme" in found.origins) is (theme != "dflash-night")
 
 
 def test_config_show_says_what_the_app_says(capsys: pytest.CaptureFixture[str]) -> None:

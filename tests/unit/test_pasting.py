@@ -75,8 +75,9 @@ def at_once(*pieces: str) -> list[str]:
     """The keys and pastes from pieces that come without a pause, except after the last."""
     parser = PasteParser()
     found = fed(parser, *pieces)
-    if parser._timeout_time is not None:
-        parser._timeout_time = 0.0
+    for _ in range(2):  # the driver's tick after the read, and one after a pause
+        if parser._timeout_time is not None:
+            parser._timeout_time = 0.0
         found += told(list(parser.tick()))
     return found
 
@@ -104,7 +105,10 @@ def test_a_key_that_is_held(key: str) -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(
-    st.lists(st.sampled_from([*(one for one in ALT if one[1] not in "[O"), *OTHERS]), max_size=12),
+    st.lists(
+        st.sampled_from([*(one for one in ALT if one[1] not in "[O"), *(one for one in OTHERS if one != "\r")]),
+        max_size=12,
+    ),
     st.lists(st.integers(0, 60), max_size=8),
 )
 def test_keys_however_they_are_cut(keys: list[str], places: list[int]) -> None:
@@ -117,3 +121,39 @@ def test_the_end_of_the_stream_ends_it() -> None:
     parser = PasteParser()
     assert fed(parser, "a", "") == ["a"]
     assert parser.is_eof
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ("def f():\r    return 1\rf()",),
+        ("def f():\r", "    return 1\rf()"),  # cut behind a line end: the first part alone is a line and Enter
+        ("def f():\r    re", "turn 1", "\rf()"),
+        ("\rone\r\rtwo\r",),
+        ("one\r\ntwo\t3\nend",),
+    ],
+)
+def test_lines_that_come_at_once_are_a_paste(pieces: tuple[str, ...]) -> None:
+    """As terminals send a paste that they do not mark."""
+    assert at_once(*pieces) == [f"pasted {''.join(pieces)}"]
+
+
+@pytest.mark.parametrize("text", ["hi\r", "hi\r\r", "\r\r\r", "\ra", "abc"])
+def test_a_line_and_enter_are_keys(text: str) -> None:
+    """As programs that type into a terminal send them."""
+    assert at_once(text) == alone(*text)
+
+
+def test_a_key_behind_lines_that_come_at_once() -> None:
+    """It comes alone, so it is pressed: after the text, and Enter sends that."""
+    assert at_once("one\rtwo", "\r") == ["pasted one\rtwo", "enter"]
+    assert at_once("one\rtwo", "\x1b[A") == ["pasted one\rtwo", "up"]
+    assert at_once("one\rtwo", f"{BEGIN}x{END}") == ["pasted one\rtwo", "pasted x"]
+
+
+@pytest.mark.parametrize("text", ["\u00a0", "\u3000", "\u2009", "\u200c", "\u200d", "\u00ad", "\uf8ff", "\U0003ffff"])
+def test_every_character_that_is_typed_arrives(text: str) -> None:
+    """Also by the keyboard protocol of newer terminals."""
+    assert at_once(text) == [f"pasted {text}"]
+    assert at_once(f"\x1b[{ord(text)};;{ord(text)}u") == [f"pasted {text}"]
+    assert at_once("a\x07\x85") == alone("a", "\x07", "\x85"), "control characters are no text"

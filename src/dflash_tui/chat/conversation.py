@@ -18,7 +18,7 @@ from dflash_tui.conversations.branches import Node
 from dflash_tui.conversations.comparing import Comparing
 from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.conversations.store import Held
-from dflash_tui.session import OnPrefill, TurnLike
+from dflash_tui.session import LAST, LISTED, OnPrefill, TurnLike
 from dflash_tui.text.bars import counted
 from dflash_tui.text.mentions import collapse
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
@@ -56,7 +56,11 @@ class ConversationController:
             self._desk.past.add(text)
         for text in texts[-1:]:
             self._desk.prompt.restore(text)
-        if self._resume:
+        if self._resume == LISTED:
+            await self._desk.screen.run_action("open('chats')")
+        elif self._resume == LAST:
+            await self.open_last()
+        elif self._resume:
             await self.open(self._resume)
         elif rescued.cards:
             card = rescued.cards[-1]
@@ -70,6 +74,7 @@ class ConversationController:
                     self._desk.say("it is in the list of conversations: Ctrl+O")
 
             self._desk.screen.app.push_screen(ConfirmScreen(question, "go on with it", "start a new one"), answered)
+        self._show_head()
 
     async def _look(self) -> None:
         """On a worker thread: the store may be waiting for another program."""
@@ -243,6 +248,15 @@ class ConversationController:
         if find:
             self._desk.screen.call_after_refresh(self._desk.screen.query_one(FindBar).begin, find)
 
+    async def open_last(self) -> None:
+        """Continue the conversation that changed last, other than the present one."""
+        present = self.current.card
+        card = self.current.store.newest(present.id if present is not None else "")
+        if card is not None:
+            await self.open(card.id)
+        else:
+            self._desk.say("there is no earlier conversation; the first message begins one")
+
     async def delete(self, conversation: str) -> Held:
         """Delete a stored conversation; if it is the present one, start an empty one. Returns what restores it."""
         held = self.current.store.held(conversation)
@@ -250,6 +264,7 @@ class ConversationController:
             if self._desk.session is not None:
                 self._desk.session.clear()
             await self.clear()
+        self._show_head()
         return held
 
     def model_loaded(self) -> None:
@@ -275,8 +290,10 @@ class ConversationController:
         self._gauges.stand(reports[-1] if reports else None, self.current.kept)
 
     def _show_head(self) -> None:
-        """Title and system message, in the row at the top."""
+        """Title and system message, in the row at the top; on the page of an empty conversation the last one."""
         row, card = self._desk.screen.query_one(TitleRow), self.current.card
+        if card is None:
+            self._desk.transcript.start.offer(self.current.store.newest())
         row.conversation, row.system = card.title if card is not None else "", self.current.system
 
     async def leave_out(self, turns: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dflash_core.clean import clean
 from dflash_tui.chat.branching import Branching
 from dflash_tui.chat.desk import Desk
@@ -12,8 +14,10 @@ from dflash_tui.widgets.roomy import Fence
 class Copying:
     """Belongs to one chat."""
 
-    def __init__(self, desk: Desk, branching: Branching) -> None:
+    def __init__(self, desk: Desk, branching: Branching, copies: Callable[[str, str], None]) -> None:
+        """`copies`: copies a text by its name, and says where it went."""
         self._desk = desk
+        self._copies = copies
         self._branching = branching
         self._newest: Fence | None = None  # the last block of code when one was copied
         self._copied: Fence | None = None  # the block copied last
@@ -22,9 +26,9 @@ class Copying:
         """The chosen message, or the newest answer."""
         answer = self._desk.transcript.answer
         if chosen := self._branching.chosen_text:
-            self._copy(chosen, f"the message, {len(chosen)} characters")
+            self._copies(chosen, f"the message, {len(chosen)} characters")
         elif answer is not None and answer.text:
-            self._copy(answer.text, f"the answer, {len(answer.text)} characters")
+            self._copies(answer.text, f"the answer, {len(answer.text)} characters")
         else:
             self._desk.say("no answer to copy yet")
 
@@ -38,19 +42,15 @@ class Copying:
         place = ((blocks.index(last) if last in blocks else 0) - 1) % len(blocks)
         self._newest, self._copied = blocks[-1], blocks[place]
         self._copied.scroll_visible(animate=False)
-        self._copy(self._copied.code, f"block {place + 1} of {len(blocks)}, {_lines(self._copied.code)}")
+        self._copies(self._copied.code, f"block {place + 1} of {len(blocks)}, {_lines(self._copied.code)}")
 
     def clicked(self, code: str) -> None:
         """A block of code was clicked."""
-        self._copy(code, f"the code, {_lines(code)}")
+        self._copies(code, f"the code, {_lines(code)}")
 
     def link(self, address: str) -> None:
         """A link written by a model is copied, never opened."""
-        self._copy(clean(address), f"the link {clean(address)}")
-
-    def _copy(self, text: str, what: str) -> None:
-        self._desk.screen.app.copy_to_clipboard(text)
-        self._desk.say(f"copied {what}")
+        self._copies(clean(address), f"the link {clean(address)}")
 
 
 def _lines(code: str) -> str:

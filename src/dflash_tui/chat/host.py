@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.context import ContextKeeper
@@ -19,6 +19,9 @@ from dflash_tui.chat.tuning import Tuning
 
 class ChatHost(Desk, Protocol):
     """A desk with the parts that act on it."""
+
+    REFUSED: ClassVar[frozenset[str]]
+    """Ids of actions, and names of commands, that have no effect here."""
 
     @property
     def conversation(self) -> ConversationController: ...

@@ -56,6 +56,7 @@ class Program(Protocol):
     def remember_setting(self, name: str, value: str) -> str: ...
     def choose_theme(self, name: str) -> str: ...
     def tell_away(self, seconds: float, what: str) -> None: ...
+    def copy(self, text: str, what: str) -> None: ...
 
 
 class ProgramController:
@@ -210,6 +211,10 @@ class ProgramController:
 
     def say_where_the_log_is(self) -> None:
         self._desk.say(f"the log is {log_file()}")
+
+    def copy(self, text: str, what: str) -> None:
+        """Copy a text, and say where it went; `what` names it."""
+        self._program.copy(text, what)
 
     def tell_away(self, seconds: float, what: str) -> None:
         """A task that took `seconds` has ended: the user may be elsewhere."""

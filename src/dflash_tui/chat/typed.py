@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from textual.events import Key, Paste
 from textual.timer import Timer
-from textual.widgets import TextArea
+from textual.widgets import Input, TextArea
 
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.gauges import Gauges
@@ -53,7 +53,7 @@ class Typed:
         """
         screen = self._desk.screen
         focused = screen.focused
-        if isinstance(focused, TextArea):
+        if isinstance(focused, (Input, TextArea)):
             return
         if isinstance(event, Key):
             if not event.is_printable or not event.character or event.key.startswith("alt+"):

@@ -26,7 +26,7 @@ from dflash_core.files import check_regular
 from dflash_core.knobs import CONTEXT, SPECS, parse_settings
 from dflash_tui import __version__, log
 from dflash_tui.cli.table import COMMANDS, TRACE_HELP, Invocation, file_path, memory_size
-from dflash_tui.session import LoadRequest
+from dflash_tui.session import LAST, LISTED, LoadRequest
 from dflash_tui.settings.config import Config, load_config
 from dflash_tui.settings.profiles import Profile, Profiles
 from dflash_tui.terminal import marks
@@ -146,7 +146,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dflash-tui {__version__}")
     parser.add_argument("--trace", type=file_path, metavar="FILE", help=TRACE_HELP)
     parser.add_argument("--theme", metavar="NAME", help="the app's colours")
-    parser.add_argument("--resume", default="", metavar="ID", help="continue a conversation: an id's beginning")
+    parser.add_argument(
+        "--resume", default="", nargs="?", const=LISTED, metavar="ID",
+        help="continue a conversation: an id's beginning; alone, the list of all",
+    )  # fmt: skip
+    parser.add_argument(
+        "--continue", dest="resume", action="store_const", const=LAST, help="continue the last conversation"
+    )
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     _add_global_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -295,7 +301,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
     if args.trace and args.command not in (None, "ask"):
         parser.error(f"--trace goes with the app and with ask, not with {args.command}")
     if args.resume and args.command is not None:
-        parser.error(f"--resume goes with the app, not with {args.command}")
+        parser.error(f"--resume and --continue go with the app, not with {args.command}")
     if args.json and args.command is None:
         parser.error(f"--json needs a command: {', '.join(one.name for one in COMMANDS)}")
     if args.demo or args.target:

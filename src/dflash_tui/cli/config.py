@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +13,20 @@ from dflash_tui.hub import catalogue
 from dflash_tui.hub.places import downloads
 from dflash_tui.log import log_file
 from dflash_tui.settings import profiles
-from dflash_tui.settings.config import DEFAULT_THEME, PLAIN, PROJECT_NAME, Config, config_folder, quoted, user_file
+from dflash_tui.settings.config import PLAIN, PROJECT_NAME, Config, config_folder, quoted, user_file
 from dflash_tui.settings.keys import FIXED, remapped
 from dflash_tui.settings.presets import Presets
-from dflash_tui.settings.themes import Themes, installed, unknown_theme
+from dflash_tui.settings.themes import Themes, installed, with_known_theme
 from dflash_tui.terminal.output import write_err, write_json, write_out
 
 
 def show(config: Config, *, origin: bool, as_json: bool) -> int:
     """Print every setting as TOML, or as one JSON object; with `origin` each says where it came from."""
     themes = installed()
-    unknown = _unknown(config, themes)
-    if unknown:  # what is printed is in effect, not what was asked for
-        origins = {name: origin for name, origin in config.origins.items() if name != "theme"}
-        config = replace(config, settings=replace(config.settings, theme=DEFAULT_THEME), origins=origins)
+    known = {*BUILTIN_THEMES, *(theme.name for theme in themes.themes)}
+    config, unknown = with_known_theme(config, known)  # what is printed is in effect, not what was asked for
     rows = _rows(config)
-    beside = [*filter(None, [unknown]), *_beside(themes)]
+    beside = [*unknown, *_beside(themes)]
     for line in beside:
         write_err(f"dflash-tui: {line}")
     if as_json:
@@ -70,12 +67,6 @@ def _rows(config: Config) -> dict[str, Any]:
     rows |= {f"knobs.{spec.name}": getattr(settings.knobs, spec.name) for spec in SPECS}
     actions, _, _ = remapped(settings.keys)
     return rows | {f"keys.{one.id}": one.keys for one in actions if one.id not in FIXED}
-
-
-def _unknown(config: Config, themes: Themes) -> str:
-    """The line about a theme that does not exist, else ""."""
-    known = {*BUILTIN_THEMES, *(theme.name for theme in themes.themes)}
-    return unknown_theme(config.settings.theme, known, config.origins.get("theme", ""))
 
 
 def _beside(themes: Themes) -> list[str]:

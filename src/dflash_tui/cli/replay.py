@@ -1,4 +1,4 @@
-"""`replay`: a trace with all panels and no model, or summarized as JSON."""
+"""`replay`: a trace with its figures and no model, or summarized as JSON."""
 
 from __future__ import annotations
 

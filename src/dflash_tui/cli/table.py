@@ -304,7 +304,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "replay",
-        "show a trace with all panels, without a model; --json sums it up",
+        "show a trace with its figures, without a model; --json sums it up",
         _replay,
         _replay_options,
         models=False,

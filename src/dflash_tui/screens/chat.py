@@ -66,7 +66,7 @@ class ChatScreen(LateParts, Screen[None]):
     COMMANDS = Screen.COMMANDS | {action_provider}
     AUTO_FOCUS = "#prompt"
     REFUSED: ClassVar[frozenset[str]] = frozenset()
-    """Ids of actions, and names of commands, that the help leaves out."""
+    """Ids of actions, and names of commands, that have no effect: neither the help nor anything else offers them."""
 
     def __init__(
         self, loader: Loader, knobs: Knobs, history: History, title: str, resume: str = "", system: str = ""
@@ -98,7 +98,7 @@ class ChatScreen(LateParts, Screen[None]):
             yield TitleRow(id="title")
             with Container(id="body"):
                 yield Transcript()
-                yield Inspector(self.knobs)
+                yield Inspector(self.knobs, without=self.REFUSED)
                 yield LoadingLine()
                 yield self._completions
                 yield Flash()
@@ -163,6 +163,11 @@ class ChatScreen(LateParts, Screen[None]):
     def warning(self) -> str:
         """What quitting now would lose; empty if nothing."""
         return self._conversation.warning() if self._conversation is not None else ""
+
+    @property
+    def resumable(self) -> str:
+        """The id under which the next start finds the present conversation; "" if there is none, or it will not."""
+        return self._conversation.resumable if self._conversation is not None and not self.no_model else ""
 
     # Parts
 
@@ -367,6 +372,24 @@ class ChatScreen(LateParts, Screen[None]):
 
     # Actions
 
+    def action_empty(self) -> None:
+        self.prompt.rewrite("")
+        self.prompt.focus()
+
+    def action_editor(self) -> None:
+        """The prompt's text in the user's editor; if that fails, the text stays as it was."""
+        from dflash_tui.terminal.editor import edited
+
+        whole = self.prompt.whole
+        try:
+            text = edited(whole, self.app.suspend)
+        except DFlashError as error:
+            self.say(error)
+        else:
+            if text != whole:
+                self.prompt.rewrite(text)
+        self.prompt.focus()
+
     def action_stop(self) -> None:
         if self.experiment is not None:
             self.experiment.stop()
@@ -406,6 +429,8 @@ class ChatScreen(LateParts, Screen[None]):
         if action == "retry":
             again = self.transcript.turns if self.session is not None else not self.loading_now
             return label if again and not (self.busy or self.experiment is not None) else ""
+        if action == "empty":
+            return label if self.prompt.is_long else ""
         if action == "download":
             return label if self.downloads.next is not None else ""
         return label
@@ -457,6 +482,9 @@ class ChatScreen(LateParts, Screen[None]):
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
         self.copying.link(event.href)
+
+    async def action_continue(self) -> None:
+        await self.conversation.open_last()
 
     async def action_clear(self) -> None:
         if self.busy:

@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 
 from dflash_tui.settings.keys import retold
 from dflash_tui.terminal.key_order import TakesText, is_text
-from dflash_tui.text.glossary import GLOSSARY, QUOTED, figure
+from dflash_tui.text.glossary import GLOSSARY, QUOTED, figure, reading
 from dflash_tui.widgets.literal import OptionList, Static
 from dflash_tui.widgets.ways import BACK, Ways
 
@@ -29,6 +29,7 @@ class ExplainScreen(ModalScreen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,enter,question_mark", "dismiss", "Close")]
+    LETTERS_MOVE: ClassVar[bool] = True
 
     def __init__(self, keys: Sequence[str], typed: str = "") -> None:
         super().__init__()
@@ -62,8 +63,7 @@ class ExplainScreen(ModalScreen[None]):
         lead = "" if len(self._keys) == 1 else f"{term.name}: "
         parts = [(lead, "bold $primary"), (f"{term.sentence}.\n", "bold")]
         parts += [(f"\n{retold(term.more, self.app)}\n", "")] if term.more else []
-        module, _, name = term.source.partition(":")
-        parts.append((f"\nfrom {name.removesuffix('.__len__')} in {module}", "$foreground 70%"))
+        parts.append((f"\nread on: {reading(key)}", "$foreground 70%"))
         return Content.assemble(*parts).stylize(figure(QUOTED))
 
     def take_text(self, event: Key | Paste) -> None:

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 
 from dflash_tui.screens.passing import Passing
-from dflash_tui.settings.keys import actions_of, retold
+from dflash_tui.settings.keys import actions_of, offered, retold
 from dflash_tui.slash.table import SLASH
 from dflash_tui.text.glossary import QUOTED, figure
 from dflash_tui.widgets.literal import Static
@@ -64,9 +64,11 @@ class HelpScreen(Passing, ModalScreen[None]):
             parts += [("Here\n", "bold $primary"), f" {retold(self._about, self.app)}\n\n"]
         parts.append(("Keys\n", "bold $primary"))
         for one in actions_of(self.app):
-            if one.id in self._without or one.slash in self._without:
-                continue
-            if one.shown and (one.scope == self._scope or (one.id.startswith("app.") and one.id != "app.help")):
+            if (
+                one.shown
+                and offered(one, self._without)
+                and (one.scope == self._scope or (one.id.startswith("app.") and one.id != "app.help"))
+            ):
                 parts += _row(one.shown, one.help, width)
         if self._scope != "chat":
             return Content.assemble(*parts).stylize(figure(QUOTED))

@@ -75,7 +75,7 @@ class LateParts:
     def copying(self: Chat) -> Copying:
         from dflash_tui.chat.copying import Copying
 
-        return Copying(self, self.conversation.branching)
+        return Copying(self, self.conversation.branching, self.program.copy)
 
     @cached_property
     def typed(self: Chat) -> Typed:

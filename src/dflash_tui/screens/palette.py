@@ -12,7 +12,7 @@ from textual.css.query import NoMatches
 from textual.events import Mount
 from textual.markup import escape
 
-from dflash_tui.settings.keys import Action, actions_of
+from dflash_tui.settings.keys import Action, actions_of, offered
 from dflash_tui.widgets.literal import PAGING, can_page
 
 BY_HELP = 0.1  # the score of a match in an action's help; matches in the name come first
@@ -52,8 +52,9 @@ class ActionProvider(Provider):
 
     def _actions(self) -> Iterator[Action]:
         scope = getattr(self.screen, "SCOPE", "chat")
-        actions = actions_of(self.app)
-        return (one for one in actions if one.action and (one.scope == scope or one.action.startswith("app.")))
+        refused = getattr(self.screen, "REFUSED", frozenset[str]())
+        actions = (one for one in actions_of(self.app) if one.action and offered(one, refused))
+        return (one for one in actions if one.scope == scope or one.action.startswith("app."))
 
     async def discover(self) -> Hits:
         for one in self._actions():

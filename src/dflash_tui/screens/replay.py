@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from textual.actions import parse
+
 from dflash_tui.replay import NO_MODEL, ReplaySession
 from dflash_tui.screens.chat import ChatScreen
-from dflash_tui.settings.keys import retold
+from dflash_tui.settings.keys import ACTIONS, offered, retold
 from dflash_tui.widgets.transcript import TurnBlock
 
 WHAT = "A replay, without a model: Ctrl+R plays again, Alt+I steps, Ctrl+Q leaves"
-NEED_A_MODEL = frozenset({"tune", "sweep", "ab", "plain", "models", "get", "full", "prompt"})
+NEED_A_MODEL = frozenset({"tune", "sweep", "ab", "plain", "past", "models", "get", "full", "prompt"})
 """Pages that need a model."""
-NOT_HERE = frozenset({"think", "open('tune')", "open('chats')", "download"})
-"""Actions that the footer does not name."""
+NO_EFFECT = NEED_A_MODEL | {
+    "apply", "bench", "chats", "clear", "continue", "edit", "import", "kv", "load", "params", "policy", "preset",
+    "profile", "reload", "rename", "reset", "set", "system", "think", "tour",
+    "turn.send", "prompt.newline", "prompt.empty", "prompt.editor", "param.preset", "param.budget_less",
+    "param.budget_more", "param.think", "param.reload", "view.params", "lab.tune", "lab.sweep", "lab.ab",
+    "app.download", "chat.rename",
+}  # fmt: skip
+"""Commands and actions that change the next turn, a model, or conversations: there are none."""
+ACTIONS_WITHOUT = {one.action for one in ACTIONS if one.action and not offered(one, NO_EFFECT)}
 
 
 class ReplayScreen(ChatScreen):
     """Each turn begins when the previous one is shown, with its recorded knobs."""
 
-    REFUSED = NEED_A_MODEL | {
-        "turn.send", "prompt.newline", "lab.tune", "app.download", "param.think",
-        "apply", "bench", "clear", "edit", "load", "reload", "think",
-    }  # fmt: skip
+    REFUSED = NO_EFFECT
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -48,17 +54,23 @@ class ReplayScreen(ChatScreen):
 
     def hint(self, action: str, label: str) -> str:
         label = super().hint(action, label)
-        if action in NOT_HERE:
+        if action in ACTIONS_WITHOUT:
             return ""
         return "Play again" if action == "retry" and label else label
 
     def open_page(self, page: str, text: str = "") -> None:
-        if page in NEED_A_MODEL:
+        if f"open('{page}')" in ACTIONS_WITHOUT or page in NEED_A_MODEL:
             self.say(NO_MODEL)
         else:
             super().open_page(page, text)
 
     action_open = open_page
+
+    def action_panel(self, name: str) -> None:
+        if f"panel('{name}')" in ACTIONS_WITHOUT:
+            self.say(NO_MODEL)
+        else:
+            super().action_panel(name)
 
     async def action_clear(self) -> None:
         """Refuse: cleared turns could not be restored without a restart."""
@@ -67,3 +79,11 @@ class ReplayScreen(ChatScreen):
     def turn_ended(self, block: TurnBlock, *, refused: bool) -> None:
         super().turn_ended(block, refused=refused)
         self.call_next(self._next_turn)
+
+
+def _refuse(screen: ReplayScreen, *_: object) -> None:
+    screen.say(NO_MODEL)
+
+
+for _name in {parse(action)[1] for action in ACTIONS_WITHOUT} - {"open", "panel", "clear"}:
+    setattr(ReplayScreen, f"action_{_name}", _refuse)  # a key that nothing offers may still be pressed

@@ -271,9 +271,15 @@ class StepsScreen(Passing, Screen[None]):
 
     def action_scroll(self, pages: int) -> None:
         """Scroll the first view that is shown."""
-        view = next(view for view in VIEWS if self._boxes[view].display)
-        scroll = self._shown(view)[2]
-        scroll.scroll_relative(y=pages * max(scroll.size.height - 2, 1), animate=False)
+        self.action_lines(pages * max(self._first.size.height - 2, 1))
+
+    def action_lines(self, count: int) -> None:
+        """Scroll it by lines."""
+        self._first.scroll_relative(y=count, animate=False)
+
+    @property
+    def _first(self) -> VerticalScroll:
+        return self._shown(next(view for view in VIEWS if self._boxes[view].display))[2]
 
     def action_back(self) -> None:
         self.dismiss()

@@ -76,11 +76,13 @@ PLAIN = {one.name: one for one in dataclasses.fields(Settings) if one.metadata}
 @dataclass(frozen=True, slots=True)
 class Config:
     """Resolved settings. `origins` says where each entry (`theme`, `knobs.budget`, `keys.turn.stop`) came from.
-    `problems` has a line for each entry that was left out."""
+    `problems` has a line for each entry that was left out. `themes`: every theme that was named, with its origin, the
+    strongest first: which of them exist is known once themes are loaded."""
 
     settings: Settings = field(default_factory=Settings)
     origins: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    themes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ def load_config(
     ]
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
+    themes: list[tuple[str, str]] = []
     for entry in (entry for source in sources for entry in source):
         try:
             values[entry.name] = entry.read()
@@ -127,9 +130,11 @@ def load_config(
             problems.append(f"{entry.origin}: {entry.name}: {error}; {stands} stands")
         else:
             origins[entry.name] = entry.origin
+            themes += [(values["theme"], entry.origin)] if entry.name == "theme" else []
     for origin, given in ((f"profile {profile[0]}", profile[1]), ("command line", command_line or {})):
         for name, value in given.items():
             values[name], origins[name] = value, origin
+            themes += [(value, origin)] if name == "theme" else []
     knobs = {name.removeprefix("knobs."): value for name, value in values.items() if name.startswith("knobs.")}
     keys = {name.removeprefix("keys."): value for name, value in values.items() if name.startswith("keys.")}
     plain = {name: value for name, value in values.items() if name in PLAIN}
@@ -137,7 +142,8 @@ def load_config(
         # A drafter belongs to the target named by the same source.
         del plain["draft"], origins["draft"]
     keys = _without_clashes(keys, origins, problems)
-    return Config(Settings(**plain, knobs=Knobs().replace(**knobs), keys=keys), origins, tuple(problems))
+    settings = Settings(**plain, knobs=Knobs().replace(**knobs), keys=keys)
+    return Config(settings, origins, tuple(problems), tuple(reversed(themes)))
 
 
 def remember(name: str, value: str | bool | Path, path: Path | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from textual.binding import Binding
@@ -52,6 +52,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("turn.send", "enter", "Send", "send the message"),
     Action("prompt.newline", "ctrl+j,shift+enter", "New line", "a new line in the message"),
     Action("prompt.history", "up,down", "History", "earlier prompts, at the edges of the prompt"),
+    Action("prompt.empty", "ctrl+l", "Empty", "empty the prompt; Ctrl+Z brings the text back", "empty", True),
+    Action("prompt.editor", "ctrl+e", "Editor", "write the message in $VISUAL or $EDITOR", "editor"),
     Action("turn.stop", "escape", "Stop", "stop, keep the text; else close what is open", "stop", True),
     Action("param.apply", "alt+a", "Apply now", "changes count from the next step on", "apply", slash="apply"),
     Action("param.preset", "f9", "Next preset", "the next preset, for the next turn", "preset"),
@@ -87,6 +89,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("turn.before", "alt+left", "Version before", "the version before, of a message or answer", "version(-1)"),
     Action("turn.after", "alt+right", "Version after", "the version after, of a message or answer", "version(1)"),
     Action("chat.clear", "ctrl+n", "New chat", "an empty conversation; this one is kept", "clear", slash="clear"),
+    Action("chat.continue", "alt+l", "Last chat", "go on with the last conversation", "continue", slash="continue"),
     Action("chat.rename", "", "Rename chat", "another title for this conversation", "rename"),
     Action("chat.export", "", "Export chat", "this conversation as Markdown, JSON or SVG", "export"),
     Action("param.reload", "", "Reload", "load the model again, with another context", "reload"),
@@ -103,6 +106,9 @@ ACTIONS: tuple[Action, ...] = (
         "app.explain", "question_mark", "Explain", "what the figures here mean; in an empty prompt too", "app.explain"
     ),
     Action("app.palette", "ctrl+p", "Palette", "every action by name"),
+    Action("app.lines", "j,k", "Lines", "down and up in lists and pages, where letters are not text"),
+    Action("app.ends", "g,G", "Ends", "to the first and last line of lists and pages; gg too"),
+    Action("app.pages", "ctrl+d,ctrl+u", "Pages", "a page down and up in lists and pages"),
     Action("app.interrupt", "ctrl+c", "Copy or stop", "copy the selection; else stop the answer"),
     Action("steps.before", "left_square_bracket", "Step before", "the step before", "step(-1)", scope="steps"),
     Action("steps.next", "right_square_bracket", "Next step", "the next step", "step(1)", scope="steps"),
@@ -115,6 +121,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("steps.all", "s", "All", "calibration over this turn, or the newest 20", "all", True, scope="steps"),
     Action("steps.up", "pageup", "Scroll up", "scroll the first view up", "scroll(-1)", scope="steps"),
     Action("steps.down", "pagedown", "Scroll down", "scroll the first view down", "scroll(1)", scope="steps"),
+    Action("steps.line_up", "up", "Line up", "scroll the first view a line up", "lines(-1)", scope="steps"),
+    Action("steps.line_down", "down", "Line down", "scroll the first view a line down", "lines(1)", scope="steps"),
     Action("steps.help", "f1", "Help", "these keys", "help", True, scope="steps"),
     Action("steps.back", "escape", "Back", "to the chat", "back", True, scope="steps"),
     Action("tune.save", "s", "Save preset", "keep the setting as a preset", "save", True, scope="tune"),
@@ -184,10 +192,16 @@ ACTIONS: tuple[Action, ...] = (
 )
 
 
+MOVES: Mapping[str, tuple[str, ...]] = {
+    "j": ("down",), "k": ("up",), "g": ("ctrl+home", "home"), "G": ("ctrl+end", "end"),
+    "ctrl+d": ("pagedown",), "ctrl+u": ("pageup",),
+}  # fmt: skip
+"""Keys of lists and pages, and the keys that they stand for: the first one that means something there."""
 FIXED = frozenset(one.id for one in ACTIONS if not one.action)
 """Keys that a widget handles itself, and the keys of the palette."""
 _KNOWN = {one.id: one for one in ACTIONS}
 _EDITING = {key for one in TextArea.BINDINGS if isinstance(one, Binding) for key in one.key.split(",")}
+_EDITING -= {key for one in ACTIONS if one.scope == "chat" and one.action for key in one.keys.split(",")}
 _NOWHERE = "no_key_for_"
 _MODIFIERS = frozenset(("ctrl", "alt", "shift", "super", "meta"))
 _NAMED = frozenset(key.value for key in Keys if key.value.isalnum()) | frozenset(REPLACED_KEYS)
@@ -264,6 +278,11 @@ def remapped(wanted: Mapping[str, str]) -> tuple[tuple[Action, ...], dict[str, s
 def actions_of(app: object) -> Sequence[Action]:
     """The actions with their keys in an app."""
     return getattr(app, "actions", ACTIONS)
+
+
+def offered(one: Action, without: Set[str]) -> bool:
+    """Whether an action has an effect now; `without`: ids of actions, and names of commands, that have none."""
+    return one.id not in without and (not one.slash or one.slash not in without)
 
 
 def retold(text: str, app: object) -> str:

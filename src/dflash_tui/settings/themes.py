@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from textual.theme import Theme
 
 from dflash_core.errors import DFlashError
 from dflash_core.resources import themes_dir
-from dflash_tui.settings.config import DEFAULT_THEME, config_folder
+from dflash_tui.settings.config import DEFAULT_THEME, Config, config_folder
 from dflash_tui.settings.theme_variables import GROUND, OPAQUE, BadVariableError, resolved, shown
 from dflash_tui.settings.toml_file import TomlError, line_of, read_toml
 
@@ -50,15 +50,24 @@ def installed() -> Themes:
     return Themes(found.themes, (*problems, *found.problems))
 
 
-def unknown_theme(name: str, known: Iterable[str], origin: str = "") -> str:
-    """An error line if the theme does not exist, else "". `origin`: where the theme was named."""
+def with_known_theme(config: Config, known: Iterable[str]) -> tuple[Config, list[str]]:
+    """The settings with the first theme that exists of those that the sources name, else with the default; and a line
+    for each that does not."""
     names = sorted(known)
-    if name in names:
-        return ""
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else "/theme lists them"
-    where = f"{origin}: " if origin else ""
-    return f"{where}theme {name!r} is unknown; {hint}; {DEFAULT_THEME} stands"
+    asked = config.themes or ((config.settings.theme, config.origins.get("theme", "")),)
+    place = next((place for place, (name, _) in enumerate(asked) if name in names), len(asked))
+    origins = {name: origin for name, origin in config.origins.items() if name != "theme"}
+    theme, stands = DEFAULT_THEME, DEFAULT_THEME
+    if place < len(asked):
+        theme, origin = asked[place]
+        origins |= {"theme": origin} if origin else {}
+        stands = f"{theme} of the {origin}" if origin else theme
+    problems = []
+    for name, origin in asked[:place]:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else "/theme lists them"
+        problems.append(f"{origin}{': ' if origin else ''}theme {name!r} is unknown; {hint}; {stands} stands")
+    return replace(config, settings=replace(config.settings, theme=theme), origins=origins), problems
 
 
 def load_themes(folders: Iterable[Path]) -> Themes:

@@ -30,6 +30,8 @@ async def run(text: str, host: ChatHost) -> None:
         near = difflib.get_close_matches(name, list(SLASH), n=1, cutoff=0.5)
         hint = f"did you mean /{near[0]}?" if near else "/help lists the commands"
         raise SlashError(f"unknown command /{name}; {hint}")
+    if name in host.REFUSED:
+        raise SlashError(host.no_model)
     await SLASH[name].run(host, rest)
 
 
@@ -39,11 +41,12 @@ def complete(text: str, host: ChatHost) -> list[Completion]:
         return []
     name, space, rest = text[1:].partition(" ")
     if not space:
-        starts = [one for one in SLASH.values() if one.name.startswith(name.lower())]
-        holds = [one for one in SLASH.values() if len(name) > 1 and name.lower() in one.name and one not in starts]
+        known = [one for one in SLASH.values() if one.name not in host.REFUSED]
+        starts = [one for one in known if one.name.startswith(name.lower())]
+        holds = [one for one in known if len(name) > 1 and name.lower() in one.name and one not in starts]
         return [Completion(f"/{one.name} ", one.usage, one.help) for one in (*starts, *holds)]
     command = SLASH.get(name.lower())
-    if command is None or " " in rest:
+    if command is None or " " in rest or command.name in host.REFUSED:
         return []
     words = command.words(host).items()
     found = [(word, about) for word, about in words if word.startswith(rest) and word != rest]

@@ -12,9 +12,9 @@ from functools import cache
 
 from textual.content import Content
 
-from dflash_core.knobs import CONTEXT, SPECS, Spec
+from dflash_core.knobs import CONTEXT, SPEC, SPECS, Spec
 from dflash_tui.text.knob_terms import MORE
-from dflash_tui.text.terms import TERMS, Term
+from dflash_tui.text.terms import READING, TERMS, Term
 
 META = "figure"  # the name of the key in a cell's style
 SHORT = {
@@ -35,6 +35,17 @@ def _of_knob(spec: Spec) -> Term:
 
 
 GLOSSARY: Mapping[str, Term] = {term.key: term for term in (*TERMS, *map(_of_knob, SPECS), _of_knob(CONTEXT))}
+
+
+def reading(key: str) -> str:
+    """What to read about a term."""
+    part = GLOSSARY[key].part
+    if key == CONTEXT.name:
+        part = "memory"
+    elif key in SPEC and SPEC[key].group == "speculation":
+        part = "drafts"
+    document, heading = READING[part]
+    return f"{document}, {heading.replace('`', '')}"
 
 
 def figure(key: str, style: str = "") -> str:

@@ -10,6 +10,17 @@ from typing import Literal
 
 Part = Literal["speed", "drafts", "time", "memory", "conversation", "experiments", "parameters"]
 
+READING: dict[Part, tuple[str, str]] = {
+    "speed": ("README.md", "Tune it"),
+    "drafts": ("docs/drafters.md", "How many drafts: `auto`"),
+    "time": ("README.md", "Looking inside"),
+    "memory": ("docs/fits.md", "How it is computed"),
+    "conversation": ("README.md", "Conversations"),
+    "experiments": ("README.md", "The lab"),
+    "parameters": ("README.md", "Parameters"),
+}
+"""What to read about the terms of a part: a document and its heading."""
+
 
 @dataclass(frozen=True, slots=True)
 class Term:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -37,9 +37,13 @@ class TabRow(Widget, can_focus=True):
 
     active: reactive[str] = reactive("stats")
 
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(id="tabs")
+        self._names = names
+
     def _tabs(self) -> Iterator[tuple[str, str, str]]:
         keys = {one.id: one.shown.split("  ")[0] for one in actions_of(self.app)}
-        return ((name, name.title(), keys[f"view.{name}"]) for name in TABS)
+        return ((name, name.title(), keys[f"view.{name}"]) for name in self._names)
 
     def render(self) -> Content:
         parts: list[tuple[str, str]] = []
@@ -51,8 +55,8 @@ class TabRow(Widget, can_focus=True):
         return Content.assemble(*parts)
 
     def action_move(self, count: int) -> None:
-        place = (TABS.index(self.active) + count) % len(TABS)
-        self.query_ancestor(Inspector).active = TABS[place]
+        place = (self._names.index(self.active) + count) % len(self._names)
+        self.query_ancestor(Inspector).active = self._names[place]
 
     def on_click(self, event: Click) -> None:
         at = 0
@@ -75,7 +79,8 @@ class Inspector(Container):
             super().__init__()
             self.active = active
 
-    def __init__(self, knobs: Knobs) -> None:
+    def __init__(self, knobs: Knobs, without: Set[str] = frozenset()) -> None:
+        """`without`: ids of actions; a panel whose own is among them is not shown."""
         super().__init__(id="inspector")
         self.params_panel = ParamsPanel(knobs)
         self.stats_panel = StatsPanel()
@@ -83,7 +88,10 @@ class Inspector(Container):
         self.memory_panel = MemoryPanel()
         panels: tuple[Panel, ...] = (self.params_panel, self.stats_panel, self.tree_panel, self.memory_panel)
         self._panels = dict(zip(TABS, panels, strict=True))
-        self._tabs = TabRow(id="tabs")
+        shown = [name for name in TABS if f"view.{name}" not in without]
+        for name in set(TABS).difference(shown):
+            self._panels[name].display = False
+        self._tabs = TabRow(shown)
         self._columns = {
             Vertical(classes="column", id="column-a"): (self.params_panel, self.memory_panel),
             Vertical(classes="column", id="column-b"): (self.stats_panel, self.tree_panel),

@@ -46,6 +46,7 @@ class Prompt(TextArea):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "send", "Send"),
         Binding("ctrl+j,shift+enter", "newline", "New line", show=False),
+        Binding("ctrl+e", "screen.editor", "Editor", id="prompt.editor", show=False),  # Textual: to the line's end
     ]
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"text-area--pasted"}
@@ -141,6 +142,18 @@ class Prompt(TextArea):
         if edits:
             self.move_cursor((0, 0))
 
+    @property
+    def is_long(self) -> bool:
+        """It takes more than one line."""
+        return self.wrapped_document.height > 1
+
+    def rewrite(self, text: str) -> None:
+        """Replace the text by another, in a way that can be undone."""
+        self.history.checkpoint()
+        self.replace(self._pasted.shown(_plain(text)), (0, 0), self.document.end)
+        self.move_cursor(self.document.end)
+        self.history.checkpoint()
+
     def restore(self, text: str) -> None:
         """Give text back: after what was given back before, before what has been typed since."""
         text = self._pasted.shown(text)
@@ -197,8 +210,7 @@ class Prompt(TextArea):
     async def _on_paste(self, event: Paste) -> None:
         """Remove the control characters of a paste: they are not text, and a terminal would execute them."""
         event.prevent_default()
-        lines = event.text.replace("\r\n", "\n").replace("\r", "\n")
-        text = self._pasted.taken(_CONTROLS.sub("", lines), len(self.text))
+        text = self._pasted.taken(_plain(event.text), len(self.text))
         if not self.read_only and (done := self._replace_via_keyboard(text, *self.selection)):
             self.move_cursor(done.end_location)
             self.focus()
@@ -288,3 +300,8 @@ class Prompt(TextArea):
             return
         self.fill(text)
         self.move_cursor(self.document.end if at_end or "\n" not in self.text else (0, 0))
+
+
+def _plain(text: str) -> str:
+    """A text from elsewhere as the prompt keeps it."""
+    return _CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))

@@ -1,8 +1,11 @@
-"""The page of an empty conversation: what the app is, three prompts to try, the model, and hints."""
+"""The page of an empty conversation: what the app is, three prompts to try, the model, and hints. Where there is an
+earlier conversation, how to go on with it instead of what the app is."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -12,9 +15,13 @@ from textual.message import Message
 
 from dflash_core.clean import one_line
 from dflash_tui.settings.keys import retold
+from dflash_tui.text.ago import ago
 from dflash_tui.text.bars import clip
-from dflash_tui.text.glossary import QUOTED, figure
+from dflash_tui.text.glossary import QUOTED, figure, told
 from dflash_tui.widgets.literal import Static
+
+if TYPE_CHECKING:
+    from dflash_tui.conversations.store import Card
 
 WHAT = (
     "A drafter is a small model that writes a few words ahead. The large model checks them all in one go and keeps "
@@ -51,6 +58,16 @@ class Example(Static):
         self.post_message(StartPage.Chosen(self.text))
 
 
+class Last(Static):
+    """The conversation that changed last; a click goes on with it."""
+
+    ALLOW_SELECT = False
+
+    async def on_click(self, event: Click) -> None:
+        event.stop()
+        await self.run_action("screen.continue")
+
+
 class StartPage(Vertical):
     """Hidden after the first message, and shown again with an empty conversation."""
 
@@ -72,7 +89,8 @@ class StartPage(Vertical):
             yield Static(
                 Content.assemble(("dflash", "bold $primary"), ("  a chat that drafts ahead", "$foreground 80%"))
             )
-            yield Static(WHAT, classes="start-part")
+            yield Static(WHAT, id="start-what", classes="start-part")
+            yield Last("", id="start-last", classes="start-part")
             yield Static(
                 Content.assemble(
                     ("Try one", "bold"), ("   Tab puts it into the prompt, Enter sends it", "$foreground 70%")
@@ -84,6 +102,7 @@ class StartPage(Vertical):
             yield Static("", id="start-ways", classes="start-part")
 
     def on_mount(self) -> None:
+        self.offer(None)
         self.mark("")
         self.show("", loading=True)
 
@@ -91,6 +110,19 @@ class StartPage(Vertical):
     def examples(self) -> Sequence[str]:
         """The prompts that are offered now."""
         return EXAMPLES if self.display else ()
+
+    def offer(self, card: Card | None) -> None:
+        """Offer to go on with this conversation, the last one; None where there is none."""
+        last = self.query_one(Last)
+        self.query_one("#start-what").display, last.display = card is None, card is not None
+        if card is not None:
+            about = told(f"        {ago(card.updated, time.time())}; ", "$foreground 70%", "date")
+            last.update(
+                Content.assemble(
+                    ("Last", "bold"), "    ", (clip(one_line(card.title), WIDTH - 8), figure(QUOTED)), "\n", *about,
+                    (retold("Alt+L goes on with it, Ctrl+O lists all", self.app), "$foreground 70%"),
+                )
+            )  # fmt: skip
 
     def mark(self, prompt: str) -> None:
         """The prompt has this text."""

@@ -158,6 +158,12 @@ class Store:
         text = search.strip()
         return self._database.read(lambda db: _entries(db, _ANYWHERE, (text, text), text))
 
+    def newest(self, besides: str = "") -> Card | None:
+        """The conversation that changed last, other than the one with the id `besides`."""
+        query = f"{_CARDS} WHERE id <> ? ORDER BY updated DESC, number DESC LIMIT 1"
+        found = self._database.read(lambda db: [rows.card(row) for row in db.execute(query, (besides,))])
+        return found[0] if found else None
+
     def find(self, name: str) -> Card:
         """The conversation with that id or id prefix. Raises StoreError if there is none, or several."""
         name = encodable(name)
