@@ -57,8 +57,8 @@ def run(
     answers: int = 1,
     thinking: int = 0,
 ) -> Ran:
-    """`answers` answers of `tokens` tokens on a machine of `shape`; drafts are right for `right(position)` tokens. Steps
-    of a late policy are queued ahead. `thinking`: how many tokens of each answer are reasoning."""
+    """`answers` answers of `tokens` tokens on a machine of `shape`; drafts are right for `right(position)` tokens.
+    Steps of a late policy are queued ahead. `thinking`: how many tokens of each answer are reasoning."""
     ran, curve, late = Ran(shape.plain), shape.curve(), isinstance(policy, LatePolicy)
     for answer in range(answers):
         policy.next(KNOBS)  # a decoder asks before its answer begins

@@ -27,8 +27,8 @@ class Allowance:
         self.spare += share * plain
 
     def settle(self, gained: float, lost: float = 0.0) -> None:
-        """Count the result of a draft: plain steps gained, or lost where negative. `lost`: what it was expected to lose,
-        which a try uses up at least."""
+        """Count the result of a draft: plain steps gained, or lost where negative. `lost`: what it was expected to
+        lose, which a try uses up at least."""
         self.spare -= lost
         self.credit = min(self.credit + (gained if gained > 0 else min(gained + lost, 0.0)), MOST_CREDIT)
         if self.credit < 0:

@@ -8,8 +8,8 @@ scaled. Only means decide, without a margin for their noise: with one, a drafter
 
 A drafter that is expected to lose time is still tried, when its allowance of time (`allowance.py`) covers the expected
 loss. So small losses are tried often and large ones rarely. The allowance does not start at zero: most steps yield few
-tokens and some yield many, so one or two steps are not enough to judge. Once what drafts really lost has used it up, none
-runs until time has earned more, whatever is expected of it.
+tokens and some yield many, so one or two steps are not enough to judge. Once what drafts really lost has used it up,
+none runs until time has earned more, whatever is expected of it.
 """
 
 from __future__ import annotations

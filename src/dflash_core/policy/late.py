@@ -86,9 +86,9 @@ class LatePolicy(PairPolicy):
 
     def _decide(self, knobs: Knobs) -> Decision:
         worth, allowance, most = self._state.worth, self._allowances[self._part], most_nodes(knobs) + 1
-        if (it := self._resting) is not None and it[0] == self._part and it[1] is knobs:
-            if self._flying or not allowance.covers(it[2]):
-                return it[3]  # quickly: a plain step of a small model is short
+        it = self._resting
+        if it is not None and it[0] == self._part and it[1] is knobs and (self._flying or not allowance.covers(it[2])):
+            return it[3]  # quickly: a plain step of a small model is short
         proven = worth.tokens >= PROVEN
         if not proven and not self.costs.knows_plain:
             return Decision("ar", 0, "auto: a plain step, to see what it costs")
