@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from dflash_core.tree import Candidates
 
 MISSES = 10
-"""Drafts without one accepted token after which a drafter is said not to fit. One that is right every other time misses
-its first 10 drafts once in 1,000 times, one that is right one time in three once in 60. The first draft that is accepted
-takes it back. A larger number would come late: `auto` may take some hundred tokens for each draft that is never right."""
+"""Drafts without one accepted token after which a drafter is said not to fit; the first accepted one takes it back. One
+that is right every other time misses its first 10 drafts once in 1,000 times, one that is right one time in three once
+in 60. More would be late: `auto` may take some hundred tokens for each draft that is never right."""
 COPIES = "text"
 """The drafter that copies text: that nothing repeats itself says nothing about it."""
 PLAIN = Decision("ar", 0, "no other drafter is loaded")
