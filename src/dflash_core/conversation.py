@@ -38,7 +38,7 @@ class GenerationEngine(Protocol):
     and may halt it. `sinks`: tokens at the beginning that an attention window always shows; passed only where a window
     is requested. `cancel` may be called from any thread. `change`, called between two events, makes the answer continue
     with other knobs as soon as possible. `learned` is what the policy has learned about the drafter from answers so
-    far.
+    far, `drafter_notes` what they have shown to be wrong with it.
     """
 
     @property
@@ -60,6 +60,9 @@ class GenerationEngine(Protocol):
     def change(self, knobs: Knobs) -> None: ...
 
     def learned(self) -> tuple[FoundRow, ...]: ...
+
+    @property
+    def drafter_notes(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +309,7 @@ class Turn:
                 guards=tuple(step.guard for step in steps if step.guard is not None),
                 learned=self._conversation.engine.learned(),
                 effort=self.prompt.effort,
+                notes=self._conversation.engine.drafter_notes if self.knobs.mode != "ar" else (),
             )
         record = self._recorder.end(self.report, text, thinking)
         self.record = record if self.report is not None else None

@@ -190,6 +190,11 @@ class Engine:
         """What is known of this pair's candidates, a row per kind that was tried."""
         return self.runner.learned()
 
+    @property
+    def drafter_notes(self) -> tuple[str, ...]:
+        """What answers so far have shown to be wrong with the drafters, a line each."""
+        return self.runner.drafter_notes
+
     def reset(self) -> None:
         """Forget every token."""
         self.runner.reset()

@@ -418,7 +418,7 @@ class TurnReport:
     """A finished turn: its text, its ids, what really ran and why, the requested knobs, the figures, its guards.
 
     `learned`: what the policy had learned of the pair when the turn ended, this turn and all before it. `effort`: the
-    reasoning level passed to the template.
+    reasoning level passed to the template. `notes`: what is wrong with a drafter, a line each.
     """
 
     text: str
@@ -432,6 +432,7 @@ class TurnReport:
     guards: tuple[GuardEvent, ...] = ()
     learned: tuple[FoundRow, ...] = ()
     effort: Effort = ""
+    notes: tuple[str, ...] = ()
 
     def timings(self) -> dict[str, float]:
         """The figures under the names that local model servers use: `draft_n` counts the draft tokens that were
@@ -463,5 +464,6 @@ class TurnReport:
             "effort": self.effort,
             "stats": stats | {"accepted_per_verified": self.stats.accepted_per_verified},
             "timings": self.timings(),
+            "notes": list(self.notes),
             "guards": [dataclasses.asdict(one) for one in self.guards],
         }

@@ -25,6 +25,8 @@ from dflash_core.ids import check_ids
 from dflash_core.knobs import MOST_WIDTH, Knobs
 from dflash_core.limits import Limits
 from dflash_core.policy.base import Policy
+from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.policy.watched import Watched
 from dflash_core.snapshots.kept import Snapshots
 from dflash_core.tree import Candidates
 
@@ -48,7 +50,8 @@ class Runner:
         keys and values, for events. `snapshots`: the store for sequences that the session does not hold."""
         self.backend, self.stop_ids, self.prefill_chunk = backend, stop_ids, prefill_chunk
         self.context_length, self.vocab_size, self._tree_width = context_length, vocab_size, tree_width
-        self.policy, self._kv, self.snapshots = policy, kv, snapshots
+        drafter = backend.capabilities
+        self.policy, self._kv, self.snapshots = Watched(policy or FixedPolicy(drafter), drafter), kv, snapshots
         self._scratch = False
         self._committed: list[int] = []
         self._window = EVERYTHING  # what `_committed` was read under
@@ -204,14 +207,13 @@ class Runner:
             self.reset()
             raise
         finally:
-            if self.policy is not None:
-                self.policy.end()
+            self.policy.end()
             if self.snapshots is not None and self._committed and not self._scratch:
                 self.snapshots.prepare(self.backend, self._committed, self._window)
 
     def _told(self, event: StepEvent) -> StepEvent:
-        """The event, with a note where a window hid positions."""
-        reason = self._reason(event.reason, event.length)
+        """The event, with notes on drafters, and where a window hid positions."""
+        reason = self._reason(self.policy.reason(event), event.length)
         return event if reason is event.reason else dataclasses.replace(event, reason=reason)
 
     def _reason(self, reason: str, length: int) -> str:
@@ -237,7 +239,12 @@ class Runner:
 
     def learned(self) -> tuple[FoundRow, ...]:
         """What the policy has learned from answers so far."""
-        return self.policy.found() if self.policy is not None else ()
+        return self.policy.found()
+
+    @property
+    def drafter_notes(self) -> tuple[str, ...]:
+        """What answers so far have shown to be wrong with the drafters, a line each."""
+        return self.policy.notes
 
     def decoder(self, knobs: Knobs) -> StepDecoder:
         """The decoder of the next answer. Raises KnobError for knobs that it does not support."""
@@ -245,9 +252,8 @@ class Runner:
 
     def _begin(self, ids: Sequence[int], token: int, knobs: Knobs) -> None:
         """Tell the policy which tokens come before the answer."""
-        if self.policy is not None:
-            stops = frozenset[int]() if knobs.ignore_eos else self.stop_ids
-            self.policy.begin([*ids, token], stops)
+        stops = frozenset[int]() if knobs.ignore_eos else self.stop_ids
+        self.policy.begin([*ids, token], stops)
 
     def _rest(self, decoder: StepDecoder) -> Sequence[StepEvent]:
         """Steps that were under way when the answer was cancelled: their tokens are committed, so they belong to it."""

@@ -19,8 +19,9 @@ from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.cpu.mtp import CpuMtp, CpuMtpDrafter
 from dflash_core.demo import demo_dflash2_path, demo_draft, demo_mtp_path, demo_target_path
 from dflash_core.drafters.mtp import OWN_HEAD
+from dflash_core.drafters.several import SeveralDrafts
 from dflash_core.engine import load_pair
-from dflash_core.errors import ContextError, KnobError, MismatchError, NumericsError, UnsupportedError
+from dflash_core.errors import ContextError, KnobError, MismatchError, UnsupportedError
 from dflash_core.events import StepEvent
 from dflash_core.lab.versus import parse_pair
 from dflash_core.tree import Candidates
@@ -252,13 +253,23 @@ def test_knobs_that_it_does_not_follow() -> None:
         other.check(Knobs(mtp_depth=5), {"mtp_depth"})
 
 
-def test_candidates_that_are_no_numbers_raise() -> None:
-    loaded = load_draft(HEAD, target())
-    assert isinstance(loaded, CpuMtp)
-    loaded.model.norm[:] = float("nan")
-    engine = Engine(target(), loaded)
-    with pytest.raises(NumericsError, match="the drafter produced numbers that are not finite"):
-        list(engine.generate(IDS, Knobs(mode="tree")))
+def test_candidates_that_are_no_numbers_are_left_out() -> None:
+    """Also beside another drafter, which goes on drafting, by the program's choice and by the user's."""
+    knobs = Knobs(mode="tree", max_tokens=24)
+    plain = [token for event in Engine(target()).generate(IDS, knobs.replace(mode="ar")) for token in event.tokens]
+    for name, beside in ((str(HEAD), None), (f"{golden('tiny-dflash')}+{HEAD}", "dflash")):
+        for wanted in (knobs, knobs.replace(draft="mtp"), knobs.replace(mode="auto")):
+            engine = load_pair(golden("tiny-F16.gguf"), name)
+            loaded = engine.draft.parts[1] if isinstance(engine.draft, SeveralDrafts) else engine.draft
+            assert isinstance(loaded, CpuMtp)
+            loaded.model.norm[:] = float("nan")
+            events = list(engine.generate(IDS, wanted))
+            assert [token for event in events for token in event.tokens] == plain
+            drafters = {event.drafter for event in events if isinstance(event, StepEvent)}
+            assert drafters - {""} == ({beside} if beside else set()) or wanted.mode == "auto"
+            assert "mtp" not in drafters
+            if wanted.draft == "mtp" or beside is None:
+                assert engine.drafter_notes[0].startswith("mtp is left out: the drafter produced numbers")
 
 
 # ---- Beside another drafter ------------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from dflash_core.policy.allowance import SHARE, START_SPARE
 from dflash_core.policy.base import LATELY
-from dflash_core.policy.choosing import ALL, FIRST, SHARE, START_SPARE, Chooser, Drafts, Expected
+from dflash_core.policy.choosing import ALL, FIRST, Chooser, Drafts, Expected
 
 Brings = Callable[[str], int]
 """Tokens of a drafter's step, by what the previous step was."""
@@ -47,7 +48,7 @@ class Stream:
             got = bring(self.before)
             self.before = self.kinds[picked.at]
             self.chooser.drafted(picked.at, got, took, self.found[picked.at], 2.7)
-        self.chooser.spent(took, picked)
+        self.chooser.spent(took, picked, got)
         self.asked.append((None if picked.at is None else self.kinds[picked.at], got))
         self.tokens, self.time = self.tokens + got, self.time + took
 
@@ -115,7 +116,7 @@ def test_time_of_a_plain_step_is_measured_where_drafts_pay() -> None:
             chooser.rested()
         else:
             chooser.drafted(0, 6, 3.0, drafts, 2.7)
-        chooser.spent(1.0 if picked.at is None else 3.0, picked)
+        chooser.spent(*(1.0, picked, 1) if picked.at is None else (3.0, picked, 6))
     assert plain == 5, "and no longer than it takes to know it"
 
 
@@ -145,11 +146,11 @@ def test_each_part_of_a_text_has_time_of_its_own_for_tries() -> None:
         for _ in range(steps):
             picked = chooser.pick(never, 0.0, 1.0, part=part)
             count += picked.tries
-            chooser.spent(1.0 if picked.at is None else 2.0, picked)
+            chooser.spent(1.0 if picked.at is None else 2.0, picked, 1)
         return count
 
     first = tries("thinking", 20)
-    assert first == START_SPARE
+    assert first == int(START_SPARE)
     assert tries("thinking", 20) == 0, "all is used up"
     set_apart = tries("answer", 2000)
     assert set_apart == pytest.approx(START_SPARE + 2000 * SHARE, rel=0.1)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dflash_core.formats.gguf import open_gguf
 from dflash_tui.cli import command_line as cli
 
 DATA = Path(__file__).parents[1] / "golden" / "data"
@@ -158,3 +159,36 @@ def test_inspect_does_not_import_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
+
+
+def spoilt(path: Path, to: Path, name: str, *, nan: bool) -> Path:
+    """A copy of a GGUF file whose tensor `name`, of Q8_0, is zero; with `nan`, only the scale of a block is changed."""
+    info, data = open_gguf(path).tensors[name], bytearray(path.read_bytes())
+    new = b"\x00\x7e" if nan else bytes(info.n_bytes)
+    data[info.offset : info.offset + len(new)] = new
+    to.write_bytes(data)
+    return to
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_tensors_that_cannot_be_right_are_named(
+    large: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a drafter, and of the MTP head in a target's file, with and without naming it."""
+    source, name = FAMILY / "q35moe-mtp-Q8_0.gguf", "blk.8.nextn.eh_proj.weight"
+    if large:
+        monkeypatch.setattr("dflash_core.formats.suspects.WHOLE_BYTES", 1000)
+    zeroed = spoilt(source, tmp_path / "zeroed.gguf", name, nan=False)
+    broken = spoilt(source, tmp_path / "broken.gguf", name, nan=True)
+    seen = "16 rows of" if large else "all numbers of"
+    for path, said in ((source, ""), (zeroed, f"{name}: every number is 0"), (broken, f"{name}: holds numbers that")):
+        for args in ([str(path)], [str(path), "--draft", "mtp"]):
+            assert cli.main(["inspect", *args]) == 0
+            text = capsys.readouterr().out
+            assert seen in text
+            assert ("  warning " in text) == bool(said)
+            assert said in text
+            assert cli.main(["inspect", *args, "--json"]) == 0
+            facts = json.loads(capsys.readouterr().out)
+            for part in facts.values():
+                assert [one.startswith(said) for one in part["warnings"]] == [True] * bool(said)

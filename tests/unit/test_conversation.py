@@ -34,6 +34,8 @@ class FakeEngine:
         self.on_step: Callable[[int], None] = lambda step: None
         self.closed = 0
 
+    drafter_notes = ()
+
     def cancel(self) -> None:
         self.cancelled.set()
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from dflash_core.bench.replay import GivenCosts
 
 from dflash_core import Knobs
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.policy.costs import CPU, H200, StepCosts
+from dflash_core.policy.costs import CPU, H200
 from dflash_core.policy.depth import FIRST_STEPS, Depths, at_depth
 from dflash_core.policy.late import LatePolicy
 from dflash_core.policy.learned import LearnedPolicy
+from dflash_core.policy.pace import Worth
 from dflash_core.policy.pair import PairState
 
 
@@ -50,8 +52,9 @@ def test_a_drafter_that_becomes_better_is_followed() -> None:
 def test_only_a_head_of_one_token_at_a_time_and_only_where_nobody_set_it(kind: str) -> None:
     drafter = Capabilities(kind, 9, on_device=True)
     for policy in (
-        LatePolicy(drafter, PairState(), StepCosts(H200)), LearnedPolicy(drafter, PairState(), StepCosts(CPU)),
+        LatePolicy(drafter, PairState(), GivenCosts(H200)), LearnedPolicy(drafter, PairState(), GivenCosts(CPU)),
     ):  # fmt: skip
+        policy.state.parts["answer"].worth = Worth(net=1.0, tokens=3.0, drafts=9)
         policy.begin([1, 2], frozenset())
         assert policy.next(Knobs()).depth == (3 if kind == "mtp" else 0)
         assert policy.next(Knobs(mtp_depth=5)).depth == 0

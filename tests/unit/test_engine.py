@@ -189,13 +189,27 @@ def test_the_prediction_follows_the_mode(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("damage", ["nan", "inf"])
 @pytest.mark.parametrize("where", ["target", "drafter"])
 def test_damaged_weights_are_named(damage: str, where: str) -> None:
+    """A damaged target ends the answer; without a damaged drafter it goes on as plain decoding."""
     broken = load_target(golden("tiny-F16.gguf"))
     drafter = load_draft(golden("tiny-dflash"), broken)
     matrix = broken.model.output if where == "target" else drafter.model.fc
     matrix.weight[3] = float(damage)  # type: ignore[attr-defined]
+    said = f"the {where} produced numbers that are not finite at position"
     for knobs in (Knobs(), Knobs(mode="chain"), Knobs(temperature=0.8, top_k=5, min_p=0.1)):
-        with pytest.raises(NumericsError, match=f"the {where} produced numbers that are not finite at position"):
-            list(Engine(broken, drafter).generate(list(range(20)), knobs))
+        engine, ids = Engine(broken, drafter), list(range(20))
+        if where == "target":
+            with pytest.raises(NumericsError, match=said):
+                list(engine.generate(ids, knobs))
+            continue
+        knobs = knobs.replace(max_tokens=20)
+        found = list(engine.generate(ids, knobs))
+        plain = list(Engine(broken).generate(ids, knobs.replace(mode="ar")))
+        assert [token for event in found for token in event.tokens] == [token for one in plain for token in one.tokens]
+        assert {event.mode for event in found[1:]} == {"ar"}
+        left_out = "dflash is left out, its numbers are not finite; no other drafter is loaded"
+        assert {event.reason for event in found[-5:]} == {left_out}
+        (note,) = engine.drafter_notes
+        assert note.startswith(f"dflash is left out: {said}")
 
 
 def test_devices() -> None:

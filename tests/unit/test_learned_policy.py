@@ -18,7 +18,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.costs import CPU, FEWEST, H200, KEPT, StepCosts, gains, least_slopes, paying, rising
 from dflash_core.policy.learned import MOST_NODES, LearnedPolicy
-from dflash_core.policy.pace import Copies, Worth, chain
+from dflash_core.policy.pace import Copies, chain
 from dflash_core.policy.pair import AFTER, PairState
 from dflash_core.policy.values import CLASSES, COPIED, Learned, Stated, start_weights
 from support.counting import CountingBackend
@@ -221,26 +221,6 @@ def test_a_step_without_time_is_no_measurement() -> None:
     costs = StepCosts(CPU)
     costs.add(_ran(4, 0.0, 0.0), drafted=True)
     assert costs.curve()[16] == 28.5
-
-
-def test_a_drafter_that_does_not_pay_is_switched_off_and_tried_again() -> None:
-    worth = Worth()
-    for _ in range(8):
-        assert worth.due()
-        worth.observed(1, 50.0, -2.0)
-    pauses = []
-    for _ in range(4):
-        assert worth.beaten_by(0.5)
-        while not worth.due():
-            worth.without += 1
-        pauses.append(worth.without)
-        worth.observed(1, 50.0, -2.0)
-    assert pauses == [8, 16, 32, 64]
-    for _ in range(5):
-        worth.without = worth.pause
-        worth.observed(9, 50.0, 5.0)
-    assert worth.pause == 8
-    assert not worth.beaten_by(0.5)
 
 
 def test_a_chain_of_copied_text_ends_at_a_stop_and_where_it_is_unlikely() -> None:

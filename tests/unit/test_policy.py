@@ -18,6 +18,7 @@ from dflash_core.policy.costs import CPU, H200, StepCosts
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.late import LatePolicy
 from dflash_core.policy.learned import MOST_NODES, LearnedPolicy, most_nodes
+from dflash_core.policy.pace import Worth
 from dflash_core.policy.pair import PairState
 from dflash_core.policy.several import SeveralPolicy
 from dflash_core.tree import Candidates
@@ -137,6 +138,7 @@ def test_a_cap_of_any_budget_can_be_asked_for() -> None:
     assert Knobs().replace(budget=default).replace(policy="capped").cap == default
     assert SPEC["budget"].help.endswith("the most under policy capped"), "not under auto, where the default is none"
     policy = LatePolicy(Capabilities("dflash", 16, on_device=True), PairState(), StepCosts(H200))
+    policy.state.parts["answer"].worth = Worth(net=1.0, tokens=3.0, drafts=9)
     policy.begin([1, 2], frozenset())
     decision = policy.next(Knobs(policy="capped", budget=7))
     assert (decision.mode, decision.budget) == ("tree", 7)

@@ -17,7 +17,7 @@ from dflash_core.drafters.several import together
 from dflash_core.drafters.text import CAPABILITIES as TEXT
 from dflash_core.events import StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Knobs
-from dflash_core.policy.choosing import START_SPARE
+from dflash_core.policy.allowance import START_SPARE
 from dflash_core.policy.costs import CPU
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
@@ -83,8 +83,11 @@ def test_it_beats_either_alone_and_the_reason_says_why() -> None:
     assert speeds["chosen"] > 1.1 * max(speeds["near"], speeds["far"]), speeds
     chooser.begin([1, 2], frozenset())
     chooser.next(Knobs())
-    chooser.observe(step(1, 40.0))
-    assert " brings most here (near " in chooser.next(Knobs()).reason
+    reasons = []
+    for _ in range(4):  # one of them may be a try
+        chooser.observe(step(1, 40.0))
+        reasons.append(chooser.next(Knobs()).reason)
+    assert any(" brings most here (near " in reason for reason in reasons), reasons
 
 
 def test_a_drafter_that_becomes_better_is_found_again() -> None:

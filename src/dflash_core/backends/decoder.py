@@ -12,11 +12,13 @@ import numpy as np
 from dflash_core import tree as ddtree
 from dflash_core.backends.base import Backend, Logits
 from dflash_core.drafters.base import check_finite
+from dflash_core.errors import NumericsError
 from dflash_core.events import Choice, GuardEvent, StageTimes, StepDrafts, StepEvent, StepTree, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import LATELY, Policy
 from dflash_core.policy.depth import at_depth
 from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.policy.watched import Watched
 from dflash_core.sampling import Sampler, probability
 from dflash_core.tree import NO_CANDIDATES, Candidates, Tree, Walk
 
@@ -72,7 +74,8 @@ class Decoder:
     ) -> None:
         """`policy`: chooses each step; without one the knobs alone decide."""
         self.backend, self.knobs = backend, knobs
-        self.policy = policy or FixedPolicy(backend.capabilities)
+        drafter = backend.capabilities
+        self.policy = policy if isinstance(policy, Watched) else Watched(policy or FixedPolicy(drafter), drafter)
         self.stop_ids = frozenset[int]() if knobs.ignore_eos else stop_ids
         self.context_length = context_length
         self.answer: list[int] = []
@@ -122,10 +125,7 @@ class Decoder:
         clock = self._clock
         self.decision = self.policy.next(self.knobs)
         clock.lap("host")
-        drafts = self.draft()
-        clock.lap("draft")
-        tree, choice = self.tree(drafts)
-        clock.lap("tree")
+        drafts, tree, choice = self._drafted(clock)
         logits = self.backend.verify(tree.tokens, tree.parents)
         check_finite(logits, self.backend.length, "target")
         clock.lap("verify")
@@ -155,6 +155,23 @@ class Decoder:
         )
         self.policy.observe(event, self._certain(walk, tokens, logits))
         return event
+
+    def _drafted(self, clock: _Clock) -> tuple[Candidates, Tree, Choice | None]:
+        """Candidates and tree of a step. A drafter whose numbers are not finite is left out, and the step goes on
+        without it: the text is the target's own."""
+        while True:
+            try:
+                drafts = self.draft()
+                clock.lap("draft")
+                tree, choice = self.tree(drafts)
+            except NumericsError as error:
+                if not (kind := self._drafter()):
+                    raise
+                self.policy.failed(kind, error)
+                self.decision = self.policy.next(self.knobs)
+            else:
+                clock.lap("tree")
+                return drafts, tree, choice
 
     def _certain(self, walk: Walk, tokens: Sequence[int], logits: Logits) -> Sequence[float]:
         """The target's own probability of each of the last tokens of a step, where the policy needs it."""

@@ -6,10 +6,10 @@ after a block that was right to a great depth the next one tends to be right too
 better. If steps of the present answer yield more or fewer tokens than expected, the expectations of all drafters are
 scaled. Only means decide, without a margin for their noise: with one, a drafter that nearly pays would be used forever.
 
-A drafter that is expected to lose time is still tried. A small share of the time is reserved for that, and a try is
-made when the reserve covers its expected loss. So small losses are tried often and large ones rarely, and tries never
-cost more than that share. The reserve does not start at zero: most steps yield few tokens and some yield many, so one
-or two steps are not enough to judge.
+A drafter that is expected to lose time is still tried, when its allowance of time (`allowance.py`) covers the expected
+loss. So small losses are tried often and large ones rarely. The allowance does not start at zero: most steps yield few
+tokens and some yield many, so one or two steps are not enough to judge. Once what drafts really lost has used it up,
+none runs until time has earned more, whatever is expected of it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dflash_core.policy.allowance import SHARE, Allowance
 from dflash_core.policy.base import LATELY
 
-SHARE = 0.015  # share of the time for tries that are expected to lose
 KEEP = 0.99  # factor of a sum of steps at each further step
 WIDER = 2.0  # steps that the mean over all circumstances counts for, added to the steps of this one
 SHRINK = 32.0  # weight, in tokens, of the prior that an answer is as expected
 START_TOKENS, START_STEPS = 3.0, 2.0  # prior of a drafter: tokens per step, and its weight in steps
-START_SPARE = 2.0  # initial reserve for tries of a drafter in one place, in plain steps
 TELLING = 3.0  # most plain steps to lose by starting an answer with the drafter of the longest block
 LENGTHS = (1, 2, 4, 8)
 """Upper bounds of classes for the tokens of a step, and for the number of steps without a draft."""
@@ -97,7 +96,7 @@ Place = tuple[str, bool]
 @dataclass(frozen=True, slots=True)
 class Picked:
     """The chosen drafter, None for none, and the place. `lost`: expected loss in plain steps against the best choice;
-    `tries`: whether the reserve for tries pays for it."""
+    `tries`: whether the allowance pays for it."""
 
     at: int | None
     place: Place = ("", False)
@@ -108,9 +107,9 @@ class Picked:
 class Chooser:
     """`kinds`: of the drafters, in order. The sums of each drafter are stored elsewhere; this holds the answer's state.
 
-    Every drafter has its own reserve for tries in each place, because its sums are kept by place too. So a drafter with
-    small losses does not use up the reserve of another, none spends in one part of the text what was saved in another,
-    and tries after the first step do not use up the reserve for first steps.
+    Every drafter has its own allowance in each place, because its sums are kept by place too. So a drafter with small
+    losses does not use up what another may lose, none spends in one part of the text what was saved in another, and
+    tries after the first step do not use up what first steps may lose.
     """
 
     def __init__(self, kinds: Sequence[str]) -> None:
@@ -120,8 +119,8 @@ class Chooser:
 
     def reset(self) -> None:
         """Reset: nothing is known about any drafter."""
-        # In plain steps, by drafter or NOBODY; drafters have START_SPARE in addition.
-        self._spare = defaultdict[tuple[Place, str], float](float)
+        self._allowances: dict[tuple[Place, str], Allowance] = {}
+        self._plainly = Allowance()  # of steps without a draft, where drafts are expected to pay
 
     def begin(self) -> None:
         """An answer begins."""
@@ -150,30 +149,43 @@ class Chooser:
         """Choose among the drafters in `expected`. `none`: tokens of a step without a draft, minus the value of its
         time at `rate` tokens per plain step; `sure`: whether that time was measured. `furthest`: the drafter with the
         longest block. `part`: of the text; sums are kept by part."""
-        nets = {at: one.tokens - rate * one.plain for at, one in expected.items()}
+        begins = self._circumstance == FIRST
+        place = part, begins
+        nets = {
+            at: one.tokens - rate * one.plain
+            for at, one in expected.items()
+            if none == -math.inf or self._open(part, self._kinds[at])  # one of them runs where there is no other choice
+        }
+        if not nets:
+            return Picked(None, place)
         best = max(nets, key=lambda at: nets[at])
         most = max(none, nets[best])
         lost = {at: (most - net) / rate for at, net in nets.items()}
-        begins = self._circumstance == FIRST
-        place = part, begins
-        if begins and furthest is not None and lost[furthest] <= TELLING:
+        if begins and furthest in nets and lost[furthest] <= TELLING:
             return Picked(furthest, place, lost[furthest])
         # A drafter as good as the best loses almost nothing and could always be tried: it goes last, so others get a
         # turn.
         for at in sorted(nets, key=lambda at: -lost[at]):
-            if 0 < lost[at] <= START_SPARE + self._spare[place, self._kinds[at]]:
+            if lost[at] > 0 and self._allowance(place, self._kinds[at]).covers(lost[at]):
                 return Picked(at, place, lost[at], tries=True)
         if nets[best] <= none:
             return Picked(None, place)
-        if not sure and (most - none) / rate <= self._spare[place, NOBODY]:
+        if not sure and self._plainly.covers((most - none) / rate):
             return Picked(None, place, (most - none) / rate, tries=True)
         return Picked(best, place)
+
+    def _allowance(self, place: Place, kind: str) -> Allowance:
+        return self._allowances.setdefault((place, kind), Allowance())
+
+    def _open(self, part: str, kind: str) -> bool:
+        """Whether a drafter may draft in this part of the text where that is expected to pay."""
+        return sum(self._allowance((part, begins), kind).left for begins in (True, False)) > 0
 
     def wait(self, at: int, expected: Expected, none: float, rate: float, part: str = "") -> int:
         """Plain steps until drafter `at`, which does not pay, is tried again."""
         lost = (none - expected.tokens) / rate + expected.plain
-        spare = START_SPARE + self._spare[(part, False), self._kinds[at]]
-        return max(math.ceil((lost - spare) * len(self._kinds) / SHARE), 1)
+        spare = self._allowance((part, False), self._kinds[at]).spare
+        return max(math.ceil((max(lost, 0.0) - spare) * len(self._kinds) / SHARE), 1)
 
     def drafted(self, at: int, tokens: int, plain: float, drafts: Drafts, start: float) -> None:
         """Count a step of drafter `at`, `plain` its time in plain steps, into `drafts` too."""
@@ -203,20 +215,24 @@ class Chooser:
             return str(_alike(self._without))
         return f"doubt {bisect.bisect(DOUBTS, sum(self._doubts) / len(self._doubts))}"
 
-    def spent(self, plain: float, picked: Picked) -> None:
-        """Account for a step's time in plain steps: a share goes to the reserve, and its expected loss is
-        subtracted."""
-        for kind in (*self._kinds, NOBODY):
-            self._spare[picked.place, kind] += SHARE * plain / len(self._kinds)
-        if picked.tries:
-            self._spare[picked.place, NOBODY if picked.at is None else self._kinds[picked.at]] -= picked.lost
+    def spent(self, plain: float, picked: Picked, tokens: int) -> None:
+        """Account for a step's time in plain steps, and for what its draft gained or lost."""
+        self._plainly.earn(plain)
+        for kind in self._kinds:
+            self._allowance(picked.place, kind).earn(plain, SHARE / len(self._kinds))
+        if picked.at is not None:
+            self._allowance(picked.place, self._kinds[picked.at]).settle(
+                tokens - plain, picked.lost if picked.tries else 0.0
+            )
+        elif picked.tries:
+            self._plainly.settle(-picked.lost, picked.lost)
 
     def _known(self, at: int, drafts: Drafts, start: float) -> tuple[float, float]:
         """Tokens and time of a step: the mean of this circumstance, with a few steps of the mean over all
         circumstances, or of the drafter's own previous step, as a prior."""
         known, here = drafts.get(ALL, Found()), drafts.get(self._circumstance, Found())
         tokens = (known.tokens + START_STEPS * START_TOKENS) / (known.steps + START_STEPS)
-        plain = (known.plain + start) / (known.steps + 1)
+        plain = known.plain / known.steps if known.steps else start
         if self._last[0] == self._kinds[at]:
             tokens = (tokens + self._last[1]) / 2
         return (here.tokens + WIDER * tokens) / (here.steps + WIDER), plain

@@ -18,6 +18,7 @@ from dflash_core.events import StepEvent
 
 FEWEST = 5
 """Least number of steps of one kind and size whose median is used."""
+FEWEST_PLAIN = 2  # the same for steps without drafts: a loss is judged by them from the first draft on
 KEPT = 33  # newest times per kind and size: the context grows, and the time of a step with it
 SAME = 1e-3  # relative change of a median; below it the curve is not computed again
 MOST_ROWS = 64
@@ -79,6 +80,7 @@ class StepCosts:
         self._verified: dict[int, deque[float]] = {}  # without drafting; 1 row is plain decoding
         self._drafts: deque[float] = deque(maxlen=KEPT)
         self._any: deque[float] = deque(maxlen=KEPT)  # measured times divided by the shape's
+        self._any_drafted: deque[float] = deque(maxlen=KEPT)  # of these, the steps that drafted
         self._curve: list[float] | None = None
         self._by_shape = True  # no point of the curve was measured
         self._made_of: dict[int, float] = {}  # the medians that the curve was computed from
@@ -93,9 +95,10 @@ class StepCosts:
         self._plain = self._draft = None
         times = (self._drafted if drafted else self._verified).setdefault(rows, deque(maxlen=KEPT))
         times.append(ms)
+        shape = self._shape_curve[min(rows, MOST_ROWS)]
         if drafted:
             self._drafts.append(step.stages.draft)
-        shape = self._shape_curve[min(rows, MOST_ROWS)]
+            self._any_drafted.append(ms / shape)
         self._any.append(ms / (shape if drafted else shape - self._shape.draft if rows > 1 else self._shape.plain))
         # A step without drafts does not change a measured curve; one of many similar steps hardly moves their median.
         if self._by_shape or (drafted and self._moved(rows, times)):
@@ -130,7 +133,8 @@ class StepCosts:
         ratios = {rows: ms / self._shape_curve[min(rows, MOST_ROWS)] for rows, ms in self._made_of.items()}
         self._by_shape = not ratios
         if not ratios:
-            scale = self.scale
+            # A drafter may be slower or faster here, beside its target, than on the machine of the shape.
+            scale = statistics.median(self._any_drafted) if self._any_drafted else self.scale
             return [ms * scale for ms in self._shape_curve]
         at = np.interp(np.arange(len(self._shape_curve)), list(ratios), list(ratios.values()))
         weights = [float(len(self._drafted.get(rows, ()))) + 1.0 for rows in range(len(self._shape_curve))]
@@ -144,6 +148,11 @@ class StepCosts:
             self._draft = statistics.median(self._drafts) if known else self._shape.draft * self.scale
         return self._draft
 
+    def typical(self, rows: int) -> float:
+        """Milliseconds of a step that drafts and verifies `rows` rows: of those that ran, few as they may be."""
+        times = self._drafted.get(self._shape.filled(rows))
+        return statistics.median(times) if times and len(times) < FEWEST else self.curve()[rows]
+
     @property
     def knows_plain(self) -> bool:
         """Whether steps without drafts were measured."""
@@ -154,7 +163,7 @@ class StepCosts:
         """Milliseconds of a step without drafts."""
         if self._plain is None:
             times = self._verified.get(1, ())
-            self._plain = statistics.median(times) if len(times) >= FEWEST else self._shape.plain * self.scale
+            self._plain = statistics.median(times) if len(times) >= FEWEST_PLAIN else self._shape.plain * self.scale
         return self._plain
 
     def copying(self, rows: int) -> list[float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,10 +18,12 @@ from dflash_core.drafters.successors import LONGEST
 from dflash_core.drafters.text_table import TextTable
 from dflash_core.events import SHOWN_ROWS, StepEvent
 from dflash_core.knobs import Knobs
+from dflash_core.policy.allowance import Allowance
 from dflash_core.policy.base import Decision, Plan
 from dflash_core.policy.best_first import ValueTree, copied_trial, trials
+from dflash_core.policy.depth import Depths
 from dflash_core.policy.learned import most_nodes
-from dflash_core.policy.pace import START_ROWS
+from dflash_core.policy.pace import START_ROWS, START_TOKENS
 from dflash_core.policy.pair import PARTS, PairPolicy, Part
 from dflash_core.policy.values import BLOCK, CHILD, DEEPER, SMALLEST, SPINE, Array, Features, Stated, logit
 from dflash_core.tree import Candidates
@@ -34,6 +37,9 @@ CHOICES = (8, 16, 24)
 steps."""
 LEAST_WEIGHT = 0.05  # weight of a step in the mean of a width
 FIRST_STEPS = 4  # before anything is known
+PROVEN = 2.0  # tokens of a draft: with so many, drafts need not wait for results
+LEAST_LOST = 0.1  # plain steps that a try is taken to lose at least
+LAG = 4  # results after which a step that was decided has been reported: a card queues two, and a halt drops some
 LEARNED_AT_ONCE = 4  # steps: each update costs the host 0.3 ms, and a copy of the weights to the device
 
 
@@ -43,6 +49,11 @@ class LatePolicy(PairPolicy):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._means = dict.fromkeys(CHOICES, 0.0)
+        self._allowances = {part: Allowance() for part in PARTS}
+        self._decided: tuple[Knobs, Decision] | None = None  # since the last result
+        self._results = 0  # of the present answer
+        self._flying = 0  # results until a try that was decided must have been reported
+        self._resting: tuple[Part, Knobs, float, Decision] | None = None  # what a try would lose, and the decision
         self._steps = 0
         self._text = TextTable()
         self._untaught: dict[Part, list[Trials]] = {part: [] for part in PARTS}
@@ -50,6 +61,7 @@ class LatePolicy(PairPolicy):
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
         super().begin(ids, stops)
         self._text.become(ids)
+        self._decided, self._results, self._flying = None, 0, 0
 
     def end(self) -> None:
         for part in PARTS:
@@ -68,17 +80,39 @@ class LatePolicy(PairPolicy):
         fixed = self._fixed.next(knobs)
         if not self._free(knobs):
             return fixed
-        worth, most = self._state.worth, most_nodes(knobs) + 1
-        if self._steps < FIRST_STEPS:
-            return Decision("tree", min(START_ROWS, most) - 1, "auto: nothing is known yet", depth=self._depth(knobs))
-        rate, curve = self.rate, self.costs.curve()
+        if self._decided is None or self._decided[0] is not knobs:
+            self._decided = knobs, self._decide(knobs)
+        return self._decided[1]
+
+    def _decide(self, knobs: Knobs) -> Decision:
+        worth, allowance, most = self._state.worth, self._allowances[self._part], most_nodes(knobs) + 1
+        it = self._resting
+        if it is not None and it[0] == self._part and it[1] is knobs and (self._flying or not allowance.covers(it[2])):
+            return it[3]  # quickly: a plain step of a small model is short
+        proven = worth.tokens >= PROVEN
+        if not proven and not self.costs.knows_plain:
+            return Decision("ar", 0, "auto: a plain step, to see what it costs")
+        rate, curve, plain = self.rate, self.costs.curve(), self.costs.plain
         widths = [rows for rows in CHOICES if rows <= most] or [most]
         net = {rows: self._means.get(rows, self._means[CHOICES[0]]) - rate * curve[rows] for rows in widths}
         best = max(widths, key=lambda rows: net[rows])
-        if not worth.due() and worth.beaten_by(1 - rate * self.costs.plain):
-            brought = f"{worth.tokens:.1f} tokens for {worth.ms / self.costs.plain:.1f} plain steps"
-            return Decision("ar", 0, f"auto: drafts brought {brought}; they are tried again")
-        return Decision("tree", best - 1, self._why(best, widths, curve, rate), depth=self._depth(knobs))
+        decision = Decision("tree", best - 1, self._why(best, widths, curve, rate), depth=self._depth(knobs))
+        if self._steps < FIRST_STEPS:
+            decision = replace(decision, budget=min(START_ROWS, most) - 1, reason="auto: nothing is known yet")
+        takes = curve[best] / plain
+        lost = max(takes - (worth.tokens if worth.drafts else START_TOKENS), LEAST_LOST)
+        pays = not worth.beaten_by(1 - rate * plain) if worth.drafts else takes < START_TOKENS
+        if proven and pays and allowance.left > 0:
+            return decision
+        # A drafter that is not known to pay drafts one step at a time, and the next one when its result is known.
+        if not self._flying and self._results and (allowance.left > 0 if pays else allowance.covers(lost)):
+            self._flying = LAG
+            why = decision.reason if pays else f"auto: drafts are tried again; {lost:.1f} plain steps may be lost"
+            return replace(decision, reason=why)
+        brought = f"{worth.tokens:.1f} tokens for {worth.ms / plain:.1f} plain steps"
+        rest = Decision("ar", 0, f"auto: drafts brought {brought}; they are tried again")
+        self._resting = self._part, knobs, LEAST_LOST if pays else lost, rest
+        return rest
 
     def _why(self, rows: int, widths: Sequence[int], curve: Sequence[float], rate: float) -> str:
         more = next((width for width in widths if width > rows), None)
@@ -101,6 +135,7 @@ class LatePolicy(PairPolicy):
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
         if self._free(step.knobs):
             self._count(step)
+        self._decided = None
         self._follow(step.tokens)
         self._text.extend(step.tokens)
 
@@ -110,14 +145,25 @@ class LatePolicy(PairPolicy):
 
     def _count(self, step: StepEvent) -> None:
         part, drafted = self._state, step.mode != "ar"
-        rate = self.rate
+        rate = self.rate if drafted else 0.0
         spent = self.costs.add(step, drafted)
         self.state.pace.add(len(step.tokens), spent, self.costs.curve()[START_ROWS], drafted=drafted)
-        self._news = True
+        self._news, self._results = True, self._results + 1
+        allowance = self._allowances[self._part]
         if not drafted:
+            allowance.earn(1.0)
             part.worth.without += 1
+            self._flying = max(self._flying - 1, 0)
             return
+        tried, self._flying, self._resting, plain = part.worth.without > 0, 0, None, self.costs.plain
+        allowance.earn(spent / plain)
+        if tried and step.accepted_depth:
+            self._depths[self._part] = Depths()  # drafts may have become better
         self._count_depth(step)
+        usual = self.costs.typical(len(step.tree.tokens)) if spent else 0.0  # one step may have been delayed
+        if tried:  # what plain steps have left for the drafter is done before its step
+            usual += min(step.stages.host, usual)
+        allowance.settle(step.accepted_depth + 1 - usual / plain)
         part.worth.observed(step.accepted_depth + 1, spent, step.accepted_depth + 1 - rate * spent)
         if step.choice is None:
             return

@@ -18,6 +18,7 @@ from dflash_core.policy.base import Decision, Plan
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.choosing import Chooser, Expected, Picked
 from dflash_core.policy.costs import MOST_ROWS, least_slopes, paying
+from dflash_core.policy.depth import Depths
 from dflash_core.policy.pace import START_ROWS, Chain, chain, chain_rows
 from dflash_core.policy.pair import PairPolicy, PairState
 from dflash_core.policy.values import Stated
@@ -281,14 +282,16 @@ class LearnedPolicy(PairPolicy):
             part.learned.learn(*trials(done.tree, done.stated, path, step.tokens, self._stops))
 
     def _weigh(self, picked: Picked, step: StepEvent) -> None:
-        """Learn whether drafts pay. The mean time of such steps is used: a single step may have been delayed."""
+        """Learn whether drafts pay. The usual time of such steps is used: a single step may have been delayed."""
         rows, costs = min(len(step.tree.tokens), MOST_ROWS), self.costs
-        plain = (costs.copying(rows) if picked.at is None else costs.curve())[rows] / costs.plain
+        plain = (costs.copying(rows)[rows] if picked.at is None else costs.typical(rows)) / costs.plain
         if picked.at is None:
             self._chooser.rested()
         else:
+            if picked.tries and step.accepted_depth:
+                self._depths[self._part] = Depths()  # drafts may have become better
             self._chooser.drafted(self._at, step.accepted_depth + 1, plain, self._drafts, self._start)
-        self._chooser.spent(plain, picked)
+        self._chooser.spent(plain, picked, step.accepted_depth + 1)
 
     def weights(self, knobs: Knobs) -> None:
         """None: no device builds trees for this policy."""

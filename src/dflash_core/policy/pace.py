@@ -11,8 +11,6 @@ from dflash_core.policy.costs import paying
 START_TOKENS, START_ROWS = 3.0, 16  # before any step ran: the assumed tokens of a step, and its rows
 LEAST_WEIGHT = 0.02
 NET_WEIGHT, PROBE_WEIGHT = 0.05, 0.25
-FIRST_DRAFTS = 8  # steps with drafts before the drafter may be switched off
-LEAST_PAUSE, MOST_PAUSE = 8, 64  # steps without a draft before one is tried again
 FORGET_AT = 200.0
 LEAST_VALUE = 0.01  # least value of a node in a chain of copied text
 _PRIOR_TRIALS = 4.0
@@ -100,11 +98,6 @@ class Worth:
     ms: float = 0.0
     drafts: int = 0
     without: int = 0  # steps since the last draft
-    pause: int = LEAST_PAUSE
-
-    def due(self) -> bool:
-        """Whether the next step should draft, to see whether drafts have become better."""
-        return self.without >= self.pause or self.drafts < FIRST_DRAFTS
 
     def beaten_by(self, other: float) -> bool:
         """Whether a step without drafts, with the net value `other`, is better by more than the noise."""
@@ -118,7 +111,5 @@ class Worth:
         self.ms += shown * (ms - self.ms)
         self.variance += NET_WEIGHT * ((net - self.net) ** 2 - self.variance)
         self.net += weight * (net - self.net)
-        if self.without >= self.pause:
-            self.pause = min(2 * self.pause, MOST_PAUSE) if self.net < 0 else LEAST_PAUSE
         self.without = 0
         self.drafts += 1

@@ -43,11 +43,16 @@ class SeveralPolicy:
         self._picked: Picked | None = None
         self._why = ""
         self._knobs: Knobs | None = None
+        self._left_out = set[str]()
 
     @property
     def current(self) -> LearnedPolicy:
         """The policy that decides the step under way."""
         return self._current
+
+    def leave_out(self, kind: str) -> None:
+        """Never draft with this drafter again."""
+        self._left_out.add(kind)
 
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
         for one in self.policies:
@@ -109,9 +114,10 @@ class SeveralPolicy:
     def _choose(self, knobs: Knobs) -> None:
         """Pick the drafter of the next step, or none, and note the reason."""
         self._why, self._picked = "", None
-        if knobs.mode != "auto" or knobs.draft != "auto" or not self._drafting:
-            at = self.kinds.index(knobs.draft) if knobs.draft in self.kinds else 0
-            self._current = self.policies[at]
+        free = [at for at, one in enumerate(self._drafting) if one.kind not in self._left_out]
+        if knobs.mode != "auto" or knobs.draft != "auto" or not free:
+            left = [kind for kind in self.kinds if kind not in self._left_out]
+            self._current = self.policies[self.kinds.index(knobs.draft if knobs.draft in left else left[0])]
             return
         plain = self._resting.costs.plain
         rate = max(self._pace.rate(self._unit), 1 / plain)
@@ -121,7 +127,7 @@ class SeveralPolicy:
         part = self._resting.place
         furthest = self._furthest if part == "answer" else None
         sure = self._resting.costs.knows_plain
-        known = dict(enumerate(expected))
+        known = {at: expected[at] for at in free}
         picked = self._chooser.pick(known, none, rate * plain, sure=sure, furthest=furthest, part=part)
         self._picked = picked
         self._current = self._resting if picked.at is None else self._drafting[picked.at]

@@ -75,8 +75,8 @@ def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = 
     )
     interrupted = _answer(turn, notes, quiet=as_json, lines=plain)
     if turn.report is not None:
-        for event in turn.report.guards:
-            notes.line(f"note: {event.summary}")
+        for note in (*(event.summary for event in turn.report.guards), *turn.report.notes):
+            notes.line(f"note: {note}")
         notes.line(figures(turn.report))
     if as_json:
         answered = turn.report.to_json() if turn.report is not None else _nothing(request)

@@ -1,10 +1,14 @@
-"""`inspect`: what a model file contains, what is unusual in it, and whether a drafter fits. Headers only, no torch."""
+"""`inspect`: what a model file contains, what is unusual in it, and whether a drafter fits. No torch.
+
+Of a target the header is read, of a drafter some numbers too.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +29,11 @@ from dflash_core.config import (
 )
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import KIND as MTP
-from dflash_core.drafters.mtp import find_head
+from dflash_core.drafters.mtp import find_head, has_head
 from dflash_core.drafters.registry import NAMED, holds_mtp, is_named, parts
 from dflash_core.errors import MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
+from dflash_core.formats.suspects import suspects
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
 from dflash_tui.hub.drafters_beside import drafters
@@ -61,7 +66,7 @@ def run(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
             head, file = find_head(draft, gguf, target)
             fits = {"fits": True, "reason": "", "notes": []}
             described["draft"] = {"kind": MTP, "path": str(file.path), "config": dataclasses.asdict(head)} | fits
-            described["draft"] |= _sizes(file) | {"types": _types(file)}
+            described["draft"] |= _sizes(file) | {"types": _types(file)} | _suspect_facts(file)
             text += _section(draft, [*_head_rows(head, file), ("fits", "yes")])
         elif draft is not None and is_named(draft):
             name, summary = str(draft), NAMED[str(draft)].summary
@@ -111,13 +116,29 @@ def _target_facts(config: ModelSpec, gguf: GGUFFile) -> dict[str, Any]:
         | _sizes(gguf)
         | {"types": _types(gguf), "unusual": list(unusual(gguf, config))}
         | {"drafters": drafters(gguf, config)}
+        | (_suspect_facts(gguf, _mtp_names(gguf, config)) if has_head(gguf, config) else {})
     )
+
+
+def _mtp_names(gguf: GGUFFile, config: ModelSpec) -> list[str]:
+    """The tensors of the MTP head in a target's own file."""
+    return [name for name in gguf.tensors if name.startswith(f"blk.{config.block_count}.")]
+
+
+def _suspect_facts(file: WeightFile, names: Sequence[str] | None = None) -> dict[str, Any]:
+    found = suspects(file, names)
+    return {"looked_at": found.looked_at, "warnings": list(found.warnings)}
+
+
+def _suspect_rows(file: WeightFile, names: Sequence[str] | None = None) -> Rows:
+    found = suspects(file, names)
+    return [("looked at", found.looked_at), *_listed("warning", found.warnings)]
 
 
 def _draft_facts(config: DraftConfig, file: WeightFile) -> dict[str, Any]:
     facts: dict[str, Any] = {"kind": config.kind, "path": str(file.path), "format": config.flavour}
     facts["config"] = dataclasses.asdict(config)
-    return facts | _sizes(file) | {"types": _types(file)}
+    return facts | _sizes(file) | {"types": _types(file)} | _suspect_facts(file)
 
 
 def _target_rows(config: ModelSpec, gguf: GGUFFile) -> Rows:
@@ -137,6 +158,7 @@ def _target_rows(config: ModelSpec, gguf: GGUFFile) -> Rows:
         *_type_rows(gguf),
         *_listed("unusual", unusual(gguf, config) or ("nothing",)),
         *_listed("drafters", drafters(gguf, config)),
+        *(_suspect_rows(gguf, _mtp_names(gguf, config)) if has_head(gguf, config) else ()),
     ]
 
 
@@ -163,6 +185,7 @@ def _draft_rows(config: DraftConfig, file: WeightFile) -> Rows:
         ("width", f"hidden {config.embedding_length:,}, feed-forward {config.feed_forward_length:,}"),
         ("reads", _read_layers(config)),
         *_type_rows(file),
+        *_suspect_rows(file),
     ]
 
 
@@ -206,6 +229,7 @@ def _head_rows(config: MtpConfig, file: WeightFile) -> Rows:
         ("size", _size_line(file)),
         ("shares", f"the target's {' and '.join(shares)}" if shares else "nothing of the target"),
         *_type_rows(file),
+        *_suspect_rows(file),
     ]
 
 

@@ -124,8 +124,9 @@ class Answer(Stack, Foldable):
             await self.body.finish()
         except Exception as error:
             await self._give_up(error)
-        for event in report.guards if report is not None and self.is_attached else ():
-            await self.inside.mount(Note(event.summary, kind="info"), before=self.footer)
+        noted = (*(event.summary for event in report.guards), *report.notes) if report is not None else ()
+        for note in noted if self.is_attached else ():
+            await self.inside.mount(Note(note, kind="info"), before=self.footer)
         self._summary = summary(meter, report, self.knobs, outcome)
         self._show_footer()
 

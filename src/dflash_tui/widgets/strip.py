@@ -162,7 +162,8 @@ class StatusStrip(Widget):
         asked = SPEC["mode"].show(it.mode) or f"mode {SPEC['mode'].show(it.knobs.mode)}"
         why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
         room = width - sum(cell_len(text) for text, _ in parts)
-        told = next((text for text in (f"  │ {why}", f"  │ {asked}") if cell_len(text) <= room), "")  # whole, or not
+        first = why.split(";")[0]  # what is wrong with a drafter comes first
+        told = next((text for text in (f"  │ {why}", f"  │ {first}", f"  │ {asked}") if cell_len(text) <= room), "")
         parts.append((told, figure("ran", "$foreground 80%")))
         return _clipped(parts, width)
 

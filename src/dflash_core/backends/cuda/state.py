@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_core.backends.decoder import step_drafts
-from dflash_core.errors import not_finite
 from dflash_core.events import Choice, EffectiveMode, StageTimes, StepEvent, StepTree, Stop, brings
 from dflash_core.knobs import Knobs
 from dflash_core.policy.values import CLASSES, FEATURES
@@ -284,6 +283,13 @@ def stages(slot: npt.NDArray[np.void], previous: npt.NDArray[np.void] | None) ->
     )
 
 
+def drafts_finite(slot: npt.NDArray[np.void], knobs: Knobs) -> bool:
+    """Whether every probability of the drafter in a finished RING_SLOT of shape () is a number."""
+    read = slot.view(RING_READ)
+    offered = read["candidate_log_prob"][: int(slot["draft_depth"]), : knobs.tree_width]
+    return not (np.isnan(offered).any() or np.isnan(read["floats"][:2, : int(slot["n"])]).any())
+
+
 def step_event(
     slot: npt.NDArray[np.void],
     previous: npt.NDArray[np.void] | None,
@@ -293,19 +299,15 @@ def step_event(
     copied: int = 0,
 ) -> StepEvent:
     """The event described by a finished RING_SLOT of shape (). `knobs`: the settings of its step; `copied`: a bit for
-    each node that was copied from the text.
-
-    Raises NumericsError if a probability of the drafter is not a number.
-    """
+    each node that was copied from the text. A probability of the drafter that is not a number is given as 0."""
     read, width = slot.view(RING_READ), knobs.tree_width  # all candidates, also for a chain
     _, stop, length, _, said, walked, bonus, n, by_value, built, depth, _ = read["numbers"].tolist()
     offered, log_probs = (read[name][:depth, :width] for name in ("candidate", "candidate_log_prob"))
-    if np.isnan(log_probs).any():
-        raise not_finite("drafter", length - said)
-    drafts = Candidates(offered.astype(np.int64), log_probs.astype(np.float64))
+    log_probs = np.where(np.isnan(log_probs), -np.inf, log_probs).astype(np.float64)
+    drafts = Candidates(offered.astype(np.int64), log_probs)
     token, path, tokens, parents, depths = map(tuple, read["ids"][:, :n].tolist())
-    probs, path_probs = map(tuple, np.exp(read["floats"][:2, :n].astype(np.float64)).tolist())
-    values = tuple(read["floats"][2, :built].tolist()) if by_value else ()
+    probs, path_probs = map(tuple, np.nan_to_num(np.exp(read["floats"][:2, :n].astype(np.float64))).tolist())
+    values = tuple(np.nan_to_num(read["floats"][2, :built]).tolist()) if by_value else ()
     return StepEvent(
         tokens=token[:said],
         tree=StepTree(

@@ -32,6 +32,7 @@ from dflash_core.backends.cuda.state import (
     STEP_SLOTS,
     StopCode,
     begin_turn,
+    drafts_finite,
     step_event,
     width_for,
     write_knobs,
@@ -39,13 +40,14 @@ from dflash_core.backends.cuda.state import (
 from dflash_core.backends.decoder import said, step_drafts, stop_at
 from dflash_core.drafters.base import check_finite
 from dflash_core.drafters.text_table import TextTable
-from dflash_core.errors import Code, UnsupportedError, not_finite
+from dflash_core.errors import Code, NumericsError, UnsupportedError, not_finite
 from dflash_core.events import EffectiveMode, GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.policy.base import Decision, Policy
 from dflash_core.policy.depth import at_depth
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.late import BUILT
+from dflash_core.policy.watched import Watched
 from dflash_core.progress import Progress
 from dflash_core.sampling import Sampler
 from dflash_core.tree import Candidates
@@ -239,7 +241,8 @@ class CudaDecoder:
                 code=Code.NOT_ON_THIS_DEVICE,
             )
         check_tree_width(knobs, MAX_WIDTH)
-        self.policy = policy or FixedPolicy(session.capabilities)
+        drafter = session.capabilities
+        self.policy = policy if isinstance(policy, Watched) else Watched(policy or FixedPolicy(drafter), drafter)
         self._asked = knobs, self.policy.next(knobs)
         self._weights = self.policy.weights(knobs)
         self.knobs, self.decision = _followed(*self._asked)
@@ -420,7 +423,12 @@ class CudaDecoder:
         drafter = self.session.host_drafter
         if drafter is None or self.decision.mode == "ar":
             return None
-        proposal = drafter.propose(self.answer[-1], self.knobs)
+        try:
+            proposal = drafter.propose(self.answer[-1], self.knobs)
+        except NumericsError as error:
+            self.policy.failed(drafter.capabilities.kind, error)
+            self._decide(self._asked[0])
+            return None
         state = self.session.state
         most = 1 if self.decision.mode == "chain" else MAX_WIDTH
         kept = Candidates(proposal.tokens[:MAX_DEPTH, :most], proposal.log_probs[:MAX_DEPTH, :most])
@@ -476,6 +484,9 @@ class CudaDecoder:
             raise not_finite("target", self.session.length)
         copied = int(self.steps.copied.array[self._read % STEP_SLOTS]) if queued.text else 0
         event = step_event(slot, self._last, queued.decision.mode, queued.decision.reason, queued.knobs, copied)
+        if queued.decision.mode != "ar" and not drafts_finite(slot, queued.knobs) and (it := self.session.capabilities):
+            # What was accepted is the target's own choice; steps that are queued already end the same way.
+            self.policy.failed(it.kind, not_finite("drafter", event.length - len(event.tokens)))
         if queued.proposal is not None:
             times = event.stages
             host = max(times.host - queued.proposing_ms, 0.0)

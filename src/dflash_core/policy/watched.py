@@ -1,0 +1,119 @@
+"""Watches the drafters under any policy: one that never has a draft accepted is reported, one whose numbers are not
+finite is left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.errors import NumericsError
+from dflash_core.events import FoundRow, StepEvent
+from dflash_core.knobs import Knobs
+from dflash_core.policy.base import Decision, Plan, Policy
+from dflash_core.policy.several import SeveralPolicy
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from dflash_core.drafters.text_table import TextTable
+    from dflash_core.tree import Candidates
+
+MISSES = 10
+"""Drafts without one accepted token after which a drafter is said not to fit; the first accepted one takes it back. One
+that is right every other time misses its first 10 drafts once in 1,000 times, one that is right one time in three once
+in 60. More would be late: `auto` may take some hundred tokens for each draft that is never right."""
+COPIES = "text"
+"""The drafter that copies text: that nothing repeats itself says nothing about it."""
+PLAIN = Decision("ar", 0, "no other drafter is loaded")
+
+
+class Watched:
+    """Implements `policy.base.Policy` around `policy`. `drafter`: the capabilities of what is loaded, None for none."""
+
+    def __init__(self, policy: Policy, drafter: Capabilities | None) -> None:
+        self.policy, self._drafter = policy, drafter
+        self._kinds = {one.kind for one in drafter.parts or (drafter,)} if drafter is not None else set[str]()
+        self._drafts = Counter[str]()
+        self._right = set[str]()
+        self._failed: dict[str, str] = {}
+
+    @property
+    def _none(self) -> bool:
+        """Whether every drafter was left out."""
+        return bool(self._failed) and self._failed.keys() >= self._kinds
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of the drafters, a line each."""
+        misfits = [
+            f"{_misfit(kind, self._drafts[kind])}; load the drafter that was made for it, or none"
+            for kind in self._misfits
+        ]
+        return (*(f"{kind} is left out: {error}" for kind, error in self._failed.items()), *misfits)
+
+    @property
+    def _misfits(self) -> list[str]:
+        return [
+            kind for kind, drafts in self._drafts.items()
+            if drafts >= MISSES and kind not in self._right and kind not in self._failed
+        ]  # fmt: skip
+
+    def reason(self, step: StepEvent) -> str:
+        """A step's reason, with what is wrong with a drafter before it, where the user wants drafts."""
+        if step.knobs.mode == "ar" or not (self._failed or self._drafts.keys() - self._right):
+            return step.reason
+        said = [f"{kind} is left out, its numbers are not finite" for kind in self._failed]
+        said += [_misfit(kind, self._drafts[kind]) for kind in self._misfits]
+        return "; ".join([*said, step.reason])
+
+    def failed(self, kind: str, error: NumericsError) -> None:
+        """Leave a drafter out from the next decision on; the step under way is decided again."""
+        if kind not in self._failed:
+            self._failed[kind] = str(error)
+            if isinstance(self.policy, SeveralPolicy):
+                self.policy.leave_out(kind)
+        self.policy.said(())
+
+    # ---- Policy ----------------------------------------------------------------------------------------------------
+
+    def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
+        self.policy.begin(ids, stops)
+
+    def next(self, knobs: Knobs) -> Decision:
+        return PLAIN if self._none else self.policy.next(knobs)
+
+    def weights(self, knobs: Knobs) -> npt.NDArray[np.float64] | None:
+        return None if self._none else self.policy.weights(knobs)
+
+    def copies_from(self, knobs: Knobs) -> TextTable | None:
+        return None if self._none else self.policy.copies_from(knobs)
+
+    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
+        return None if self._none else self.policy.plan(knobs, root, drafts, deepest)
+
+    def asks_certain(self, knobs: Knobs) -> bool:
+        return not self._none and self.policy.asks_certain(knobs)
+
+    def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
+        kind = step.drafter or (self._drafter.kind if self._drafter is not None and step.mode != "ar" else "")
+        if kind and kind != COPIES and kind not in self._right and len(step.tree.tokens) - 1 > len(step.tree.copied):
+            self._drafts[kind] += 1
+            if len(set(step.tree.accepted[1:]) - set(step.tree.copied)):
+                self._right.add(kind)
+        self.policy.observe(step, certain)
+
+    def said(self, tokens: Sequence[int]) -> None:
+        self.policy.said(tokens)
+
+    def end(self) -> None:
+        self.policy.end()
+
+    def found(self) -> tuple[FoundRow, ...]:
+        return self.policy.found()
+
+
+def _misfit(kind: str, drafts: int) -> str:
+    return f"{kind} does not fit this target: none of its {drafts} drafts was accepted"

@@ -1,0 +1,120 @@
+"""A machine of numbers that a policy drives: steps take times of a curve, drafts are accepted by a rule. No torch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.events import Choice, StageTimes, StepDrafts, StepEvent, StepTree, brings
+from dflash_core.knobs import Knobs
+from dflash_core.policy.base import Decision
+from dflash_core.policy.best_first import ValueTree, build
+from dflash_core.policy.costs import CPU, H200, Shape, StepCosts
+from dflash_core.policy.late import BUILT, LatePolicy
+from dflash_core.policy.learned import LearnedPolicy
+from dflash_core.policy.pair import PairState
+from dflash_core.policy.values import Learned, Stated
+from dflash_core.tree import Candidates, Tree
+
+DEPTHS, RANKS, AHEAD = 7, 8, 2
+KNOBS = Knobs(from_text=False)
+THINK = (8, 9)
+
+
+@dataclass
+class Ran:
+    """`lost[n]`: the time that the first n tokens took, over plain decoding's, minus 1."""
+
+    plain: float
+    times: list[float] = field(default_factory=lambda: [0.0])
+    drafts: int = 0
+    modes: list[str] = field(default_factory=list)
+
+    def lost(self, tokens: int, since: int = 0) -> float:
+        return (self.times[tokens] - self.times[since]) / (self.plain * (tokens - since)) - 1
+
+
+def target(position: int) -> int:
+    """The text never repeats itself."""
+    return 100 + position
+
+
+def policy_for(late: bool, kind: str = "dflash", shape: Shape | None = None) -> LearnedPolicy | LatePolicy:
+    drafter = Capabilities(kind, DEPTHS + 1, on_device=late)
+    costs = StepCosts(shape or (H200 if late else CPU))
+    return (LatePolicy if late else LearnedPolicy)(drafter, PairState(), costs, think_ids=THINK)
+
+
+def run(
+    policy: LearnedPolicy | LatePolicy,
+    shape: Shape,
+    right: Callable[[int], int],
+    tokens: int = 2000,
+    answers: int = 1,
+    thinking: int = 0,
+) -> Ran:
+    """`answers` answers of `tokens` tokens on a machine of `shape`; drafts are right for `right(position)` tokens.
+    Steps of a late policy are queued ahead. `thinking`: how many tokens of each answer are reasoning."""
+    ran, curve, late = Ran(shape.plain), shape.curve(), isinstance(policy, LatePolicy)
+    for answer in range(answers):
+        policy.next(KNOBS)  # a decoder asks before its answer begins
+        policy.begin([1, THINK[0] if thinking else 2], frozenset())
+        queue: deque[Decision] = deque()
+        at, said = answer * tokens, 0
+        while said < tokens:
+            while len(queue) < (AHEAD if late else 1):
+                queue.append(policy.next(KNOBS))
+            event = step(policy, queue.popleft(), curve, shape, at, right(at))
+            ids = event.tokens[: tokens - said]
+            ran.times += [ran.times[-1]] * (len(ids) - 1) + [ran.times[-1] + event.stages.total]
+            ran.drafts += event.mode != "ar"
+            ran.modes.append(event.mode)
+            if said < thinking <= said + len(ids):
+                event = replace(event, tokens=(*event.tokens[:-1], THINK[1]))
+            policy.observe(event)
+            at, said = at + len(ids), said + len(ids)
+    return ran
+
+
+def step(
+    policy: LearnedPolicy | LatePolicy, decision: Decision, curve: list[float], shape: Shape, at: int, right: int
+) -> StepEvent:
+    root, choice = target(at), None
+    if decision.mode == "ar":
+        return StepEvent((target(at + 1),), _described(Tree((root,), (-1,), (0,), (0.0,), (0.0,)), (0,)), 0, 0, at,
+                         StageTimes(verify=shape.plain), "ar", decision.reason, knobs=KNOBS)  # fmt: skip
+    drafted = decision.depth or DEPTHS
+    depths, ranks = np.arange(drafted)[:, None], np.arange(RANKS)[None]
+    ids = np.where((ranks == 0) & (depths < right), 101 + at + depths, 10**6 + 1000 * at + RANKS * depths + ranks)
+    log_probs = np.log(np.full((drafted, RANKS), 0.03) + 0.6 * (ranks == 0))
+    if isinstance(policy, LearnedPolicy):
+        plan = policy.plan(KNOBS, root, Candidates(ids.astype(np.int64), log_probs), DEPTHS)
+        assert plan is not None
+        tree, choice = plan.tree, plan.choice
+    else:
+        built = value_tree(policy, ids, log_probs, root)
+        tree = built.first(min(decision.budget, len(built) - 1))
+        choice = Choice(brings(built.values), len(tree))
+    path = [0]
+    while (child := next((node for node in range(1, len(tree)) if tree.parents[node] == path[-1]
+                          and tree.tokens[node] == target(at + len(path))), 0)):  # fmt: skip
+        path.append(child)
+    said = tuple(target(at + 1 + depth) for depth in range(len(path)))
+    ms = curve[len(tree)]
+    return StepEvent(said, _described(tree, tuple(path)), max(tree.depths), len(path) - 1, at,
+                     StageTimes(draft=shape.draft, verify=ms - shape.draft), decision.mode, decision.reason,
+                     drafts=StepDrafts(tuple(map(tuple, ids.tolist())), tuple(map(tuple, log_probs.tolist()))),
+                     knobs=KNOBS, choice=choice)  # fmt: skip
+
+
+def value_tree(policy: LatePolicy, ids: np.ndarray, log_probs: np.ndarray, root: int) -> ValueTree:
+    weights = policy.weights(KNOBS)
+    return build(Stated(ids, log_probs), Learned(weights), None, root, (), BUILT)
+
+
+def _described(tree: Tree, path: tuple[int, ...]) -> StepTree:
+    return StepTree(tree.tokens, tree.parents, tree.depths, (0.5,) * len(tree), (0.5,) * len(tree), path, tree.values)

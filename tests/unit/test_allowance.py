@@ -1,0 +1,97 @@
+"""What drafts may lose: a dead drafter costs a bounded share of time, whatever the sizes of the models. No torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dflash_core.policy.allowance import MOST_CREDIT, SHARE, START_SPARE, Allowance
+from dflash_core.policy.costs import CONSUMER, CPU, H200, Shape
+from support.drafted import policy_for, run
+
+SHAPES = {
+    "27b on a data-centre card": H200,
+    "27b on a consumer card": CONSUMER,
+    "24 million parameters on a CPU": CPU,
+    "24 million parameters on a card": Shape({1: 0.85, 8: 0.9, 16: 0.95, 24: 1.0, 64: 1.6}, plain=0.35, draft=0.5),
+    "a drafter that is larger than its target": Shape({1: 7.5, 8: 8, 24: 8.2, 64: 9}, plain=1.0, draft=6.5),
+    "the same on a CPU": Shape({1: 60, 8: 70, 16: 80, 24: 90, 64: 150}, plain=12, draft=45),
+}
+"""The machine that a policy starts from is another one: CPU or H200."""
+
+cases = pytest.mark.parametrize("name", SHAPES)
+ways = pytest.mark.parametrize("late", [False, True], ids=["in lock-step", "queued"])
+kinds = pytest.mark.parametrize("kind", ["dflash", "mtp"])
+
+
+@kinds
+@ways
+@cases
+def test_a_drafter_that_is_never_right_costs_little(name: str, late: bool, kind: str) -> None:
+    shape = SHAPES[name]
+    ran = run(policy_for(late, kind), shape, lambda position: 0)
+    assert ran.lost(256) <= 0.05
+    assert ran.lost(2000) <= 0.02
+    assert ran.modes[-500:].count("tree") >= 1 or shape.curve()[8] > 5 * shape.plain, "it is tried again"
+
+
+@ways
+@cases
+def test_so_it_does_after_reasoning_and_in_short_answers(name: str, late: bool) -> None:
+    thinks = run(policy_for(late), SHAPES[name], lambda position: 0, 256, thinking=100)
+    assert thinks.lost(256) <= 0.05
+    short = run(policy_for(late), SHAPES[name], lambda position: 0, 40, answers=50)
+    assert short.lost(2000) <= 0.02
+
+
+@kinds
+@ways
+@cases
+def test_one_that_becomes_useful_late_is_found(name: str, late: bool, kind: str) -> None:
+    """It gives four tokens a step from the middle of the text on, which pays where a step takes less than four plain
+    ones."""
+    shape = SHAPES[name]
+    ran = run(policy_for(late, kind), shape, lambda position: 3 if position > 1000 else 0, 3000)
+    best = shape.curve()[8] / shape.plain / 4 - 1
+    if best < 0:
+        assert ran.lost(3000, 2000) <= 0.8 * best
+    else:
+        assert ran.lost(3000) <= 0.02
+
+
+@ways
+@cases
+def test_one_that_was_useful_and_dies_may_not_lose_for_long(name: str, late: bool) -> None:
+    shape = SHAPES[name]
+    ran = run(policy_for(late), shape, lambda position: 6 if position < 1000 else 0, 3000)
+    most = MOST_CREDIT + 2 * START_SPARE + 2 * shape.curve()[24] / shape.plain + 2000 * SHARE
+    assert ran.lost(3000, 1000) <= most / 2000
+
+
+@ways
+@pytest.mark.parametrize("name", list(SHAPES)[:3])
+def test_one_that_is_right_is_used_from_the_start(name: str, late: bool) -> None:
+    draws = np.random.default_rng(3)
+    right = draws.integers(2, 7, 3000) * (draws.random(3000) < 0.8)
+    ran = run(policy_for(late), SHAPES[name], lambda position: int(right[position]))
+    assert ran.lost(100) < -0.1
+    assert ran.modes.count("tree") > 0.8 * len(ran.modes)
+
+
+def test_an_allowance_counts_what_was_lost() -> None:
+    it = Allowance()
+    assert it.covers(START_SPARE)
+    it.settle(-1.0, 0.5)  # a try that lost more than was expected
+    assert it.spare == pytest.approx(START_SPARE - 1.0)
+    it.settle(3.0, 0.5)
+    assert it.spare == pytest.approx(START_SPARE - 1.5)
+    assert it.credit == 3.0
+    it.settle(-4.0)
+    assert it.left == pytest.approx(START_SPARE - 2.5)
+    assert it.credit == 0.0
+    assert not it.covers(0.1)
+    it.earn(100)
+    assert it.spare == pytest.approx(START_SPARE - 2.5 + 100 * SHARE)
+    for _ in range(100):
+        it.settle(1.0)
+    assert it.credit == MOST_CREDIT

@@ -1,0 +1,108 @@
+"""What is said of a drafter that does not fit, and going on without one whose numbers are not finite. No torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from dflash_core.bench.replay import GivenCosts
+
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.several import together
+from dflash_core.errors import NumericsError
+from dflash_core.events import StepEvent
+from dflash_core.knobs import Knobs
+from dflash_core.policy.costs import CPU
+from dflash_core.policy.learned import LearnedPolicy
+from dflash_core.policy.pair import PairState
+from dflash_core.policy.several import SeveralPolicy
+from dflash_core.policy.watched import MISSES, Watched
+from dflash_core.runner import Runner
+from support.counting import STOP, VOCAB, CountingBackend
+
+TOKENS = 120
+
+
+def steps(run: Runner, knobs: Knobs, tokens: int = TOKENS) -> list[StepEvent]:
+    events = list(run.generate([1, 2], knobs.replace(max_tokens=tokens)))
+    assert [token for event in events for token in event.tokens] == [(3 + n) % 40 for n in range(tokens)]
+    return [event for event in events if isinstance(event, StepEvent)]
+
+
+def runner(backend: CountingBackend, learned: bool) -> Runner:
+    policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU)) if learned else None
+    return Runner(backend, frozenset({STOP}), 4000, VOCAB, policy=policy)
+
+
+@pytest.mark.parametrize("learned", [True, False])
+@pytest.mark.parametrize("mode", ["tree", "chain", "auto"])
+def test_a_drafter_that_is_never_right_is_said_not_to_fit(mode: str, learned: bool) -> None:
+    """Also where the user has set a mode, which is obeyed. It is taken back with the first draft that is accepted."""
+    backend = CountingBackend(right=0)
+    run, knobs = runner(backend, learned), Knobs(tree_width=1).replace(mode=mode, from_text=False)
+    found = steps(run, knobs, 2000 if mode == "auto" and learned else 40)
+    said = [step.reason.startswith("counting does not fit this target: none of its") for step in found]
+    drafted = [len(step.tree.tokens) > 1 for step in found]
+    first = said.index(True)
+    assert sum(drafted[: first + 1]) == MISSES
+    assert all(said[first:])
+    assert all(drafted[:-1]) or mode == "auto"
+    (note,) = run.drafter_notes
+    assert note.startswith(f"counting does not fit this target: none of its {sum(drafted)} drafts was accepted; load ")
+    plain = steps(run, knobs.replace(mode="ar"), 20)
+    assert {step.reason for step in plain} == {"asked for"}
+    backend.right = 3
+    steps(run, knobs.replace(mode="tree"), 20)
+    assert run.drafter_notes == ()
+
+
+def test_copied_tokens_say_nothing_of_the_drafter() -> None:
+    run = runner(CountingBackend(right=0), learned=True)
+    found = steps(run, Knobs(), 900)
+    assert any(step.tree.copied and step.accepted_depth for step in found)
+    own = [step for step in found if step.drafter == "counting" and len(step.tree.tokens) > len(step.tree.copied) + 1]
+    assert (len(own) >= MISSES) == bool(run.drafter_notes)
+
+
+class Damaged(CountingBackend):
+    """The second depth below most tokens is not finite."""
+
+    def draft(self, root: int, window: int, at: int | None = None) -> np.ndarray:
+        rows = super().draft(root, window, at)
+        if root > 10:
+            rows[1] = np.nan
+        return rows
+
+
+@pytest.mark.parametrize("learned", [True, False])
+@pytest.mark.parametrize("mode", ["tree", "chain", "auto"])
+def test_without_a_drafter_that_is_not_finite_the_answer_goes_on(mode: str, learned: bool) -> None:
+    backend = Damaged(right=1, block=3)
+    run, knobs = runner(backend, learned), Knobs().replace(mode=mode, from_text=False)
+    found = [*steps(run, knobs), *steps(run, knobs)]
+    assert {step.mode for step in found[-TOKENS:]} == {"ar"}
+    left_out = "counting is left out, its numbers are not finite; no other drafter is loaded"
+    assert {step.reason for step in found[-TOKENS:]} == {left_out}
+    (note,) = run.drafter_notes
+    assert note.startswith("counting is left out: the drafter produced numbers that are not finite at position")
+
+
+def test_a_target_that_is_not_finite_still_ends_the_answer() -> None:
+    backend = CountingBackend()
+    run = runner(backend, learned=False)
+    backend._row = lambda token: np.full(VOCAB, np.nan, np.float32)  # type: ignore[method-assign]
+    with pytest.raises(NumericsError, match="the target produced"):
+        list(run.generate([1, 2], Knobs()))
+
+
+@pytest.mark.parametrize("knobs", [Knobs(), Knobs(policy="fixed"), Knobs(mode="tree"), Knobs(draft="dflash2")])
+def test_another_drafter_takes_over(knobs: Knobs) -> None:
+    parts = [Capabilities(kind, 8) for kind in ("dflash2", "mtp")]
+    several = SeveralPolicy([LearnedPolicy(one, PairState(), GivenCosts(CPU)) for one in parts])
+    watched = Watched(several, together(parts))
+    watched.begin([1, 2], frozenset())
+    watched.next(knobs)
+    watched.failed("dflash2", NumericsError("no numbers"))
+    assert watched.next(knobs).drafter == "mtp"
+    watched.failed("mtp", NumericsError("no numbers"))
+    assert watched.next(knobs).mode == "ar"
+    assert watched.notes == ("dflash2 is left out: no numbers", "mtp is left out: no numbers")
