@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from dflash_core.demo.recipe.numerics import difference, held_out
+from tools.train_demo.numerics import difference, held_out
 
 from dflash_core import Knobs, load_target
 from dflash_core.backends.cuda import session as cuda_session

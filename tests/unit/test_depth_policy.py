@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dflash_core.bench.replay import GivenCosts
+from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
 from dflash_core.drafters.capabilities import Capabilities
