@@ -147,17 +147,16 @@ def plan_pair(
     kv: str = AUTO,
     memory: int = 0,
     card: CardOptions = DEFAULT_CARD,
-    window: int = 0,
 ) -> MemoryPlan:
     """The memory plan of a pair, from headers alone: no weight is read, and no card is needed.
 
-    `context`, `kv`, `window`: as requested of `engine.load_pair`. `memory`: bytes of a card (or on the CPU, of main
+    `context`, `kv`: as requested of `engine.load_pair`. `memory`: bytes of a card (or on the CPU, of main
     memory) to plan for; by default those of this machine. Raises what `open_target` and `open_draft` raise, KnobError
     for an unknown type, and ContextError for a context that cannot be loaded.
     """
     kv = checked(kv)
     reckoner = reckoner_of(target, draft, device, memory=memory, card=card)
-    return plan(reckoner, asked(reckoner, context, kv, window))
+    return plan(reckoner, asked(reckoner, context, kv))
 
 
 @cpu_instead()

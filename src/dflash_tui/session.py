@@ -64,7 +64,7 @@ class LoadRequest:
         """How it would be loaded, see `fits.asked`."""
         from dflash_core.fits import asked
 
-        return asked(reckoner, self.context or None, self.kv, self.knobs.attention_window, available)
+        return asked(reckoner, self.context or None, self.kv, available)
 
     def title(self, *, endings: bool = False) -> str:
         """The name of the pair; with the `endings` of its files while it is not loaded yet."""

@@ -245,9 +245,7 @@ def test_prompts_run_in_wide_passes_where_those_are_faster(
         session = CudaSession(target_on(device, pair), context=context)
         found = tuner.Tuner(device, tmp_path)  # type: ignore[arg-type]
         machine.CudaMachine(device, footprint, found).learn(session, silent)  # type: ignore[arg-type]
-        assert session.memory.capacity == rows
-        session.shrink()
-        assert session.memory.capacity == rows, "wide passes keep their memory"
+        assert session.pass_rows == rows
         said = found.report(tuner.target_name(session.target))
         assert said.endswith("; prompts run in passes of 64 rows") == (rows == 64)
         assert (session.chunks_from is not None) == (rows == 64)

@@ -179,7 +179,7 @@ def drawn(found: MemoryPlan) -> Content:
     for index, one in enumerate(found.components):
         parts += [("■ ", _colour(index)), (f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  ", figure("plan"))]
         parts.append((f"{fit(one.detail, DETAIL).rstrip()}\n", figure("plan", "$foreground 70%")))
-    if found.fits and (said := fits.fewer_rows(setup)):
+    for said in fits.reduced(setup) if found.fits else ():
         parts.append((f"{said}\n", figure("plan", "$foreground 70%")))
     parts.append((f"{fits.verdict(found)}\n", figure("plan", "bold $success" if found.fits else "bold $error")))
     parts.append((FITS, "$foreground 70%"))

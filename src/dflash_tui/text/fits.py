@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dflash_core.fits import PREFILL_ROWS, MemoryPlan, Remedy, Setup
+from dflash_core.fits import MOST_NODES, PREFILL_ROWS, MemoryPlan, Remedy, Setup, trees_end
 from dflash_core.memory import gib
 from dflash_tui.text.bars import bar, fit
 
@@ -21,8 +21,6 @@ def changes(setup: Setup, before: Setup) -> Iterator[tuple[str, str]]:
         yield f"the drafter packed as {setup.draft_type}", f"--draft-type {setup.draft_type}"
     if setup.embedding != before.embedding:
         yield "the token embedding in main memory", f"--embedding {setup.embedding}"
-    if setup.nodes != before.nodes:
-        yield f"trees of at most {setup.nodes} nodes", f"--set budget={setup.nodes - 1}"
     if setup.context != before.context:
         yield f"a context of {setup.context:,} positions", f"--context {setup.context}"
 
@@ -44,11 +42,12 @@ def verdict(plan: MemoryPlan) -> str:
     return f"{of}: fits, {gib(spare)} to spare" if plan.fits else f"{of}: does not fit, {gib(-spare)} short"
 
 
-def fewer_rows(setup: Setup) -> str:
-    """A note if there is not enough memory to read prompts at full speed, else empty."""
-    if setup.rows == PREFILL_ROWS:
-        return ""
-    return f"prompts are read {setup.rows:,} tokens at once, not {PREFILL_ROWS:,}, to make it fit"
+def reduced(setup: Setup) -> Iterator[str]:
+    """What is reduced to make it fit."""
+    if setup.rows != PREFILL_ROWS:
+        yield f"prompts are read {setup.rows:,} tokens at once, not {PREFILL_ROWS:,}, to make it fit"
+    if 0 < setup.nodes < MOST_NODES:
+        yield trees_end(setup.nodes - 1)
 
 
 def lines(plan: MemoryPlan) -> Iterator[str]:
@@ -61,7 +60,7 @@ def lines(plan: MemoryPlan) -> Iterator[str]:
         row = f"  {fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  {bar(one.bytes / scale, BAR):<{BAR}}  {one.detail}"
         yield row.rstrip()
     yield f"  {fit('total', NAME)}{verdict(plan)}"
-    if plan.fits and (said := fewer_rows(setup)):
+    for said in reduced(setup) if plan.fits else ():
         yield f"  {said}"
     yield ""
     yield "the longest context that fits, by type of keys and values"

@@ -171,7 +171,7 @@ class Tuner:
     def passes(self, session: CudaSession, progress: Progress) -> Mapping[int, float]:
         """Milliseconds of a verify pass of this target by width; measured once, with an empty sequence."""
         name = target_name(session.target)
-        if name not in self.tuning.passes:
+        if set(timed_widths(session)) - self.tuning.passes.get(name, {}).keys():
             self.tuning = self.tuning.with_passes(name, time_passes(session, progress))
             self._keep()
         return self.tuning.passes[name]
@@ -191,22 +191,23 @@ class Tuner:
         self.note = tuning.store(self.folder, self.tuning) or self.tuning.note
 
 
+def timed_widths(session: CudaSession) -> list[int]:
+    """The widths of passes that the session has memory for."""
+    return [width for width in WIDTHS if width <= session.memory.capacity]
+
+
 def time_passes(session: CudaSession, progress: Progress) -> dict[int, float]:
     """Milliseconds of a verify pass by width, after a short context. The sequence must be empty; it is empty again
     afterwards."""
     device = cast(CudaDevice, session.device)
-    with device.stream():
-        session.ensure_capacity(max(WIDTHS))
     session.prefill([0] * PASS_DEPTH)
-    found = {}
-    for done, width in enumerate(WIDTHS):
-        progress("timing passes", done / len(WIDTHS))
+    found, widths = {}, timed_widths(session)
+    for done, width in enumerate(widths):
+        progress("timing passes", done / len(widths))
         run = _recorded(session, width, progress)
         with device.stream():
             found[width] = 1e3 * statistics.median(seconds_of(device.runtime, run) for _ in range(PASS_ROUNDS))
     session.restore(None)
-    with device.stream():
-        session.shrink()
     return found
 
 
@@ -233,9 +234,7 @@ class Passes:
         self.device = cast(CudaDevice, target.device)
         replan(target, card)
         self.device.card = card  # the session plans the head for this card
-        self._session = CudaSession(target, context=PASS_CONTEXT)
-        with self.device.stream():
-            self._session.ensure_capacity(max(tuning.TIMED))
+        self._session = CudaSession(target, context=PASS_CONTEXT, nodes=max(tuning.TIMED))
         self._session.prefill([0] * PASS_DEPTH)
         self._runs = {width: _recorded(self._session, width, progress) for width in tuning.TIMED}
 
