@@ -245,7 +245,9 @@ class Engine:
 def _choice(reckoner: Reckoner, setup: Setup, wished: str) -> Choice:
     """How keys and values are stored, and why, where `auto` chose it."""
     before = reckoner.auto[: reckoner.auto.index(setup.kv)] if wished == AUTO else ()
-    why = f"{setup.context:,} positions do not fit as {' or '.join(before)}" if before else ""
+    why = f"{setup.context:,} positions leave no memory to spare as {' or '.join(before)}" if before else ""
+    if before and (cost := fits.cache_note(setup.kv)):
+        why += f"; {cost}"
     return Choice(named(setup.kv), why)
 
 

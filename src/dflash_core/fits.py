@@ -5,21 +5,22 @@ Nothing is loaded for this. A `Reckoner` predicts the memory of one way of loadi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from dflash_core.cache_types import AUTO
+from dflash_core.cache_types import AUTO, AUTO_PAIRS, DIVERGENCE, EXACT
 from dflash_core.errors import Code, ContextError, OutOfMemoryError
 from dflash_core.memory import Component, MemoryBreakdown, gib
 
 CONTEXT_STEP = 512  # positions: the steps in which the longest context is searched
 MOST_REMEDIES = 3
-KV_TYPES = ("f16", "bf16", "q8_0", "q8_0/q4_0", "q5_0", "q4_0", "tq3_0")  # that a plan compares
+# That a plan compares, in the order of what they cost.
+KV_TYPES = tuple(sorted((*map(str, AUTO_PAIRS), "bf16", "tq3_0"), key=DIVERGENCE.__getitem__))
 # What a change costs the user, for sorting: accuracy, acceptance, speed, or missing positions.
-CACHE_COST: Mapping[str, float] = {
-    "f32": 0, "f16": 0.5, "bf16": 1, "q8_0": 2, "q8_0/q4_0": 5, "q5_0": 5.5, "q4_0": 7, "tq3_0": 12
-}  # fmt: skip
+# Keys and values: as f16, as q8_0, and what ten times the divergence adds.
+HALVES_COST, Q8_COST, TENFOLD_COST = 0.5, 2, 2.3
 DRAFT_COST: Mapping[str, float] = {"": 0, "q8_0": 2.5, "q4_0": 4.5}
 UNKNOWN_COST, NO_DRAFTER_COST = 6, 20
 SHORTER_COST = 12  # the cost of a context of length 0; half of it for half of the positions
@@ -225,6 +226,12 @@ def trees_end(budget: int) -> str:
     return f"trees end at a budget of {budget} here: there is no memory left for larger ones"
 
 
+def cache_note(kv: str) -> str:
+    """What keys and values of this type cost; empty where that is nothing, or was not measured."""
+    found = DIVERGENCE.get(kv)
+    return f"{kv} costs a mean KL divergence of {found:.1e} nats (demo model, against f16)" if found else ""
+
+
 def cut_note(wished: int | None, context: int) -> tuple[str, ...]:
     """A note if the model has fewer positions than requested. `context`: the positions that it gets."""
     if wished is None or wished <= context:
@@ -304,8 +311,10 @@ def cost(way: Setup, setup: Setup) -> float:
 
 
 def _cache_cost(kv: str) -> float:
-    parts = kv.split("/")
-    return CACHE_COST.get(kv, max(CACHE_COST.get(part, UNKNOWN_COST) for part in parts))
+    found = DIVERGENCE.get(kv) or max(DIVERGENCE.get(part, 0.0) for part in kv.split("/"))
+    if not found:
+        return HALVES_COST if kv != str(EXACT) else 0
+    return max(2 * HALVES_COST, Q8_COST + TENFOLD_COST * math.log10(found / DIVERGENCE["q8_0"]))
 
 
 def _includes(way: Setup, one: Setup, before: Setup) -> bool:

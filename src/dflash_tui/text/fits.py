@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dflash_core.fits import MOST_NODES, PREFILL_ROWS, MemoryPlan, Remedy, Setup, trees_end
+from dflash_core.fits import MOST_NODES, PREFILL_ROWS, MemoryPlan, Remedy, Setup, cache_note, trees_end
 from dflash_core.memory import gib
 from dflash_tui.text.bars import bar, fit
 
@@ -43,9 +43,11 @@ def verdict(plan: MemoryPlan) -> str:
 
 
 def reduced(setup: Setup) -> Iterator[str]:
-    """What is reduced to make it fit."""
+    """What is reduced to make it fit, or costs accuracy."""
     if setup.rows != PREFILL_ROWS:
         yield f"prompts are read {setup.rows:,} tokens at once, not {PREFILL_ROWS:,}, to make it fit"
+    if said := cache_note(setup.kv):
+        yield said
     if 0 < setup.nodes < MOST_NODES:
         yield trees_end(setup.nodes - 1)
 
