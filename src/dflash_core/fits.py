@@ -28,6 +28,7 @@ SHORTER_COST = 12  # the cost of a context of length 0; half of it for half of t
 ON_CARD, ON_HOST = "card", "host"
 EMBEDDING_COST = 1.5  # a row is copied over the bus for every token
 
+DESKTOP = 1 << 30  # bytes that a desktop and its programs hold on a card: an assumption
 CEILING = 32_768  # positions where no context is given
 SMALLEST_CONTEXT = 512  # that memory is kept for
 LEAST_CONTEXT = 2  # that can be requested
@@ -273,6 +274,12 @@ def plan(reckoner: Reckoner, setup: Setup, available: int | None = None) -> Memo
     fitting = {kv: longest_context(reckoner, replace(setup, kv=kv), room) for kv in kinds}
     found = MemoryPlan(reckoner.machine, setup, components, room, fitting, ())
     return found if found.fits else replace(found, remedies=tuple(remedies(reckoner, found)))
+
+
+def with_desktop(reckoner: Reckoner, found: MemoryPlan) -> dict[str, int]:
+    """The longest contexts by cache type where a desktop and other programs hold DESKTOP bytes."""
+    room = found.available - DESKTOP
+    return {kv: longest_context(reckoner, replace(found.setup, kv=kv), room) for kv in found.context_that_fits}
 
 
 def remedies(reckoner: Reckoner, short: MemoryPlan) -> list[Remedy]:

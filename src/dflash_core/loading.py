@@ -20,6 +20,7 @@ from dflash_core.memory import gib
 from dflash_core.progress import Progress, silent
 
 if TYPE_CHECKING:
+    from dflash_core.backends.cuda.planned import PlannedCard
     from dflash_core.backends.placement import Placement
 
 
@@ -174,15 +175,25 @@ def reckoner_of(
     return opened.reckoner(open_draft(named, opened) if named is not None else None)
 
 
-def _open_for_plan(path: str | Path, device: str, memory: int, card: CardOptions) -> Target:
+def planned_card(device: str, memory: int, card: CardOptions) -> PlannedCard | None:
+    """The card to plan for, None for the CPU. Raises DeviceError or UnsupportedError."""
     if device == "cpu" or (device == "auto" and not memory and not card.vram_limit and not _driver_is_there()):
-        return CpuTarget(path, memory)
-    from dflash_core.backends.cuda.planned import PlannedDevice, card_here, card_of
-    from dflash_core.backends.cuda.target import CudaTarget
+        return None
+    from dflash_core.backends.cuda.planned import card_here, card_of
 
     # With a card, a limit makes it a smaller one; without a card, it is the size of the card to plan for.
     here = not memory and (device == "cuda" or _driver_is_there())
-    planned: Any = PlannedDevice(card_here() if here else card_of(memory or card.vram_limit))
+    return card_here() if here else card_of(memory or card.vram_limit)
+
+
+def _open_for_plan(path: str | Path, device: str, memory: int, card: CardOptions) -> Target:
+    found = planned_card(device, memory, card)
+    if found is None:
+        return CpuTarget(path, memory)
+    from dflash_core.backends.cuda.planned import PlannedDevice
+    from dflash_core.backends.cuda.target import CudaTarget
+
+    planned: Any = PlannedDevice(found)
     return CudaTarget(
         path, device=planned, activations=card.activations, draft_type=card.draft_type, vram_limit=card.vram_limit,
         embedding=card.embedding,

@@ -51,6 +51,7 @@ class LoadRequest:
     keep_states: int = 0  # number of conversations whose state is kept on disk
     states_memory: str = "auto"  # for states of conversations: auto, 0, or as 4GiB
     states: list[SnapshotStore] = field(default_factory=list, compare=False)  # set by the first load
+    shapes: tuple[str, str] = ("", "")  # for plans without files: a published model, and the type of its drafter
     resume: str = ""  # the conversation to continue: the beginning of its id
 
     @property

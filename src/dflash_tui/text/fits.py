@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from dflash_core.fits import MOST_NODES, PREFILL_ROWS, MemoryPlan, Remedy, Setup, cache_note, trees_end
 from dflash_core.memory import gib
@@ -52,8 +52,8 @@ def reduced(setup: Setup) -> Iterator[str]:
         yield trees_end(setup.nodes - 1)
 
 
-def lines(plan: MemoryPlan) -> Iterator[str]:
-    """The whole plan as text."""
+def lines(plan: MemoryPlan, desktop: Mapping[str, int] | None = None) -> Iterator[str]:
+    """The whole plan as text. `desktop`: the longest contexts where a desktop holds a part of the card."""
     setup = plan.setup
     yield f"{setup.context:,} positions, keys and values as {setup.kv}; computed for {plan.machine}"
     yield ""
@@ -65,9 +65,11 @@ def lines(plan: MemoryPlan) -> Iterator[str]:
     for said in reduced(setup) if plan.fits else ():
         yield f"  {said}"
     yield ""
-    yield "the longest context that fits, by type of keys and values"
+    beside = desktop or {}
+    yield f"the longest context that fits, by type of keys and values{', and beside a desktop' if beside else ''}"
     for kv, context in plan.context_that_fits.items():
-        yield f"  {fit(kv, NAME)}{context:>{SIZE},}" if context else f"  {fit(kv, NAME)}{'none':>{SIZE}}"
+        found = [context, *([beside[kv]] if beside else [])]
+        yield f"  {fit(kv, NAME)}" + "".join(f"{one:>{SIZE},}" if one else f"{'none':>{SIZE}}" for one in found)
     if plan.fits:
         return
     yield ""
