@@ -6,7 +6,7 @@ of two bytes each; models/cache_rows.py says how, kernels/kv_packed.cuh is its t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dflash_core.errors import KnobError
@@ -92,9 +92,15 @@ def named(text: str) -> CachePair:
 
 
 AUTO = "auto"
-AUTO_PAIRS: Sequence[CachePair] = tuple(map(CachePair.parse, ("f16", "q8_0", "q8_0/q4_0", "q4_0")))
-"""On a GPU `auto` takes the first of these with which the context fits. Three bits cost more accuracy than rounded
-activations do, so they are used only on request."""
+DIVERGENCE: Mapping[str, float] = {
+    "f32": 0, "f16": 0, "bf16": 1.27e-7, "q8_0": 1.28e-6, "q8_0/q5_0": 2.75e-5, "q5_0": 4.35e-5, "q8_0/q4_0": 1.30e-4,
+    "q5_0/q4_0": 1.52e-4, "q4_0": 1.79e-4, "q4_0/tq3_0": 6.07e-4, "tq3_0": 7.45e-4,
+}  # fmt: skip
+"""Mean KL divergence in nats of the demo target's logits from those of a cache of halves:
+docs/notes/precision.md, types of caches."""
+AUTO_PAIRS: Sequence[CachePair] = tuple(map(CachePair.parse, ("f16", "q8_0", "q8_0/q5_0", "q5_0", "q5_0/q4_0", "q4_0")))
+"""On a GPU `auto` takes the first of these with which the context fits: by their divergence, without those that others
+beat in fewer bits. Three bits cost more accuracy than rounded activations do, so they are used only on request."""
 
 
 KV_HELP = f"auto, {', '.join(TYPES)}, or two as K/V"

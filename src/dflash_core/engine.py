@@ -51,7 +51,6 @@ class Engine:
     `kv`: how keys and values are stored: "auto", a name of cache_types.TYPES, or two as "K/V"; the attribute says what
     was chosen, and why.
     `states`: the store for states of conversations other than the session's; by default the engine makes its own.
-    `window`: the attention window of coming answers, for which memory is planned; 0 for none.
     Raises MismatchError for a drafter loaded for another target, ContextError for a context length below 2, KnobError
     for a type of cache that there is not, and OutOfMemoryError where the context does not fit.
     """
@@ -65,7 +64,6 @@ class Engine:
         kept: Sequence[Kept] = (),
         kv: str = AUTO,
         states: SnapshotStore | None = None,
-        window: int = 0,
     ) -> None:
         wished = checked(kv)
         if draft is not None and draft.target is not target:
@@ -74,13 +72,15 @@ class Engine:
         config, self.machine = target.config, target.machine
         self._reckoner = target.reckoner(draft)
         room = fits.loaded_room(self._reckoner, self.machine.room())
-        self._setup = fits.asked(self._reckoner, context_length, wished, window, room)
+        self._setup = fits.asked(self._reckoner, context_length, wished, room)
         context, self.kv = self._setup.context, _choice(self._reckoner, self._setup, wished)
         self._cut = fits.cut_note(context_length, context)
         less = fits.default_context(self._reckoner, self._setup.kv, room)
         remedies = f"a context of {less:,} positions fits; a smaller model or fewer open programs leave room for more"
         memory.check(self.machine.breakdown(self._reckoner.sequence(self._setup)), remedies)
-        self.session: Session = target.session(draft, context=context, kv=self.kv.pair, rows=self._setup.rows)
+        self.session: Session = target.session(
+            draft, context=context, kv=self.kv.pair, rows=self._setup.rows, nodes=self._setup.nodes
+        )
         self.kept = tuple(kept)
         self._learners: tuple[LearnedPolicy | LatePolicy, ...] = ()
         self.policy = self._policy()
@@ -222,6 +222,8 @@ class Engine:
         if rows < min(usual, self.context_length):
             notes.append(f"prompts are read {rows:,} tokens at once, not {usual:,}: there is "
                          "no memory left for more")  # fmt: skip
+        if self._setup.nodes < self._reckoner.tree_nodes[0]:
+            notes.append(fits.trees_end(self.session.most_drafted))
         if self.context_length < self.target.config.context_length:
             full = self.target.config.context_length
             notes.append(f"the context is {self.context_length:,} positions here, of the model's {full:,}")
@@ -235,7 +237,7 @@ class Engine:
         components = [Component("target", target.weight_bytes, detail)]
         if draft and drafting:
             components.append(Component("drafter", draft.weight_bytes, f"{drafting.block_count} layers"))
-        components += self._reckoner.sequence(self.session.grown(self._setup))
+        components += self._reckoner.sequence(self._setup)
         return self.machine.breakdown(tuple(components), self.session)
 
     def predicted_step_seconds(self, knobs: Knobs) -> float | None:
@@ -248,7 +250,9 @@ class Engine:
 def _choice(reckoner: Reckoner, setup: Setup, wished: str) -> Choice:
     """How keys and values are stored, and why, where `auto` chose it."""
     before = reckoner.auto[: reckoner.auto.index(setup.kv)] if wished == AUTO else ()
-    why = f"{setup.context:,} positions do not fit as {' or '.join(before)}" if before else ""
+    why = f"{setup.context:,} positions leave no memory to spare as {' or '.join(before)}" if before else ""
+    if before and (cost := fits.cache_note(setup.kv)):
+        why += f"; {cost}"
     return Choice(named(setup.kv), why)
 
 
@@ -265,12 +269,11 @@ def load_pair(
     learned: Path | None = None,
     kv: str = AUTO,
     states: SnapshotStore | None = None,
-    window: int = 0,
 ) -> Engine:
     """Load a target and, if given, its drafter. Raises what `load_target`, `load_draft` and `Engine` raise, and
     TemplateError; what the headers can refuse is refused before any weight is read, and so are `knobs` that the device
     could not follow (KnobError). `learned`: the folder where what is learned of pairs is kept; `states`: where states
-    of conversations are kept, also those of an engine before this one. `kv`, `window`: as of `Engine`."""
+    of conversations are kept, also those of an engine before this one. `kv`: as of `Engine`."""
     say, kv = progress or silent, checked(kv)
     fits.check_context(context_length)
     _leave_a_core()
@@ -281,11 +284,11 @@ def load_pair(
     drafts_itself = draft is None and opened.drafts_itself
     named = "mtp" if drafts_itself else draft
     opened_draft = open_draft(named, opened) if named is not None else None
-    opened.check_room(opened_draft, context_length, kv, window=window)
+    opened.check_room(opened_draft, context_length, kv)
     opened.load(dtype=torch.float32, progress=say)
     drafter = opened_draft.load(progress=say) if opened_draft else None
     kept = _kept(learned, opened, opened_draft) if opened_draft is not None else ()
-    engine = Engine(opened, drafter, context_length=context_length, kept=kept, kv=kv, states=states, window=window)
+    engine = Engine(opened, drafter, context_length=context_length, kept=kept, kv=kv, states=states)
     engine.session.prepare(say)
     engine.machine.learn(engine.session, say)
     say("ready", 1.0)

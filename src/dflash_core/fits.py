@@ -5,32 +5,36 @@ Nothing is loaded for this. A `Reckoner` predicts the memory of one way of loadi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from dflash_core.cache_types import AUTO
+from dflash_core.cache_types import AUTO, AUTO_PAIRS, DIVERGENCE, EXACT
 from dflash_core.errors import Code, ContextError, OutOfMemoryError
 from dflash_core.memory import Component, MemoryBreakdown, gib
 
 CONTEXT_STEP = 512  # positions: the steps in which the longest context is searched
 MOST_REMEDIES = 3
-KV_TYPES = ("f16", "bf16", "q8_0", "q8_0/q4_0", "q5_0", "q4_0", "tq3_0")  # that a plan compares
+# That a plan compares, in the order of what they cost.
+KV_TYPES = tuple(sorted((*map(str, AUTO_PAIRS), "bf16", "tq3_0"), key=DIVERGENCE.__getitem__))
 # What a change costs the user, for sorting: accuracy, acceptance, speed, or missing positions.
-CACHE_COST: Mapping[str, float] = {
-    "f32": 0, "f16": 0.5, "bf16": 1, "q8_0": 2, "q8_0/q4_0": 5, "q5_0": 5.5, "q4_0": 7, "tq3_0": 12
-}  # fmt: skip
+# Keys and values: as f16, as q8_0, and what ten times the divergence adds.
+HALVES_COST, Q8_COST, TENFOLD_COST = 0.5, 2, 2.3
 DRAFT_COST: Mapping[str, float] = {"": 0, "q8_0": 2.5, "q4_0": 4.5}
-UNKNOWN_COST, NODES_COST, NO_DRAFTER_COST = 6, 1, 20
+UNKNOWN_COST, NO_DRAFTER_COST = 6, 20
 SHORTER_COST = 12  # the cost of a context of length 0; half of it for half of the positions
 
 ON_CARD, ON_HOST = "card", "host"
 EMBEDDING_COST = 1.5  # a row is copied over the bus for every token
 
+DESKTOP = 1 << 30  # bytes that a desktop and its programs hold on a card: an assumption
 CEILING = 32_768  # positions where no context is given
 SMALLEST_CONTEXT = 512  # that memory is kept for
 LEAST_CONTEXT = 2  # that can be requested
 PREFILL_ROWS = 2048  # of a prompt that a card reads at once
+# Nodes of trees on a card: of the default settings, of one pass, and the most that there can be.
+LEAST_NODES, ONE_PASS, MOST_NODES = 24, 64, 256
 LEAST_PREFILL_ROWS = 256  # where memory is short; with fewer, most of the time would go into converting weights to f16
 
 
@@ -38,21 +42,18 @@ LEAST_PREFILL_ROWS = 256  # where memory is short; with fewer, most of the time 
 class Setup:
     """The choices in loading a pair that memory depends on.
 
-    `context`: positions; `kv`: type of keys and values; `nodes`: of the largest tree that fits;
+    `context`: positions; `kv`: type of keys and values; `nodes`: of the largest tree that memory is reserved for;
     `draft_type`: the type that a drafter's matrices are converted to, "" for none; `drafted`: with the drafter;
-    `embedding`: where the target's token embedding is stored; `rows`: prompt rows processed at once; `window`: of
-    attention, 0 for all positions; `sinks`: first positions that a window keeps visible, if more than the minimum.
+    `embedding`: where the target's token embedding is stored; `rows`: prompt rows processed at once.
     """
 
     context: int
     kv: str = "f16"
-    nodes: int = 64
+    nodes: int = LEAST_NODES
     draft_type: str = ""
     drafted: bool = True
     embedding: str = ON_CARD
     rows: int = PREFILL_ROWS
-    window: int = 0
-    sinks: int = 0
 
 
 class Reckoner(Protocol):
@@ -72,6 +73,10 @@ class Reckoner(Protocol):
     @property
     def chunk_rows(self) -> Sequence[int]:
         """Possible numbers of prompt rows processed at once, the largest first."""
+
+    @property
+    def tree_nodes(self) -> Sequence[int]:
+        """Possible sizes of the largest tree, the largest first."""
 
     @property
     def base(self) -> Setup:
@@ -161,14 +166,19 @@ def loaded_room(reckoner: Reckoner, free: int) -> int:
 
 
 def settled(reckoner: Reckoner, setup: Setup, room: int) -> Setup:
-    """`setup` with the most prompt rows at once that fit in `room` bytes; the fewest where none fit."""
-    ways = [replace(setup, rows=rows) for rows in reckoner.chunk_rows]
-    return next((way for way in ways if total(reckoner, way) <= room), ways[-1])
+    """`setup` with the most prompt rows at once, and then the largest trees, that fit in `room` bytes; the fewest and
+    the smallest where none fit. Trees of more than one pass are rare: they leave `spare` bytes free."""
+    ways = [replace(setup, rows=rows, nodes=reckoner.tree_nodes[-1]) for rows in reckoner.chunk_rows]
+    way = next((way for way in ways if total(reckoner, way) <= room), ways[-1])
+    trees = [replace(way, nodes=nodes) for nodes in reckoner.tree_nodes]
+    spare = reckoner.spare(room)
+    fits = (tree for tree in trees if total(reckoner, tree) <= room - spare * (tree.nodes > ONE_PASS))
+    return next(fits, way)
 
 
 def least(reckoner: Reckoner, setup: Setup) -> int:
-    """Bytes that `setup` needs with the fewest prompt rows at once."""
-    return total(reckoner, replace(setup, rows=reckoner.chunk_rows[-1]))
+    """Bytes that `setup` needs with the fewest prompt rows at once and the smallest trees."""
+    return total(reckoner, replace(setup, rows=reckoner.chunk_rows[-1], nodes=reckoner.tree_nodes[-1]))
 
 
 def longest(most: int, fits: Callable[[int], bool], guess: int = 0) -> int:
@@ -212,6 +222,17 @@ def check_context(context: int | None) -> None:
         raise ContextError(f"a context of {context} positions, expected at least {LEAST_CONTEXT}")
 
 
+def trees_end(budget: int) -> str:
+    """A note if memory is not reserved for the largest trees."""
+    return f"trees end at a budget of {budget} here: there is no memory left for larger ones"
+
+
+def cache_note(kv: str) -> str:
+    """What keys and values of this type cost; empty where that is nothing, or was not measured."""
+    found = DIVERGENCE.get(kv)
+    return f"{kv} costs a mean KL divergence of {found:.1e} nats (demo model, against f16)" if found else ""
+
+
 def cut_note(wished: int | None, context: int) -> tuple[str, ...]:
     """A note if the model has fewer positions than requested. `context`: the positions that it gets."""
     if wished is None or wished <= context:
@@ -219,14 +240,14 @@ def cut_note(wished: int | None, context: int) -> tuple[str, ...]:
     return (f"{wished:,} positions were requested, the model has {context:,}",)
 
 
-def asked(reckoner: Reckoner, context: int | None, kv: str, window: int = 0, available: int | None = None) -> Setup:
+def asked(reckoner: Reckoner, context: int | None, kv: str, available: int | None = None) -> Setup:
     """The setup for a requested context (None: what fits) and cache type (or AUTO), in `available` bytes (default: the
     reckoner's). Raises ContextError as a load does."""
     check_context(context)
     room = reckoner.available if available is None else available
     kinds = reckoner.auto if kv == AUTO else (kv,)
     wished = context or default_context(reckoner, kinds[-1], room)
-    setup = replace(reckoner.base, context=min(wished, reckoner.longest_context), window=window)
+    setup = replace(reckoner.base, context=min(wished, reckoner.longest_context))
     ways = [replace(setup, kv=kind) for kind in kinds]
     rooms = (room - reckoner.spare(room), room)
     chosen = (way for room in rooms for way in ways if least(reckoner, way) <= room)
@@ -244,7 +265,8 @@ def default_context(reckoner: Reckoner, kv: str, room: int) -> int:
 
 
 def plan(reckoner: Reckoner, setup: Setup, available: int | None = None) -> MemoryPlan:
-    """What `setup` needs, and what would fit instead, in `available` bytes (default: the reckoner's)."""
+    """What `setup` needs, with rows and trees as they fit, and what would fit instead, in `available` bytes (default:
+    the reckoner's)."""
     room = reckoner.available if available is None else available
     setup = settled(reckoner, setup, room)
     components = reckoner.components(setup)
@@ -252,6 +274,12 @@ def plan(reckoner: Reckoner, setup: Setup, available: int | None = None) -> Memo
     fitting = {kv: longest_context(reckoner, replace(setup, kv=kv), room) for kv in kinds}
     found = MemoryPlan(reckoner.machine, setup, components, room, fitting, ())
     return found if found.fits else replace(found, remedies=tuple(remedies(reckoner, found)))
+
+
+def with_desktop(reckoner: Reckoner, found: MemoryPlan) -> dict[str, int]:
+    """The longest contexts by cache type where a desktop and other programs hold DESKTOP bytes."""
+    room = found.available - DESKTOP
+    return {kv: longest_context(reckoner, replace(found.setup, kv=kv), room) for kv in found.context_that_fits}
 
 
 def remedies(reckoner: Reckoner, short: MemoryPlan) -> list[Remedy]:
@@ -284,15 +312,16 @@ def cost(way: Setup, setup: Setup) -> float:
     """What a user loses with `way` instead of `setup`, as a number for sorting."""
     found = _cache_cost(way.kv) - _cache_cost(setup.kv)
     found += DRAFT_COST.get(way.draft_type, UNKNOWN_COST) - DRAFT_COST.get(setup.draft_type, UNKNOWN_COST)
-    found += NODES_COST * (way.nodes < setup.nodes)
     found += EMBEDDING_COST * (way.embedding != setup.embedding)
     found += NO_DRAFTER_COST * (setup.drafted - way.drafted)
     return found + SHORTER_COST * (1 - way.context / max(setup.context, 1))
 
 
 def _cache_cost(kv: str) -> float:
-    parts = kv.split("/")
-    return CACHE_COST.get(kv, max(CACHE_COST.get(part, UNKNOWN_COST) for part in parts))
+    found = DIVERGENCE.get(kv) or max(DIVERGENCE.get(part, 0.0) for part in kv.split("/"))
+    if not found:
+        return HALVES_COST if kv != str(EXACT) else 0
+    return max(2 * HALVES_COST, Q8_COST + TENFOLD_COST * math.log10(found / DIVERGENCE["q8_0"]))
 
 
 def _includes(way: Setup, one: Setup, before: Setup) -> bool:

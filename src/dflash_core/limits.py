@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dflash_core.drafters.capabilities import DRAFT_KNOBS, Capabilities
 from dflash_core.errors import KnobError
-from dflash_core.knobs import MOST_WIDTH, Knobs, check_tree_width
+from dflash_core.knobs import MOST_WIDTH, SPEC, Knobs, check_tree_width
 from dflash_core.text.reasoning import Reasoning
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the loaded pair supports: its drafter's capabilities (None without one), positions of context, candidates
-    per draft position (few on a card), and the positions that the model was trained for (0: unknown)."""
+    per draft position (few on a card), the largest budget that there is memory for, and the positions that the model
+    was trained for (0: unknown)."""
 
     drafter: Capabilities | None
     context_length: int
     tree_width: int = MOST_WIDTH
+    budget: int = int(SPEC["budget"].maximum)
     reasoning: Reasoning | None = None  # variables that the target's template reads; None where unknown
     most_context: int = 0
 
@@ -35,6 +37,13 @@ class Limits:
         if (unread := self.unread() & set(changed)) and (name := min(unread)):
             raise KnobError(f"{name} changes nothing: the model's template does not read it")
         self.check_possible(knobs, changed)
+
+    def within(self, knobs: Knobs) -> tuple[Knobs, tuple[str, ...]]:
+        """`knobs` with the values that are too large here lowered, and a line for each of them."""
+        ends = {"tree_width": "the limit of this card per draft position", "budget": "there is memory for no more"}
+        lower = {name: getattr(self, name) for name in ends if getattr(knobs, name) > getattr(self, name)}
+        notes = [f"{name} is {most} here, not {getattr(knobs, name)}: {ends[name]}" for name, most in lower.items()]
+        return replace(knobs, **lower), tuple(notes)
 
     def unread(self) -> set[str]:
         """Knobs of reasoning that the target's template does not read."""
@@ -56,6 +65,11 @@ class Limits:
             it.variables(knobs.replace(thinking=True))
         if "tree_width" in changed:
             check_tree_width(knobs, self.tree_width)
+        if "budget" in changed and knobs.budget > self.budget:
+            raise KnobError(
+                f"budget={knobs.budget}: there is memory for trees of {self.budget} drafted tokens; "
+                f"expected 1 to {self.budget}, or load it with a shorter context"
+            )
         if "max_tokens" in changed and knobs.max_tokens >= self.context_length:
             most = f"{self.context_length - 1:,}"
             raise KnobError(

@@ -20,6 +20,7 @@ from dflash_core.memory import gib
 from dflash_core.progress import Progress, silent
 
 if TYPE_CHECKING:
+    from dflash_core.backends.cuda.planned import PlannedCard
     from dflash_core.backends.placement import Placement
 
 
@@ -151,17 +152,16 @@ def plan_pair(
     kv: str = AUTO,
     memory: int = 0,
     card: CardOptions = DEFAULT_CARD,
-    window: int = 0,
 ) -> MemoryPlan:
     """The memory plan of a pair, from headers alone: no weight is read, and no card is needed.
 
-    `context`, `kv`, `window`: as requested of `engine.load_pair`. `memory`: bytes of a card (or on the CPU, of main
+    `context`, `kv`: as requested of `engine.load_pair`. `memory`: bytes of a card (or on the CPU, of main
     memory) to plan for; by default those of this machine. Raises what `open_target` and `open_draft` raise, KnobError
     for an unknown type, and ContextError for a context that cannot be loaded.
     """
     kv = checked(kv)
     reckoner = reckoner_of(target, draft, device, memory=memory, card=card)
-    return plan(reckoner, asked(reckoner, context, kv, window))
+    return plan(reckoner, asked(reckoner, context, kv))
 
 
 @cpu_instead()
@@ -179,15 +179,25 @@ def reckoner_of(
     return opened.reckoner(open_draft(named, opened) if named is not None else None)
 
 
-def _open_for_plan(path: str | Path, device: str, memory: int, card: CardOptions) -> Target:
+def planned_card(device: str, memory: int, card: CardOptions) -> PlannedCard | None:
+    """The card to plan for, None for the CPU. Raises DeviceError or UnsupportedError."""
     if device == "cpu" or (device == "auto" and not memory and not card.vram_limit and not _driver_is_there()):
-        return CpuTarget(path, memory)
-    from dflash_core.backends.cuda.planned import PlannedDevice, card_here, card_of
-    from dflash_core.backends.cuda.target import CudaTarget
+        return None
+    from dflash_core.backends.cuda.planned import card_here, card_of
 
     # With a card, a limit makes it a smaller one; without a card, it is the size of the card to plan for.
     here = not memory and (device == "cuda" or _driver_is_there())
-    planned: Any = PlannedDevice(card_here() if here else card_of(memory or card.vram_limit))
+    return card_here() if here else card_of(memory or card.vram_limit)
+
+
+def _open_for_plan(path: str | Path, device: str, memory: int, card: CardOptions) -> Target:
+    found = planned_card(device, memory, card)
+    if found is None:
+        return CpuTarget(path, memory)
+    from dflash_core.backends.cuda.planned import PlannedDevice
+    from dflash_core.backends.cuda.target import CudaTarget
+
+    planned: Any = PlannedDevice(found)
     return CudaTarget(
         path, device=planned, activations=card.activations, draft_type=card.draft_type, vram_limit=card.vram_limit,
         embedding=card.embedding,

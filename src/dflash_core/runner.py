@@ -62,7 +62,7 @@ class Runner:
     @property
     def limits(self) -> Limits:
         """The limits for the knobs of an answer."""
-        return Limits(self.backend.capabilities, self.context_length, self._tree_width)
+        return Limits(self.backend.capabilities, self.context_length, self._tree_width, self.backend.most_drafted)
 
     def cancel(self) -> None:
         """End the answer under way before its next step or prefill chunk; what is committed stays."""

@@ -124,7 +124,6 @@ def load_engine(
         learned=user_folder("data") / "policy",
         kv=request.kv,
         states=_states(request),
-        window=request.knobs.attention_window,
     )
     for kept in engine.kept:
         if kept.note:
@@ -132,7 +131,7 @@ def load_engine(
     notes = list(engine.notes)
     if engine.draft is None:
         notes.append("no drafter: plain decoding; --draft FILE adds one, --draft text copies from the conversation")
-    notes += _without_effect(request.knobs, engine.limits)
+    notes += [*engine.limits.within(request.knobs)[1], *_without_effect(request.knobs, engine.limits)]
     seconds = engine.predicted_step_seconds(request.knobs)
     if seconds is not None:
         notes.append(f"about {seconds:.1f} s per step on this machine; {stop_key} stops and keeps the text")
@@ -183,10 +182,6 @@ def _without_effect(knobs: Knobs, limits: Limits) -> list[str]:
 def load_session(request: LoadRequest, progress: Progress) -> EngineSession:
     """The loaded pair as the app's session. Raises DFlashError."""
     engine, notes = load_engine(request, progress, "Esc", refuse=False)
-    most = engine.limits.tree_width
-    if request.knobs.tree_width > most:
-        wanted = request.knobs.tree_width
-        notes += (f"tree_width is {most} here, not {wanted}: the limit of this card per draft position",)
     session = EngineSession(engine, request.title(), request.knobs, notes)
     begin(session.conversation, request, engine)
     return session

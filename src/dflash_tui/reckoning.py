@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dflash_core.bench.shapes import reckoner_of_shapes
+from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.fits import Reckoner
 from dflash_core.loading import CardOptions, reckoner_of
 from dflash_tui.session import LoadRequest
@@ -12,6 +14,10 @@ def reckoner_for(request: LoadRequest, memory: int = 0) -> Reckoner:
 
     Raises DFlashError.
     """
+    shapes, draft = request.shapes
+    if shapes:
+        model = MODELS[shapes]
+        return reckoner_of_shapes(model, draft, request.device, memory=memory, card=card_options(request))
     return reckoner_of(*request.files, request.device, memory=memory, card=card_options(request))
 
 

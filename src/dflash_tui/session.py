@@ -56,6 +56,7 @@ class LoadRequest:
     keep_states: int = 0  # number of conversations whose state is kept on disk
     states_memory: str = "auto"  # for states of conversations: auto, 0, or as 4GiB
     states: list[SnapshotStore] = field(default_factory=list, compare=False)  # set by the first load
+    shapes: tuple[str, str] = ("", "")  # for plans without files: a published model, and the type of its drafter
     resume: str = ""  # the conversation to continue: the beginning of its id, LAST or LISTED
 
     @property
@@ -69,7 +70,7 @@ class LoadRequest:
         """How it would be loaded, see `fits.asked`."""
         from dflash_core.fits import asked
 
-        return asked(reckoner, self.context or None, self.kv, self.knobs.attention_window, available)
+        return asked(reckoner, self.context or None, self.kv, available)
 
     def title(self, *, endings: bool = False) -> str:
         """The name of the pair; with the `endings` of its files while it is not loaded yet."""

@@ -1,19 +1,20 @@
-"""A turn allocates what is predicted: lasting memory before it begins, and for prompt chunks what they predict."""
+"""Turns allocate nothing: all that they need is there after a load."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.attention.bias
 from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
 from dflash_core.backends.cuda import session as cuda_session
-from dflash_core.backends.cuda.sequence import chunk_results
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.cache_types import CachePair
 from dflash_core.drafters.text import TextDrafter
@@ -28,7 +29,7 @@ from support.emulated_device import EmulatedDevice
 from support.mtp_device import mtp_pair
 
 CONTEXT, PROMPT, WINDOW = 400, 300, 40
-HOST_BYTES = 8  # per row of a chunk: its token, which is copied to the device
+HOST_BYTES = 40_000  # that the host itself takes: tokens, logits of a row
 Made = Callable[[dict[str, Any], Path], CudaSession]
 
 
@@ -69,42 +70,56 @@ FULL = [
     ("make", "kv", "rows"),
     [*NARROW, *(pytest.param(*one, marks=pytest.mark.full) for one in FULL)],
 )
-def test_a_turn_takes_no_more_than_was_there(
+def test_turns_take_no_more_than_was_there(
     make: Made, kv: str, rows: int, tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The prompt is read in chunks under an attention window; trees copy from the text where the pair allows it."""
-    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 1)
-    found, held = list[tuple[int, int]](), Allocations()
-    multiply = EmulatedDevice.multiply
+    """Trees of every size in every order, modes, draws, windows and lengths of prompts, read in chunks or in passes,
+    and the copies of positions between them."""
+    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 100)
+    held, multiply = Allocations(), EmulatedDevice.multiply
 
     def by_the_library(*args: Any, **options: Any) -> None:
         held.counting = False  # the emulation of the library converts its operands
         multiply(*args, **options)
         held.counting = True
 
+    def lower_right(rows: int, end: int) -> torch.Tensor:
+        held.counting = False  # on a card it takes no memory
+        mask = torch.full((rows, end), -torch.inf, dtype=torch.float16).triu_(1 + end - rows)
+        held.counting = True
+        return mask
+
     monkeypatch.setattr(EmulatedDevice, "multiply", by_the_library)
+    monkeypatch.setattr(torch.nn.attention.bias, "causal_lower_right", lower_right)
     make({"context": 8}, tmp_path)  # loads the weights beforehand
     with held:
         session = make({"context": CONTEXT, "kv": CachePair.parse(kv), "rows": rows}, tmp_path)
         assert session.chunk_pass is not None
-        begun, run = held.live, session.chunk_pass.run
-
-        def measured(tokens: Sequence[int], *rest: Any) -> Any:
-            before, end = held.live, session.length + len(tokens)
-            held.most = before
-            last = run(tokens, *rest)
-            predicted = sum(chunk_results(session.target, len(tokens), end, session.kv, session.window))
-            found.append((held.most - before - HOST_BYTES * len(tokens), predicted))
-            return last
-
-        monkeypatch.setattr(session.chunk_pass, "run", measured)
         drafter = session.capabilities
         policy = LatePolicy(drafter, PairState(), GivenCosts(H200)) if session.drafter else None
         runner = Runner(session, frozenset(), CONTEXT, session.target.output.rows, policy=policy)
-        knobs = Knobs(max_tokens=12, ignore_eos=True).replace(attention_window=WINDOW, temperature=0.9)
-        for _ in runner.generate(rng.integers(0, 250, PROMPT).tolist(), knobs):
-            pass
-        gc.collect()
-        assert held.live == begun
-    assert all(0 <= taken <= predicted for taken, predicted in found)
-    assert found[0][0] == found[0][1] > 0
+        begun = held.live
+        held.most = 0
+        for changes, tokens in turns():
+            if drafter is None and changes["mode"] != "ar":
+                continue
+            knobs = Knobs(max_tokens=3, ignore_eos=True).replace(**changes)
+            for _ in runner.generate(rng.integers(0, 250, tokens).tolist(), knobs):
+                pass
+            gc.collect()
+            assert held.live == begun, changes
+            assert held.most - begun <= HOST_BYTES, changes
+        reserved, before = sum(map(len, session.memory._reserved)), held.live
+        held.most = 0
+        copies = sum(tensor.nbytes for tensor in session.rows(0, session.length))
+        assert held.most <= before + copies < before + copies + reserved
+
+
+def turns() -> Iterator[tuple[dict[str, Any], int]]:
+    """What is set for a turn, and the tokens of its prompt."""
+    for order in ((22, 64, 255), (255, 22, 64)):
+        for budget, mode in zip(order, ("tree", "chain", "tree")):
+            yield {"mode": mode, "budget": budget, "temperature": 0.9 * (budget > 22)}, 8
+    for window, length in ((0, PROMPT), (WINDOW, PROMPT), (3 * WINDOW, 130), (0, 30)):
+        for mode, top_k in (("auto", 0), ("ar", 40)):
+            yield {"mode": mode, "temperature": 0.9, "top_k": top_k, "attention_window": window}, length

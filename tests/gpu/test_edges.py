@@ -421,7 +421,16 @@ def test_more_candidates_than_a_card_keeps() -> None:
 
 
 def test_the_largest_budget_says_what_it_is() -> None:
-    """A tree's masks hold 256 nodes with the root, so a budget of 256 becomes 255."""
+    """A tree's masks hold 256 nodes with the root, so a budget of 256 becomes 255. With memory for less it ends there,
+    and the turn goes on."""
+    small = CudaSession(pair("emulated", FILE).device_target, fresh().draft_weights, context=192, nodes=64)
+    assert small.most_drafted == 63
+    decoder = small.decoder(Knobs(mode="tree", budget=64), frozenset(), 192)
+    said = "asked for; budget 63: there is memory for trees of 64 nodes with its root"
+    assert (decoder.knobs.budget, decoder.decision.reason) == (63, said)
+    decoder.take(Knobs(mode="tree", budget=22))
+    decoder.take(Knobs(mode="tree", budget=255))
+    assert (decoder.knobs.budget, decoder.decision.reason) == (63, said)
     session = fresh()
     decoder = session.decoder(Knobs(mode="tree", budget=256), frozenset(), 192)
     assert decoder.knobs.budget == 255

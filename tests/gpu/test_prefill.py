@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -147,7 +146,7 @@ def test_a_prompt_read_in_wide_passes(device_name: str, rng: np.random.Generator
     wide, narrow = (pair(device_name, "tiny-Q4_K_M.gguf").sessions()[0] for _ in range(2))
     ids = random_prompt(rng, LONGEST)
     wide.read_in_passes(LONGEST, silent)
-    assert wide.memory.capacity == 64
+    assert wide.pass_rows == 64
     narrow.chunks_from = LONGEST
     assert np.array_equal(wide.prefill(ids[:-1]), narrow.prefill(ids[:-1]))
     assert np.array_equal(wide.draft(9, 0), narrow.draft(9, 0))
@@ -203,29 +202,3 @@ def test_a_chunk_that_finds_no_room_is_halved(
     with pytest.raises(torch.OutOfMemoryError if device_name == "emulated" else OutOfMemoryError):
         ours.prefill([1, 2, 3])
     assert ours.length == held
-
-
-def test_a_turn_begins_with_chunks_that_fit(
-    device_name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Decided before anything is allocated: as many rows as fit in the free memory, with the same logits."""
-    one = pair(device_name, "tiny-F16.gguf")
-    session = CudaSession(one.device_target, context=300)
-    assert session.chunk_pass is not None
-    sizes, whole = list[int](), session.chunk_pass.run
-
-    def counted(tokens: Sequence[int], *rest: Any) -> Any:
-        sizes.append(len(tokens))
-        return whole(tokens, *rest)
-
-    monkeypatch.setattr(session.chunk_pass, "run", counted)
-    ids = random_prompt(rng, 200)
-    expected = session.prefill(ids)
-    need = {rows: session._results(rows, 200) for rows in (300, 150)}
-    cases = (need[300], [200]), (need[300] - 1, [150, 50]), (need[150] - 1, [75, 75, 50]), (0, [64, 64, 64, 8])
-    for free, rows in cases:
-        session._free = lambda free=free: free
-        sizes.clear()
-        session.restore(None)
-        close(session.prefill(ids), expected)
-        assert sizes == rows

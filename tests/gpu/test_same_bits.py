@@ -88,7 +88,6 @@ def test_trees_leave_the_bits_of_single_steps(
     session, vocab = one.sessions(CONTEXT)[0], one.target.config.vocab_size
     small = BUDGETS[:8] if device_name == "cuda" else BUDGETS[half * (every - 1) : 8 : every]
     check_trees(session, vocab, small, rng, begin=begin, positions=14 if device_name == "cuda" else 10)
-    session.ensure_capacity(256)
     shapes = SHAPES[1:] if device_name == "cuda" else SHAPES[1 + half : 2 + half]
     check_trees(session, vocab, BUDGETS[8:], rng, begin=begin, positions=2, shapes=shapes)
 
@@ -188,7 +187,6 @@ def test_thousands_of_positions(
 ) -> None:
     one = on_card(name)
     session, vocab = one.sessions(3 * POSITIONS)[0], one.target.config.vocab_size
-    session.ensure_capacity(256)
     for sequence in range(sequences):
         begin = int(rng.integers(1, 2 * POSITIONS - 256))
         shapes = chain, SHAPES[1 + sequence % 2]

@@ -8,8 +8,7 @@ import torch
 
 from dflash_core import Knobs
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.cuda.state import MAX_NODES
-from dflash_core.backends.cuda.step import MOST_DRAFTS, StepKind
+from dflash_core.backends.cuda.step import StepKind
 from support import demo_card, on_device
 from support.compare import CARD_NEAR_TIE, first_difference, gap, generated
 from support.soaking import BUDGETS, Soak
@@ -22,12 +21,11 @@ pytestmark = pytest.mark.skipif(on_device.missing() is not None, reason=on_devic
 
 
 def record_every_graph(session: CudaSession) -> None:
-    """Allocate all that turns may need before memory is measured."""
-    session.ensure_capacity(MAX_NODES)
+    """The driver keeps memory for graphs."""
     for budget in BUDGETS:
         for mode in ("ar", "chain", "tree"):
             for knobs in (Knobs(temperature=0.0), Knobs(temperature=1.0), Knobs(temperature=1.0, top_k=1)):
-                most = {"ar": 0, "chain": session.device_block - 1, "tree": MOST_DRAFTS}[mode]
+                most = {"ar": 0, "chain": session.device_block - 1, "tree": session.most_drafted}[mode]
                 drafts = mode != "ar" and session.device_block > 0
                 kind = StepKind.holding(min(budget, most), knobs, session.head.vocab, drafts=drafts)
                 with session.device.stream():

@@ -18,9 +18,11 @@ from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.mtp import Mtp
 from dflash_core.backends.cuda.launch import Run
 from dflash_core.backends.cuda.products import Arena
+from dflash_core.backends.cuda.prompts import NEVER
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.turns import Turns
 from dflash_core.cache_types import F16, CachePair
+from dflash_core.progress import silent
 from dflash_core.snapshots.base import Rows, Snapshot
 from support import device_pairs
 from support.device_pairs import Pair, device_named, pair_of
@@ -139,7 +141,7 @@ def test_an_mtp_head_reads_what_passes_captured(device_name: str, rng: np.random
 def test_wide_passes_take_turns_too(device_name: str, rng: np.random.Generator) -> None:
     one, other = (session(device_name) for _ in range(2))
     for each in (one, other):
-        each.ensure_capacity(40)
+        each.read_in_passes(NEVER, silent)
     log = check(one, other, 100, rng)
     assert log[:3] == [0, "pass 64", "pass 64"]
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from dflash_core.backends.cuda.planned import card_of
 from dflash_core.bench.synthetic_models import SIZE_8B, SIZE_27B, SIZE_35B_A3B, Model
-from dflash_core.fits import MemoryPlan, Setup, plan
+from dflash_core.cache_types import AUTO
+from dflash_core.fits import DESKTOP, MemoryPlan, Setup, asked, longest_context, plan, total
 from dflash_core.memory import gib
 from dflash_tui.text import fits
 from support.reckoned import reckoner
@@ -38,6 +39,18 @@ def fits_table(cards: Sequence[int] = CARDS, models: Mapping[str, Model] = MODEL
     return "\n".join(lines) + "\n"
 
 
+def long_table() -> str:
+    """What `auto` takes for the 27B pair on 24 GB with ASKED positions, alone and beside a desktop."""
+    made = reckoner(24 * GIB, "Q8_0", SIZE_27B)
+    lines = ["| on the card besides | `--kv auto` | takes | trees | longest context so |", "|---|---|---|---|---|"]
+    for what, held in (("nothing", 0), (f"{gib(DESKTOP)} of a desktop", DESKTOP)):
+        room = made.available - held
+        setup = asked(made, ASKED, AUTO, room)
+        most = longest_context(made, setup, room)
+        lines.append(f"| {what} | {setup.kv} | {gib(total(made, setup))} | budget {setup.nodes - 1} | {most:,} |")
+    return "\n".join(lines) + "\n"
+
+
 def remedies_table() -> str:
     """What helps the 27B pair to a long context."""
     lines = [f"| card | {ASKED:,} positions as f16 | what helps |", "|---|---|---|"]
@@ -56,4 +69,4 @@ def cards_list() -> str:
 
 def parts() -> dict[str, str]:
     """What docs/fits.md must hold between its marks."""
-    return {"fits": fits_table(), "remedies": remedies_table(), "cards": cards_list()}
+    return {"fits": fits_table(), "long": long_table(), "remedies": remedies_table(), "cards": cards_list()}

@@ -5,9 +5,8 @@ Nothing is listed by hand: sessions are built without memory, and list the launc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +23,7 @@ from dflash_core.backends.cuda.session import CHUNK_WIDTHS, CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.step import StepKind
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.bench.shapes import header
 from dflash_core.bench.synthetic_models import (
     DRAFT_27B,
     SIZE_27B,
@@ -41,8 +41,6 @@ from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import find_head
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.gguf import open_gguf
-from dflash_core.formats.quants import BY_NAME, LIST_TYPES
-from dflash_core.formats.weights import TensorInfo
 from support.golden import golden
 
 # Multiprocessors and dynamic shared memory of a block, by architecture: what layouts adapt to.
@@ -63,14 +61,6 @@ PREFILL_TYPES = tuple(TILE_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
-    """A WeightFile that has only the shapes and types of tensors."""
-
-    path: Path
-    tensors: Mapping[str, TensorInfo]
-
-
-@dataclass(frozen=True, slots=True)
 class Pair:
     """A target and a drafter to build a session from."""
 
@@ -78,19 +68,6 @@ class Pair:
     target_config: ModelSpec
     draft: Any
     draft_config: DeviceConfig
-
-
-def header(name: str, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> Header:
-    """A file of these tensors."""
-    tensors = {}
-    for tensor, shape in shapes.items():
-        elements = 1
-        for size in shape:
-            elements *= size
-        kind = {**BY_NAME, **LIST_TYPES}[types[tensor]]
-        nbytes = elements // kind.block * kind.size
-        tensors[tensor] = TensorInfo(tensor, tuple(shape), types[tensor], nbytes, elements, 0, 0)
-    return Header(Path(name), tensors)
 
 
 def large() -> Pair:

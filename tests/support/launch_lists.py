@@ -95,8 +95,6 @@ class Recorded:
                 for drawn in "", " sampled", " listed":
                     for drafts in (False, True) if self.case.drafted and widths == (1,) else (self.case.drafted,):
                         kind = StepKind(widths, drafts=drafts, sampled=bool(drawn), listed=drawn == " listed")
-                        if several:
-                            self.session.ensure_capacity(kind.nodes)
                         name = f"{'draft ' if drafts else ''}{'+'.join(map(str, widths))}"
                         yield f"step {name}{drawn}", self.device.lines(steps.launches(kind))
         if self.case.drafted:

@@ -46,7 +46,9 @@ def furnish(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(near)
     monkeypatch.setattr(room, "host_memory", lambda: HostMemory(32 << 30, 30 << 30, 0))
     monkeypatch.setattr(room, "Management", _no_cards)
-    monkeypatch.setattr(screen, "room_for", lambda request, freed: Room(32768, 32768, 5 << 30, 0, "a card"))
+    monkeypatch.setattr(
+        screen, "room_for", lambda request, freed: Room(32768, 32768, 5 << 30, 0, "a card", weights=3 << 30)
+    )
 
 
 def _no_cards() -> None:

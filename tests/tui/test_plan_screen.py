@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from dflash_core.backends.cuda.reckoner import CardReckoner
 from dflash_core.fits import Setup, plan
 from dflash_tui.app import DFlashApp
 from dflash_tui.chat.program import ProgramController
+from dflash_tui.hub.room import Room
 from dflash_tui.screens import models
 from dflash_tui.screens import plan as screen
+from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.plan import PlanScreen, bar, drawn
 from dflash_tui.session import LoadRequest
@@ -93,6 +96,33 @@ async def test_what_the_present_pair_holds_is_room(
     async with app.run_test(size=(100, 30)) as pilot:
         await opened(pilot, app, path)
         await shows(pilot, "to spare")
+
+
+async def test_a_pair_that_is_not_here_is_planned_and_then_fetched(
+    make_app: Callable[..., DFlashApp], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its shapes; Enter asks for the download instead of a load."""
+    planned = list[tuple[str, str]]()
+
+    def reckoned(request: LoadRequest) -> CardReckoner:
+        planned.append(request.shapes)
+        return reckoner(24 * GIB, "Q8_0")
+
+    monkeypatch.setattr(screen, "_reckoner", reckoned)
+    monkeypatch.setattr(models, "room_for", lambda request, freed: Room(512, 512, 1 << 30, 0, "a card"))
+    requests: list[LoadRequest] = []
+    app = app_of(make_app, requests)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await loaded(pilot)
+        app.push_screen(ModelsScreen(app.chat, only="qwen3.8-27b"))
+        await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
+        await pilot.press("f5")
+        await wait_until(pilot, lambda: isinstance(app.screen, PlanScreen))
+        await shows(pilot, "What qwen3.8-27b takes", "fits up to", "fetches it")
+        assert planned == [("27b-dflash2", "Q8_0")]
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, GetScreen))
+    assert not requests
 
 
 async def test_esc_leaves_everything_as_it_was(make_app: Callable[..., DFlashApp], path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from dflash_core.backends.cpu.machine import CpuMachine
 from dflash_core.backends.cpu.reckoner import HostReckoner
 from dflash_core.bench.synthetic_models import DRAFT_27B, SIZE_27B, TARGET_27B, target_types
-from dflash_core.cache_types import AUTO, AUTO_PAIRS, CHUNK_BYTES, TYPES, CachePair, checked
+from dflash_core.cache_types import AUTO, AUTO_PAIRS, CHUNK_BYTES, DIVERGENCE, TYPES, CachePair, checked
 from dflash_core.engine import _choice
 from dflash_core.errors import KnobError
 from dflash_core.fits import asked, loaded_room, sequence_bytes
@@ -49,7 +51,9 @@ def test_bytes_of_a_27b() -> None:
     bits = {name: 8 * one.row_bytes(256) / 256 for name, one in TYPES.items()}
     assert bits == {"f16": 16, "bf16": 16, "q8_0": 8.5, "q5_0": 5.5, "q4_0": 4.5, "tq3_0": 3.5}
     sizes = {str(pair): TARGET_27B.position_bytes(pair) for pair in AUTO_PAIRS}
-    assert sizes == {"f16": 65_536, "q8_0": 34_816, "q8_0/q4_0": 26_624, "q4_0": 18_432}
+    assert sizes == {
+        "f16": 65_536, "q8_0": 34_816, "q8_0/q5_0": 28_672, "q5_0": 22_528, "q5_0/q4_0": 20_480, "q4_0": 18_432
+    }  # fmt: skip
     full = DRAFT_27B.layers[-1].mixer.position_bytes(CachePair.parse("q8_0"))
     assert full <= 4.2 * 1024
 
@@ -114,7 +118,16 @@ def test_a_node_and_a_committed_position_are_the_same_bytes(pair: CachePair, len
 
 
 @pytest.mark.parametrize(
-    ("share", "chosen"), [(2.01, "f32"), (1.01, "f16"), (0.99, "q8_0"), (0.5, "q8_0/q4_0"), (0.4, "q4_0")]
+    ("share", "chosen"),
+    [
+        (2.01, "f32"),
+        (1.01, "f16"),
+        (0.99, "q8_0"),
+        (0.5, "q8_0/q5_0"),
+        (0.4, "q5_0"),
+        (0.33, "q5_0/q4_0"),
+        (0.3, "q4_0"),
+    ],
 )
 def test_auto_takes_the_first_that_holds_the_context(share: float, chosen: str) -> None:
     """Half of the memory that weights and states leave is `share` times what 8,192 positions take as f16."""
@@ -126,8 +139,22 @@ def test_auto_takes_the_first_that_holds_the_context(share: float, chosen: str) 
     assert (setup.context, setup.kv) == (8192, chosen)
     why = _choice(reckoner, setup, AUTO).why
     assert bool(why) == (chosen != "f32")
-    assert not why or why.startswith("8,192 positions do not fit as f32")
+    assert not why or why.startswith("8,192 positions leave no memory to spare as f32")
+    assert (f"{chosen} costs a mean KL divergence of {DIVERGENCE[chosen]:.1e} nats" in why) == bool(DIVERGENCE[chosen])
     assert asked(reckoner, 8192, "tq3_0", available=room).kv == "tq3_0"
+
+
+def test_auto_goes_by_what_was_measured() -> None:
+    """Less divergence comes first, and what takes more bytes than another with less divergence does not come at all."""
+    rows = re.findall(
+        r"^\| (\S+) \| [\d.]+ \| (0|[\d.]+e-\d) \|", Path("docs/notes/precision.md").read_text(), re.MULTILINE
+    )
+    assert {kv: float(found) for kv, found in rows} == {kv: found for kv, found in DIVERGENCE.items() if kv != "f32"}
+    best = list[CachePair]()
+    for pair in map(CachePair.parse, sorted(DIVERGENCE.keys() - {"f32", "bf16"}, key=DIVERGENCE.__getitem__)):
+        if not best or pair.row_bytes(256) < best[-1].row_bytes(256):
+            best.append(pair)
+    assert [pair for pair in best if "tq3_0" not in str(pair)] == list(AUTO_PAIRS)
 
 
 def test_the_command_line_and_the_setting(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:

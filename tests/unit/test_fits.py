@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -36,12 +37,9 @@ from dflash_core.fits import (
 )
 from dflash_core.fits import asked as fitting
 from dflash_core.formats import gguf as gguf_file
-from dflash_core.knobs import Knobs
 from dflash_core.loading import CardOptions, load_target, plan_pair
 from dflash_core.memory import parse_bytes
 from dflash_tui.cli.command_line import main
-from dflash_tui.cli.plan import plan_for
-from dflash_tui.session import LoadRequest
 from dflash_tui.text import fits as words
 from support.golden import draft, golden, target
 from support.made_up_card import MadeUpCard
@@ -178,17 +176,21 @@ def test_smaller_chunks_of_prompts_make_it_fit() -> None:
     assert not any("prompts are read" in line for line in words.lines(short))
 
 
-def test_a_window_of_attention_takes_what_its_copies_take() -> None:
-    found = reckoner(24 * GIB)
-    sizes = [total(found, fitting(found, 32_768, "f16", window)) for window in (0, 8192, 16_384)]
-    assert sizes[0] < sizes[1] < sizes[2] < sizes[0] + 100 * MIB
-
-
-def test_the_window_that_is_set_is_planned_for(capsys: pytest.CaptureFixture[str]) -> None:
-    knobs = Knobs().replace(attention_window=300)
-    found = plan_for(LoadRequest(TARGET, DRAFT, knobs=knobs), 24 * GIB)
-    assert (found.setup.window, plan_pair(TARGET, DRAFT, memory=24 * GIB, window=300)) == (300, found)
-    assert asked(capsys, "--memory", "24GiB", "--set", "attention_window=300")["total"] == found.total
+def test_trees_end_where_memory_ends() -> None:
+    """The 27B pair with 131,072 positions on 24 GiB, and on less: the context stays, and prompts are read as fast."""
+    found = reckoner(24 * GIB, draft="Q8_0")
+    setup = fitting(found, 131_072, "auto")
+    assert (setup.context, setup.kv, setup.rows, setup.nodes) == (131_072, "q8_0", 2048, 128)
+    assert total(found, setup) <= 24 * GIB - SPARE
+    for nodes, smaller in itertools.pairwise(found.tree_nodes):
+        room = total(found, replace(setup, nodes=nodes)) + SPARE * (nodes > 64)
+        ways = fitting(found, 131_072, "q8_0", room), fitting(found, 131_072, "q8_0", room - 1)
+        assert ways == (replace(setup, nodes=nodes), replace(setup, nodes=smaller))
+    made = plan(found, setup)
+    assert "trees end at a budget of 127 here: there is no memory left for larger ones" in "".join(words.lines(made))
+    roomy = reckoner(80 * GIB, draft="Q8_0")
+    assert fitting(roomy, 131_072, "auto").nodes == 256
+    assert "trees end" not in "".join(words.lines(plan(roomy, setup)))
 
 
 def test_what_a_load_leaves_free_a_plan_leaves_too() -> None:
@@ -203,28 +205,25 @@ def test_what_a_load_leaves_free_a_plan_leaves_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "kv", "window"),
-    [(None, "f16", 0), (None, "q8_0", 0), (None, "auto", 4096), (32_768, "auto", 16_384), (32_768, "f16", 16_384)],
+    ("context", "kv"), [(None, "f16"), (None, "q8_0"), (None, "auto"), (32_768, "auto"), (32_768, "f16")]
 )
-def test_a_plan_is_what_a_load_takes(
-    context: int | None, kv: str, window: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Context, type, and rows of prompts at once: on cards on which a byte decides. A load knows what is left free."""
+def test_a_plan_is_what_a_load_takes(context: int | None, kv: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Context, type, rows of prompts at once, and trees: on cards on which a byte decides."""
     made = reckoner(24 * GIB)
     monkeypatch.setattr(CudaMachine, "other_processes", lambda self: 0)
     weights = total(made, made.base) - sequence_bytes(made, made.base)
     sizes = {
-        least(made, Setup(positions, kind, window=shown))
+        total(made, Setup(positions, kind, nodes=nodes))
         for positions in ((context,) if context else (8192, 32_768))
         for kind in made.auto
-        for shown in (0, window)
+        for nodes in made.tree_nodes
     }
     found = set()
     for room in (size + spare - missing for size in sizes for spare in (0, SPARE) for missing in (0, 1)):
         made.available, free = room, room - weights
         machine = CudaMachine(MadeUpCard(free, free + 40 * GIB), made._of(made.base))  # type: ignore[arg-type]
-        planned = fitting(made, context, kv, window)
-        assert planned == fitting(made, context, kv, window, loaded_room(made, machine.room())), room - 24 * GIB
+        planned = fitting(made, context, kv)
+        assert planned == fitting(made, context, kv, loaded_room(made, machine.room())), room - 24 * GIB
         found.add(planned)
     assert len(found) > 1
 
@@ -259,7 +258,7 @@ def test_remedies_change_no_more_than_they_must() -> None:
     made = plan(found, Setup(most + CONTEXT_STEP))
     walk(made, found)
     first = made.remedies[0].setup
-    assert (first.context, first.nodes) in ((most, 64), (most + CONTEXT_STEP, 24))
+    assert first.context == most
     changed = [
         {name for name in Setup.__dataclass_fields__ if getattr(one.setup, name) != getattr(made.setup, name)}
         for one in made.remedies
@@ -375,7 +374,7 @@ def test_a_plan_reads_lists_of_words_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_plan_asks_for_few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The longest context of seven types: bytes grow almost linearly, so the search starts on that line."""
+    """The longest context of eight types: bytes grow almost linearly, so the search starts on that line."""
     asked, whole = Counter[int](), Footprint.sequence
 
     def counted(self: Footprint, context: int, **options: Any) -> Any:
@@ -385,8 +384,8 @@ def test_a_plan_asks_for_few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Footprint, "sequence", counted)
     found = reckoner(24 * GIB)
     made = plan(found, Setup(32_768))
-    assert len(made.context_that_fits) == 7
-    assert asked.total() <= 45
+    assert len(made.context_that_fits) == 8
+    assert asked.total() <= 55
     for kv, context in made.context_that_fits.items():
         assert context == longest(
             found.longest_context,

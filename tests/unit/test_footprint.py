@@ -9,13 +9,13 @@ import pytest
 import torch
 from _pytest.mark.structures import ParameterSet
 
-from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.allocator import Pieces, reserved
 from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.library import WORKSPACE_BYTES
 from dflash_core.backends.cuda.reckoner import CHUNK_ROWS
-from dflash_core.backends.cuda.sequence import CAPACITIES, library_pieces
+from dflash_core.backends.cuda.sequence import CAPACITIES
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import CachePair
@@ -73,19 +73,18 @@ class Way:
     context: int = 320
     kv: str = "f16"
     rows: int = PREFILL_ROWS
-    window: int = 0
-    nodes: int = CAPACITIES[0]
+    nodes: int = CAPACITIES[-1]
     on_host: bool = False
 
 
-KINDS, ROWS, WINDOWS = ("f16", "bf16", "q8_0", "q8_0/q4_0", "q5_0/f16", "tq3_0"), CHUNK_ROWS, (0, 100, 3000)
+KINDS, ROWS = ("f16", "bf16", "q8_0", "q8_0/q4_0", "q5_0/f16", "tq3_0"), CHUNK_ROWS
 EVERY = [  # all of these three with each other, the rest in turn
-    Way((4000, 320)[n % 5 == 0], kv, rows, window, CAPACITIES[(n + n // 3) % 3], bool(n % 2))
-    for n, (kv, rows, window) in enumerate(itertools.product(KINDS, ROWS, WINDOWS))
+    Way((4000, 320)[n % 4 == 0], kv, rows, nodes, bool(n % 2))
+    for n, (kv, rows, nodes) in enumerate(itertools.product(KINDS, ROWS, CAPACITIES))
 ]
 NARROW = [
-    Way(), Way(4000), Way(4000, "q8_0/q4_0", ROWS[-1], 100, CAPACITIES[1], True), Way(4000, "f16", ROWS[1], 3000),
-    Way(4000, "q5_0/f16", ROWS[2], 100, CAPACITIES[2]), Way(320, "tq3_0", ROWS[-1], 100, CAPACITIES[1]),
+    Way(), Way(4000), Way(4000, "q8_0/q4_0", ROWS[-1], 64, True), Way(4000, "f16", ROWS[1]),
+    Way(4000, "q5_0/f16", ROWS[2], 256), Way(320, "tq3_0", ROWS[-1], 128),
 ]  # fmt: skip
 
 
@@ -112,15 +111,12 @@ def test_what_is_predicted_is_what_is_allocated(case: Case, way: Way) -> None:
     if case.drafted:
         draft = on_device(pair.draft_config, NamedUpload(pair.draft, device), target, DEFAULT)
         footprint.add_draft(pair.draft, pair.draft_config)
-    kv, window = CachePair.parse(way.kv), AttentionWindow.of(way.window)
+    kv = CachePair.parse(way.kv)
     with Pieces() as found:
-        session = CudaSession(target, draft, context=way.context, kv=kv, rows=way.rows)
-        session.ensure_capacity(way.nodes)
-    predicted = footprint.sequence(
-        way.context, drafted=case.drafted, capacity=way.nodes, kv=kv, rows=way.rows, window=window
-    )
+        session = CudaSession(target, draft, context=way.context, kv=kv, rows=way.rows, nodes=way.nodes)
+    predicted = footprint.sequence(way.context, drafted=case.drafted, capacity=way.nodes, kv=kv, rows=way.rows)
     assert dict(predicted.held) == session.nbytes
-    library = library_pieces(session.memory, target, way.context, kv, window)
+    library = [WORKSPACE_BYTES] if session.chunk_pass else []
     assert predicted.scratch + sum(predicted.held.values()) == reserved([*found.sizes, *library])
     assert sum(found.sizes) > sum(session.nbytes.values()) > 0
     assert bool(library) == target.chunked
@@ -134,15 +130,12 @@ def check_text(session: CudaSession) -> None:
 
 
 def test_fewer_rows_of_a_prompt_take_less() -> None:
-    """A load may reduce them. An attention window takes more memory, unless it is as large as the context."""
+    """A load may reduce them."""
     pair = large()
     footprint = Footprint(pair.target, pair.target_config, CARDS["sm_90a"])
     taken = [footprint.sequence(32_768, drafted=False, rows=rows).scratch for rows in ROWS]
     assert taken == sorted(taken, reverse=True)
     assert taken[0] - taken[-1] > 120 * MIB
-    sizes = [footprint.sequence(32_768, drafted=False, window=AttentionWindow.of(size)).scratch
-             for size in (0, 256, 4096, 30_000, 32_768)]  # fmt: skip
-    assert sizes[0] == sizes[-1] < sizes[1] < sizes[2] < sizes[3]
 
 
 def test_pieces_are_noted_once_each() -> None:

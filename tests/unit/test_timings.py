@@ -127,9 +127,7 @@ def test_prompts_run_in_wide_passes_where_those_are_faster(
         session = CudaSession(target_on(device, pair), context=context)
         found = timings.Timer(device, tmp_path)  # type: ignore[arg-type]
         machine.CudaMachine(device, footprint, found).learn(session, silent)  # type: ignore[arg-type]
-        assert session.memory.capacity == rows
-        session.shrink()
-        assert session.memory.capacity == rows, "wide passes keep their memory"
+        assert session.pass_rows == rows
         assert (session.chunks_from is not None) == (rows == 64)
     assert timed == [1], "a short context has no such chunks; what is known is not timed again"
 

@@ -27,7 +27,7 @@ from dflash_core.tree import Candidates
 if TYPE_CHECKING:
     import torch
 
-    from dflash_core.fits import Reckoner, Setup
+    from dflash_core.fits import Reckoner
     from dflash_core.progress import Progress
     from dflash_core.text.template import ChatTemplate
     from dflash_core.text.tokenizer import Tokenizer
@@ -147,8 +147,9 @@ class Session(Backend, Resumable, Protocol):
     def nbytes(self) -> Mapping[str, int]:
         """Bytes held now, by component of the memory breakdown."""
 
-    def grown(self, setup: Setup) -> Setup:
-        """`setup` as it is for this sequence now: its tree nodes, rows of a prompt at once, and its window."""
+    @property
+    def most_drafted(self) -> int:
+        """The most drafted tokens of a tree: the budgets that memory is reserved for."""
 
     def leave(self) -> None:
         """End of the session's use: it gives up the memory of its copies."""
@@ -227,9 +228,9 @@ class Target(DraftTarget, Protocol):
     def reckoner(self, draft: OpenedDraft | Draft | None) -> Reckoner:
         """Predicts the memory that this target and `draft` would take here, loaded in one way or another."""
 
-    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO, *, window: int = 0) -> None:
+    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
         """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions, with
-        keys and values kept as `kv` says and prompts read under a window of attention, 0 for none.
+        keys and values kept as `kv` says.
 
         Raises OutOfMemoryError.
         """
@@ -272,11 +273,13 @@ class Target(DraftTarget, Protocol):
         context: int = 0,
         kv: CachePair | None = None,
         rows: int = PREFILL_ROWS,
+        nodes: int = 0,
     ) -> Session:
         """An empty sequence on this target; without a drafter, `captured` names the layers whose outputs it records.
 
-        `context`: positions that it must hold, for backends that allocate at once, and `rows`: of a prompt that it
-        reads at once. `kv`: how keys and values are kept; None: as exactly as this machine keeps them.
+        For backends that allocate at once, `context`: positions that it must hold, `rows`: of a prompt that it reads at
+        once, and `nodes`: of its largest tree, 0 for the largest that there can be. `kv`: how keys and values are kept;
+        None: as exactly as this machine keeps them.
         """
 
     def step_seconds(self, rows: int) -> float | None:

@@ -202,9 +202,6 @@ class StepBench:
         yield len(order), len(order), "prefill and bandwidth"
         timed = tuple(_timed(case, found[index]) for index, case in enumerate(cases))
         plain = summary([self._plain_loop() for _ in range(rounds)])
-        # The widest trees have grown the sequence: report memory for the default knobs.
-        with self.device.stream():
-            self.session.shrink()
         prefill = summary([self._prefill() for _ in range(rounds + 1)][1:])
         # Before the bandwidth is measured: the allocator keeps what that works on.
         memory = tuple((one.name, one.bytes, one.measured) for one in self.engine.memory().components)

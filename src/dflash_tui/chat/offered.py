@@ -19,7 +19,7 @@ from dflash_tui.hub.find import Found
 from dflash_tui.hub.places import downloads
 from dflash_tui.settings.profiles import Profile
 from dflash_tui.text.glossary import QUOTED, figure
-from dflash_tui.widgets.model_rows import DEMO, FILE, PAIR, PROFILE, Choice, beside, choices, option, passed_over
+from dflash_tui.widgets.model_rows import DEMO, FILE, PAIR, PROFILE, Choice, beside, choices, option, passed_over, takes
 
 ABOUT_DEMO = """A small pair that comes with the program.
 
@@ -81,7 +81,8 @@ class Offered:
         for one in sorted(self._catalogue.pairs.values(), key=lambda one: self._downloads.of(one.name) is None):
             if _has(words, one.name, one.about, "get fetch"):
                 about = " · ".join(filter(None, (one.about, f"licence: {one.licence or 'not stated'}")))
-                yield option(PAIR + one.name, one.name, about, fetched=self._fetched(one))
+                room = self._finding.rooms.get(PAIR + one.name)
+                yield option(PAIR + one.name, one.name, about, fetched=self._fetched(one), room=room)
 
     def _fetched(self, pair: Pair) -> str:
         """The progress of a pair that is or was being fetched; "" if nothing of it is on the disk."""
@@ -104,7 +105,9 @@ class Offered:
             lines = filter(None, (pair.about, pair.licence, *repos))
             fetched = self._fetched(pair)
             return Content.assemble(
-                ("\n".join(lines), figure(QUOTED)), (f"\n\n{fetched}" if fetched else "", figure("fetch"))
+                ("\n".join(lines), figure(QUOTED)),
+                (f"\n\n{fetched}" if fetched else "", figure("fetch")),
+                *takes(self._finding.rooms.get(row)),
             )
         if row == DEMO:
             return Content.styled(ABOUT_DEMO, figure(QUOTED))
@@ -155,6 +158,9 @@ class Offered:
             if profile.gone() is None:
                 request = planned(profile.target, profile.draft, profile.context, profile.kv)
                 questions.append(Question(PROFILE + profile.name, request))
+        for pair in self._catalogue.pairs.values():
+            if pair.shapes:
+                questions.append(Question(PAIR + pair.name, pair.planned(planned(None, None))))
         path = row.removeprefix(FILE)
         questions.sort(key=lambda one: path not in (one.key, one.key[0] if isinstance(one.key, tuple) else ""))
         self._finding.ask(questions)

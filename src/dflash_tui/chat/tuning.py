@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dflash_core.cache_types import AUTO
@@ -37,11 +38,17 @@ class Tuning:
             desk.say(f"policy is {knobs.policy}: {named} was set; /set policy=auto lets the program choose again")
 
     def set_all(self, knobs: Knobs) -> None:
-        """Stage a whole set: a preset's, or that of an earlier turn. Raises KnobError if the loaded pair does not
-        support a value; values that have no effect on its drafter are kept for another one."""
+        """Stage a whole set: a preset's, or that of an earlier turn, as far as values go here. Raises KnobError if the
+        loaded pair does not support a value; values that have no effect on its drafter are kept for another one."""
         if self._desk.session is not None:
+            knobs, notes = self._desk.session.limits.within(knobs)
             self._desk.session.limits.check_possible(knobs, SPEC)
+            self._tell(notes)
         self._stage(knobs)
+
+    def _tell(self, notes: Sequence[str]) -> None:
+        for note in notes:
+            self._desk.say(note)
 
     def _stage(self, knobs: Knobs) -> None:
         self._desk.knobs = knobs
@@ -178,10 +185,11 @@ class Tuning:
         self._loaded_context = self.context
         self._show_context()
         self._desk.inspector.params_panel.show_reasoning(self.reasoning)
-        if desk.session is not None and desk.knobs.tree_width > (most := desk.session.limits.tree_width):
-            desk.knobs = desk.knobs.replace(tree_width=most)
+        if desk.session is not None:
+            desk.inspector.params_panel.show_most("budget", desk.session.limits.budget)
+            desk.knobs, notes = desk.session.limits.within(desk.knobs)
             desk.show_knobs()
-            desk.say(f"tree_width is {most} from the next turn: the limit of this card per draft position")
+            self._tell(notes)
 
     def ask_for_context(self, wanted: str) -> None:
         """Stage another context and say what loads it. Raises KnobError as `set_context`."""

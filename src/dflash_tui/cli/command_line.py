@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 write_err(f"dflash-tui: {line}")
         log.LOG.info("dflash-tui %s: %s", __version__, args.command or "app")
         if args.command not in [one.name for one in COMMANDS if not one.models]:
-            _check_files(config, profile)
+            _check_files(config, profile, args.command)
         if profile is not None:
             Profiles().used(profile.name)
         # With both outputs redirected, closing the terminal must not end the command; the app needs the terminal.
@@ -366,15 +366,21 @@ def _on_a_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _check_files(config: Config, profile: Profile | None) -> None:
+def _check_files(config: Config, profile: Profile | None, command: str | None) -> None:
     """Report files that are missing or cannot be read as such before anything is loaded or the screen is used."""
     if profile is not None and config.origins.get("target") == f"profile {profile.name}" and (gone := profile.gone()):
         raise DFlashError(_moved(profile, gone, config))
+    from dflash_tui.hub.catalogue import named as named_pair  # late: most commands need no catalogue
+
     for name, path in (("target", config.settings.target), ("draft", config.settings.draft)):
         if path is not None and path.exists() and not path.is_dir():
             check_regular(path)
         if path is None or path.exists() or (config.settings.target is None and _is_demos(path)):
             continue
+        if name == "target" and named_pair(path) is not None:
+            if command == "plan":
+                continue
+            raise DFlashError(f"--target {path}: a pair of the catalogue, not a file; dflash-tui get {path} fetches it")
         lost = str(path) if name == "target" else missing(path)
         if lost is not None:
             origin = config.origins[name]

@@ -24,6 +24,7 @@ from dflash_tui.hub.fetch import (
 )
 from dflash_tui.hub.find import Found, PassedOver, counted_others, look
 from dflash_tui.hub.places import downloads, places
+from dflash_tui.hub.quantisations import Quantisation, chosen, quantisations
 from dflash_tui.hub.room import Room, by_size, room_for
 from dflash_tui.hub.shelf import Shelf
 from dflash_tui.session import LoadRequest
@@ -107,12 +108,21 @@ def _text(path: Path | None) -> str | None:
 
 
 def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -> int:
-    """Fetch a pair of the catalogue: show sizes, licence and whether it fits, then ask if there is a terminal to
-    answer.
+    """Fetch a pair of the catalogue, or a file of a repository (OWNER/NAME:QUANT): show sizes, licence and whether it
+    fits, then ask if there is a terminal to answer. Of OWNER/NAME alone, its files are listed.
 
     Raises CatalogueError, HubError.
     """
-    pair, folder, notes = load_catalogue()[name], to or downloads(), Notes()
+    folder, notes = to or downloads(), Notes()
+    if "/" in name:
+        repo, _, quant = name.partition(":")
+        files_there = quantisations(repo, endpoint)
+        if not quant:
+            write_out(f"{repo}: fetch one with dflash-tui get {repo}:QUANT\n" + "".join(map(listed, files_there)))
+            return 0
+        pair = chosen(repo, files_there, quant)
+    else:
+        pair = load_catalogue()[name]
     files = wanted(pair, endpoint)
     for line in before_a_byte(pair, files, folder):
         notes.line(line)
@@ -139,6 +149,11 @@ def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -
     target, draft = fetched(pair, folder)
     write_out(f"dflash-tui --target {target}{f' --draft {draft}' if draft else ''}\n")
     return 0
+
+
+def listed(one: Quantisation) -> str:
+    """A file of a repository on a line: its name, its size, and whether it fits."""
+    return f"  {one.name:<14}{gib(one.size):>10}  {by_size(one.size).partition(':')[0]:<14}{one.file}\n"
 
 
 def before_a_byte(pair: Pair, files: list[Wanted], folder: Path) -> list[str]:

@@ -206,7 +206,8 @@ def _models(call: Invocation) -> int:
 
 
 def _get_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="of a pair, as dflash-tui models lists them")
+    names = "of a pair, as dflash-tui models lists them; OWNER/NAME lists a repository, OWNER/NAME:QUANT takes a file"
+    parser.add_argument("name", metavar="NAME", help=names)
     parser.add_argument("--to", type=file_path, metavar="DIR", help="where the files go (the data folder)")
     parser.add_argument("--yes", action="store_true", help="fetch without asking")
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
 from dflash_core.formats.splits import SPLIT_NAME
+from dflash_tui.session import LoadRequest
 from dflash_tui.settings.config import config_folder
 from dflash_tui.settings.toml_file import TomlError, line_of, read_toml
 
@@ -19,7 +21,7 @@ FILE_NAME = "catalogue.toml"
 OWN = Path(__file__).with_name(FILE_NAME)
 ABOUT = 160  # characters of a description
 MOST_FILES = 64
-_KEYS = ("about", "licence", "target", "draft")
+_KEYS = ("about", "licence", "target", "draft", "shapes")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
 _REPO = re.compile(rf"{_PART}/{_PART}", re.ASCII)
@@ -57,13 +59,22 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An entry. `draft` None: the target contains its drafter, or has none."""
+    """An entry. `draft` None: the target contains its drafter, or has none. `shapes`: a published model of the same
+    shapes, "" if none is known."""
 
     name: str
     about: str
     licence: str
     target: Source
     draft: Source | None
+    shapes: str = ""
+
+    def planned(self, request: LoadRequest) -> LoadRequest:
+        """`request` for a plan of this pair before it is fetched. Raises CatalogueError if its shapes are not known."""
+        if not self.shapes:
+            raise CatalogueError(f"{self.name}: its shapes are not known here; fetch it first")
+        published = self.draft is not None and self.draft.file.endswith(".safetensors")
+        return replace(request, target=None, draft=None, shapes=(self.shapes, "BF16" if published else "Q8_0"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +90,16 @@ class Catalogue:
             for problem in self.problems:
                 if f": {name!r}: " in problem:
                     raise CatalogueError(problem)
-            near = difflib.get_close_matches(name, list(self.pairs), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(self.pairs) or 'none'}"
+            near = [one for one in self.pairs if one.startswith(name.lower())]
+            near = near or difflib.get_close_matches(name, list(self.pairs), n=1)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self.pairs) or 'none'}"
             raise CatalogueError(f"no pair {one_line(name)!r} in the catalogue; {hint}")
         return self.pairs[name]
+
+
+def named(target: Path | None) -> Pair | None:
+    """The pair that a target names where there is no file of that name."""
+    return None if target is None or target.exists() else load_catalogue().pairs.get(str(target))
 
 
 class _BadEntryError(Exception):
@@ -125,12 +142,23 @@ def _pair(name: str, entry: Any) -> Pair:
         raise _BadEntryError("a name consists of a to z, 0 to 9, dots and dashes")
     if not isinstance(entry, dict):
         raise _BadEntryError("expected a table with about, licence, target and draft")
-    words = {key: entry.get(key, "") for key in ("about", "licence")}
+    words = {key: entry.get(key, "") for key in ("about", "licence", "shapes")}
     if not all(isinstance(value, str) for value in words.values()):
-        raise _BadEntryError("about and licence must be strings")
+        raise _BadEntryError("about, licence and shapes must be strings")
+    if words["shapes"] and words["shapes"] not in MODELS:
+        raise _BadEntryError(f"shapes: {one_line(words['shapes'])!r}, expected {', '.join(MODELS)}")
     draft = _source(entry["draft"], "draft") if "draft" in entry else None
     target = _source(entry.get("target"), "target")
-    return Pair(name, one_line(words["about"], ABOUT), one_line(words["licence"], ABOUT), target, draft)
+    about, licence = (one_line(words[key], ABOUT) for key in ("about", "licence"))
+    return Pair(name, about, licence, target, draft, words["shapes"])
+
+
+def source_of(repo: str, file: str) -> Source:
+    """A file of a repository. Raises CatalogueError for a name that is none."""
+    try:
+        return _source({"repo": repo, "file": file}, "get")
+    except _BadEntryError as error:
+        raise CatalogueError(str(error)) from None
 
 
 def _source(entry: Any, what: str) -> Source:

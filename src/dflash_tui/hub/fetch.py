@@ -113,7 +113,7 @@ def wanted(pair: Pair, endpoint: str | None = None, stop: threading.Event | None
                 try:
                     about = get_hf_file_metadata(url, timeout=TIMEOUT_S, endpoint=endpoint)
                 except Exception as error:
-                    raise _explained(error, where) from None
+                    raise explained(error, where) from None
                 if not about.size or not about.etag or not about.commit_hash:
                     raise HubError(f"{where}: the answer is not from a hub (a web page or a proxy); check HF_ENDPOINT")
                 yield Wanted(source, file, about.size, about.commit_hash, about.etag)
@@ -229,7 +229,7 @@ def fetch(
     except HubError:
         raise
     except Exception as error:
-        raise _explained(error, one.where) from None
+        raise explained(error, one.where) from None
     _remember(one, path)
     return path
 
@@ -292,7 +292,7 @@ def _append(start: int, url: str, one: Wanted, file: BinaryIO, watch: _Watch) ->
                 file.write(piece)
                 file.flush()
             except OSError as error:
-                raise _explained(error, one.where) from None
+                raise explained(error, one.where) from None
             watch(one.file, file.tell(), one.size, "")
 
 
@@ -411,7 +411,7 @@ def _part(one: Wanted, folder: Path) -> Path:
     return path.with_name(f"{path.name}.{re.sub('[^0-9A-Za-z]', '', one.sum)[:12] or 'new'}.part")
 
 
-def _explained(error: Exception, where: str) -> HubError:
+def explained(error: Exception, where: str) -> HubError:
     """The library's error as one line: the cause, and what to do."""
     from huggingface_hub import errors
 

@@ -19,7 +19,7 @@ OVERHEAD = 1_717_986_918  # 1.6 GiB: driver, kernels, passes and a short cache, 
 class Room:
     """`context`: positions that fit, 0 if none; `wished`: the positions used if they fit.
 
-    `short`: bytes missing for `wished`, or 0. `why`: a line if nothing could be computed.
+    `short`: bytes missing for `wished`, or 0. `why`: a line if nothing could be computed. `weights`: their bytes.
     """
 
     context: int = 0
@@ -28,6 +28,7 @@ class Room:
     short: int = 0
     machine: str = ""
     why: str = ""
+    weights: int = 0
 
     @property
     def words(self) -> str:
@@ -52,7 +53,8 @@ def room_for(request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest],
         context = longest_context(reckoner, setup, available) if short else setup.context
         if context:
             taken = total(reckoner, settled(reckoner, replace(setup, context=context), available))
-        return Room(context, setup.context, taken, short, reckoner.machine)
+        weights = sum(one.bytes for one in reckoner.components(setup) if one.name in ("target", "drafter"))
+        return Room(context, setup.context, taken, short, reckoner.machine, weights=weights)
     except DFlashError as error:
         return Room(why=str(error))
 

@@ -219,6 +219,8 @@ class ModelsScreen(Passing, Screen[None]):
         if action == "drafter":
             one = self._offered.found(row)
             return one is not None and one.drafters is not None
+        if action == "plan" and (pair := self._offered.pair(row) if there else None) is not None:
+            return bool(path) or bool(pair.shapes)
         if action in ("plan", "save"):
             return bool(path) or (row != "" and not row.startswith(PAIR))
         return super().check_action(action, parameters)
@@ -305,6 +307,10 @@ class ModelsScreen(Passing, Screen[None]):
 
     def action_plan(self) -> None:
         """Show the memory that the typed pair, or the one under the cursor, would take."""
+        if not self._path and (unfetched := self._offered.pair(self._row)) is not None:
+            screen = PlanScreen(self._chat, None, None, unfetched=unfetched)
+            self.app.push_screen(screen, lambda agreed: self._open(unfetched) if agreed else None)
+            return
         pair, profile = self._now(), self._offered.profile(self._row) if not self._path else None
         if pair is None:
             return

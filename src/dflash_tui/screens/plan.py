@@ -19,6 +19,7 @@ from dflash_core.fits import MemoryPlan, Reckoner, Setup, plan
 from dflash_core.memory import gib
 from dflash_tui.chat.background import Background
 from dflash_tui.chat.host import ChatHost
+from dflash_tui.hub.catalogue import Pair
 from dflash_tui.session import LoadRequest
 from dflash_tui.text import advice, fits
 from dflash_tui.text.bars import fit
@@ -81,10 +82,14 @@ class PlanScreen(ModalScreen[bool]):
         *,
         context: int | None = None,
         kv: str = "",
+        unfetched: Pair | None = None,
     ) -> None:
+        """`unfetched`: a pair of the catalogue, planned from its shapes; Enter then only returns True."""
         super().__init__()
-        self._chat, self._pair = chat, (target, draft)
+        self._chat, self._pair, self._unfetched = chat, (target, draft), unfetched
         request = chat.program.planned(target, draft, context, kv)
+        if unfetched is not None:
+            request = unfetched.planned(request)
         self._planning = Planning(
             make or (lambda: _reckoner(request)),
             lambda reckoner: request.setup(reckoner, reckoner.available + chat.program.given_back),
@@ -95,8 +100,9 @@ class PlanScreen(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         target, _ = self._pair
+        name = self._unfetched.name if self._unfetched else target.name if target else "the demo pair"
         with Vertical(id="plan", classes="dialog"):
-            yield Static(one_line(f"What {target.name if target else 'the demo pair'} takes"), id="plan-title")
+            yield Static(one_line(f"What {name} takes"), id="plan-title")
             with VerticalScroll(can_focus=False):
                 yield Static("reading the headers", id="plan-body")
             yield Ways(BACK)
@@ -117,7 +123,9 @@ class PlanScreen(ModalScreen[bool]):
         elif planning.plan is not None and planning.plan is not self._shown:
             self._shown = planning.plan
             self._setup = self._setup or self._shown.setup
-            self.query_one(Ways).tell(("← →", "context"), ("↑ ↓", "keys and values"), ("Enter", "loads it"), BACK)
+            self.query_one(Ways).tell(("← →", "context"), ("↑ ↓", "keys and values"),
+                ("Enter", "fetches it" if self._unfetched else "loads it"), BACK,
+            )  # fmt: skip
             self.query_one("#plan-body", Static).update(drawn(self._shown))
 
     def action_context(self, by: int) -> None:
@@ -144,6 +152,8 @@ class PlanScreen(ModalScreen[bool]):
         if self._setup is None:
             return
         self.dismiss(True)
+        if self._unfetched is not None:
+            return
         kv = "" if self._setup.kv == "f32" else self._setup.kv  # the default of the reference
         self._chat.program.change_model(*self._pair, context=self._setup.context, kv=kv)
 
@@ -179,7 +189,7 @@ def drawn(found: MemoryPlan) -> Content:
     for index, one in enumerate(found.components):
         parts += [("■ ", _colour(index)), (f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  ", figure("plan"))]
         parts.append((f"{fit(one.detail, DETAIL).rstrip()}\n", figure("plan", "$foreground 70%")))
-    if found.fits and (said := fits.fewer_rows(setup)):
+    for said in fits.reduced(setup) if found.fits else ():
         parts.append((f"{said}\n", figure("plan", "$foreground 70%")))
     parts.append((f"{fits.verdict(found)}\n", figure("plan", "bold $success" if found.fits else "bold $error")))
     parts.append((FITS, "$foreground 70%"))

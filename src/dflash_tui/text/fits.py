@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from dflash_core.fits import PREFILL_ROWS, MemoryPlan, Remedy, Setup
+from dflash_core.fits import MOST_NODES, PREFILL_ROWS, MemoryPlan, Remedy, Setup, cache_note, trees_end
 from dflash_core.memory import gib
 from dflash_tui.text.bars import bar, fit
 
@@ -21,8 +21,6 @@ def changes(setup: Setup, before: Setup) -> Iterator[tuple[str, str]]:
         yield f"the drafter packed as {setup.draft_type}", f"--draft-type {setup.draft_type}"
     if setup.embedding != before.embedding:
         yield "the token embedding in main memory", f"--embedding {setup.embedding}"
-    if setup.nodes != before.nodes:
-        yield f"trees of at most {setup.nodes} nodes", f"--set budget={setup.nodes - 1}"
     if setup.context != before.context:
         yield f"a context of {setup.context:,} positions", f"--context {setup.context}"
 
@@ -44,15 +42,18 @@ def verdict(plan: MemoryPlan) -> str:
     return f"{of}: fits, {gib(spare)} to spare" if plan.fits else f"{of}: does not fit, {gib(-spare)} short"
 
 
-def fewer_rows(setup: Setup) -> str:
-    """A note if there is not enough memory to read prompts at full speed, else empty."""
-    if setup.rows == PREFILL_ROWS:
-        return ""
-    return f"prompts are read {setup.rows:,} tokens at once, not {PREFILL_ROWS:,}, to make it fit"
+def reduced(setup: Setup) -> Iterator[str]:
+    """What is reduced to make it fit, or costs accuracy."""
+    if setup.rows != PREFILL_ROWS:
+        yield f"prompts are read {setup.rows:,} tokens at once, not {PREFILL_ROWS:,}, to make it fit"
+    if said := cache_note(setup.kv):
+        yield said
+    if 0 < setup.nodes < MOST_NODES:
+        yield trees_end(setup.nodes - 1)
 
 
-def lines(plan: MemoryPlan) -> Iterator[str]:
-    """The whole plan as text."""
+def lines(plan: MemoryPlan, desktop: Mapping[str, int] | None = None) -> Iterator[str]:
+    """The whole plan as text. `desktop`: the longest contexts where a desktop holds a part of the card."""
     setup = plan.setup
     yield f"{setup.context:,} positions, keys and values as {setup.kv}; computed for {plan.machine}"
     yield ""
@@ -61,12 +62,14 @@ def lines(plan: MemoryPlan) -> Iterator[str]:
         row = f"  {fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  {bar(one.bytes / scale, BAR):<{BAR}}  {one.detail}"
         yield row.rstrip()
     yield f"  {fit('total', NAME)}{verdict(plan)}"
-    if plan.fits and (said := fewer_rows(setup)):
+    for said in reduced(setup) if plan.fits else ():
         yield f"  {said}"
     yield ""
-    yield "the longest context that fits, by type of keys and values"
+    beside = desktop or {}
+    yield f"the longest context that fits, by type of keys and values{', and beside a desktop' if beside else ''}"
     for kv, context in plan.context_that_fits.items():
-        yield f"  {fit(kv, NAME)}{context:>{SIZE},}" if context else f"  {fit(kv, NAME)}{'none':>{SIZE}}"
+        found = [context, *([beside[kv]] if beside else [])]
+        yield f"  {fit(kv, NAME)}" + "".join(f"{one:>{SIZE},}" if one else f"{'none':>{SIZE}}" for one in found)
     if plan.fits:
         return
     yield ""

@@ -73,7 +73,8 @@ def option(
     if gone is not None:
         parts.insert(0, (f"{at_home(gone)} is not there · ", "$error"))
     elif room is not None:
-        parts.insert(0, (f"{room.words}", figure("plan", colour(room))))
+        size = f"about {gib(room.weights)}, " if found is None and room.weights and id.startswith(PAIR) else ""
+        parts.insert(0, (f"{size}{room.words}", figure("plan", colour(room))))
         parts.insert(1, (" · ", DIM))
     return Option(Content.assemble(*first, "\n  ", *parts), id=id)
 
@@ -118,6 +119,14 @@ def beside(one: Found, drafters: Sequence[Choice], chosen: Choice | None, room: 
         taken = choice == chosen
         parts.append((f"{'●' if taken else ' '} {choice.words}\n", figure(QUOTED, "bold" if taken else "")))
     return Content.assemble(*parts)
+
+
+def takes(room: Room | None) -> list[tuple[str, str]]:
+    """The memory of a pair that is not here yet, from its shapes."""
+    if room is None or room.why:
+        return []
+    size = f"\ntakes {gib(room.taken)}, weights about {gib(room.weights)}; computed for {room.machine}"
+    return [(f"\n\n{room.words}", figure("plan", colour(room))), (size, figure("plan", DIM))]
 
 
 def passed_over(others: Iterable[PassedOver]) -> list[Content]:

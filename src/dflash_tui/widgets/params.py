@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from textual import on
@@ -14,7 +15,7 @@ from textual.events import DescendantFocus
 from textual.message import Message
 from textual.widget import Widget
 
-from dflash_core.knobs import CONTEXT, SPECS, Applies, Group, Knobs, Spec, Value
+from dflash_core.knobs import CONTEXT, SPEC, SPECS, Applies, Group, Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.text.glossary import GLOSSARY, figure, told
 from dflash_tui.widgets.knob_row import ChoiceRow, KnobRow, ThinkingRow
@@ -100,6 +101,12 @@ class ParamsPanel(Panel):
         thinking.reasoning = reasoning
         self.row("preserve_thinking").display = reasoning.preserves
         self.show(self._knobs, self._used, running=self._running)
+
+    def show_most(self, name: str, most: int) -> None:
+        """Let a parameter end at `most`."""
+        spec = SPEC[name]
+        low, high = spec.slider or (spec.minimum, spec.maximum)
+        self.row(name).spec = replace(spec, maximum=min(spec.maximum, most), slider=(low, min(high, most)))
 
     def on_mount(self) -> None:
         self.row("preserve_thinking").display = False

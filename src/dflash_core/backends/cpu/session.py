@@ -15,8 +15,7 @@ from dflash_core.cache_types import CachePair
 from dflash_core.drafters.base import DenseDrafter, Drafter
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import ContextError
-from dflash_core.fits import Setup
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import SPEC, Knobs
 from dflash_core.models.rows import LayerState, Rows
 from dflash_core.models.target import TargetModel
 from dflash_core.policy.base import Policy
@@ -83,6 +82,10 @@ class CpuSession:
         self._features = torch.cat(captured, dim=-1) if captured else None
         return h
 
+    @property
+    def most_drafted(self) -> int:
+        return int(SPEC["budget"].maximum)
+
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
         h = self._run(tokens, range(-1, len(tokens) - 1))
@@ -141,9 +144,6 @@ class CpuSession:
             return False
         self._cut(length)
         return True
-
-    def grown(self, setup: Setup) -> Setup:
-        return setup
 
     def make_room(self, spans: Sequence[tuple[int, int]], most: int) -> None:
         """Any memory does."""

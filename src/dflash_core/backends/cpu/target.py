@@ -58,7 +58,7 @@ class CpuTarget(OpenedTarget):
     def reckoner(self, draft: OpenedDraft | Draft | None) -> HostReckoner:
         return HostReckoner(self.machine, self.file, self.config, draft, self._memory_bytes, self._packed)
 
-    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO, *, window: int = 0) -> None:
+    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
         """Nothing: weights stay packed where floats would not fit."""
 
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
@@ -92,6 +92,7 @@ class CpuTarget(OpenedTarget):
         context: int = 0,
         kv: CachePair | None = None,
         rows: int = PREFILL_ROWS,
+        nodes: int = 0,
     ) -> CpuSession:
         assert draft is None or isinstance(draft, HostDraft), "a drafter of another backend"
         drafter: Drafter | None = draft.drafter() if draft else None

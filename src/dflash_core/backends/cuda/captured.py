@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from dflash_core.backends.cuda.launch import At
 from dflash_core.backends.cuda.products import Arena, Wanted
@@ -31,10 +30,6 @@ class CapturedLayers:
     @property
     def width(self) -> int:
         return len(self.layers) * self._hidden
-
-    def room(self, capacity: int) -> Tensor:
-        """Newly allocated rows for trees of `capacity` nodes."""
-        return torch.zeros(capacity, self.width, device=self.rows.device)
 
     def at(self, layer: int) -> At | None:
         """The place of a layer's output in the first row; None for a layer that is not captured."""

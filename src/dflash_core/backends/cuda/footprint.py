@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.allocator import Pieces, reserved
 from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.drafters.kinds import DeviceConfig, on_device
 from dflash_core.backends.cuda.layers.embedding import TOKENS
+from dflash_core.backends.cuda.library import WORKSPACE_BYTES
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card
-from dflash_core.backends.cuda.sequence import CAPACITIES, SequenceMemory, library_pieces
+from dflash_core.backends.cuda.sequence import CAPACITIES, SequenceMemory
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import aligned
 from dflash_core.cache_types import F16, CachePair
@@ -81,19 +81,16 @@ class Footprint:
         context: int,
         *,
         drafted: bool,
-        capacity: int = CAPACITIES[0],
+        capacity: int = CAPACITIES[-1],
         kv: CachePair = F16,
         rows: int = PREFILL_ROWS,
-        window: AttentionWindow = EVERYTHING,
     ) -> SequenceBytes:
         """The memory of a sequence of `context` positions and trees of `capacity` nodes, with or without the drafter.
-        `rows`: rows of prompt chunks; `window`: what full-attention layers see."""
+        `rows`: rows of prompt chunks."""
         draft = self._draft if drafted else None
         captured = draft.capabilities.captured_layers if draft else ()
         with Pieces() as pieces:
-            memory = SequenceMemory(self.target, context, captured, draft, kv, rows)
-            if capacity > memory.capacity:
-                memory.grow(capacity)
+            memory = SequenceMemory(self.target, context, captured, draft, kv, rows, capacity)
         held = memory.nbytes
-        taken = reserved([*pieces.sizes, *library_pieces(memory, self.target, context, kv, window)])
+        taken = reserved([*pieces.sizes, *([WORKSPACE_BYTES] if memory.chunk else [])])
         return SequenceBytes(held, taken - sum(held.values()), memory.details)

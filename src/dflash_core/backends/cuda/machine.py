@@ -89,12 +89,6 @@ class CudaMachine:
     def processors(self) -> int:
         return self.device.card.multiprocessors
 
-    def free(self) -> int:
-        """Bytes that torch can allocate now, including those in its cache."""
-        with self.device.stream():
-            kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        return self._as_limited(*self.device.runtime.memory())[0] + kept
-
     def room(self) -> int:
         return self._memory()[0]
 

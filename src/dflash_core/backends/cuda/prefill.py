@@ -110,7 +110,8 @@ class ChunkPass:
             for memory in self.memory.mixers:
                 memory.keep()
         try:
-            self._layers(n, length, cancelled, arriving)
+            with self.memory.workspace():
+                self._layers(n, length, cancelled, arriving)
         except (PrefillCancelled, torch.OutOfMemoryError):
             if arriving is not None:
                 arriving.whole()

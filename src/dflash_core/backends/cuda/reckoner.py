@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.cuda.drafters.kinds import DeviceConfig
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.sequence import CAPACITIES
-from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.backends.cuda.upload import PACKED, held_type
 from dflash_core.cache_types import AUTO_PAIRS, CachePair
 from dflash_core.drafters.base import Draft, OpenedDraft
@@ -43,14 +41,9 @@ def context_bytes(processors: int) -> int:
 
 
 def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tuple[Component, ...]:
-    """The memory of a sequence, with or without a drafter.
-
-    It includes memory for trees of `setup.nodes` nodes: a turn may grow to them and must then not find the card full.
-    """
-    kv, window = CachePair.parse(setup.kv), AttentionWindow.of(setup.window, setup.sinks)
-    need = footprint.sequence(
-        setup.context, drafted=drafted, capacity=setup.nodes, kv=kv, rows=setup.rows, window=window
-    )
+    """The memory of a sequence, with or without a drafter."""
+    kv = CachePair.parse(setup.kv)
+    need = footprint.sequence(setup.context, drafted=drafted, capacity=setup.nodes, kv=kv, rows=setup.rows)
     positions = f"{kv}, {setup.context:,} positions"
     scratch = Component("scratch", need.scratch, f"a tree of {setup.nodes} nodes, logits, activations")
     held = [Component(name, size, need.details.get(name, positions)) for name, size in need.held.items()]
@@ -61,7 +54,7 @@ class CardReckoner:
     """Implements `fits.Reckoner` for a target on a card and a drafter that was opened for it. `available`: bytes of
     the card for all components together."""
 
-    auto, chunk_rows = tuple(map(str, AUTO_PAIRS)), CHUNK_ROWS
+    auto, chunk_rows, tree_nodes = tuple(map(str, AUTO_PAIRS)), CHUNK_ROWS, CAPACITIES
 
     def __init__(
         self,
@@ -96,7 +89,7 @@ class CardReckoner:
 
     @property
     def base(self) -> Setup:
-        return Setup(0, self.auto[-1], nodes=PASS_ROWS, draft_type=self._draft_type, embedding=self._embedding)
+        return Setup(0, self.auto[-1], draft_type=self._draft_type, embedding=self._embedding)
 
     def spare(self, room: int) -> int:
         return SPARE
@@ -104,12 +97,10 @@ class CardReckoner:
     def choices(self, setup: Setup) -> Sequence[Setup]:
         drafted = setup.drafted and self._draft is not None
         tighter = [kind for kind in PACKED if drafted and self._packs(setup.draft_type, kind)]
-        fewer = [nodes for nodes in CAPACITIES if nodes < setup.nodes]
         ways = [
-            replace(setup, kv=kv, draft_type=kind, nodes=nodes, embedding=where)
+            replace(setup, kv=kv, draft_type=kind, embedding=where)
             for kv in dict.fromkeys((setup.kv, *self.kv_types))
             for kind in (setup.draft_type, *tighter)
-            for nodes in (setup.nodes, *fewer)
             for where in dict.fromkeys((setup.embedding, ON_HOST))
         ]
         return [*ways[1:], *([replace(setup, drafted=False, draft_type="")] if drafted else [])]

@@ -1,18 +1,24 @@
-"""The memory of one sequence on a card. All of it is allocated once: graphs hold its addresses.
+"""The memory of one sequence on a card. All of it is allocated once: graphs hold its addresses, and a turn must never
+find the card full.
 
 Passes, a drafter's passes and chunks of prompts never run at the same time, and none needs what another left in scratch
 memory. So they share one arena, whose size is that of the largest of them. Only rows that wait for their commit must
 survive a drafter's pass; when a chunk begins, no commit is pending. Memory that belongs to one of them alone follows
 the shared part.
+
+What torch allocates by itself while a sequence is read or copied, it takes from memory that is reserved for that
+(`SequenceMemory.workspace`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
-from dflash_core.attention_window import EVERYTHING, AttentionWindow
+from dflash_core.backends.cuda.allocator import MOST_SMALL
 from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk, ChunkNeeds
 from dflash_core.backends.cuda.device_state import DeviceState
@@ -20,29 +26,26 @@ from dflash_core.backends.cuda.device_text import DeviceText
 from dflash_core.backends.cuda.drafters.base import DraftMemory, OnDevice
 from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers
 from dflash_core.backends.cuda.layers.head import Head
-from dflash_core.backends.cuda.library import WORKSPACE_BYTES
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.projection import Projection
-from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, STAMPS
+from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, STAMPS, STEP_STATE
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.fits import PREFILL_ROWS
+from dflash_core.snapshots.store import PAGE
 
-# Tree sizes in nodes that memory is allocated for: first the default settings' tree, then one pass, then the largest.
-CAPACITIES = (24, PASS_ROWS, MAX_NODES)
-
-
-def capacity_for(nodes: int) -> int:
-    """The smallest capacity that holds trees of `nodes` nodes."""
-    return next(capacity for capacity in CAPACITIES if capacity >= nodes)
+# Tree sizes in nodes that memory is reserved for, the largest first: whole passes; for the least, the default settings.
+CAPACITIES = (*range(MAX_NODES, 0, -PASS_ROWS), 24)
+TURNS, PROMPT_ROWS = 7, 24  # the most passes of a prompt that is too short for chunks, and their rows
+SMALL_RESULTS = [MOST_SMALL] * 4  # torch never takes a small result from the memory of a large one
 
 
 class SequenceMemory:
-    """The memory of a target and its drafter for `context` positions, at first for the smallest trees.
+    """The memory of a target and its drafter for `context` positions and trees of up to `capacity` nodes.
 
     mixers: the sequence's state, by the target's groups of layers. buffers: scratch memory of passes. captured: outputs
     of chosen layers. drafting: the drafter's own memory. chunk: memory of prompt chunks, if the card supports them.
-    idle: the part of the arena that only chunks use. head: logits. text: the text that trees copy from, if they do.
+    idle: the part of the arena that passes do not use. head: logits. text: the text that trees copy from, if they do.
     `slots`: how many positions and nodes fit. `kv`: the types of cached keys and values. `rows`: the most rows of a
     prompt chunk.
     """
@@ -55,9 +58,9 @@ class SequenceMemory:
         draft: OnDevice | None = None,
         kv: CachePair = F16,
         rows: int = PREFILL_ROWS,
+        capacity: int = MAX_NODES,
     ) -> None:
         device, hidden = target.device.torch_device, target.spec.embedding_length
-        capacity = CAPACITIES[0]
         self.capacity, self.slots = capacity, context + MAX_NODES
         partials = PassBuffers.partials(*target.projections())
         rooms = [mixer.pass_room(context, kv) for mixer in target.mixers]
@@ -66,7 +69,12 @@ class SequenceMemory:
         turn = max(turn, Arena.need(draft.pass_room(context, kv)) if draft else 0, Arena.need(Head.pieces(target)))
         passes = turn + sum(Arena.need(mixer.rows_room(capacity)) for mixer in target.mixers)
         chunk = chunk_needs(target, min(rows, context), draft, context, kv) if target.chunked else None
-        shared = max(passes, Arena.need(chunk.pieces) if chunk else 0)
+        # Passes that take turns leave this for each other; where memory is short, they run one after the other.
+        left_by = [((STEP_STATE.itemsize,), torch.uint8), ((PROMPT_ROWS, hidden), torch.float32),
+                   ((math.prod(partials[1][0]) // PASS_ROWS * PROMPT_ROWS,), torch.float32),
+                   *CapturedLayers.pieces(captured, hidden, PROMPT_ROWS)]  # fmt: skip
+        turns = TURNS * Arena.need(left_by) if capacity > CAPACITIES[-1] else 0
+        shared = max(passes + turns, Arena.need(chunk.pieces) if chunk else 0)
         buffers = PassBuffers.lasting(hidden, *target.projections())
         lasting = [*buffers, *CapturedLayers.pieces(captured, hidden, capacity)]
         own = Arena.need([*lasting, *(draft.own_room() if draft else ())])
@@ -79,7 +87,6 @@ class SequenceMemory:
             self.mixers.append(mixer.memory(context, capacity, inside, left, kv))
             left = left.after(*mixer.rows_room(capacity))
         self.captured = CapturedLayers(captured, hidden, capacity, lasting_room.after(*buffers))
-        self._first = tuple(self.mixers), self.captured.rows, capacity
         own_room = lasting_room.after(*lasting)
         self.drafting: DraftMemory | None = draft.memory(context, self.room, own_room, kv) if draft else None
         self.chunk = Chunk(target.device, chunk, self.room) if chunk else None
@@ -93,19 +100,23 @@ class SequenceMemory:
         self.stamps = torch.zeros(STAMPS, dtype=torch.int64, device=device)
         # How many of the last and of the first positions attention sees.
         self.window = torch.zeros(2, dtype=torch.int32, device=device)
+        # A copy of a page of positions to or from the host is first made contiguous on the card.
+        pages = [tensor.nbytes for mixer in self.mixers for tensor in mixer.positions(0, min(PAGE, context))]
+        of_chunk = chunk_results(target, chunk.rows, context, kv) if chunk else 0
+        self._reserve([max([of_chunk, *pages]), *SMALL_RESULTS])
 
-    def grow(self, nodes: int) -> None:
-        """Allocate memory for trees of `nodes` nodes; committed states stay, rows of the last pass are lost."""
-        capacity = capacity_for(nodes)
-        # Allocate everything before any change: if the card is full, trees of the previous size still work.
-        mixers = [memory.grown(capacity) for memory in self.mixers]
-        rows = self.captured.room(capacity)
-        self.mixers, self.captured.rows, self.capacity = mixers, rows, capacity
+    @contextmanager
+    def workspace(self) -> Iterator[None]:
+        """Inside the context, torch may allocate results of its own: it takes the memory that is reserved for them."""
+        sizes = [len(piece) for piece in self._reserved]
+        self._reserved.clear()
+        try:
+            yield
+        finally:
+            self._reserve(sizes)
 
-    def shrink(self) -> None:
-        """Return to the sizes allocated at first; no commit may be pending."""
-        mixers, self.captured.rows, self.capacity = self._first
-        self.mixers = list(mixers)
+    def _reserve(self, sizes: Sequence[int]) -> None:
+        self._reserved = [torch.empty(size, dtype=torch.uint8, device=self.one.device) for size in sizes]
 
     @property
     def nbytes(self) -> dict[str, int]:
@@ -121,22 +132,9 @@ class SequenceMemory:
         return {memory.component: memory.detail for memory in self.mixers if memory.detail}
 
 
-def chunk_results(
-    target: DeviceTarget, rows: int, end: int, kv: CachePair, window: AttentionWindow = EVERYTHING
-) -> Sequence[int]:
-    """Bytes of each piece that torch allocates while a chunk of `rows` rows that ends at the position `end` runs.
-    WORKSPACE_BYTES, which the library keeps, come on top."""
-    return max((mixer.chunk_results(rows, end, kv, window) for mixer in target.mixers), key=sum)
-
-
-def library_pieces(
-    memory: SequenceMemory, target: DeviceTarget, context: int, kv: CachePair, window: AttentionWindow
-) -> Sequence[int]:
-    """Bytes of each piece that chunks of prompts allocate in torch, in addition to `memory`, at the end of `context`
-    positions: the library's workspace and intermediate results."""
-    if memory.chunk is None:
-        return ()
-    return [WORKSPACE_BYTES, *chunk_results(target, memory.chunk.rows, context, kv, window)]
+def chunk_results(target: DeviceTarget, rows: int, context: int, kv: CachePair) -> int:
+    """The most bytes that torch allocates by itself while a chunk of up to `rows` rows of a prompt runs."""
+    return max(mixer.chunk_results(rows, context, kv) for mixer in target.mixers)
 
 
 def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None, context: int, kv: CachePair) -> ChunkNeeds:

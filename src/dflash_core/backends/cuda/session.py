@@ -20,7 +20,7 @@ from dflash_core.backends.cuda.layers.base import Kept
 from dflash_core.backends.cuda.layers.norm import norm_launch
 from dflash_core.backends.cuda.parts_ahead import PartsAhead
 from dflash_core.backends.cuda.prefill import LEAST_ROWS, ChunkPass
-from dflash_core.backends.cuda.sequence import SequenceMemory, chunk_results
+from dflash_core.backends.cuda.sequence import PROMPT_ROWS, SequenceMemory
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, width_for
 from dflash_core.backends.cuda.step import CudaDecoder, StepKind, Steps
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -29,8 +29,8 @@ from dflash_core.backends.cuda.turns import Turns
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import Drafter, check_finite, ranked
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.errors import Code, ContextError, KernelError, OutOfMemoryError, UnsupportedError
-from dflash_core.fits import PREFILL_ROWS, Setup
+from dflash_core.errors import Code, ContextError, KernelError, UnsupportedError
+from dflash_core.fits import PREFILL_ROWS
 from dflash_core.knobs import Knobs, Mode
 from dflash_core.policy.base import Policy
 from dflash_core.policy.fixed import FixedPolicy
@@ -69,8 +69,8 @@ class CudaSession:
     inside the steps, or `host_drafter`, which proposes before each step.
 
     `captured`: the layers whose outputs passes record, if no drafter names them. `context`: the most positions.
-    `kv`: the types of cached keys and values. `free`: returns the free device bytes for the results of a prompt chunk.
-    `rows`: the most rows of a prompt chunk. `chunks_from`: shorter prompts are read in passes; None: below LEAST_ROWS.
+    `kv`: the types of cached keys and values. `rows`: the most rows of a prompt chunk. `nodes`: of the largest tree.
+    `chunks_from`: shorter prompts are read in passes; None: below LEAST_ROWS.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class CudaSession:
         host_drafter: Drafter | None = None,
         context: int,
         kv: CachePair = F16,
-        free: Callable[[], int] | None = None,
         rows: int = PREFILL_ROWS,
+        nodes: int = MAX_NODES,
         chunks_from: int | None = None,
     ) -> None:
         self.target, self.draft_weights, self.device = target, draft, target.device
@@ -97,7 +97,7 @@ class CudaSession:
         self.captured_layers = tuple(draft.capabilities.captured_layers if draft else captured)
         self._tokens: list[int] = []  # tokens of the last planted tree
         with self.device.stream():
-            self.memory = SequenceMemory(target, context, self.captured_layers, draft, kv, rows)
+            self.memory = SequenceMemory(target, context, self.captured_layers, draft, kv, rows, nodes)
             self.state, self.head, self.stamps = self.memory.state, self.memory.head, self.memory.stamps
             self.drafter: DeviceDrafter | None = None
             if draft is not None:
@@ -105,8 +105,9 @@ class CudaSession:
                 self.drafter = draft.drafter(self.memory.drafting, target.embedding, self.memory.captured, self.state)
         chunk = self.memory.chunk
         self.chunk_pass = ChunkPass(target, self.memory, chunk, self.state, self.drafter) if chunk else None
-        self.window, self.kv, self.chunk_rows, self._free = EVERYTHING, kv, rows, free
-        self.chunks_from, self._wide = chunks_from, False  # `_wide`: see `read_in_passes`
+        self.window = EVERYTHING
+        self.pass_rows = PROMPT_ROWS  # of a prompt that is read in passes
+        self.chunks_from = chunks_from  # see `read_in_passes`
         self._arriving: Arrival | None = None
         self._bound: dict[tuple[object, ...], Run] = {}
         self._rows = 0
@@ -115,6 +116,10 @@ class CudaSession:
     @property
     def length(self) -> int:
         return int(self.state.host["length"])
+
+    @property
+    def most_drafted(self) -> int:
+        return self.memory.capacity - 1
 
     @property
     def capabilities(self) -> Capabilities | None:
@@ -142,13 +147,12 @@ class CudaSession:
 
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         with self._whole():
-            self.ensure_capacity(len(tokens))
             self.plant(tokens, parents)
             rows = []
             for node0 in range(0, len(tokens), PASS_ROWS):
                 live = min(PASS_ROWS, len(tokens) - node0)
                 self._run_pass(live, node0, logits=True)
-                rows.append(self.head.logits(live).to("cpu", copy=True))
+                rows.append(self.head.on_host(live))
             return torch.cat(rows).numpy()
 
     def commit(self, path: Sequence[int]) -> None:
@@ -216,12 +220,8 @@ class CudaSession:
             if self.host_drafter is not None:
                 self.host_drafter.cut(checkpoint.length)
 
-    def grown(self, setup: Setup) -> Setup:
-        window = self.window
-        return replace(setup, nodes=self.memory.capacity, rows=self.chunk_rows, window=window.size, sinks=window.sinks)
-
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        with self._whole():
+        with self._whole(), self.memory.workspace():
             self.update_drafter()
             found = self._to_host(self._positions(begin, end))
             self.device.synchronize()
@@ -269,7 +269,7 @@ class CudaSession:
         check_rows(snapshot.pages, self.rows(0, 0), length)
         point = self.state_of(length, snapshot.state.tensors)
         on_card = len(self._positions(0, 0))
-        with self.device.stream():
+        with self.device.stream(), self.memory.workspace():
             if self.host_drafter is not None:
                 for page in snapshot.pages:
                     rows = iter(page.tensors[on_card:])
@@ -324,7 +324,7 @@ class CudaSession:
     def _prefill_passes(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None) -> Logits:
         ahead = PartsAhead(self.device, cancelled)
         with self.device.stream():
-            rows = min(self.memory.capacity, PASS_ROWS)
+            rows = self.pass_rows
             parts = [tokens[begin : begin + rows] for begin in range(0, len(tokens), rows)]
             turns = self._take_turns(parts)
             for at, part in enumerate(parts):
@@ -346,7 +346,7 @@ class CudaSession:
         """`prefill` in chunks, however few tokens there are. Raises as it does."""
         chunk_pass = self.chunk_pass
         assert chunk_pass is not None, "this card or target has no chunks"
-        rows, begin = self._rows_that_fit(chunk_pass.chunk.rows, self.length + len(tokens)), 0
+        rows, begin = chunk_pass.chunk.rows, 0
         while begin < len(tokens):
             with self.device.stream():
                 self.update_drafter()
@@ -370,22 +370,11 @@ class CudaSession:
             self._arriving = None  # the copies are complete, since the host has waited for the logits
             return logits
 
-    def _rows_that_fit(self, rows: int, end: int) -> int:
-        """Rows of chunks up to the position `end`: halved until their results fit in free memory, so that no allocation
-        fails, but at least FEWEST_ROWS."""
-        free = self._free() if self._free is not None else None
-        while free is not None and rows > FEWEST_ROWS and self._results(rows, end) > free:
-            rows = max(rows // 2, FEWEST_ROWS)
-        return rows
-
-    def _results(self, rows: int, end: int) -> int:
-        return sum(chunk_results(self.target, rows, end, self.kv, self.window))
-
     def _logits_of(self, h: Tensor) -> Logits:
         """Logits (vocab,) of one row of the residual stream (hidden,)."""
         self.memory.buffers.h[0] = h
         self.launch(("last",), self._last_launches)
-        row: Logits = self.head.logits(1)[0].to("cpu", copy=True).numpy()
+        row: Logits = self.head.on_host(1)[0].numpy()
         return row
 
     def _last_launches(self) -> list[Launch]:
@@ -412,7 +401,7 @@ class CudaSession:
         launches = [launch for kind in kinds for launch in self.steps.launches(kind)]
         if text is not None:
             launches.append(text.launch(0))
-        widths = [width for width in CHUNK_WIDTHS if width <= self.memory.capacity]
+        widths = [width for width in CHUNK_WIDTHS if width <= self.pass_rows]
         for width in widths:
             launches += self.pass_launches(width, 0) + self.commit_launches(width)
         launches += self._last_launches() + self._flush_launches()
@@ -429,12 +418,9 @@ class CudaSession:
 
     def read_in_passes(self, below: int, progress: Progress) -> None:
         """From now on run prompts of fewer than `below` tokens in passes of PASS_ROWS rows, if memory permits."""
-        try:
-            with self.device.stream():
-                self.ensure_capacity(PASS_ROWS)
-        except OutOfMemoryError:
+        if self.memory.capacity < PASS_ROWS:
             return
-        self.chunks_from, self._wide = below, True
+        self.chunks_from, self.pass_rows = below, PASS_ROWS
         with self.device.stream():
             self.device.bind(self.pass_launches(PASS_ROWS, 0) + self.commit_launches(PASS_ROWS), progress)
 
@@ -473,26 +459,8 @@ class CudaSession:
                 self._arriving.whole()
             self.drafter.update_cache(self.launch)
 
-    def ensure_capacity(self, nodes: int) -> None:
-        """Allocate memory for trees of `nodes` nodes. To be called between turns: all launches are bound again."""
-        if nodes <= self.memory.capacity:
-            return
-        self._flush()
-        self.memory.grow(nodes)
-        self.forget_launches()
-        torch.cuda.empty_cache()  # free the previous buffers: no later allocation has their size
-
-    def shrink(self) -> None:
-        """Free the memory of larger trees, unless prompts need it. To be called between turns."""
-        self._flush()
-        self.memory.shrink()
-        if self._wide:
-            self.memory.grow(PASS_ROWS)
-        self.forget_launches()
-        torch.cuda.empty_cache()
-
     def forget_launches(self) -> None:
-        """Have all later launches bound again, because buffers have moved or plans have changed."""
+        """Have all later launches bound again, because plans have changed."""
         self._bound.clear()
         self.steps.clear()
 

@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from dflash_core.backends.decoder import step_drafts
 from dflash_core.events import Choice, EffectiveMode, StageTimes, StepEvent, StepTree, Stop, brings
+from dflash_core.fits import MOST_NODES
 from dflash_core.knobs import Knobs
 from dflash_core.policy.values import CLASSES, FEATURES
 from dflash_core.tree import Candidates
 
-MAX_NODES = 256
+MAX_NODES = MOST_NODES
 MAX_DEPTH = 64
 MAX_WIDTH = 8
 MAX_STOP_IDS = 16

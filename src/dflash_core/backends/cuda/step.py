@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from dflash_core.backends.cuda.session import CudaSession
 
 DRAFT_VOCABULARY = Knobs().draft_vocabulary
-MOST_DRAFTS = MAX_NODES - 1  # the most drafts of one tree: ancestor masks have a bit for the root too
 TREE_THREADS = 4 * WARP
 AHEAD = 2  # steps that run or are queued while the host reads the previous step's result
 
@@ -138,7 +137,7 @@ class Steps:
     def graph(self, kind: StepKind, progress: Progress | None = None) -> Run:
         """The graph of a kind, compiled and recorded on first use."""
         if kind not in self._graphs:
-            self.session.ensure_capacity(kind.nodes)
+            assert kind.nodes <= self.session.memory.capacity, "a larger tree than the sequence's memory holds"
             run = self.device.bind(self.launches(kind), progress)
             self._graphs[kind] = self.device.record(f"step {kind.widths}", run)
         return self._graphs[kind]
@@ -152,7 +151,7 @@ class Steps:
         self._drain()
 
     def clear(self) -> None:
-        """Drop all graphs, because their buffers have moved."""
+        """Drop all graphs, because plans have changed."""
         self._graphs.clear()
         self._drain = None
 
@@ -192,15 +191,18 @@ class Steps:
         return Launch("accept.cu", "accept", {}, 1, MAX_NODES, args)
 
 
-def _followed(knobs: Knobs, decision: Decision) -> tuple[Knobs, Decision]:
-    """`knobs` and a policy's decision within the limits of a card, with notes on differences in the reason."""
+def _followed(knobs: Knobs, decision: Decision, most: int) -> tuple[Knobs, Decision]:
+    """`knobs` and a policy's decision within the limits of a card and of trees of `most` drafted tokens, with notes on
+    differences in the reason."""
     notes = list[str]()
     if knobs.temperature > 0 and knobs.top_k > MOST_LISTED and knobs.top_p < 1:
         notes.append(f"top_p with a top_k over {MOST_LISTED} reads the whole vocabulary")
-    budget = min(decision.budget, MOST_DRAFTS)
+    budget = min(decision.budget, most)
     if budget < decision.budget:
-        notes.append(f"budget {MOST_DRAFTS}: a tree on a card has at most {MAX_NODES} nodes with its root")
-        knobs = knobs.replace(budget=MOST_DRAFTS, policy=knobs.policy)
+        full = most + 1 == MAX_NODES
+        why = f"a tree on a card has at most {MAX_NODES}" if full else f"there is memory for trees of {most + 1}"
+        notes.append(f"budget {most}: {why} nodes with its root")
+        knobs = knobs.replace(budget=most, policy=knobs.policy)
     return knobs, replace(decision, budget=budget, reason="; ".join([decision.reason, *notes]))
 
 
@@ -245,7 +247,7 @@ class CudaDecoder:
         self.policy = policy if isinstance(policy, Watched) else Watched(policy or FixedPolicy(drafter), drafter)
         self._asked = knobs, self.policy.next(knobs)
         self._weights = self.policy.weights(knobs)
-        self.knobs, self.decision = _followed(*self._asked)
+        self.knobs, self.decision = _followed(*self._asked, session.most_drafted)
         self._ahead = 1 if session.host_drafter else AHEAD
         self.answer: list[int] = []
         self._queue: deque[Queued] = deque()
@@ -364,7 +366,7 @@ class CudaDecoder:
             self._write_knobs()
             self.steps.cancel.array[0] = 0
             self.steps.ring.array["ready"] = 0
-            self.steps.graph(self._kind())  # first, because it may move buffers; then the state is written
+            self.steps.graph(self._kind())
             session.state.push()
         self._begun = True
 
@@ -375,7 +377,7 @@ class CudaDecoder:
             return  # the usual case without a policy; it must be fast, as steps of a small model are short
         before, built_by = self._told, self._weights
         self._asked, self._weights = asked, weights
-        self.knobs, self.decision = _followed(*asked)
+        self.knobs, self.decision = _followed(*asked, self.session.most_drafted)
         if self._begun and (self._told != before or weights is not built_by):
             with self.session.device.stream():
                 self._write_knobs()
@@ -448,8 +450,6 @@ class CudaDecoder:
         proposing_ms = (time.perf_counter() - began) * 1e3
         kind = self._kind(proposal)
         with self.session.device.stream():
-            if kind.nodes > self.session.memory.capacity:
-                self._grow(kind.nodes)
             graph = self.steps.graph(kind)
             there = self.session.memory.text
             if kind.text and there is not None and (text := self._text) is not None:
@@ -464,14 +464,6 @@ class CudaDecoder:
             graph()
             mark = self.session.device.mark()
             self._queue.append(Queued(mark, self.knobs, self.decision, proposal, proposing_ms, kind.text))
-
-    def _grow(self, nodes: int) -> None:
-        """Grow during a turn. First read the state from the card: the host's copy does not know the pending commit."""
-        session = self.session
-        session.device.synchronize()
-        session.state.pull()
-        session.ensure_capacity(nodes)
-        session.state.push()
 
     def _collect(self, queued: Queued) -> StepEvent | None:
         """Wait for a step and read its slot; None if it ran after the end of the answer and did nothing."""

@@ -21,6 +21,7 @@ from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.prompts import NEVER, PASSES, READINGS
 from dflash_core.backends.cuda.reckoner import CardReckoner, on_card
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import Timer, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -99,10 +100,10 @@ class CudaTarget(OpenedTarget):
             available=self.machine.room_and_context(), draft_type=self.draft_type, embedding=self.embedding,
         )  # fmt: skip
 
-    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO, *, window: int = 0) -> None:
+    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
         reckoner = self.reckoner(draft)
         wanted = min(context or SMALLEST_CONTEXT, self.config.context_length)
-        setup = asked(reckoner, wanted, kv if kv == AUTO else str(CachePair.parse(kv)), window)
+        setup = asked(reckoner, wanted, kv if kv == AUTO else str(CachePair.parse(kv)))
         needed = self.machine.breakdown(reckoner.components(setup)[:-1])
         fits = longest_context(reckoner, setup)
         pack = not fits and on_card(draft) is not None and not self.draft_type
@@ -150,9 +151,10 @@ class CudaTarget(OpenedTarget):
         context: int = 0,
         kv: CachePair | None = None,
         rows: int = PREFILL_ROWS,
+        nodes: int = 0,
     ) -> CudaSession:
         make = functools.partial(
-            CudaSession, context=context, kv=kv or F16, free=self.machine.free, rows=rows,
+            CudaSession, context=context, kv=kv or F16, rows=rows, nodes=nodes or MAX_NODES,
             chunks_from=NEVER if self.reading == PASSES else None,
         )  # fmt: skip
         if isinstance(draft, CudaDFlash | CudaMtp):

@@ -102,7 +102,7 @@ class Timer:
     def passes(self, session: CudaSession, progress: Progress) -> Mapping[int, float]:
         """Milliseconds of a verify pass of this target by width; measured once, with an empty sequence."""
         name = target_name(session.target)
-        if name not in self.timings.passes:
+        if set(timed_widths(session)) - self.timings.passes.get(name, {}).keys():
             found = time_passes(session, progress)
             self._store(replace(self.timings, passes={**self.timings.passes, name: found}))
         return self.timings.passes[name]
@@ -126,22 +126,23 @@ class Timer:
         self.timings, self.note = timings, store(self.folder, timings)
 
 
+def timed_widths(session: CudaSession) -> list[int]:
+    """The widths of passes that the session has memory for."""
+    return [width for width in WIDTHS if width <= session.memory.capacity]
+
+
 def time_passes(session: CudaSession, progress: Progress) -> dict[int, float]:
     """Milliseconds of a verify pass by width, after a short context. The sequence must be empty; it is empty again
     afterwards."""
     device = cast(CudaDevice, session.device)
-    with device.stream():
-        session.ensure_capacity(max(WIDTHS))
     session.prefill([0] * PASS_DEPTH)
-    found = {}
-    for done, width in enumerate(WIDTHS):
-        progress("timing passes", done / len(WIDTHS))
+    found, widths = {}, timed_widths(session)
+    for done, width in enumerate(widths):
+        progress("timing passes", done / len(widths))
         run = _recorded(session, width, progress)
         with device.stream():
             found[width] = 1e3 * statistics.median(seconds_of(device.runtime, run) for _ in range(PASS_ROUNDS))
     session.restore(None)
-    with device.stream():
-        session.shrink()
     return found
 
 

@@ -311,7 +311,7 @@ class DFlash(InCaches):
         vocabulary. The state does not change."""
         with self._drafting(root, window, at, 1.0, launch):
             launch(("draft", head.vocab), partial(self.logits_launches, head))
-            found = self._head(head).logits(self.rows)[self.rows - self.depths :].to("cpu", copy=True)
+            found = self._head(head).on_host(self.rows)[self.rows - self.depths :]
         logits: Logits = self.draft.vocabulary.spread(found).numpy()
         return logits
 

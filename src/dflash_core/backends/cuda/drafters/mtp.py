@@ -233,7 +233,7 @@ class Mtp(InCaches):
         with self.standing(at, launch, root=root, draft_depth=depths, inv_tree_temperature=1):
             for depth in range(depths):  # the next pass overwrites these logits
                 launch(("draft", depth, head.vocab), partial(self._token_launches, head, depth))
-                rows.append(head.logits(1).to("cpu", copy=True))
+                rows.append(head.on_host(1))
         return torch.cat(rows).numpy()
 
     # ---- Prompts -------------------------------------------------------------------------------------------------

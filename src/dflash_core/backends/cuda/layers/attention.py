@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +12,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from dflash_core.arch import kinds
-from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
@@ -21,7 +19,7 @@ from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, Argument, At, Device, Launch, ceil_div
 from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, Pass, Upload
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
-from dflash_core.backends.cuda.layers.windowed_rows import seen_by, windowed_attention, windowed_pieces
+from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, windowed_results
 from dflash_core.backends.cuda.products import Arena, Op, Wanted
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import GROUP
@@ -133,14 +131,10 @@ class AttentionLayers:
         unpacked = ((together, slots_of(context), heads.head_dim), torch.float16)
         return ((projected, queries, *(unpacked for kind in (kv.k, kv.v) if kind != F16.k)),)
 
-    def chunk_results(
-        self, rows: int, end: int, kv: CachePair = F16, window: AttentionWindow = EVERYTHING
-    ) -> Sequence[int]:
+    def chunk_results(self, rows: int, context: int, kv: CachePair = F16) -> int:
         q = len(self.turns(kv)[0]), self.heads.group, rows, self.heads.head_dim
-        if window.hides(end):
-            copies = sum(kind == F16.k for kind in (kv.k, kv.v))  # the other types are unpacked into the arena
-            return windowed_pieces(q, seen_by(window, rows, end), copies)
-        return (math.prod(q) * torch.float16.itemsize,)
+        copies = sum(kind == F16.k for kind in (kv.k, kv.v))  # the other types are unpacked into the arena
+        return windowed_results(q, context, copies)
 
     def check(self) -> None:
         """Never raises: smaller tiles are used if shared memory is short."""
@@ -194,9 +188,6 @@ class AttentionMemory:
 
     def undo(self) -> None:
         """See `keep`."""
-
-    def grown(self, capacity: int) -> AttentionMemory:
-        return self  # the slots already include the largest tree
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.acts import F16_GROUP, Q8_GROUP
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import At, HasAddress, Launch
@@ -127,8 +126,7 @@ class Branch(Protocol):
         """Launches from the activations of `inputs` to the partials of `out`, in buffers.narrow."""
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
-        """A function that runs the branch over a chunk's rows, from chunk.x into chunk.h. It keeps no reference to
-        memory that is replaced when trees grow."""
+        """A function that runs the branch over a chunk's rows, from chunk.x into chunk.h."""
 
 
 class MixerMemory(Protocol):
@@ -170,9 +168,6 @@ class MixerMemory(Protocol):
     def undo(self) -> None:
         """Restore what `keep` saved."""
 
-    def grown(self, capacity: int) -> MixerMemory:
-        """The same with memory for trees of `capacity` nodes. Committed state stays, rows of the last pass are lost."""
-
 
 class MixerLayers(Protocol):
     """All layers of a target with one mixer spec: their weights, in the order of the layers."""
@@ -204,11 +199,9 @@ class MixerLayers(Protocol):
         """What each layer carves from the arena of a chunk of `rows` rows, in a sequence of up to `context` positions.
         The layers reuse the same bytes, one after the other."""
 
-    def chunk_results(
-        self, rows: int, end: int, kv: CachePair = F16, window: AttentionWindow = EVERYTHING
-    ) -> Sequence[int]:
-        """The most bytes of each piece that torch allocates while a layer runs a chunk of `rows` rows that ends at the
-        position `end`. `window`: what full-attention layers see."""
+    def chunk_results(self, rows: int, context: int, kv: CachePair = F16) -> int:
+        """The most bytes that torch allocates while a layer runs a chunk of up to `rows` rows in a sequence of up to
+        `context` positions, whatever an attention window hides."""
 
     def check(self) -> None:
         """Raises UnsupportedError if the card has too little shared memory for the widest pass."""

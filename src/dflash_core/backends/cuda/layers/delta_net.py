@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dflash_core.arch import kinds
-from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
@@ -71,10 +70,8 @@ class DeltaNetLayers:
         s, conv = (torch.zeros(count, *sizes[name], device=self.device.torch_device) for name in ("s", "conv"))
         return DeltaMemory(self, capacity, (s, conv), room, rows)
 
-    def chunk_results(
-        self, rows: int, end: int, kv: CachePair = F16, window: AttentionWindow = EVERYTHING
-    ) -> Sequence[int]:
-        return ()
+    def chunk_results(self, rows: int, context: int, kv: CachePair = F16) -> int:
+        return 0
 
     def check(self) -> None:
         self.launch(PASS_ROWS)
@@ -126,7 +123,7 @@ class DeltaMemory:
     def __init__(
         self, layers: DeltaNetLayers, capacity: int, states: tuple[Tensor, Tensor], room: Arena, rows: Arena
     ) -> None:
-        self.layers, self.capacity, self._room = layers, capacity, room
+        self.layers, self.capacity = layers, capacity
         self.detail = f"{len(layers.weights)} {layers.spec.title} layers"
         self.s, self.conv = states
         self.inputs, self.k, self.u, self.decay, self.levels = rows.carve(*layers.rows_room(capacity))
@@ -186,10 +183,6 @@ class DeltaMemory:
             self._kept = self.layers.device.pinned(sum(sizes), np.float32)
         for state, kept in zip((self.s, self.conv), torch.split(torch.from_numpy(self._kept.array), sizes)):
             yield state, kept.view(state.shape)
-
-    def grown(self, capacity: int) -> DeltaMemory:
-        rows = Arena.of(Arena.need(self.layers.rows_room(capacity)), self.s.device)
-        return DeltaMemory(self.layers, capacity, (self.s, self.conv), self._room, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +268,7 @@ class DeltaBranch:
         mixed, gate_rows, q, k, v, decay, beta = chunk.arena.carve(*first)
         w, p, out = chunk.arena.carve(*then)
         z = w.view(-1)[: chunk.rows * layers.spec.inner].view(chunk.rows, -1)  # overwrites W after the recurrence
-        conv = self.memory.conv[self.place]  # a reference to self.memory would go stale: it is replaced when trees grow
+        conv = self.memory.conv[self.place]
         qkv, gate, alpha, beta_matrix = self.inputs.matrices
         (output,) = self.out.matrices
         gate_parts = products.parts(gate)

@@ -152,6 +152,7 @@ class Head:
     def _table(self) -> bytes:
         return self.full.plan.pack([matrix.tiles.data_ptr() for matrix in self.full.matrices])
 
-    def logits(self, rows: int) -> Tensor:
-        """Logits (rows, vocab) of the last `launches`."""
-        return self.rows[:rows, : self.vocab]
+    def on_host(self, rows: int) -> Tensor:
+        """Logits (rows, vocab) of the last `launches`, copied to the host. They are cut there: torch would first make a
+        copy of cut rows on the card."""
+        return self.rows[:rows].to("cpu", copy=True)[:, : self.vocab]

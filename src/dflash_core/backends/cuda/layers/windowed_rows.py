@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from dflash_core.attention_window import AttentionWindow
+from dflash_core.backends.cuda.allocator import BLOCK
 from dflash_core.backends.cuda.launch import ceil_div
 
 MOST_PAIRS = 4 << 20  # pairs of rows and keys per mask: 8 MiB, and twice 4 MiB while it is built
@@ -17,19 +18,15 @@ ALIGNED = 8  # a mask's rows have a multiple of this many numbers: otherwise the
 HALF, COUNT = torch.float16.itemsize, torch.int32.itemsize
 
 
-def seen_by(window: AttentionWindow, rows: int, end: int) -> int:
-    """How many positions are seen by at least one of the last `rows` of `end` positions."""
-    return sum(run.stop - run.start for run in window.runs(max(end - rows, 0), end))
-
-
-def windowed_pieces(q: tuple[int, int, int, int], seen: int, copies: int) -> Sequence[int]:
-    """The most bytes that `windowed_attention` allocates at a time for queries of shape `q`, piece by piece, with
-    `copies` copies of the `seen` positions' keys or values."""
+def windowed_results(q: tuple[int, int, int, int], context: int, copies: int) -> int:
+    """The most bytes that `windowed_attention` allocates at a time for queries of shape `q`, with `copies` copies of
+    the keys or values of up to `context` visible positions. Without a window, the result alone takes less."""
     heads, group, rows, dim = q
-    row, step = heads * group * dim * HALF, min(_step(seen), rows)
-    mask = step * ceil_div(seen, ALIGNED) * ALIGNED * HALF
+    result, pairs = rows * heads * group * dim * HALF, min(max(MOST_PAIRS, context), rows * context)
+    mask = (pairs + rows * ALIGNED) * HALF
     # `hidden` of `_mask` is freed before the result is allocated.
-    return *[heads * seen * dim * HALF] * copies, seen * COUNT, rows * row, mask, max(step * seen, step * row)
+    parts = [*[heads * context * dim * HALF] * copies, context * COUNT, result, mask, max(pairs, result)]
+    return sum(ceil_div(part, BLOCK) * BLOCK for part in parts)
 
 
 def _step(seen: int) -> int:

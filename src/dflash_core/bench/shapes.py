@@ -1,0 +1,82 @@
+"""Memory plans of published models from their shapes alone: no file of them is needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dflash_core.arch.spec import ModelSpec
+from dflash_core.backends.cpu.machine import CpuMachine
+from dflash_core.backends.cpu.reckoner import HostReckoner
+from dflash_core.backends.cuda.activations import activations
+from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.planned import PlannedCard
+from dflash_core.backends.cuda.reckoner import CardReckoner
+from dflash_core.bench.synthetic_models import Model, draft_types, target_types
+from dflash_core.config import DraftConfig
+from dflash_core.fits import ON_HOST, Reckoner
+from dflash_core.formats.quants import BY_NAME, LIST_TYPES
+from dflash_core.formats.weights import TensorInfo
+from dflash_core.loading import DEFAULT_CARD, CardOptions, planned_card
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The part of a WeightFile that plans need: the shapes and types of tensors."""
+
+    path: Path
+    tensors: Mapping[str, TensorInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedDraft:
+    """The part of an OpenedDraft that plans need."""
+
+    files: tuple[Header, ...]
+    config: DraftConfig
+
+
+def header(name: str, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> Header:
+    """A file of these tensors."""
+    kinds, tensors = {**BY_NAME, **LIST_TYPES}, {}
+    for tensor, shape in shapes.items():
+        elements, kind = math.prod(shape), kinds[types[tensor]]
+        nbytes = elements // kind.block * kind.size
+        tensors[tensor] = TensorInfo(tensor, tuple(shape), types[tensor], nbytes, elements, 0, 0)
+    return Header(Path(name), tensors)
+
+
+def headers(model: Model, draft: str) -> tuple[ModelSpec, Any, Any]:
+    """The target's spec, its file, and its drafter, whose matrices are of the type `draft`."""
+    spec = model.target()
+    types = {name: kind if kind == "F32" else draft for name, kind in draft_types(model.draft).items()}
+    drafter = ShapedDraft((header("draft", model.draft.tensors(), types),), model.draft)
+    return spec, header(model.name, spec.tensors(), target_types(spec, model)), drafter
+
+
+def reckoner_of_shapes(
+    model: Model, draft: str, device: str = "auto", *, memory: int = 0, card: CardOptions = DEFAULT_CARD
+) -> Reckoner:
+    """The reckoner of a model and its drafter, with the options of `loading.plan_pair`."""
+    spec, target, drafter = headers(model, draft)
+    found = planned_card(device, memory, card)
+    if found is None:
+        return HostReckoner(CpuMachine(), target, spec, drafter, memory)
+    if 0 < card.vram_limit < found.free:
+        found = replace(found, free=card.vram_limit)
+    return card_reckoner(spec, target, drafter, found, card)
+
+
+def card_reckoner(
+    spec: ModelSpec, target: Any, drafter: Any, found: PlannedCard, card: CardOptions = DEFAULT_CARD
+) -> CardReckoner:
+    """The reckoner of these headers on a card."""
+    on_host = card.embedding == ON_HOST
+    footprint = Footprint(target, spec, found.layout, activations(card.activations), embedding_on_host=on_host)
+    return CardReckoner(
+        footprint, spec, drafter, machine=found.name, processors=found.layout.multiprocessors, available=found.free,
+        draft_type=card.draft_type, embedding=card.embedding,
+    )  # fmt: skip

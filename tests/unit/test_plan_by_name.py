@@ -1,0 +1,95 @@
+"""Plans of pairs of the catalogue before they are fetched, and what a repository has; nothing asks a network."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cuda.bindings")
+from dflash_tui.cli import models
+from dflash_tui.cli.command_line import main
+from dflash_tui.hub.catalogue import CatalogueError, load_catalogue
+from dflash_tui.hub.fetch import HubError
+from dflash_tui.hub.quantisations import Quantisation, chosen, grouped
+from dflash_tui.hub.room import room_for
+from dflash_tui.session import LoadRequest
+
+GIB = 1 << 30
+FILES = [
+    ("README.md", 9), ("mmproj-F16.gguf", 5), ("M-Q8_0.gguf", 80), ("M-UD-Q4_K_XL.gguf", 41), ("M-IQ4_XS.gguf", 38),
+    ("BF16/M-BF16-00001-of-00002.gguf", 100), ("BF16/M-BF16-00002-of-00002.gguf", 60), ("imatrix.gguf", 1),
+]  # fmt: skip
+
+
+def planned(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    assert main(["plan", *argv, "--memory", "24GiB", "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize("name", load_catalogue().pairs)
+def test_every_pair_is_planned_by_its_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(capsys, "--target", name, "--context", "16384")
+    sizes = {one["name"]: one["bytes"] for one in found["components"]}
+    assert sizes["target"] > sizes["drafter"] > GIB // 4
+    for kv, context in found["context_that_fits"].items():
+        assert found["context_beside_a_desktop"][kv] <= context
+
+
+def test_a_plan_names_what_it_assumes(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["plan", "--target", "qwen3.8-27b", "--memory", "24GiB", "--context", "131072"]
+    assert main(argv) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("131,072 positions, keys and values as q8_0;")
+    assert "and beside a desktop\n" in said
+    assert "1.0 GiB held by other programs" in said
+    assert "weights as Q4_K_M, of the published shapes" in said
+
+
+def test_other_commands_say_how_to_get_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", "--target", "qwen3.8-27b", "hi"]) != 0
+    assert capsys.readouterr().err.count("dflash-tui get qwen3.8-27b fetches it") == 1
+
+
+def test_what_fits_is_known_in_the_list() -> None:
+    pair = load_catalogue()["qwen3.8-27b"]
+    room = room_for(pair.planned(LoadRequest(device="cpu")), 64 * GIB)
+    assert (room.why, room.short) == ("", 0)
+    assert 16 * GIB < room.weights < 19 * GIB
+
+
+def test_the_beginning_of_a_name_is_enough_to_be_offered_it() -> None:
+    with pytest.raises(CatalogueError, match=r"did you mean qwen3\.8-27b\?$"):
+        load_catalogue()["Qwen3.8"]
+    with pytest.raises(CatalogueError, match=r"did you mean qwen3\.6-27b or qwen3\.6-35b-a3b\?$"):
+        load_catalogue()["qwen3.6"]
+
+
+def test_what_a_repository_has(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    there = grouped(FILES)
+    assert there == [
+        Quantisation("IQ4_XS", "M-IQ4_XS.gguf", 38), Quantisation("UD-Q4_K_XL", "M-UD-Q4_K_XL.gguf", 41),
+        Quantisation("Q8_0", "M-Q8_0.gguf", 80), Quantisation("BF16", "BF16/M-BF16-00001-of-00002.gguf", 160),
+    ]  # fmt: skip
+    pair = chosen("o/n", there, "bf16")
+    assert pair.target.files == ("BF16/M-BF16-00001-of-00002.gguf", "BF16/M-BF16-00002-of-00002.gguf")
+    with pytest.raises(CatalogueError, match=r"no file of 'Q4_0'; expected one of IQ4_XS, UD-Q4_K_XL, Q8_0, BF16"):
+        chosen("o/n", there, "Q4_0")
+    assert main(["get", "o/n/x"]) != 0
+    assert "no repository; expected owner/name" in capsys.readouterr().err
+    monkeypatch.setattr(models, "quantisations", lambda repo, endpoint: there)
+    assert main(["get", "o/n"]) == 0
+    out = capsys.readouterr().out
+    assert "dflash-tui get o/n:QUANT" in out
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["IQ4_XS", "UD-Q4_K_XL", "Q8_0", "BF16"]
+    asked = list[str]()
+
+    def wanted(pair: Any, endpoint: Any) -> Any:
+        asked.append(pair.target.file)
+        raise HubError("no network")
+
+    monkeypatch.setattr(models, "wanted", wanted)
+    assert main(["get", "o/n:q8_0"]) != 0
+    assert asked == ["M-Q8_0.gguf"]
