@@ -184,6 +184,7 @@ class Turn:
         self._decode_s = 0.0
         self._detokenizer = Detokenizer(conversation.tokenizer)
         self._split = ThinkingSplit(start_inside=prompt.opens_thinking)
+        self._guard = TurnGuard(conversation.tokenizer, knobs, opens_thinking=prompt.opens_thinking)
         self._pieces = self._run()
 
     def __iter__(self) -> Iterator[Piece]:
@@ -202,6 +203,11 @@ class Turn:
     def change(self, knobs: Knobs) -> None:
         """Go on with what a running answer can take of `knobs`, from the next step; callable from any thread."""
         self._changed = knobs
+
+    def answer_now(self) -> None:
+        """Close the reasoning before the next step, or as soon as it begins, and go on to the answer. Callable from any
+        thread; nothing happens in the answer itself."""
+        self._guard.answer_now()
 
     def close(self) -> None:
         """End the turn where it is, from the thread that iterates over it; does nothing if it has ended.
@@ -227,7 +233,7 @@ class Turn:
                 keep = (self.prompt.stable,) if self.prompt.stable else ()
                 sinks = {"sinks": self.prompt.sinks} if self.knobs.attention_window else {}
                 events = engine.generate(
-                    self.prompt.ids, self.knobs, keep=keep, on_prefill=self._prefilled, guard=self._guard(), **sinks
+                    self.prompt.ids, self.knobs, keep=keep, on_prefill=self._prefilled, guard=self._guard, **sinks
                 )
             while (event := self._next(events)) is not None:
                 self._cancel_again()
@@ -241,10 +247,6 @@ class Turn:
             if isinstance(events, Generator):
                 events.close()
             self._end()
-
-    def _guard(self) -> TurnGuard | None:
-        tokenizer, opens = self._conversation.tokenizer, self.prompt.opens_thinking
-        return TurnGuard.of(tokenizer, self.knobs, opens_thinking=opens)
 
     def _next(self, events: Iterator[Event]) -> Event | None:
         if self._changed is not None:
@@ -303,7 +305,7 @@ class Turn:
                 stop=last.stop or "cancelled",
                 knobs=self.knobs,
                 stats=turn_stats(prefill, steps, self._decode_s, self._parts),
-                guards=tuple(step.guard for step in steps if step.guard is not None),
+                guards=tuple(event.guard for event in events if event.guard is not None),
                 learned=self._conversation.engine.learned(),
                 effort=self.prompt.effort,
             )

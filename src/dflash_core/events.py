@@ -95,7 +95,7 @@ class GuardEvent:
     "close": the model's end-of-thinking tokens were inserted. "stop": the answer ended.
     """
 
-    trigger: Literal["thinking budget", "loop"]
+    trigger: Literal["thinking budget", "loop", "end of message", "request"]
     part: Literal["thinking", "answer"]
     action: Literal["close", "stop"]
     found: str
@@ -104,7 +104,7 @@ class GuardEvent:
     def summary(self) -> str:
         """One line, as shown to users."""
         done = "thinking was closed" if self.action == "close" else "the answer was stopped"
-        what = self.found if self.trigger == "thinking budget" else f"a loop in the {self.part}: {self.found}"
+        what = f"a loop in the {self.part}: {self.found}" if self.trigger == "loop" else self.found
         return f"{done}: {what}"
 
 
@@ -112,7 +112,7 @@ class GuardEvent:
 class PrefillEvent:
     """The prompt has been read and the first token of the answer drawn: `tokens` holds just that one.
 
-    Where the prompt was cancelled half-way `tokens` is empty and `stop` gives the reason.
+    Where the prompt was cancelled half-way `tokens` is empty and `stop` gives the reason. `guard`: as in StepEvent.
     """
 
     tokens: tuple[int, ...]
@@ -123,6 +123,7 @@ class PrefillEvent:
     reason: str
     stop: Stop | None = None
     kv: str = ""  # types of keys and values, "" where they are not known
+    guard: GuardEvent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,8 @@ class StepEvent:
     ends inside the accepted path, the walk (and `tree.accepted`) continues past what was committed. `drafts` are all
     candidates for the tree, `bonus` the token that the target drew after the last accepted one,
     `knobs` the settings of this step, `choice` what `auto` knew where it decided. `guard`: a guard intervened; with
-    "close" the tokens are the guard's, not the target's. `drafter`: the kind that drafted, "" where none did.
+    "close" the tokens are the guard's, not the target's, or the last one is, in place of a stop token. `drafter`: the
+    kind that drafted, "" where none did.
     """
 
     tokens: tuple[int, ...]

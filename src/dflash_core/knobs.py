@@ -202,8 +202,13 @@ class Knobs:
         "answer", applies="next turn", choices=("close", "stop", "off"),
     )  # fmt: skip
     answer_loop_guard: Literal["stop", "off"] = _knob(
-        "off", "answer loop guard", "an answer that repeats itself is stopped", "answer", applies="next turn",
+        "stop", "answer loop guard", "an answer that repeats itself is stopped", "answer", applies="next turn",
         choices=("stop", "off"),
+    )  # fmt: skip
+    end_in_thinking: Literal["close", "leave"] = _knob(
+        "close", "end in thinking",
+        "where the model ends its message inside its reasoning: close that and go on to the answer, once, or leave it",
+        "answer", applies="next turn", choices=("close", "leave"),
     )  # fmt: skip
     temperature: float = _knob(
         0.0, "temperature", "0 takes the likeliest token, higher draws more freely",

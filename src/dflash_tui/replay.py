@@ -74,6 +74,9 @@ class ReplayTurn:
     def stop(self) -> None:
         self._stopped.set()
 
+    def answer_now(self) -> None:
+        """A recorded turn cannot change."""
+
     def change(self, knobs: Knobs) -> None:
         """A recorded turn cannot change."""
 

@@ -124,6 +124,7 @@ class Turn:
         start = Start(CREATED, session.title, "", "", prompt, tuple(range(120)), knobs, draft_block=BLOCK)
         self._recorder = Recorder(start, session.token_text)
         self._stopped = threading.Event()
+        self._answers_now = False
         self.report: TurnReport | None = None
         self.record: TurnRecord | None = None
         self.text = ""
@@ -133,6 +134,9 @@ class Turn:
         self._stopped.set()
         if self._session.gate is not None:
             self._session.gate.release()
+
+    def answer_now(self) -> None:
+        self._answers_now = True
 
     def change(self, knobs: Knobs) -> None:
         self._session.changes.append(knobs)
@@ -159,6 +163,9 @@ class Turn:
                 break
             if script.fail_after is not None and len(steps) >= script.fail_after:
                 raise script.error
+            if self._answers_now:
+                tokens, thought = [*tokens[:at], *split(script.answer)], "".join(tokens[:at])
+                self._answers_now = False
             count = 1 if mode == "ar" else LENGTHS[len(steps) % len(LENGTHS)]
             part = tokens[at : at + count]
             tree = step_tree(words, part, tokens[at - 1], mode)

@@ -35,7 +35,9 @@ WITH_SPECIALS = st.lists(TEXT | st.sampled_from(NAMES), max_size=8).map("".join)
 def test_ids_are_those_of_the_library_with_its_own_file(text: str) -> None:
     ids = TINY.encode(text)
     assert ids == ORACLE.encode(text, add_special_tokens=False).ids
-    assert TINY.decode(ids) == "".join(composed(t) for t in _cut(text) if t not in NAMES or t in ("<think>", "</think>"))
+    assert TINY.decode(ids) == "".join(
+        composed(t) for t in _cut(text) if t not in NAMES or t in ("<think>", "</think>")
+    )
 
 
 @settings(deadline=None, max_examples=200)

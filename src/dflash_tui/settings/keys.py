@@ -53,6 +53,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("prompt.newline", "ctrl+j,shift+enter", "New line", "a new line in the message"),
     Action("prompt.history", "up,down", "History", "earlier prompts, at the edges of the prompt"),
     Action("turn.stop", "escape", "Stop", "stop, keep the text; else close what is open", "stop", True),
+    Action("turn.answer", "alt+n", "Answer now", "close thinking, begin the answer", "answer_now", True, "answer"),
     Action("param.apply", "alt+a", "Apply now", "changes count from the next step on", "apply", slash="apply"),
     Action("param.preset", "f9", "Next preset", "the next preset, for the next turn", "preset"),
     Action("param.budget_less", "alt+j", "Smaller tree", "tree budget one less", "nudge('budget', -1)"),

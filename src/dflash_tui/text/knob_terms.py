@@ -89,8 +89,14 @@ MORE: dict[str, tuple[str, str]] = {
         "dflash_core.guards.loops:find_loop",
     ),
     "answer_loop_guard": (
-        "As for reasoning. Off, because lists and tables repeat themselves for good reasons.",
-        "dflash_core.guards.loops:find_loop",
+        "As for reasoning, but runs of words that come again, as in a list or a table, do not count. Many think tags "
+        "in a short piece of text are a loop too.",
+        "dflash_core.guards.turn:TurnGuard",
+    ),
+    "end_in_thinking": (
+        "The program inserts the model's own closing tag in place of the end of the message, once in an answer; a note "
+        "under the answer says so.",
+        "dflash_core.guards.turn:TurnGuard.ended",
     ),
     "temperature": (
         "At 0 the same question gives the same answer. Drafts are accepted less often the higher it is.",

@@ -79,7 +79,9 @@ class Answer(Stack, Foldable):
         if thinking:
             self.thinking.add(clean(thinking))
         if self.thinking.text and not self._moved:
-            self.thinking.count(meter.thinking_tokens, meter.thinking_s, running=not self.body.text and not text)
+            self.thinking.count(
+                meter.thinking_tokens, meter.thinking_s, running=not text and (bool(thinking) or not self.body.text)
+            )
         if text:
             # The blank lines between thinking and answer are not shown.
             shown = clean(text) if self.body.text else clean(text).lstrip("\n")
