@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.events import Event, FoundRow, PartTotals, Piece, PrefillEvent, StepEvent, TurnReport, turn_stats
 from dflash_core.guards.base import Guard
 from dflash_core.guards.turn import TurnGuard
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import RANDOM_SEED, Knobs
 from dflash_core.prefix import common_prefix
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.detokenizer import Detokenizer
@@ -153,7 +154,8 @@ class Turn:
     `text` and `thinking` grow with the pieces. When the iteration ends - at a stop token, after `stop`, or with an
     error of the engine, which is passed on - what there is of the answer has been appended to the conversation, and
     `report` is set unless the engine did not get as far as a first token. After an error, which is then in `error`,
-    the report's `stop` reads "cancelled". `record` is the whole of it, step by step.
+    the report's `stop` reads "cancelled". `record` is the whole of it, step by step. `knobs` are those that were asked
+    for, with the seed that was drawn where a random one was asked for.
     """
 
     def __init__(
@@ -164,6 +166,9 @@ class Turn:
         *,
         on_prefill: OnPrefill | None = None,
     ) -> None:
+        self._seed_source: Literal["random", "fixed"] = "fixed"
+        if knobs.seed == RANDOM_SEED:  # a small number, which a user can type
+            self._seed_source, knobs = "random", replace(knobs, seed=secrets.randbelow(2**31))
         self.prompt = prompt
         self.knobs = knobs
         self.text = ""
@@ -308,6 +313,7 @@ class Turn:
                 guards=tuple(event.guard for event in events if event.guard is not None),
                 learned=self._conversation.engine.learned(),
                 effort=self.prompt.effort,
+                seed_source=self._seed_source,
             )
         record = self._recorder.end(self.report, text, thinking)
         self.record = record if self.report is not None else None

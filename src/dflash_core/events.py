@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import RANDOM_SEED, Knobs
 from dflash_core.text.reasoning import Effort
 
 Stop = Literal["stop token", "max tokens", "context full", "cancelled", "loop"]
@@ -419,7 +419,8 @@ class FoundRow:
 class TurnReport:
     """A finished turn: its text, its ids, what really ran and why, the requested knobs, the figures, its guards.
 
-    `learned`: what the policy had learned of the pair when the turn ended, this turn and all before it. `effort`: the
+    `seed_source`: whether the seed of the knobs was drawn for this turn or is the user's choice, "" where that is not
+    known. `learned`: what the policy had learned of the pair when the turn ended, this turn and all before it. `effort`: the
     reasoning level passed to the template.
     """
 
@@ -434,6 +435,19 @@ class TurnReport:
     guards: tuple[GuardEvent, ...] = ()
     learned: tuple[FoundRow, ...] = ()
     effort: Effort = ""
+    seed_source: Literal["", "random", "fixed"] = ""
+
+    @property
+    def asked(self) -> Knobs:
+        """The knobs to ask again with: those of the turn, and a random seed unless its seed was chosen."""
+        return self.knobs if self.seed_source == "fixed" else dataclasses.replace(self.knobs, seed=RANDOM_SEED)
+
+    @property
+    def draws(self) -> str:
+        """The seed in words, as shown to users; "" where nothing was drawn by it."""
+        if not self.seed_source or not self.knobs.temperature:
+            return ""
+        return f"seed {self.knobs.seed}" + ("" if self.seed_source == "random" else ", fixed")
 
     def timings(self) -> dict[str, float]:
         """The figures under the names that local model servers use: `draft_n` counts the draft tokens that were
@@ -461,6 +475,8 @@ class TurnReport:
             "mode": self.mode,
             "reason": self.reason,
             "stop": self.stop,
+            "seed": self.knobs.seed,
+            "seed_source": self.seed_source,
             "knobs": self.knobs.to_dict(),
             "effort": self.effort,
             "stats": stats | {"accepted_per_verified": self.stats.accepted_per_verified},

@@ -150,6 +150,7 @@ class Runner:
             )
         self._cancelled.clear()
         self._changed = None
+        knobs = knobs.fixed()
         window = AttentionWindow.of(knobs.attention_window, sinks)
         return self._run(ids, knobs, frozenset(keep), on_prefill, guard, window)
 

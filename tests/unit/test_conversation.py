@@ -16,7 +16,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.text.template import ChatTemplate
 
 TINY = tiny()
-KNOBS = Knobs(thinking=False)
+KNOBS = Knobs(thinking=False, seed=0)
 THINKING = Knobs(thinking=True)
 CHATML = ChatTemplate(None)
 TREE = StepTree((0,), (-1,), (0,), (1.0,), (1.0,), (0,))
@@ -130,6 +130,25 @@ def test_the_report_sums_the_turn_up() -> None:
     assert report.stats.ttft_ms == 5.0
     assert report.stats.decode_s > 0
     assert report.stats.tokens_per_second > 0
+
+
+def test_a_turn_without_a_seed_draws_one_and_says_which() -> None:
+    conversation = start("a", "a", "a")
+    reports = []
+    for knobs in (Knobs(temperature=1.0), Knobs(temperature=1.0), Knobs(temperature=1.0, seed=7)):
+        turn = conversation.retry(knobs) if reports else conversation.ask("Hi", knobs)
+        list(turn)
+        assert turn.report is not None
+        assert turn.record is not None
+        assert engine_of(conversation).calls[-1][1].seed == turn.report.knobs.seed == turn.record.knobs.seed
+        assert turn.report.to_json()["seed"] == turn.report.knobs.seed >= 0
+        assert turn.report.asked == knobs
+        reports.append(turn.report)
+    assert reports[0].knobs.seed != reports[1].knobs.seed
+    assert [report.seed_source for report in reports] == ["random", "random", "fixed"]
+    assert reports[0].draws == f"seed {reports[0].knobs.seed}"
+    assert reports[2].draws == "seed 7, fixed"
+    assert conversation.ask("Hi", KNOBS).knobs.seed == 0
 
 
 def test_an_answer_of_one_token() -> None:

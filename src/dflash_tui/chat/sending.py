@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import ContextError
+from dflash_core.knobs import RANDOM_SEED
 from dflash_tui.chat.experiment import UNDER_WAY
 from dflash_tui.chat.typed import about
 from dflash_tui.here import here
@@ -96,6 +97,8 @@ class Sending:
         elif not turns:
             chat.say("nothing to retry yet")
         else:
+            if chat.knobs.temperature and chat.knobs.seed != RANDOM_SEED:
+                chat.say(f"seed {chat.knobs.seed} is fixed: the same parameters draw the same answer; /set seed random")
             await self.ask(turns[-1])
 
     async def next(self) -> None:

@@ -109,7 +109,8 @@ MORE: dict[str, tuple[str, str]] = {
     "frequency_penalty": ("0 leaves them as they are.", "dflash_core.sampling:Sampler.scores"),
     "presence_penalty": ("0 leaves them as they are.", "dflash_core.sampling:Sampler.scores"),
     "seed": (
-        "Counts where the temperature is above 0. Retry with another seed gives another answer.",
+        "Counts where the temperature is above 0. A random seed is drawn for every answer, which names it; a fixed one "
+        "gives the same answer again.",
         "dflash_core.sampling:gumbel",
     ),
     "max_tokens": (

@@ -20,5 +20,6 @@ def figures(report: TurnReport) -> str:
     ]
     if report.mode != "ar":
         parts.append(f"acceptance length {stats.acceptance_length:.2f}")
+    parts += filter(None, [report.draws])
     why = f" ({report.reason})" if report.reason else ""
     return f"[{SPEC['mode'].show(report.mode)}{why}: {', '.join(parts)}; {report.stop}]"

@@ -187,5 +187,9 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
     parts = [f"{speed(rate)} tok/s" if rate else "", f"{tokens} tok", f"{accept:.1f} tok/step" if accept else ""]
     if mode != "ar":
         parts.append(f"budget {shown_budget(knobs)}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
-    parts += [SPEC["mode"].show(mode), outcome or (_STOPS[report.stop] if report else "")]
+    parts += [
+        SPEC["mode"].show(mode),
+        report.draws if report else "",
+        outcome or (_STOPS[report.stop] if report else ""),
+    ]
     return DOT.join(part for part in parts if part)
