@@ -419,9 +419,9 @@ class FoundRow:
 class TurnReport:
     """A finished turn: its text, its ids, what really ran and why, the requested knobs, the figures, its guards.
 
-    `seed_source`: whether the seed of the knobs was drawn for this turn or is the user's choice, "" where that is not
-    known. `learned`: what the policy had learned of the pair when the turn ended, this turn and all before it. `effort`: the
-    reasoning level passed to the template.
+    `learned`: what the policy had learned of the pair when the turn ended, this turn and all before it. `effort`: the
+    reasoning level passed to the template. `seed_source`: whether the seed of the knobs was drawn for this turn or is
+    the user's choice, "" where that is not known.
     """
 
     text: str

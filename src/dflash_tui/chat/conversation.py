@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
 from dflash_core.errors import ContextError, DFlashError, FormatError, KnobError
-from dflash_core.knobs import RANDOM_SEED, Knobs
+from dflash_core.knobs import Knobs
 from dflash_tui.chat.branching import Branching
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.experiment import UNDER_WAY
@@ -229,9 +229,7 @@ class ConversationController:
             await self._note_unseen(gone)
         card, branches = self.current.card, self.current.branches
         last = self._desk.flow.record  # an answer that was cut off has no report
-        reports = [last.report] if last is not None else [node.report for node in branches.path]
-        ran = [last.knobs.replace(seed=RANDOM_SEED, policy=last.knobs.policy)] if last is not None else []
-        ran += [report.asked for report in reports if report is not None]
+        ran = [last.asked] if last is not None else [node.report.asked for node in branches.path if node.report]
         said = [f"resumed: {card.title}"] if card is not None else []
         said += filter(None, [self._other_model()])
         try:
