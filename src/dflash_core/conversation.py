@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
+from dflash_core.clean import encodable
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.events import Event, FoundRow, PartTotals, Piece, PrefillEvent, StepEvent, TurnReport, turn_stats
@@ -355,7 +356,7 @@ class Conversation:
     @system.setter
     def system(self, text: str) -> None:
         rest = tuple(message for message in self.messages if message.role != "system")
-        self.messages = (Message("system", text), *rest) if text else rest
+        self.messages = (Message("system", encodable(text)), *rest) if text else rest
 
     def reset(self) -> None:
         """Forget everything but the system prompt."""
@@ -365,7 +366,9 @@ class Conversation:
     def set_messages(self, messages: Sequence[Message]) -> None:
         """Go on from another history. A turn that is still running ends without being added to it."""
         self._turn = None
-        self.messages = tuple(messages)
+        self.messages = tuple(
+            replace(one, content=encodable(one.content), thinking=encodable(one.thinking)) for one in messages
+        )
 
     def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
         """A turn that answers `prompt`; an earlier turn that was left unfinished ends first, with what it has.
@@ -374,7 +377,7 @@ class Conversation:
         while another turn runs; `prompt` is then not added.
         """
         self._close_turn()
-        return self._begin((*self.messages, Message("user", prompt)), knobs, on_prefill=on_prefill)
+        return self._begin((*self.messages, Message("user", encodable(prompt))), knobs, on_prefill=on_prefill)
 
     def preview(self, text: str, knobs: Knobs) -> str:
         """The prompt that asking `text` would give the model. Raises TemplateError and KnobError."""

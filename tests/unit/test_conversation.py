@@ -151,6 +151,17 @@ def test_a_turn_without_a_seed_draws_one_and_says_which() -> None:
     assert conversation.ask("Hi", KNOBS).knobs.seed == 0
 
 
+def test_half_a_surrogate_pair_is_replaced() -> None:
+    conversation = start("a", "a", system="b\ud83d")
+    turn = conversation.ask("a\ud83d", KNOBS)
+    list(turn)
+    assert turn.record is not None
+    assert (turn.record.start.prompt, turn.record.start.system) == ("a?", "b?")
+    conversation.set_messages([Message("user", "\udc80"), Message("assistant", "\ud83d", "\ud83d")])
+    list(conversation.ask("b", KNOBS))
+    assert contents(conversation)[:2] == [("user", "?"), ("assistant", "?")]
+
+
 def test_an_answer_of_one_token() -> None:
     turn = start("").ask("Hi", KNOBS)
     pieces = list(turn)
