@@ -16,7 +16,7 @@ from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.events import Event, FoundRow, PartTotals, Piece, PrefillEvent, StepEvent, TurnReport, turn_stats
 from dflash_core.guards.base import Guard
 from dflash_core.guards.turn import TurnGuard
-from dflash_core.knobs import RANDOM_SEED, Knobs
+from dflash_core.knobs import RANDOM_SEED, READ_AGAIN, SPEC, Knobs
 from dflash_core.prefix import common_prefix
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.detokenizer import Detokenizer
@@ -149,6 +149,16 @@ def _to_template(message: Message) -> dict[str, str]:
     return fields
 
 
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """About how many tokens of the conversation a turn reads again, of those `known` from the turn before, and the
+    change that is the reason."""
+
+    tokens: int
+    known: int
+    why: str
+
+
 class Turn:
     """One answer in the making: iterate over it once, in any one thread, and it runs the engine.
 
@@ -171,6 +181,7 @@ class Turn:
         if knobs.seed == RANDOM_SEED:  # a small number, which a user can type
             self._seed_source, knobs = "random", replace(knobs, seed=secrets.randbelow(2**31))
         self.prompt = prompt
+        self.asked = conversation.messages
         self.knobs = knobs
         self.text = ""
         self.thinking = ""
@@ -186,6 +197,7 @@ class Turn:
         self._changed: Knobs | None = None
         self._began = time.perf_counter()
         self._recorder = Recorder(conversation._start(prompt, knobs), conversation.tokenizer.token_text)
+        self.reread = conversation._reread(prompt, self.asked, knobs)
         self._parts = PartTotals()
         self._decode_s = 0.0
         self._detokenizer = Detokenizer(conversation.tokenizer)
@@ -276,6 +288,10 @@ class Turn:
 
     def _piece(self, event: Event) -> Piece:
         at = time.perf_counter() - self._began
+        if isinstance(event, PrefillEvent) and self.reread is not None:
+            # A kept state may have had them, or none so far into the prompt.
+            again = max(self.reread.known - event.reused_tokens, 0)
+            event = replace(event, read_again=again, read_why=self.reread.why if again else "")
         thinking, text = self._split.push(self._detokenizer.push(event.tokens))
         self.thinking += thinking
         self.text += text
@@ -346,6 +362,7 @@ class Conversation:
         self.turns = Turns()
         self.watchers: list[Callable[[Line], None]] = []
         self._turn: Turn | None = None
+        self._read: tuple[Prompt, tuple[Message, ...], Knobs] | None = None  # of the newest turn
         self.system = system
 
     @property
@@ -378,6 +395,35 @@ class Conversation:
         """
         self._close_turn()
         return self._begin((*self.messages, Message("user", encodable(prompt))), knobs, on_prefill=on_prefill)
+
+    def reading(self, knobs: Knobs) -> Reread | None:
+        """What the next message would read again under `knobs`, because they, the system message or an earlier message
+        changed since the last turn; None for nothing, or where it is not known. Raises TemplateError and KnobError."""
+        if self._read is None:
+            return None
+        messages = (*self.messages, Message("user", "a"))
+        given = self.template.reasoning.variables(knobs)
+        turns = [_to_template(message) for message in messages]
+        now = render_ids(self.tokenizer, self.template, turns, thinking=knobs.thinking, variables=given)
+        return self._reread(Prompt(now.ids, now.text, now.opens_thinking, stable=0), messages, knobs)
+
+    def _reread(self, prompt: Prompt, messages: tuple[Message, ...], knobs: Knobs) -> Reread | None:
+        if self._read is None:
+            return None
+        last, earlier, before = self._read
+        common = common_prefix(prompt.ids, last.ids[: last.stable])
+        changed = [name for name in READ_AGAIN if getattr(knobs, name) != getattr(before, name)]
+        if "attention_window" in changed:
+            common = 0
+        asked, said = ([one for one in each if one.role != "system"] for each in (messages, earlier))
+        if common >= last.stable or asked[:1] != said[:1]:  # another conversation is not read again
+            return None
+        why = [SPEC[name].label for name in changed]
+        if earlier[0].role + earlier[0].content != messages[0].role + messages[0].content:
+            why.append("the system message")
+        edited = not why and [one.content for one in asked[: len(said)]] != [one.content for one in said]
+        fallback = "an earlier message" if edited else "how the model's template writes earlier turns"
+        return Reread(last.stable - common, last.stable, f"{' and '.join(why) or fallback} changed")
 
     def preview(self, text: str, knobs: Knobs) -> str:
         """The prompt that asking `text` would give the model. Raises TemplateError and KnobError."""
@@ -449,6 +495,7 @@ class Conversation:
         """Called by a turn when it ends. Even an empty answer is added: templates want the roles to alternate."""
         if turn.record is not None:
             self.turns.append(turn.record)
+            self._read = turn.prompt, turn.asked, turn.knobs
         if turn is self._turn:
             self._turn = None
             self.messages += (Message("assistant", turn.text, turn.thinking, turn.report),)

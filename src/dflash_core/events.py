@@ -113,6 +113,7 @@ class PrefillEvent:
     """The prompt has been read and the first token of the answer drawn: `tokens` holds just that one.
 
     Where the prompt was cancelled half-way `tokens` is empty and `stop` gives the reason. `guard`: as in StepEvent.
+    `read_again`: tokens that would have been known from the turn before, but for the change that `read_why` names.
     """
 
     tokens: tuple[int, ...]
@@ -124,6 +125,8 @@ class PrefillEvent:
     stop: Stop | None = None
     kv: str = ""  # types of keys and values, "" where they are not known
     guard: GuardEvent | None = None
+    read_again: int = 0
+    read_why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +226,8 @@ class TurnStats:
     `drafted` counts the positions that the drafter proposed tokens for, `verified` the tree nodes that the target ran
     below the root, `accepted` those of them that it agreed with; `lengths[n]` the steps that committed n tokens.
     `copied` and `copied_accepted`: the nodes of each that came from the text; the others are the drafter's.
-    `nodes[n]`: the steps that verified n nodes. `kv`: the types of keys and values.
+    `nodes[n]`: the steps that verified n nodes. `kv`: the types of keys and values. `read_again`, `read_why`: those of
+    the PrefillEvent.
     """
 
     steps: int
@@ -248,6 +252,8 @@ class TurnStats:
     nodes: tuple[int, ...] = ()
     kv: str = ""
     drafters: tuple[DrafterStats, ...] = ()
+    read_again: int = 0
+    read_why: str = ""
 
     @property
     def accepted_per_verified(self) -> float:
@@ -400,6 +406,8 @@ def so_far(prefill: PrefillEvent, totals: StepTotals, decode_s: float, parts: Pa
         nodes=tuple(totals.nodes),
         drafters=totals.drafters,
         kv=prefill.kv,
+        read_again=prefill.read_again,
+        read_why=prefill.read_why,
     )
 
 

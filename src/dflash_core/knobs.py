@@ -326,4 +326,6 @@ CONTEXT = Spec(
     "loading", "reload", "int", 0, 0, 1_048_576, step=512, slider=(0, 32_768),
 )  # fmt: skip
 """Settings that a loaded pair cannot change: no knobs of a turn, but shown with them."""
+READ_AGAIN = ("attention_window", "thinking", "reasoning_effort", "preserve_thinking")
+"""A change of these may make the next turn read the conversation again."""
 LIVE: frozenset[str] = frozenset(spec.name for spec in SPECS if spec.applies == "next step")

@@ -108,6 +108,9 @@ class ReplayConversation:
         self.turns.append(record)
         return ReplayTurn(record, paced=False)
 
+    def reading(self, knobs: Knobs) -> None:
+        """Nothing is read here."""
+
     def preview(self, text: str, knobs: Knobs) -> str:
         """A template needs the model. Raises ReplayError."""
         raise ReplayError(NO_MODEL)

@@ -13,7 +13,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.progress import Progress
 
 if TYPE_CHECKING:
-    from dflash_core.conversation import Message
+    from dflash_core.conversation import Message, Reread
     from dflash_core.events import FoundRow, Piece, TurnReport
     from dflash_core.fits import Reckoner, Setup
     from dflash_core.lab.laboratory import Laboratory
@@ -124,6 +124,10 @@ class ConversationLike(Protocol):
     def set_messages(self, messages: Sequence[Message]) -> None: ...
     def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike: ...
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike: ...
+    def reading(self, knobs: Knobs) -> Reread | None:
+        """What the next message would read again, and why; None for nothing. Raises DFlashError."""
+        ...
+
     def preview(self, text: str, knobs: Knobs) -> str:
         """The whole prompt that the model would get for `text`. Raises DFlashError."""
         ...

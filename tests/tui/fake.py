@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from dflash_core.conversation import Reread
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DFlashError
 from dflash_core.events import (
@@ -231,6 +232,9 @@ class FakeConversation:
         del self.messages[-1]
         return self._answer(knobs)
 
+    def reading(self, knobs: Knobs) -> Reread | None:
+        return self._session.reread
+
     def preview(self, text: str, knobs: Knobs) -> str:
         if self._session.refuse is not None:
             raise self._session.refuse
@@ -265,6 +269,7 @@ class FakeSession:
     notes: tuple[str, ...] = ()
     knobs: Knobs = field(default_factory=Knobs)
     found: tuple[FoundRow, ...] = ()
+    reread: Reread | None = None
 
     def __post_init__(self) -> None:
         self.words = Vocabulary()

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from dflash_core.conversation import Reread
 from dflash_core.errors import TemplateError
 from dflash_core.knobs import Knobs
 from dflash_core.text.reasoning import Reasoning
@@ -198,3 +199,16 @@ async def test_the_answer_can_be_asked_for_while_the_model_thinks(make_app: Make
         assert report is not None
         assert len(report.thinking) < 200
         assert report.text.startswith("Speculative decoding")
+
+
+@pytest.mark.parametrize("change", ["/set preserve_thinking off", "/system Be brief.", "/think low"])
+async def test_a_change_that_makes_it_read_again_says_so_before_it_counts(make_app: MakeApp, change: str) -> None:
+    app = make_app(FakeSession(reasoning=QWEN38, reread=Reread(60_123, 60_200, "keep thinking changed")))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "/set preserve_thinking on")  # nothing to read yet
+        await send(pilot, "hi")
+        await idle(pilot)
+        await ask(pilot, change)
+        await shows(pilot, "the next message reads about 60,123 tokens again: keep thinking changed")
+        assert "the next turn" in app.chat.query_one(Flash).text

@@ -151,6 +151,38 @@ def test_a_turn_without_a_seed_draws_one_and_says_which() -> None:
     assert conversation.ask("Hi", KNOBS).knobs.seed == 0
 
 
+def test_what_a_change_makes_it_read_again_is_known_before_and_said_after() -> None:
+    """The fake engine reuses two tokens of any prompt."""
+    conversation = start("a", "a", "a", "a", "a", system="Be brief.")
+    assert conversation.reading(KNOBS) is None
+    list(conversation.ask("Why? " * 40, KNOBS))
+    assert conversation.reading(KNOBS) is None
+    windowed = conversation.reading(KNOBS.replace(attention_window=64))
+    assert windowed is not None
+    assert windowed.tokens == windowed.known > 40
+    assert windowed.why == "attention window changed"
+    conversation.system = "Be long."
+    found = conversation.reading(KNOBS)
+    assert found is not None
+    assert 40 < found.tokens < found.known
+    assert found.why == "the system message changed"
+    turn = conversation.ask("And?", KNOBS)
+    list(turn)
+    assert turn.report is not None
+    stats = turn.report.stats
+    assert (stats.read_again, stats.read_why) == (found.known - 2, "the system message changed")
+    assert turn.report.to_json()["stats"]["read_again"] == stats.read_again
+    assert turn.record is not None
+    assert turn.record.prefill is not None
+    assert turn.record.prefill.read_again == stats.read_again
+    unchanged = conversation.ask("And?", KNOBS)
+    list(unchanged)
+    assert unchanged.report is not None
+    assert not unchanged.report.stats.read_again
+    conversation.set_messages([Message("user", "Another")])
+    assert conversation.reading(KNOBS) is None, "another conversation is not read again"
+
+
 def test_half_a_surrogate_pair_is_replaced() -> None:
     conversation = start("a", "a", system="b\ud83d")
     turn = conversation.ask("a\ud83d", KNOBS)
