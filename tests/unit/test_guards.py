@@ -215,6 +215,8 @@ def test_a_loop_in_the_answer_is_stopped_unless_that_is_off() -> None:
     off = Knobs(budget=7, max_tokens=2000, answer_loop_guard="off")
     endless = turn(Looping(7, answers=True), off, prompt=(CLOSE,), opens=False)
     assert (len(ids(endless)), endless[-1].stop) == (2000, "max tokens")
+    measured = off.replace(answer_loop_guard="stop", ignore_eos=True, policy="fixed")
+    assert len(ids(turn(Looping(7, answers=True), measured, prompt=(CLOSE,), opens=False))) == 2000
 
 
 def test_a_loop_that_ends_by_itself_is_left_alone() -> None:

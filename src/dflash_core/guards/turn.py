@@ -90,7 +90,8 @@ class TurnGuard:
     def _look(self, part: str, ids: Sequence[int]) -> None:
         thinking = part == "thinking"
         mode = self._knobs.loop_guard if thinking else self._knobs.answer_loop_guard
-        if mode == "off":
+        # What follows an ignored end often repeats itself, and is for measuring.
+        if mode == "off" or (not thinking and self._knobs.ignore_eos):
             return
         tags = 0 if thinking else sum(token in self._tags for token in ids[-TAGS_AMONG:])
         if tags >= TAGS:
