@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 LINE = 500  # characters of one line of an error, a note or the log
 MARK = "�"
@@ -57,6 +58,15 @@ def quoted(data: bytes) -> str:
     if all(0x20 <= one < 0x7F for one in data):
         return f"'{data.decode()}'"
     return f"the bytes {data.hex(' ')}"
+
+
+_NOTHING = frozenset(("Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Mn"))  # categories of characters that show nothing alone
+_FILLERS = frozenset("\u115f\u1160\u3164\uffa0\u2800")
+
+
+def blank(text: str) -> bool:
+    """Whether there is nothing to read in `text`: white space and characters without width alone."""
+    return all(unicodedata.category(one) in _NOTHING or one in _FILLERS for one in text)
 
 
 def encodable(text: str) -> str:

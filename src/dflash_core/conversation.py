@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -9,12 +10,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
+from dflash_core.clean import encodable
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.events import Event, FoundRow, PartTotals, Piece, PrefillEvent, StepEvent, TurnReport, turn_stats
 from dflash_core.guards.base import Guard
 from dflash_core.guards.turn import TurnGuard
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import RANDOM_SEED, READ_AGAIN, SPEC, Knobs
 from dflash_core.prefix import common_prefix
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.detokenizer import Detokenizer
@@ -150,13 +152,24 @@ def _to_template(message: Message) -> dict[str, str]:
     return fields
 
 
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """About how many tokens of the conversation a turn reads again, of those `known` from the turn before, and the
+    change that is the reason."""
+
+    tokens: int
+    known: int
+    why: str
+
+
 class Turn:
     """One answer in the making: iterate over it once, in any one thread, and it runs the engine.
 
     `text` and `thinking` grow with the pieces. When the iteration ends - at a stop token, after `stop`, or with an
     error of the engine, which is passed on - what there is of the answer has been appended to the conversation, and
     `report` is set unless the engine did not get as far as a first token. After an error, which is then in `error`,
-    the report's `stop` reads "cancelled". `record` is the whole of it, step by step.
+    the report's `stop` reads "cancelled". `record` is the whole of it, step by step. `knobs` are those that were asked
+    for, with the seed that was drawn where a random one was asked for.
     """
 
     def __init__(
@@ -167,7 +180,11 @@ class Turn:
         *,
         on_prefill: OnPrefill | None = None,
     ) -> None:
+        self._seed_source: Literal["random", "fixed"] = "fixed"
+        if knobs.seed == RANDOM_SEED:  # a small number, which a user can type
+            self._seed_source, knobs = "random", replace(knobs, seed=secrets.randbelow(2**31))
         self.prompt = prompt
+        self.asked = conversation.messages
         self.knobs = knobs
         self.text = ""
         self.thinking = ""
@@ -183,10 +200,12 @@ class Turn:
         self._changed: Knobs | None = None
         self._began = time.perf_counter()
         self._recorder = Recorder(conversation._start(prompt, knobs), conversation.tokenizer.token_text)
+        self.reread = conversation._reread(prompt, self.asked, knobs)
         self._parts = PartTotals()
         self._decode_s = 0.0
         self._detokenizer = Detokenizer(conversation.tokenizer)
         self._split = ThinkingSplit(start_inside=prompt.opens_thinking)
+        self._guard = TurnGuard(conversation.tokenizer, knobs, opens_thinking=prompt.opens_thinking)
         self._pieces = self._run()
 
     def __iter__(self) -> Iterator[Piece]:
@@ -205,6 +224,11 @@ class Turn:
     def change(self, knobs: Knobs) -> None:
         """Go on with what a running answer can take of `knobs`, from the next step; callable from any thread."""
         self._changed = knobs
+
+    def answer_now(self) -> None:
+        """Close the reasoning before the next step, or as soon as it begins, and go on to the answer. Callable from any
+        thread; nothing happens in the answer itself."""
+        self._guard.answer_now()
 
     def close(self) -> None:
         """End the turn where it is, from the thread that iterates over it; does nothing if it has ended.
@@ -230,7 +254,7 @@ class Turn:
                 keep = (self.prompt.stable,) if self.prompt.stable else ()
                 sinks = {"sinks": self.prompt.sinks} if self.knobs.attention_window else {}
                 events = engine.generate(
-                    self.prompt.ids, self.knobs, keep=keep, on_prefill=self._prefilled, guard=self._guard(), **sinks
+                    self.prompt.ids, self.knobs, keep=keep, on_prefill=self._prefilled, guard=self._guard, **sinks
                 )
             while (event := self._next(events)) is not None:
                 self._cancel_again()
@@ -244,10 +268,6 @@ class Turn:
             if isinstance(events, Generator):
                 events.close()
             self._end()
-
-    def _guard(self) -> TurnGuard | None:
-        tokenizer, opens = self._conversation.tokenizer, self.prompt.opens_thinking
-        return TurnGuard.of(tokenizer, self.knobs, opens_thinking=opens)
 
     def _next(self, events: Iterator[Event]) -> Event | None:
         if self._changed is not None:
@@ -271,6 +291,10 @@ class Turn:
 
     def _piece(self, event: Event) -> Piece:
         at = time.perf_counter() - self._began
+        if isinstance(event, PrefillEvent) and self.reread is not None:
+            # A kept state may have had them, or none so far into the prompt.
+            again = max(self.reread.known - event.reused_tokens, 0)
+            event = replace(event, read_again=again, read_why=self.reread.why if again else "")
         thinking, text = self._split.push(self._detokenizer.push(event.tokens))
         self.thinking += thinking
         self.text += text
@@ -306,10 +330,11 @@ class Turn:
                 stop=last.stop or "cancelled",
                 knobs=self.knobs,
                 stats=turn_stats(prefill, steps, self._decode_s, self._parts),
-                guards=tuple(step.guard for step in steps if step.guard is not None),
+                guards=tuple(event.guard for event in events if event.guard is not None),
                 learned=self._conversation.engine.learned(),
                 effort=self.prompt.effort,
                 notes=self._conversation.engine.drafter_notes if self.knobs.mode != "ar" else (),
+                seed_source=self._seed_source,
             )
         record = self._recorder.end(self.report, text, thinking)
         self.record = record if self.report is not None else None
@@ -341,6 +366,7 @@ class Conversation:
         self.turns = Turns()
         self.watchers: list[Callable[[Line], None]] = []
         self._turn: Turn | None = None
+        self._read: tuple[Prompt, tuple[Message, ...], Knobs] | None = None  # of the newest turn
         self.system = system
 
     @property
@@ -351,7 +377,7 @@ class Conversation:
     @system.setter
     def system(self, text: str) -> None:
         rest = tuple(message for message in self.messages if message.role != "system")
-        self.messages = (Message("system", text), *rest) if text else rest
+        self.messages = (Message("system", encodable(text)), *rest) if text else rest
 
     def reset(self) -> None:
         """Forget everything but the system prompt."""
@@ -361,7 +387,9 @@ class Conversation:
     def set_messages(self, messages: Sequence[Message]) -> None:
         """Go on from another history. A turn that is still running ends without being added to it."""
         self._turn = None
-        self.messages = tuple(messages)
+        self.messages = tuple(
+            replace(one, content=encodable(one.content), thinking=encodable(one.thinking)) for one in messages
+        )
 
     def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
         """A turn that answers `prompt`; an earlier turn that was left unfinished ends first, with what it has.
@@ -370,7 +398,36 @@ class Conversation:
         while another turn runs; `prompt` is then not added.
         """
         self._close_turn()
-        return self._begin((*self.messages, Message("user", prompt)), knobs, on_prefill=on_prefill)
+        return self._begin((*self.messages, Message("user", encodable(prompt))), knobs, on_prefill=on_prefill)
+
+    def reading(self, knobs: Knobs) -> Reread | None:
+        """What the next message would read again under `knobs`, because they, the system message or an earlier message
+        changed since the last turn; None for nothing, or where it is not known. Raises TemplateError and KnobError."""
+        if self._read is None:
+            return None
+        messages = (*self.messages, Message("user", "a"))
+        given = self.template.reasoning.variables(knobs)
+        turns = [_to_template(message) for message in messages]
+        now = render_ids(self.tokenizer, self.template, turns, thinking=knobs.thinking, variables=given)
+        return self._reread(Prompt(now.ids, now.text, now.opens_thinking, stable=0), messages, knobs)
+
+    def _reread(self, prompt: Prompt, messages: tuple[Message, ...], knobs: Knobs) -> Reread | None:
+        if self._read is None:
+            return None
+        last, earlier, before = self._read
+        common = common_prefix(prompt.ids, last.ids[: last.stable])
+        changed = [name for name in READ_AGAIN if getattr(knobs, name) != getattr(before, name)]
+        if "attention_window" in changed:
+            common = 0
+        asked, said = ([one for one in each if one.role != "system"] for each in (messages, earlier))
+        if common >= last.stable or asked[:1] != said[:1]:  # another conversation is not read again
+            return None
+        why = [SPEC[name].label for name in changed]
+        if earlier[0].role + earlier[0].content != messages[0].role + messages[0].content:
+            why.append("the system message")
+        edited = not why and [one.content for one in asked[: len(said)]] != [one.content for one in said]
+        fallback = "an earlier message" if edited else "how the model's template writes earlier turns"
+        return Reread(last.stable - common, last.stable, f"{' and '.join(why) or fallback} changed")
 
     def preview(self, text: str, knobs: Knobs) -> str:
         """The prompt that asking `text` would give the model. Raises TemplateError and KnobError."""
@@ -442,6 +499,7 @@ class Conversation:
         """Called by a turn when it ends. Even an empty answer is added: templates want the roles to alternate."""
         if turn.record is not None:
             self.turns.append(turn.record)
+            self._read = turn.prompt, turn.asked, turn.knobs
         if turn is self._turn:
             self._turn = None
             self.messages += (Message("assistant", turn.text, turn.thinking, turn.report),)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import RANDOM_SEED, Knobs
 from dflash_core.text.reasoning import Effort
 
 Stop = Literal["stop token", "max tokens", "context full", "cancelled", "loop"]
@@ -95,7 +95,7 @@ class GuardEvent:
     "close": the model's end-of-thinking tokens were inserted. "stop": the answer ended.
     """
 
-    trigger: Literal["thinking budget", "loop"]
+    trigger: Literal["thinking budget", "loop", "end of message", "request"]
     part: Literal["thinking", "answer"]
     action: Literal["close", "stop"]
     found: str
@@ -104,7 +104,7 @@ class GuardEvent:
     def summary(self) -> str:
         """One line, as shown to users."""
         done = "thinking was closed" if self.action == "close" else "the answer was stopped"
-        what = self.found if self.trigger == "thinking budget" else f"a loop in the {self.part}: {self.found}"
+        what = f"a loop in the {self.part}: {self.found}" if self.trigger == "loop" else self.found
         return f"{done}: {what}"
 
 
@@ -112,7 +112,8 @@ class GuardEvent:
 class PrefillEvent:
     """The prompt has been read and the first token of the answer drawn: `tokens` holds just that one.
 
-    Where the prompt was cancelled half-way `tokens` is empty and `stop` gives the reason.
+    Where the prompt was cancelled half-way `tokens` is empty and `stop` gives the reason. `guard`: as in StepEvent.
+    `read_again`: tokens that would have been known from the turn before, but for the change that `read_why` names.
     """
 
     tokens: tuple[int, ...]
@@ -123,6 +124,9 @@ class PrefillEvent:
     reason: str
     stop: Stop | None = None
     kv: str = ""  # types of keys and values, "" where they are not known
+    guard: GuardEvent | None = None
+    read_again: int = 0
+    read_why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,8 @@ class StepEvent:
     ends inside the accepted path, the walk (and `tree.accepted`) continues past what was committed. `drafts` are all
     candidates for the tree, `bonus` the token that the target drew after the last accepted one,
     `knobs` the settings of this step, `choice` what `auto` knew where it decided. `guard`: a guard intervened; with
-    "close" the tokens are the guard's, not the target's. `drafter`: the kind that drafted, "" where none did.
+    "close" the tokens are the guard's, not the target's, or the last one is, in place of a stop token. `drafter`: the
+    kind that drafted, "" where none did.
     """
 
     tokens: tuple[int, ...]
@@ -221,7 +226,8 @@ class TurnStats:
     `drafted` counts the positions that the drafter proposed tokens for, `verified` the tree nodes that the target ran
     below the root, `accepted` those of them that it agreed with; `lengths[n]` the steps that committed n tokens.
     `copied` and `copied_accepted`: the nodes of each that came from the text; the others are the drafter's.
-    `nodes[n]`: the steps that verified n nodes. `kv`: the types of keys and values.
+    `nodes[n]`: the steps that verified n nodes. `kv`: the types of keys and values. `read_again`, `read_why`: those of
+    the PrefillEvent.
     """
 
     steps: int
@@ -246,6 +252,8 @@ class TurnStats:
     nodes: tuple[int, ...] = ()
     kv: str = ""
     drafters: tuple[DrafterStats, ...] = ()
+    read_again: int = 0
+    read_why: str = ""
 
     @property
     def accepted_per_verified(self) -> float:
@@ -398,6 +406,8 @@ def so_far(prefill: PrefillEvent, totals: StepTotals, decode_s: float, parts: Pa
         nodes=tuple(totals.nodes),
         drafters=totals.drafters,
         kv=prefill.kv,
+        read_again=prefill.read_again,
+        read_why=prefill.read_why,
     )
 
 
@@ -418,7 +428,8 @@ class TurnReport:
     """A finished turn: its text, its ids, what really ran and why, the requested knobs, the figures, its guards.
 
     `learned`: what the policy had learned of the pair when the turn ended, this turn and all before it. `effort`: the
-    reasoning level passed to the template. `notes`: what is wrong with a drafter, a line each.
+    reasoning level passed to the template. `notes`: what is wrong with a drafter, a line each. `seed_source`: whether
+    the seed of the knobs was drawn for this turn or is the user's choice, "" where that is not known.
     """
 
     text: str
@@ -433,6 +444,19 @@ class TurnReport:
     learned: tuple[FoundRow, ...] = ()
     effort: Effort = ""
     notes: tuple[str, ...] = ()
+    seed_source: Literal["", "random", "fixed"] = ""
+
+    @property
+    def asked(self) -> Knobs:
+        """The knobs to ask again with: those of the turn, and a random seed unless its seed was chosen."""
+        return self.knobs if self.seed_source == "fixed" else dataclasses.replace(self.knobs, seed=RANDOM_SEED)
+
+    @property
+    def draws(self) -> str:
+        """The seed in words, as shown to users; "" where nothing was drawn by it."""
+        if not self.seed_source or not self.knobs.temperature:
+            return ""
+        return f"seed {self.knobs.seed}" + ("" if self.seed_source == "random" else ", fixed")
 
     def timings(self) -> dict[str, float]:
         """The figures under the names that local model servers use: `draft_n` counts the draft tokens that were
@@ -460,6 +484,8 @@ class TurnReport:
             "mode": self.mode,
             "reason": self.reason,
             "stop": self.stop,
+            "seed": self.knobs.seed,
+            "seed_source": self.seed_source,
             "knobs": self.knobs.to_dict(),
             "effort": self.effort,
             "stats": stats | {"accepted_per_verified": self.stats.accepted_per_verified},

@@ -20,6 +20,7 @@ Applies = Literal["next step", "next turn", "reload"]
 
 SHAPES_FIXED = frozenset({"budget", "p_min", "chain_seed"})
 """Setting one of these means a fixed tree of that shape instead of the program's choice."""
+RANDOM_SEED = -1
 MOST_MTP_DEPTH = 8
 MOST_WIDTH = 64  # candidates per draft position, on any device
 
@@ -29,7 +30,7 @@ class Spec:
     """One parameter: how it is shown, what it may be, and when a change takes effect.
 
     `minimum` and `maximum` bound what is legal; `slider` bounds what a slider offers, where that is less. `words`:
-    names that users see, and may type, for choices that are stored under another name.
+    names that users see, and may type, for values that are stored under another name; of numbers, for the minimum.
     """
 
     name: str
@@ -53,8 +54,9 @@ class Spec:
             return "on or off"
         if self.kind == "choice":
             return ", ".join(map(self.show, self.choices))
-        low, high = (f"{int(n):,}" if n == int(n) else f"{n:g}" for n in (self.minimum, self.maximum))
-        return f"{low} to {high}"
+        bounds = self.minimum + bool(self.words), self.maximum
+        low, high = (f"{int(n):,}" if n == int(n) else f"{n:g}" for n in bounds)
+        return " or ".join([*(word for _, word in self.words), f"{low} to {high}"])
 
     def parse(self, text: str) -> Value:
         """Read a value as a user types it. Raises KnobError."""
@@ -68,6 +70,8 @@ class Spec:
         if self.kind == "choice":
             switch = {"true": "on", "false": "off"}.get(word.lower(), word)
             return self.check(switch if switch in self.choices else word)
+        if word in [shown for _, shown in self.words]:
+            return self.check(word)
         try:
             return self.check(int(word) if self.kind == "int" else float(word))
         except ValueError:
@@ -83,6 +87,8 @@ class Spec:
             kept = next((kept for kept, word in self.words if word == value), value)
             if kept in self.choices:
                 return kept
+        elif value in [word for _, word in self.words]:
+            return int(self.minimum)
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             # Compared before any conversion: a seed near 2**63 is not a float, and an int may be too large for one.
             whole = isinstance(value, int) or value.is_integer()
@@ -202,8 +208,13 @@ class Knobs:
         "answer", applies="next turn", choices=("close", "stop", "off"),
     )  # fmt: skip
     answer_loop_guard: Literal["stop", "off"] = _knob(
-        "off", "answer loop guard", "an answer that repeats itself is stopped", "answer", applies="next turn",
+        "stop", "answer loop guard", "an answer that repeats itself is stopped", "answer", applies="next turn",
         choices=("stop", "off"),
+    )  # fmt: skip
+    end_in_thinking: Literal["close", "leave"] = _knob(
+        "close", "end in thinking",
+        "where the model ends its message inside its reasoning: close that and go on to the answer, once, or leave it",
+        "answer", applies="next turn", choices=("close", "leave"),
     )  # fmt: skip
     temperature: float = _knob(
         0.0, "temperature", "0 takes the likeliest token, higher draws more freely",
@@ -234,8 +245,9 @@ class Knobs:
         step=0.05, slider=(-2, 2),
     )  # fmt: skip
     seed: int = _knob(
-        0, "seed", "same seed, same draws, whatever the mode", "answer", applies="next turn",
-        bounds=(0, 2**63 - 1), slider=(0, 100),
+        RANDOM_SEED, "seed", "same seed, same draws, whatever the mode; random is another one for every answer",
+        "answer", applies="next turn", bounds=(RANDOM_SEED, 2**63 - 1), slider=(RANDOM_SEED, 100),
+        words=((str(RANDOM_SEED), "random"),),
     )  # fmt: skip
     max_tokens: int = _knob(
         512, "max tokens", "the answer ends here at the latest", "answer", applies="next turn",
@@ -263,6 +275,10 @@ class Knobs:
         if changes.get("policy") == "auto" and changes.get("budget") == SPEC["budget"].default:
             changes["policy"] = "capped"
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    def fixed(self) -> Knobs:
+        """These knobs with a seed, 0 where it is to be random: for measurements, which compare the same draws."""
+        return self if self.seed != RANDOM_SEED else dataclasses.replace(self, seed=0)
 
     @property
     def cap(self) -> int | None:
@@ -310,4 +326,6 @@ CONTEXT = Spec(
     "loading", "reload", "int", 0, 0, 1_048_576, step=512, slider=(0, 32_768),
 )  # fmt: skip
 """Settings that a loaded pair cannot change: no knobs of a turn, but shown with them."""
+READ_AGAIN = ("attention_window", "thinking", "reasoning_effort", "preserve_thinking")
+"""A change of these may make the next turn read the conversation again."""
 LIVE: frozenset[str] = frozenset(spec.name for spec in SPECS if spec.applies == "next step")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from dflash_core.errors import FormatError, KnobError
 from dflash_core.events import Event, Piece, PrefillEvent, StepEvent, TurnReport
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import RANDOM_SEED, Knobs
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.turn_check import TurnCheck, check_loaded, check_start
 
@@ -97,6 +97,11 @@ class TurnRecord:
     def knobs(self) -> Knobs:
         """What the turn began with; each step has its own."""
         return self.start.knobs
+
+    @property
+    def asked(self) -> Knobs:
+        """The knobs to ask again with, see `TurnReport.asked`."""
+        return self.report.asked if self.report is not None else replace(self.knobs, seed=RANDOM_SEED)
 
     @property
     def events(self) -> tuple[Event, ...]:

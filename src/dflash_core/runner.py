@@ -18,6 +18,7 @@ from dflash_core.backends.base import (
     Session,
     StepDecoder,
 )
+from dflash_core.backends.guarded import guarded_step, watched
 from dflash_core.errors import Code, ContextError
 from dflash_core.events import Event, FoundRow, PrefillEvent, StepEvent, Stop
 from dflash_core.guards.base import Guard
@@ -152,6 +153,7 @@ class Runner:
             )
         self._cancelled.clear()
         self._changed = None
+        knobs = knobs.fixed()
         window = AttentionWindow.of(knobs.attention_window, sinks)
         return self._run(ids, knobs, frozenset(keep), on_prefill, guard, window)
 
@@ -177,23 +179,27 @@ class Runner:
                 token, stop = decoder.first(logits)
                 tokens = (token,)
                 self._begin(ids, token, knobs)
-                if guard is not None:
-                    guard.see(tokens)
             elapsed = (time.perf_counter() - started) * 1e3
             ran = decoder.decision
             reason = self._reason(ran.reason, len(self._committed))
-            yield PrefillEvent(tokens, len(ids), reused, elapsed, ran.mode, reason, stop, self._kv)
+            read = PrefillEvent(tokens, len(ids), reused, elapsed, ran.mode, reason, stop, self._kv)
+            read, *more = watched(decoder, guard, read) if tokens else (read,)
+            if more:
+                self._commit(read.tokens[-1], more)
+            yield read
+            yield from map(self._told, more)
+            stop = more[-1].stop if more else read.stop
             while stop is None and not self._cancelled.is_set():
                 root = decoder.answer[-1]
                 if self._changed is not None:
                     decoder.take(self._changed)
                     self._changed = None
-                event = self._step(decoder, guard)
-                self._committed += [root, *event.tokens[:-1]]
-                stop = event.stop
+                events = guarded_step(decoder, guard)
+                self._commit(root, events)
+                stop = events[-1].stop
                 if stop is None and self._cancelled.is_set() and not decoder.ahead:
-                    event = dataclasses.replace(event, stop="cancelled")
-                yield self._told(event)
+                    events[-1] = dataclasses.replace(events[-1], stop="cancelled")
+                yield from map(self._told, events)
             yield from map(self._told, self._rest(decoder))
         except GeneratorExit:
             try:
@@ -219,24 +225,6 @@ class Runner:
     def _reason(self, reason: str, length: int) -> str:
         return f"{note}; {reason}" if (note := self._window.note(length)) else reason
 
-    def _step(self, decoder: StepDecoder, guard: Guard | None) -> StepEvent:
-        """The next step, or the guard's step in its place where the answer has halted."""
-        if guard is None:
-            return decoder.step()
-        if decoder.halted:
-            if (action := guard.intervention) is not None:
-                event = decoder.say(action.tokens, action.event)
-                guard.see(event.tokens, said=True)
-                return event
-            decoder.go_on()
-        decoder.halt_at(guard.limit)
-        event = decoder.step()
-        guard.see(event.tokens)
-        action = guard.intervention if decoder.halted and event.stop is None else None
-        if action is not None and not action.tokens:
-            return dataclasses.replace(event, stop="loop", guard=action.event)
-        return event
-
     def learned(self) -> tuple[FoundRow, ...]:
         """What the policy has learned from answers so far."""
         return self.policy.found()
@@ -259,11 +247,17 @@ class Runner:
         """Steps that were under way when the answer was cancelled: their tokens are committed, so they belong to it."""
         root = decoder.answer[-1] if decoder.answer else None
         events = decoder.finish()
-        for event in events:  # all of them before any is yielded: the consumer may stop at the first
+        if events:
             assert root is not None, "a step without a root"
+            self._commit(root, events)
+        return events
+
+    def _commit(self, root: int, events: Sequence[Event]) -> None:
+        """Count the tokens of `events` after `root`; all before any is yielded, as the consumer may stop at the
+        first."""
+        for event in events:
             self._committed += [root, *event.tokens[:-1]]
             root = event.tokens[-1]
-        return events
 
     def _rewind(self, ids: Sequence[int], window: AttentionWindow = EVERYTHING) -> int:
         """Return the state to the longest usable prefix of `ids`; at least one token is left to run for its logits.

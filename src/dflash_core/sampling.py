@@ -103,7 +103,7 @@ class Sampler:
         if knobs.min_p > 0:
             keep = weights >= knobs.min_p  # the best weighs 1
             ids, kept = ids[keep], kept[keep]
-        return ids, kept + gumbel(knobs.seed, position, ids)
+        return ids, kept + gumbel(knobs.fixed().seed, position, ids)
 
     def _penalised(self, row: npt.NDArray[np.float64], history: Sequence[int]) -> npt.NDArray[np.float64]:
         if not self.penalises or not history:

@@ -105,6 +105,7 @@ def _check_prefill(event: PrefillEvent) -> None:
         raise FormatError(f"a prompt with {len(event.tokens):,} tokens drawn after it; expected one, or none")
     _within("a token id", event.tokens, 0, MOST_ID)
     _read("the prompt", event.prompt_tokens, event.reused_tokens)
+    _within("the tokens that were read again", (event.read_again,), 0, MOST_POSITIONS)
     _duration("the time of the prompt", event.elapsed_ms, 1e3)
 
 
@@ -185,7 +186,7 @@ def check_report(report: TurnReport) -> None:
     if stats.tokens != len(report.tokens):
         raise FormatError(f"a report of {stats.tokens:,} tokens that lists {len(report.tokens):,}")
     counts = ("steps", "prompt_tokens", "reused_tokens", "drafted", "verified", "accepted", "copied", "copied_accepted")
-    _within("a count of a report", [getattr(stats, name) for name in counts], 0, MOST_POSITIONS)
+    _within("a count of a report", [getattr(stats, name) for name in (*counts, "read_again")], 0, MOST_POSITIONS)
     _read("a report's prompt", stats.prompt_tokens, stats.reused_tokens)
     if len(stats.nodes) > MOST_NODES or (stats.nodes and sum(stats.nodes) != stats.steps):
         raise FormatError(f"a report of {stats.steps:,} steps whose trees are those of {sum(stats.nodes):,}")

@@ -74,6 +74,9 @@ class ReplayTurn:
     def stop(self) -> None:
         self._stopped.set()
 
+    def answer_now(self) -> None:
+        """A recorded turn cannot change."""
+
     def change(self, knobs: Knobs) -> None:
         """A recorded turn cannot change."""
 
@@ -104,6 +107,9 @@ class ReplayConversation:
         self.messages += (Message("user", prompt), Message("assistant", record.text, record.thinking, record.report))
         self.turns.append(record)
         return ReplayTurn(record, paced=False)
+
+    def reading(self, knobs: Knobs) -> None:
+        """Nothing is read here."""
 
     def preview(self, text: str, knobs: Knobs) -> str:
         """A template needs the model. Raises ReplayError."""

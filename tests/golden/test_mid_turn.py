@@ -111,7 +111,7 @@ def test_candidates_are_recorded_as_the_tree_took_them(engine: Engine) -> None:
 
 def test_the_table_says_when_a_change_applies() -> None:
     assert {spec.name for spec in SPECS if spec.applies == "next step"} == LIVE
-    guards = {"thinking_budget", "loop_guard", "answer_loop_guard"}
+    guards = {"thinking_budget", "loop_guard", "answer_loop_guard", "end_in_thinking"}
     reasoning = {"thinking", "reasoning_effort", "preserve_thinking"}
     assert {spec.name for spec in SPECS} - LIVE == {
         "seed",

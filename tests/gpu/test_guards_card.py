@@ -42,18 +42,28 @@ class Script:
     since: int
     at: int
     tokens: tuple[int, ...] | None
+    instead: tuple[int, ...] = ()  # of a stop token, once
+    request: bool = False  # inserted as soon as `since` tokens are there, wherever the answer is
     seen: list[int] = field(default_factory=list)
     over: bool = False
 
     @property
     def limit(self) -> int | None:
-        return self.at if len(self.seen) >= self.since and not self.over else None
+        return self.at if len(self.seen) >= self.since and not self.over and not self.request else None
 
     @property
     def intervention(self) -> Intervention | None:
         if len(self.seen) == self.at and not self.over and self.tokens is not None:
             return Intervention(CLOSED if self.tokens else STOPPED, self.tokens)
         return None
+
+    @property
+    def requested(self) -> Intervention | None:
+        wanted = self.request and len(self.seen) >= self.since and not self.over
+        return Intervention(CLOSED, self.tokens or ()) if wanted else None
+
+    def ended(self) -> Intervention | None:
+        return Intervention(CLOSED, self.instead) if self.instead and not self.over else None
 
     def see(self, tokens: Sequence[int], *, said: bool = False) -> None:
         self.seen += tokens
@@ -70,8 +80,8 @@ def answer(run: Runner, guard: Script, **knobs: Value) -> tuple[tuple[int, ...],
     return tokens, events
 
 
-def runner(session: object) -> Runner:
-    return Runner(session, frozenset(), 192, pair("emulated", FILE).target.config.vocab_size)  # type: ignore[arg-type]
+def runner(session: object, *stops: int) -> Runner:
+    return Runner(session, frozenset(stops), 192, pair("emulated", FILE).target.config.vocab_size)  # type: ignore[arg-type]
 
 
 @functools.cache
@@ -155,3 +165,42 @@ def test_a_drafter_on_the_host_hears_of_it() -> None:
     tokens, _ = answer(run, Script(0, 13, (90, 91)))
     assert tokens == expected
     assert drafter._text.tokens[-len(run._committed) :] == run._committed
+
+
+def test_a_stop_token_is_replaced_exactly() -> None:
+    """It ends a walk, or comes after it; drafts and state go on from what stands in its place."""
+    free = plain(26, (90,))
+    at = next(n for n in range(9, 20) if free[n] not in free[:n])
+    guard = Script(0, 99, (), instead=(90, 91))
+    session, reference = pair("emulated", FILE).sessions()
+    expected, _ = answer(runner(session, free[at]), guard, mode="ar")
+    assert expected[: at + 2] == (*free[:at], 90, 91)
+    assert answer(runner(reference, free[at]), Script(0, 99, (), instead=(90, 91)))[0] == expected
+    for drafts in (free, expected):
+        for instead in ((90, 91), (90,)):
+            run = runner(planted(FILE, drafts, SPINE)[0], free[at])
+            tokens, events = answer(run, Script(0, 99, (), instead=instead))
+            assert tokens[: at + len(instead)] == expected[: at + len(instead)]
+            assert tokens == expected or len(instead) == 1
+            assert [event.guard for event in events if event.guard] == [CLOSED]
+
+
+def test_a_stop_token_that_comes_first_is_replaced() -> None:
+    free = plain(26, (90,))
+    expected, _ = answer(
+        runner(pair("emulated", FILE).sessions()[0], free[0]), Script(0, 99, (), instead=(90,)), mode="ar"
+    )
+    tokens, events = answer(runner(planted(FILE, expected, SPINE)[0], free[0]), Script(0, 99, (), instead=(90,)))
+    assert tokens == expected
+    assert (tokens[0], events[0].guard) == (90, CLOSED)
+
+
+def test_a_request_is_met_behind_the_steps_under_way() -> None:
+    """They count; what follows is what plain decoding says after the same tokens."""
+    free = plain(26, (90,))
+    for since in (1, 2, 12):
+        run = runner(planted(FILE, free, SPINE)[0])
+        tokens, events = answer(run, Script(since, 99, (90,), request=True), max_tokens=60)
+        at = next(sum(len(one.tokens) for one in events[:n]) for n, event in enumerate(events) if event.guard)
+        assert since <= at <= since + 48
+        assert tokens == plain(at, (90,), max_tokens=60)

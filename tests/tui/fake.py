@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from dflash_core.conversation import Reread
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DFlashError
 from dflash_core.events import (
@@ -124,6 +125,7 @@ class Turn:
         start = Start(CREATED, session.title, "", "", prompt, tuple(range(120)), knobs, draft_block=BLOCK)
         self._recorder = Recorder(start, session.token_text)
         self._stopped = threading.Event()
+        self._answers_now = False
         self.report: TurnReport | None = None
         self.record: TurnRecord | None = None
         self.text = ""
@@ -133,6 +135,9 @@ class Turn:
         self._stopped.set()
         if self._session.gate is not None:
             self._session.gate.release()
+
+    def answer_now(self) -> None:
+        self._answers_now = True
 
     def change(self, knobs: Knobs) -> None:
         self._session.changes.append(knobs)
@@ -159,6 +164,9 @@ class Turn:
                 break
             if script.fail_after is not None and len(steps) >= script.fail_after:
                 raise script.error
+            if self._answers_now:
+                tokens, thought = [*tokens[:at], *split(script.answer)], "".join(tokens[:at])
+                self._answers_now = False
             count = 1 if mode == "ar" else LENGTHS[len(steps) % len(LENGTHS)]
             part = tokens[at : at + count]
             tree = step_tree(words, part, tokens[at - 1], mode)
@@ -224,6 +232,9 @@ class FakeConversation:
         del self.messages[-1]
         return self._answer(knobs)
 
+    def reading(self, knobs: Knobs) -> Reread | None:
+        return self._session.reread
+
     def preview(self, text: str, knobs: Knobs) -> str:
         if self._session.refuse is not None:
             raise self._session.refuse
@@ -258,6 +269,7 @@ class FakeSession:
     notes: tuple[str, ...] = ()
     knobs: Knobs = field(default_factory=Knobs)
     found: tuple[FoundRow, ...] = ()
+    reread: Reread | None = None
 
     def __post_init__(self) -> None:
         self.words = Vocabulary()

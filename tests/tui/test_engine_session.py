@@ -38,7 +38,7 @@ async def test_a_real_turn_in_the_app(make_app: Callable[..., DFlashApp]) -> Non
         report = app.chat.flow.report
         assert report is not None
         assert len(report.tokens) == 3
-        assert report.knobs == knobs
+        assert report.asked == knobs
         assert app.chat.transcript.answer.text.strip() == report.text.replace("\r", "").strip()  # type: ignore[union-attr]
         assert session.count("a fox, and a hen") > 3
         assert session.memory().predicted > 0

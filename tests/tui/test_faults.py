@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import threading
 import time
@@ -437,12 +438,38 @@ async def test_a_slow_key_holds_back_no_text(make_app: MakeApp) -> None:
         assert isinstance(app.focused, Prompt)
 
 
-def test_a_refused_option_shows_how_its_command_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["ask", "--set", "bugdet=9", "hi"], "unknown parameter 'bugdet'; did you mean budget?"),
+        (["ask", ""], "no prompt; give words as an argument or on standard input"),
+        (["ask", "\u200b\u2060\ufeff"], "nothing to read in the prompt"),
+        (["ask", "--file", "notes.md", ""], "no prompt; give words beside the files"),
+        (["ask", "--no-such"], "unrecognized arguments: --no-such"),
+        (["sweep"], "the following arguments are required"),
+    ],
+)
+def test_a_refused_command_line_is_one_line(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dflash_tui.cli.command_line import main
 
+    monkeypatch.setattr("sys.stdin", io.StringIO())
     with pytest.raises(SystemExit) as ended:
-        main(["ask", "--set", "bogus=1", "hi"])
+        main(words)
     assert ended.value.code == 2
     err = capsys.readouterr().err
-    assert err.startswith("usage: dflash-tui ask ")
-    assert "unknown parameter 'bogus'" in err
+    assert why in err
+    assert err.count("\n") == 1
+    assert f"{words[0]} --help shows" in err or "dflash-tui --help shows" in err
+
+
+async def test_a_message_without_width_stays_in_the_prompt(make_app: MakeApp) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=(100, 24)) as pilot:
+        await loaded(pilot)
+        app.chat.prompt.text = "\u200b\u2060 \ufe0f"
+        await pilot.press("enter")
+        await shows(pilot, "there is nothing to read in the message")
+        assert not session.asked

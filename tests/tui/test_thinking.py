@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from dflash_core.conversation import Reread
 from dflash_core.errors import TemplateError
 from dflash_core.knobs import Knobs
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.app import DFlashApp
 from dflash_tui.screens.chat import NO_THINKING
 from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.params import ParamsPanel
 from dflash_tui.widgets.strip import StatusStrip
 
@@ -168,3 +171,44 @@ async def test_an_answer_that_comes_back_has_thought_as_long_as_before(make_app:
         again = app.chat.transcript.answer
         assert again is not None
         assert again.thinking.line.title == before
+
+
+@pytest.mark.parametrize("how", ["alt+n", "/answer"])
+async def test_the_answer_can_be_asked_for_while_the_model_thinks(make_app: MakeApp, how: str) -> None:
+    gate = threading.Semaphore(0)
+    app = make_app(FakeSession(gate=gate, thinking="so and so on " * 200, knobs=Knobs(thinking=True)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await pilot.press("alt+n")
+        await shows(pilot, "no answer is being written")
+        assert "Answer now" not in pilot.app.screen.query_one(KeyLine).render().plain
+        await ask(pilot, "/set thinking on")
+        await send(pilot, "hi")
+        gate.release(3)
+        await wait_until(pilot, lambda: app.chat.flow.reasoning)
+        await wait_until(pilot, lambda: "Answer now" in pilot.app.screen.query_one(KeyLine).render().plain)
+        await (pilot.press(how) if how == "alt+n" else ask(pilot, how))
+        await shows(pilot, "thinking is closed after this step")
+        gate.release(4)
+        await wait_until(pilot, lambda: bool(app.chat.transcript.turns[-1].answers[-1].text))
+        await pilot.press("alt+n")
+        await shows(pilot, "the answer is being written already")
+        gate.release(1000)
+        await idle(pilot)
+        report = app.chat.flow.report
+        assert report is not None
+        assert len(report.thinking) < 200
+        assert report.text.startswith("Speculative decoding")
+
+
+@pytest.mark.parametrize("change", ["/set preserve_thinking off", "/system Be brief.", "/think low"])
+async def test_a_change_that_makes_it_read_again_says_so_before_it_counts(make_app: MakeApp, change: str) -> None:
+    app = make_app(FakeSession(reasoning=QWEN38, reread=Reread(60_123, 60_200, "keep thinking changed")))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "/set preserve_thinking on")  # nothing to read yet
+        await send(pilot, "hi")
+        await idle(pilot)
+        await ask(pilot, change)
+        await shows(pilot, "the next message reads about 60,123 tokens again: keep thinking changed")
+        assert "the next turn" in app.chat.query_one(Flash).text

@@ -174,7 +174,7 @@ def test_ask_without_a_prompt_is_wrong_usage(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(" \n"))
-    assert "error: no prompt; give it" in usage_error(capsys, "ask")
+    assert "no prompt; give words" in usage_error(capsys, "ask")
 
 
 @pytest.mark.parametrize("option", ["--target", "--draft"])

@@ -16,7 +16,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.text.template import ChatTemplate
 
 TINY = tiny()
-KNOBS = Knobs(thinking=False)
+KNOBS = Knobs(thinking=False, seed=0)
 THINKING = Knobs(thinking=True)
 CHATML = ChatTemplate(None)
 TREE = StepTree((0,), (-1,), (0,), (1.0,), (1.0,), (0,))
@@ -132,6 +132,68 @@ def test_the_report_sums_the_turn_up() -> None:
     assert report.stats.ttft_ms == 5.0
     assert report.stats.decode_s > 0
     assert report.stats.tokens_per_second > 0
+
+
+def test_a_turn_without_a_seed_draws_one_and_says_which() -> None:
+    conversation = start("a", "a", "a")
+    reports = []
+    for knobs in (Knobs(temperature=1.0), Knobs(temperature=1.0), Knobs(temperature=1.0, seed=7)):
+        turn = conversation.retry(knobs) if reports else conversation.ask("Hi", knobs)
+        list(turn)
+        assert turn.report is not None
+        assert turn.record is not None
+        assert engine_of(conversation).calls[-1][1].seed == turn.report.knobs.seed == turn.record.knobs.seed
+        assert turn.report.to_json()["seed"] == turn.report.knobs.seed >= 0
+        assert turn.report.asked == knobs
+        reports.append(turn.report)
+    assert reports[0].knobs.seed != reports[1].knobs.seed
+    assert [report.seed_source for report in reports] == ["random", "random", "fixed"]
+    assert reports[0].draws == f"seed {reports[0].knobs.seed}"
+    assert reports[2].draws == "seed 7, fixed"
+    assert conversation.ask("Hi", KNOBS).knobs.seed == 0
+
+
+def test_what_a_change_makes_it_read_again_is_known_before_and_said_after() -> None:
+    """The fake engine reuses two tokens of any prompt."""
+    conversation = start("a", "a", "a", "a", "a", system="Be brief.")
+    assert conversation.reading(KNOBS) is None
+    list(conversation.ask("Why? " * 40, KNOBS))
+    assert conversation.reading(KNOBS) is None
+    windowed = conversation.reading(KNOBS.replace(attention_window=64))
+    assert windowed is not None
+    assert windowed.tokens == windowed.known > 40
+    assert windowed.why == "attention window changed"
+    conversation.system = "Be long."
+    found = conversation.reading(KNOBS)
+    assert found is not None
+    assert 40 < found.tokens < found.known
+    assert found.why == "the system message changed"
+    turn = conversation.ask("And?", KNOBS)
+    list(turn)
+    assert turn.report is not None
+    stats = turn.report.stats
+    assert (stats.read_again, stats.read_why) == (found.known - 2, "the system message changed")
+    assert turn.report.to_json()["stats"]["read_again"] == stats.read_again
+    assert turn.record is not None
+    assert turn.record.prefill is not None
+    assert turn.record.prefill.read_again == stats.read_again
+    unchanged = conversation.ask("And?", KNOBS)
+    list(unchanged)
+    assert unchanged.report is not None
+    assert not unchanged.report.stats.read_again
+    conversation.set_messages([Message("user", "Another")])
+    assert conversation.reading(KNOBS) is None, "another conversation is not read again"
+
+
+def test_half_a_surrogate_pair_is_replaced() -> None:
+    conversation = start("a", "a", system="b\ud83d")
+    turn = conversation.ask("a\ud83d", KNOBS)
+    list(turn)
+    assert turn.record is not None
+    assert (turn.record.start.prompt, turn.record.start.system) == ("a?", "b?")
+    conversation.set_messages([Message("user", "\udc80"), Message("assistant", "\ud83d", "\ud83d")])
+    list(conversation.ask("b", KNOBS))
+    assert contents(conversation)[:2] == [("user", "?"), ("assistant", "?")]
 
 
 def test_an_answer_of_one_token() -> None:

@@ -40,7 +40,7 @@ def test_the_prompt_after_a_resume_is_the_one_before(tmp_path: Path, system: str
     current.open(name)
     current.resume(resumed)
     assert resumed.messages == before, "knobs and reports of every turn too"
-    assert [m.report.knobs for m in resumed.messages if m.report] == knobs
+    assert [m.report.asked for m in resumed.messages if m.report] == knobs
     went_on = talk.ask("go on", KNOBS)
     turn = resumed.ask("go on", KNOBS)
     assert turn.prompt == went_on.prompt

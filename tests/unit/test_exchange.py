@@ -83,6 +83,10 @@ def first(file: dict[str, Any]) -> dict[str, Any]:
         (lambda file: first(file)["messages"][1].update(id="q"), "two messages have the id 'q'"),
         (lambda file: first(file)["messages"][1].update(parent="a1"), "follows 'a1', which is not before it"),
         (lambda file: first(file)["messages"].pop(0), "follows 'q', which is not before it"),
+        (
+            lambda file: first(file)["messages"][0].update(role="assistant"),
+            "is of the assistant, and none is before it; expected the user's first",
+        ),
         (lambda file: first(file)["messages"][1].update(role="user"), "is of the user, like the one before it"),
         (lambda file: first(file)["messages"][3].update(role="assistant"), "is of the assistant"),
         (lambda file: first(file).update(leaf="x"), "ends with 'x'"),

@@ -12,7 +12,7 @@ from text_data import tiny
 from dflash_core.backends.cuda.state import MAX_DEPTH
 from dflash_core.errors import KnobError
 from dflash_core.events import Event, StepEvent
-from dflash_core.guards.base import LAG
+from dflash_core.guards.base import LAG, Intervention
 from dflash_core.guards.loops import COVERAGE, WINDOW, find_loop
 from dflash_core.guards.turn import CHECKED_EVERY, LEAST_THINKING, TurnGuard
 from dflash_core.knobs import Knobs, parse_settings
@@ -125,7 +125,7 @@ class Looping(CountingBackend):
 
 def turn(backend: Looping, knobs: Knobs, prompt: Sequence[int] = (7, OPEN), opens: bool = True) -> list[Event]:
     runner = Runner(backend, frozenset({END}), 100_000, VOCAB)
-    guard = TurnGuard.of(TOKENIZER, knobs, opens_thinking=opens)
+    guard = TurnGuard(TOKENIZER, knobs, opens_thinking=opens)
     events = list(runner.generate(prompt, knobs, guard=guard))
     assert backend.tokens == [*prompt, *ids(events)[:-1]] == runner._committed, "the last token is drawn, not run"
     for event in events:
@@ -204,16 +204,19 @@ def test_a_loop_in_thinking_is_closed_once_and_exactly() -> None:
     assert len(ids(turn(Looping(7), Knobs(budget=7, max_tokens=2500, loop_guard="off")))) == 2500
 
 
-def test_a_loop_in_the_answer_is_stopped_where_asked_for() -> None:
+def test_a_loop_in_the_answer_is_stopped_unless_that_is_off() -> None:
     at = COVERAGE + 2 * CHECKED_EVERY + LAG  # a period of 10 needs 778 tokens, the next look is at 800
     for mode, right in LONG_WAYS:
-        knobs = Knobs(mode=mode, budget=9, max_tokens=5000, answer_loop_guard="stop")
+        knobs = Knobs(mode=mode, budget=9, max_tokens=5000)
         events = turn(Looping(right, answers=True), knobs, prompt=(CLOSE,), opens=False)
         assert len(ids(events)) == at - CHECKED_EVERY
         assert events[-1].stop == "loop"
         assert guards(events)[0].startswith("the answer was stopped: a loop in the answer: 10 tokens")
-    endless = turn(Looping(7, answers=True), Knobs(budget=7, max_tokens=2000), prompt=(CLOSE,), opens=False)
+    off = Knobs(budget=7, max_tokens=2000, answer_loop_guard="off")
+    endless = turn(Looping(7, answers=True), off, prompt=(CLOSE,), opens=False)
     assert (len(ids(endless)), endless[-1].stop) == (2000, "max tokens")
+    measured = off.replace(answer_loop_guard="stop", ignore_eos=True, policy="fixed")
+    assert len(ids(turn(Looping(7, answers=True), measured, prompt=(CLOSE,), opens=False))) == 2000
 
 
 def test_a_loop_that_ends_by_itself_is_left_alone() -> None:
@@ -237,7 +240,7 @@ def test_a_cancelled_turn_is_not_spoken_for() -> None:
     backend = Looping(3)
     runner = Runner(backend, frozenset({END}), 1000, VOCAB)
     knobs, seen = Knobs(thinking_budget=8), list[int]()
-    guard = TurnGuard.of(TOKENIZER, knobs, opens_thinking=True)
+    guard = TurnGuard(TOKENIZER, knobs, opens_thinking=True)
     for event in runner.generate([7, OPEN], knobs, guard=guard):
         seen += event.tokens
         if len(seen) == 8:
@@ -252,7 +255,108 @@ def test_a_budget_that_is_none_is_refused(value: str) -> None:
         parse_settings({"thinking_budget": value})
 
 
-def test_knobs_that_ask_for_nothing_have_no_guard() -> None:
-    off = Knobs(loop_guard="off")
-    assert TurnGuard.of(TOKENIZER, off, opens_thinking=True) is None
-    assert TurnGuard.of(TOKENIZER, off.replace(thinking_budget=1), opens_thinking=True) is not None
+# ---- A message that ends in its reasoning, and a request for the answer ----------------------------------------------
+
+
+class Quitting(Looping):
+    """Its target ends the message after thinking 0..5."""
+
+    def after(self, token: int) -> int:
+        return END if token == 5 else super().after(token)
+
+
+CLOSED_AT_END = ["thinking was closed: the model ended its message inside it"]
+
+
+@pytest.mark.parametrize("place", [4, 5])
+def test_a_message_that_ends_in_its_reasoning_is_continued(place: int) -> None:
+    """Whether its stop token comes first, alone or at the end of a walk."""
+    expected = [*range(place + 1, 6), CLOSE, *range(40, 50), END]
+    for mode, right in WAYS:
+        events = turn(Quitting(right), Knobs(mode=mode, thinking=True, max_tokens=100), prompt=(7, OPEN, place))
+        assert ids(events) == expected, (mode, right)
+        assert [event.guard.summary for event in events if event.guard] == CLOSED_AT_END
+        assert events[-1].stop == "stop token"
+
+
+def test_that_happens_once_and_not_where_it_is_left() -> None:
+    again = Quitting(7)
+    again.after = lambda token, plain=again.after: OPEN if token == 40 else plain(token)  # type: ignore[method-assign]
+    expected = [*range(1, 6), CLOSE, 40, OPEN, *range(6), END]
+    for mode in ("ar", "tree"):
+        assert ids(turn(again, Knobs(mode=mode, max_tokens=100), prompt=(7, OPEN, 0))) == expected
+        left = turn(Quitting(7), Knobs(mode=mode, end_in_thinking="leave"), prompt=(7, OPEN, 0))
+        assert ids(left) == [*range(1, 6), END]
+        assert not guards(left)
+        most = turn(Quitting(7), Knobs(mode=mode, max_tokens=6), prompt=(7, OPEN, 0))
+        assert (ids(most), most[-1].stop) == ([*range(1, 6), CLOSE], "max tokens")
+
+
+def test_an_end_of_thinking_of_several_tokens() -> None:
+    """A vocabulary without the tag: the first token of its spelling stands for the stop token, the others follow."""
+    spelled = TOKENIZER.encode("</think>", special=False)
+    assert len(spelled) > 1
+    for mode, right in WAYS:
+        for place in (4, 5):
+            backend = Quitting(right)
+            backend.after = lambda token, plain=backend.after: 40 if token == spelled[-1] else plain(token)  # type: ignore[method-assign]
+            guard = TurnGuard(TOKENIZER, Knobs(), opens_thinking=True)
+            guard._close = lambda event: Intervention(event, tuple(spelled))  # type: ignore[method-assign]
+            runner = Runner(backend, frozenset({END}), 1000, VOCAB)
+            events = list(runner.generate([7, OPEN, place], Knobs(mode=mode), guard=guard))
+            assert ids(events) == [*range(place + 1, 6), *spelled, *range(40, 50), END], (mode, right, place)
+            assert [event.guard.summary for event in events if event.guard] == CLOSED_AT_END
+            assert backend.tokens == [7, OPEN, place, *ids(events)[:-1]] == runner._committed
+
+
+def test_an_answer_that_is_requested_begins_at_once() -> None:
+    """The rest is what follows the closed reasoning, however steps are grouped."""
+    for mode, right in WAYS:
+        for wait in (0, 1, 2, 5):
+            backend, knobs = Looping(right), Knobs(mode=mode, max_tokens=200)
+            runner = Runner(backend, frozenset({END}), 1000, VOCAB)
+            guard, events = TurnGuard(TOKENIZER, knobs, opens_thinking=True), list[Event]()
+            for event in runner.generate([7, OPEN], knobs, guard=guard):
+                events.append(event)
+                if len(events) == wait + 1:
+                    guard.answer_now()
+            thought = ids(events)[: ids(events).index(CLOSE)]
+            assert thought == [n % 12 for n in range(len(thought))]
+            assert ids(events)[len(thought) :] == [CLOSE, *range(40, 50), END]
+            assert len(thought) == sum(len(event.tokens) for event in events[: wait + 1])
+            assert guards(events) == ["thinking was closed: an answer was requested"]
+            assert backend.tokens == [7, OPEN, *ids(events)[:-1]]
+
+
+def test_a_request_in_the_answer_changes_nothing() -> None:
+    knobs = Knobs(max_tokens=200)
+    guard = TurnGuard(TOKENIZER, knobs, opens_thinking=False)
+    guard.answer_now()
+    events = list(Runner(Looping(3), frozenset({END}), 1000, VOCAB).generate([CLOSE], knobs, guard=guard))
+    assert ids(events) == [*range(40, 50), END]
+    assert not guards(events)
+
+
+# ---- Think tags in an answer -----------------------------------------------------------------------------------------
+
+
+LOOPS: list[dict[int, int]] = [
+    {40: CLOSE, CLOSE: CLOSE},
+    {40: CLOSE, CLOSE: 300, 300: CLOSE},
+    {40: OPEN, OPEN: 300, 300: CLOSE, CLOSE: 301, 301: OPEN},
+]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_of_think_tags_in_the_answer_is_stopped_soon(loop: dict[int, int]) -> None:
+    """Whatever is accepted at a step, at the same token."""
+    found = set()
+    for mode, right in LONG_WAYS:
+        backend, knobs = Looping(right), Knobs(mode=mode, max_tokens=5000)
+        backend.after = lambda token: loop.get(token, 302)  # type: ignore[method-assign]
+        events = turn(backend, knobs, prompt=(40,), opens=False)
+        assert events[-1].stop == "loop"
+        assert "think tags among 64 tokens" in guards(events)[0]
+        found.add(tuple(ids(events)))
+    assert len(found) == 1
+    assert len(*found) <= 3 * CHECKED_EVERY + LAG

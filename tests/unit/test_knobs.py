@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_core.errors import KnobError
-from dflash_core.knobs import SPEC, SPECS, Knobs, parse_settings
+from dflash_core.knobs import RANDOM_SEED, SPEC, SPECS, Knobs, parse_settings
 
 
 def test_defaults_as_designed() -> None:
@@ -49,7 +49,7 @@ def test_every_value_survives_its_own_text(spec: object) -> None:
         ({"p_min": "nan"}, "expected 0 to 1"),
         ({"mode": "fast"}, "expected plain, chain, tree, auto"),
         ({"thinking": "maybe"}, "expected on or off"),
-        ({"seed": "9" * 400}, "expected 0 to 9,223,372,036,854,775,807"),
+        ({"seed": "9" * 400}, "expected random or 0 to 9,223,372,036,854,775,807"),
         ({"buget": "3"}, "did you mean budget?"),
         ({"zzz": "3"}, "known: mode, policy, budget"),
     ],
@@ -65,6 +65,15 @@ def test_refusals(settings: dict[str, str], message: str) -> None:
 def test_values_of_another_kind(value: object) -> None:
     with pytest.raises(KnobError):
         Knobs(budget=value)  # type: ignore[arg-type]
+
+
+def test_a_seed_is_random_by_name_and_fixed_for_measurements() -> None:
+    assert parse_settings({"seed": "random"}) == {"seed": RANDOM_SEED} == {"seed": Knobs().seed}
+    assert Knobs().replace(seed="random") == Knobs()
+    assert SPEC["seed"].show(Knobs().seed) == "random"
+    assert (Knobs().fixed().seed, Knobs(seed=3).fixed().seed) == (0, 3)
+    with pytest.raises(KnobError, match="seed=-2: expected random or 0 to"):
+        Knobs(seed=-2)
 
 
 def test_large_seeds_are_exact() -> None:

@@ -55,6 +55,7 @@ def test_what_is_no_mention(folder: Path, text: str) -> None:
         ("@gone.md", "@gone.md: no such file; @@ writes a plain @"),
         ("@src/", "@src/ is a folder; name files in it: @src/*.py"),
         ("@src/*.rs", "@src/*.rs: no file has such a name"),
+        ("@empty.md", "@empty.md: there is nothing to read in it; name a file with text"),
         ("@picture.txt", "@picture.txt is not text; only text in UTF-8 can be sent"),
         ("@large.log", f"holds more than {MOST_BYTES:,} bytes"),
         ("@locked.txt", "@locked.txt cannot be read: Permission denied; the message is not sent"),
@@ -63,6 +64,7 @@ def test_what_is_no_mention(folder: Path, text: str) -> None:
     ],
 )
 def test_refused_in_one_line(folder: Path, name: str, why: str) -> None:
+    (folder / "empty.md").write_text(" \n\u200b\n")
     (folder / "picture.txt").write_bytes(b"\x89PNG\0\xff")
     (folder / "large.log").write_bytes(b"x" * (MOST_BYTES + 1))
     (folder / "locked.txt").write_text("x")

@@ -125,6 +125,10 @@ class StepDecoder(Protocol):
         """After a halt: continue with `tokens` instead of the target's own, no further than one that ends the answer.
         The step's `stop` says whether one did."""
 
+    def put(self, token: int) -> Stop | None:
+        """After a stop token: the answer has `token` in its place and goes on, unless it ends there too, which is
+        returned."""
+
     def first(self, logits: Logits) -> tuple[int, Stop | None]: ...
     def take(self, knobs: Knobs) -> None: ...
     def step(self) -> StepEvent: ...

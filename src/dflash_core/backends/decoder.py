@@ -120,6 +120,15 @@ class Decoder:
         self._clock = _Clock()
         return replace(step, stop=stop)
 
+    def put(self, token: int) -> Stop | None:
+        self._halt = None
+        del self.answer[-1]
+        kept, stop = self._until_stop((token,))
+        self.answer += kept
+        self.policy.said(kept)
+        self._clock = _Clock()
+        return stop
+
     def step(self) -> StepEvent:
         """Decode one step after the root, and leave the state at the last token of what it committed."""
         clock = self._clock

@@ -30,7 +30,7 @@ class Answerer:
         """
         conversation = Conversation(self.engine, self.tokenizer, self.template)
         conversation.set_messages(messages[:-1])
-        turn = conversation.ask(messages[-1].content, knobs)
+        turn = conversation.ask(messages[-1].content, knobs.fixed())
         with self._lock:
             self._turn = turn
             if self._stopped.is_set():

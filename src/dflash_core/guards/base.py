@@ -11,8 +11,7 @@ from dflash_core.events import GuardEvent
 
 @dataclass(frozen=True, slots=True)
 class Intervention:
-    """The action where an answer has halted: `tokens` are inserted in the model's place; without any, the answer
-    ends."""
+    """The action of a guard: `tokens` are inserted in the model's place; without any, the answer ends."""
 
     event: GuardEvent
     tokens: tuple[int, ...] = ()
@@ -33,6 +32,14 @@ class Guard(Protocol):
     def intervention(self) -> Intervention | None:
         """The action after the last token, where decoding has halted; None to continue, because the reason for the
         limit no longer holds."""
+
+    @property
+    def requested(self) -> Intervention | None:
+        """The action that the user has requested, to be taken as soon as possible; None without one."""
+
+    def ended(self) -> Intervention | None:
+        """The model has drawn a stop token after what was seen. The action's tokens replace it; None: the answer
+        ends."""
 
     def see(self, tokens: Sequence[int], *, said: bool = False) -> None:
         """The answer continues with `tokens`; `said`: they are an intervention's."""

@@ -1,4 +1,4 @@
-"""The guards of a chat turn: a budget of thinking, and loops in its reasoning and in its answer."""
+"""The guards of a chat turn: a budget of thinking, a message that ends inside it, loops in reasoning and answer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dflash_core.guards.base import LAG, Intervention
 from dflash_core.guards.loops import COVERAGE, WINDOW, find_loop
 from dflash_core.knobs import Knobs
 from dflash_core.text.detokenizer import Detokenizer
-from dflash_core.text.thinking import CLOSE, ThinkingSplit
+from dflash_core.text.thinking import CLOSE, OPEN, ThinkingSplit
 from dflash_core.text.tokenizer import Tokenizer
 
 CHECKED_EVERY = 32  # tokens
 LEAST_THINKING = 1024  # tokens of reasoning before loops are searched
+TAGS, TAGS_AMONG = 16, 64  # think tags among the newest tokens of an answer that make a loop
 
 
 class TurnGuard:
@@ -26,14 +27,14 @@ class TurnGuard:
         self._detokenizer, self._split = Detokenizer(tokenizer), ThinkingSplit(opens_thinking)
         self._seen = 0
         self._parts: dict[str, list[int]] = {"thinking": [], "answer": []}
+        self._tags = frozenset(tokenizer.special[tag] for tag in (OPEN, CLOSE) if tag in tokenizer.special)
+        self._answering = False  # the first block of reasoning is over, or there is none
         self._found: tuple[int, GuardEvent] | None = None  # where a loop ends, and what was found
-        self._closed = False
+        self._closed = self._continued = self._requested = False
 
-    @staticmethod
-    def of(tokenizer: Tokenizer, knobs: Knobs, *, opens_thinking: bool) -> TurnGuard | None:
-        """None if the knobs enable no guard."""
-        idle = not knobs.thinking_budget and knobs.loop_guard == knobs.answer_loop_guard == "off"
-        return None if idle else TurnGuard(tokenizer, knobs, opens_thinking=opens_thinking)
+    def answer_now(self) -> None:
+        """Close the reasoning as soon as possible. Callable from any thread."""
+        self._requested = True
 
     @property
     def limit(self) -> int | None:
@@ -52,33 +53,54 @@ class TurnGuard:
         event = self._found[1]
         return self._close(event) if event.action == "close" else Intervention(event)
 
+    def ended(self) -> Intervention | None:
+        if not self._split.inside or self._continued or self._knobs.end_in_thinking == "leave":
+            return None
+        self._continued = True
+        return self._close(GuardEvent("end of message", "thinking", "close", "the model ended its message inside it"))
+
+    @property
+    def requested(self) -> Intervention | None:
+        if not (self._requested and self._split.inside):
+            return None
+        return self._close(GuardEvent("request", "thinking", "close", "an answer was requested"))
+
     def see(self, tokens: Sequence[int], *, said: bool = False) -> None:
         self._closed = self._closed or said
+        self._requested = self._requested and not said
         for token in tokens:
             self._see(token)
 
     def _see(self, token: int) -> None:
         was_inside = self._split.inside
-        if self._split.begun and not was_inside and self._knobs.answer_loop_guard == "off":
-            self._seen += 1  # an answer without guards
-            return
         self._split.push(self._detokenizer.push((token,)))
         self._seen += 1
-        if was_inside != self._split.inside:
-            self._found = None  # its part is over, and the tag belongs to neither
+        inside = self._split.inside
+        if was_inside and not inside and not self._answering:
+            self._found, self._answering = None, True  # the reasoning is over, and its tag belongs to neither part
             return
-        part = "thinking" if was_inside else "answer"
-        ids = self._parts[part]
-        ids.append(token)
-        if self._found is None and not len(ids) % CHECKED_EVERY:
-            self._look(part, ids)
+        self._answering = self._answering or (self._split.begun and not inside)
+        # Tags in the answer and reasoning after its beginning count for its loops.
+        for part in ("thinking",) * (was_inside and inside) + ("answer",) * (self._answering or not inside):
+            ids = self._parts[part]
+            ids.append(token)
+            if self._found is None and not len(ids) % CHECKED_EVERY:
+                self._look(part, ids)
 
     def _look(self, part: str, ids: Sequence[int]) -> None:
         thinking = part == "thinking"
         mode = self._knobs.loop_guard if thinking else self._knobs.answer_loop_guard
-        if mode == "off" or len(ids) < (LEAST_THINKING if thinking else COVERAGE):
+        # What follows an ignored end often repeats itself, and is for measuring.
+        if mode == "off" or (not thinking and self._knobs.ignore_eos):
             return
-        if found := find_loop(ids[-WINDOW:], runs=thinking):
+        tags = 0 if thinking else sum(token in self._tags for token in ids[-TAGS_AMONG:])
+        if tags >= TAGS:
+            found = f"{tags} think tags among {TAGS_AMONG} tokens"
+        elif len(ids) >= (LEAST_THINKING if thinking else COVERAGE):
+            found = find_loop(ids[-WINDOW:], runs=thinking)
+        else:
+            return
+        if found:
             closes = thinking and mode == "close" and not self._closed
             event = GuardEvent("loop", "thinking" if thinking else "answer", "close" if closes else "stop", found)
             self._found = self._seen + LAG, event

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 OPEN, CLOSE = "<think>", "</think>"
+_FENCE = re.compile(r" {0,3}(```|~~~)")
+_FENCE_LENGTH = 6  # characters of a line that show whether it is one
 
 
 def opens_thinking(prompt: str) -> bool:
@@ -11,20 +15,27 @@ def opens_thinking(prompt: str) -> bool:
 
 
 class ThinkingSplit:
-    """Only a think block at the start of the output counts; a later tag is ordinary text of the answer.
+    """A think block at the start of the output is reasoning, and one more block after that.
 
-    Line breaks around the reasoning and those between it and the answer belong to neither.
+    A tag in the answer counts if it stands alone on its line, outside a fence: an answer about tags quotes them within
+    a line or a fence. Each of the two tags counts once; later ones are text. Line breaks around the reasoning and those
+    between it and the answer belong to neither. Blocks of reasoning are joined by an empty line.
     """
 
     def __init__(self, start_inside: bool) -> None:
         self._inside = start_inside
         self._started = False  # whether the present part has anything but leading white space
         self._after_block = start_inside
+        self._first = not start_inside  # whether a block would be the first
+        self._thought = self._joins = False  # whether there is reasoning; whether an empty line precedes what follows
+        self._tags = {OPEN, CLOSE}  # those that still count in the answer
+        self._line = ""  # the beginning of the answer's present line, as far as it was returned
+        self._fenced = False
         self._held = ""
 
     @property
     def inside(self) -> bool:
-        """Whether the think block is open."""
+        """Whether a think block is open."""
         return self._inside
 
     @property
@@ -36,23 +47,27 @@ class ThinkingSplit:
         """The reasoning and the answer that have become certain with `text`; what may be part of a tag is held back."""
         self._held += text
         thinking = answer = ""
-        while self._inside or not self._started:
+        while True:
             if self._inside:
-                part, closed = self._take_thinking()
+                part, goes_on = self._take_thinking()
                 thinking += part
-                if not closed:
-                    return thinking, answer
-            elif not self._open_or_start():
+            elif self._started:
+                part, goes_on = self._take_line()
+                answer += part
+            else:
+                goes_on = self._open_or_start()
+            if not goes_on:
                 return thinking, answer
-        answer, self._held = self._held, ""
-        return thinking, answer
 
     def finish(self) -> tuple[str, str]:
         """What was held back; no more text follows."""
         rest, self._held = self._held, ""
         if self._inside:
-            return rest if self._started else rest.lstrip("\n"), ""
-        return "", rest if self._started or not self._after_block else rest.lstrip("\n")
+            rest = rest if self._started else rest.lstrip("\n")
+            return "\n\n" + rest if rest and self._joins else rest, ""
+        if self._started:
+            return "", "" if not self._line and self._counts(rest.strip(" \t")) else rest
+        return "", rest.lstrip("\n") if self._after_block else rest
 
     def _take_thinking(self) -> tuple[str, bool]:
         """Take reasoning from the held text, and tell whether its block ended."""
@@ -60,28 +75,60 @@ class ThinkingSplit:
             self._held = self._held.lstrip("\n")
             self._started = bool(self._held)
         head, tag, rest = self._held.partition(CLOSE)
+        # Line breaks are held back too: if the tag comes next, they are not part of the reasoning.
+        part = head[: len(head) - (0 if tag else _tag_start(head, CLOSE))].rstrip("\n")
+        joint = "\n\n" if part and self._joins else ""
+        self._thought |= bool(part)
+        self._joins &= not part
+        self._held = rest if tag else head[len(part) :]
         if tag:
             self._inside = self._started = False
             self._after_block = True
-            self._held = rest
-            return head.rstrip("\n"), True
-        # Line breaks are held back too: if the tag comes next, they are not part of the reasoning.
-        certain = len(head[: len(head) - _tag_start(head, CLOSE)].rstrip("\n"))
-        self._held = head[certain:]
-        return head[:certain], False
+        return joint + part, bool(tag)
 
     def _open_or_start(self) -> bool:
         """Before the answer: enter a block or begin the answer; False while either is still possible."""
         body = self._held.lstrip()
-        if body.startswith(OPEN):
-            self._inside = True
-            self._held = body.removeprefix(OPEN)
-        elif OPEN.startswith(body):  # also where there is no body yet
+        tag = next((tag for tag in sorted(self._tags) if body.startswith(tag)), None)
+        if tag is not None:
+            self._held = body.removeprefix(tag)
+            self._take_tag(tag)
+        elif not body or any(tag.startswith(body) for tag in self._tags):
             return False
         else:
-            self._started = True
+            self._started, self._first, self._line = True, False, ""
             self._held = self._held.lstrip("\n") if self._after_block else self._held
         return True
+
+    def _take_line(self) -> tuple[str, bool]:
+        """Take of the answer's present line what is there, unless it may be a tag; True where another may follow."""
+        line, end, rest = self._held.partition("\n")
+        alone = line.strip(" \t")
+        if not self._line and not end and any(self._counts(tag) and tag.startswith(alone) for tag in (OPEN, CLOSE)):
+            return "", False
+        if not self._line and self._counts(alone) and end:
+            self._held = rest
+            self._take_tag(alone)
+            return "", True
+        self._line = (self._line + line)[:_FENCE_LENGTH]
+        if end:
+            self._fenced ^= _FENCE.match(self._line) is not None
+            self._line = ""
+        self._held = rest
+        return line + end, bool(end)
+
+    def _counts(self, tag: str) -> bool:
+        """Whether a tag that stands alone on a line of the answer counts: a closing one only where a block was."""
+        return tag in self._tags and not self._fenced and (tag == OPEN or self._after_block)
+
+    def _take_tag(self, tag: str) -> None:
+        if not (tag == OPEN and self._first):
+            self._tags.discard(tag)
+        self._first = False
+        if tag == OPEN:
+            self._inside, self._started, self._joins = True, False, self._thought
+        else:
+            self._after_block = True
 
 
 def _tag_start(text: str, tag: str) -> int:

@@ -11,22 +11,32 @@ import functools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from typing import cast
+from typing import NamedTuple, cast
 
 import tokenizers
-from tokenizers import models, pre_tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
 
 from dflash_core.errors import FormatError, UnsupportedError
 
-# What each `tokenizer.ggml.pre` splits text into before merging. Digits go one by one; nothing is normalised.
-PRE_TOKENIZERS: Mapping[str, str] = {
-    "qwen35": (
+
+class PreTokenizer(NamedTuple):
+    """What is done to text before merging: whether it is composed first (NFC), and how it is split."""
+
+    composes: bool
+    split: str
+
+
+# By `tokenizer.ggml.pre`. Digits go one by one.
+PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
+    "qwen35": PreTokenizer(
+        True,
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
-        r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     ),
-    "qwen2": (
+    "qwen2": PreTokenizer(
+        True,
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     ),
 }
 # Tokens that end an answer by their name, whether or not the file's eos key says so (llama.cpp's list, for Qwen).
@@ -156,7 +166,10 @@ class Tokenizer:
 
     def least(self, text: str) -> int:
         """A lower bound of the number of tokens of `text`, computed without tokenising it."""
-        return -(-len(text.encode(errors="replace")) // self._longest)
+        text = _SURROGATES.sub("\ufffd", text)
+        if self._bpe.normalizer is not None:  # composed text is shorter
+            text = self._bpe.normalizer.normalize_str(text)
+        return -(-len(text.encode()) // self._longest)
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """The ids of `text`. With `special=False`, names of special tokens are ordinary text."""
@@ -217,8 +230,10 @@ def _build_bpe(vocabulary: dict[str, int], merges: list[str], pre: str) -> token
     except Exception as error:  # the library raises bare Exceptions
         raise FormatError(f"the merges do not fit the vocabulary: {error}") from None
     bpe = tokenizers.Tokenizer(model)
-    split = pre_tokenizers.Split(tokenizers.Regex(PRE_TOKENIZERS[pre]), behavior="isolated")
+    split = pre_tokenizers.Split(tokenizers.Regex(PRE_TOKENIZERS[pre].split), behavior="isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    if PRE_TOKENIZERS[pre].composes:
+        bpe.normalizer = normalizers.NFC()
     bpe.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     return bpe
 

@@ -234,7 +234,7 @@ class ConversationController:
             await self._note_unseen(gone)
         card, branches = self.current.card, self.current.branches
         last = self._desk.flow.record  # an answer that was cut off has no report
-        ran = [last.knobs] if last is not None else [node.report.knobs for node in branches.path if node.report]
+        ran = [last.asked] if last is not None else [node.report.asked for node in branches.path if node.report]
         said = [f"resumed: {card.title}"] if card is not None else []
         said += filter(None, [self._other_model()])
         try:

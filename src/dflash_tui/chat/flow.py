@@ -104,6 +104,20 @@ class Flow:
             if self.answer is not None:
                 self.answer.waiting("stopping after this step…")
 
+    @property
+    def reasoning(self) -> bool:
+        """The answer that is being written has begun with reasoning, and has no text yet."""
+        return self.running is not None and bool(self._taken[1]) and not self._taken[0]
+
+    def answer_now(self) -> str:
+        """Close the reasoning of the running turn and go on to its answer. Returns what to tell the user."""
+        if self.running is None:
+            return "no answer is being written"
+        if self._taken[0]:
+            return "the answer is being written already"
+        self.running.answer_now()
+        return "thinking is closed after this step; the answer follows"
+
     def change(self, knobs: Knobs) -> None:
         """Use these knobs in the running turn from its next step on."""
         if self.running is not None:

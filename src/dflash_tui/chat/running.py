@@ -32,12 +32,19 @@ class Running(Background):
         self.turn: TurnLike | None = None
         self.began = time.monotonic()
         self.prefill = (0, 0)
+        self._answers_now = False
 
     def stop(self) -> None:
         """Stop the turn after its current step; its text is kept."""
         super().stop()
         if self.turn is not None:
             self.turn.stop()
+
+    def answer_now(self) -> None:
+        """Close the reasoning before the next step."""
+        self._answers_now = True
+        if self.turn is not None:
+            self.turn.answer_now()
 
     def change(self, knobs: Knobs) -> None:
         """Use these knobs for the rest of the answer, from its next step on."""
@@ -64,5 +71,7 @@ class Running(Background):
         self.began = time.monotonic()
         if self.stopping:
             turn.stop()
+        if self._answers_now:
+            turn.answer_now()
         for piece in self._pieces(turn):
             self._arrived.append(piece)

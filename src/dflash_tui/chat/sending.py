@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from dflash_core.clean import blank
 from dflash_core.errors import ContextError
+from dflash_core.knobs import RANDOM_SEED
 from dflash_tui.chat.experiment import UNDER_WAY
 from dflash_tui.chat.typed import about
 from dflash_tui.here import here
@@ -33,6 +35,9 @@ class Sending:
     async def send(self, text: str, typed: str) -> None:
         """Send or queue a message from the prompt, with the files that `typed` names."""
         chat = self._chat
+        if blank(text):
+            self.give_back(text, "there is nothing to read in the message: its characters have no width; write words")
+            return
         if chat.no_model:
             self.give_back(text, chat.no_model)
             return
@@ -96,6 +101,8 @@ class Sending:
         elif not turns:
             chat.say("nothing to retry yet")
         else:
+            if chat.knobs.temperature and chat.knobs.seed != RANDOM_SEED:
+                chat.say(f"seed {chat.knobs.seed} is fixed: the same parameters draw the same answer; /set seed random")
             await self.ask(turns[-1])
 
     async def next(self) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from dflash_core.cache_types import AUTO
-from dflash_core.errors import KnobError
-from dflash_core.knobs import CONTEXT, LIVE, SHAPES_FIXED, SPEC, Knobs, Value
+from dflash_core.errors import DFlashError, KnobError
+from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SHAPES_FIXED, SPEC, Knobs, Value
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.chat.desk import Desk
 from dflash_tui.settings.presets import Presets
 from dflash_tui.widgets.flash import Flash
+
+TOLD_FROM = 64  # tokens: fewer are read again at once
 
 
 class Tuning:
@@ -51,8 +55,28 @@ class Tuning:
             self._desk.say(note)
 
     def _stage(self, knobs: Knobs) -> None:
-        self._desk.knobs = knobs
+        before, self._desk.knobs = self._desk.knobs, knobs
         self._desk.show_knobs()
+        if any(getattr(knobs, name) != getattr(before, name) for name in READ_AGAIN):
+            self.tell_reading()
+
+    def tell_reading(self) -> None:
+        """Say what the next message reads again because of what was just changed, beside what is being said."""
+        desk, knobs = self._desk, self._desk.knobs
+        session = desk.session
+        if session is None or not session.conversation.messages:
+            return
+        conversation = session.conversation
+
+        async def tell() -> None:
+            with suppress(DFlashError):  # the turn itself will say it
+                found = await asyncio.to_thread(conversation.reading, knobs)
+                if found is not None and found.tokens >= TOLD_FROM and desk.knobs == knobs:
+                    said = desk.screen.query_one(Flash).text
+                    again = f"the next message reads about {found.tokens:,} tokens again: {found.why}"
+                    desk.say(f"{said}; {again}" if "the next turn" in said else again)
+
+        desk.screen.run_worker(tell(), group="reading", exclusive=True)
 
     def show(self) -> None:
         """Show the present parameters in their panel."""

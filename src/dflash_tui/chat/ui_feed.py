@@ -58,6 +58,9 @@ class FedTurn:
     def stop(self) -> None:
         self._stopped.set()
 
+    def answer_now(self) -> None:
+        """The text has no reasoning."""
+
     def change(self, knobs: Knobs) -> None:
         """The text is fixed, so no knob changes it."""
 

@@ -131,7 +131,8 @@ class _Parser(argparse.ArgumentParser):
             word = found["word"]
             if word.endswith(".gguf") or os.path.lexists(word):
                 message = f"{word} is no command; to open a model: dflash-tui --target {shlex.quote(word)}"
-        super().error(one_line(message, MESSAGE))
+        # Without the usage, which is longer than the message and hides it.
+        self.exit(2, f"{self.prog}: {one_line(message, MESSAGE)}; {self.prog} --help shows what is possible\n")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -167,7 +168,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _speaking(parser: argparse.ArgumentParser, args: argparse.Namespace) -> argparse.ArgumentParser:
-    """The parser of the given command, so that an error shows its usage."""
+    """The parser of the given command, so that an error names it."""
     for action in parser._subparsers._group_actions if parser._subparsers is not None else ():
         if isinstance(action.choices, dict) and args.command in action.choices:
             found = action.choices[args.command]

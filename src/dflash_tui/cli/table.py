@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from dflash_core.clean import blank
 from dflash_core.errors import KnobError
 from dflash_core.memory import parse_bytes
 from dflash_tui.session import LoadRequest
@@ -90,8 +91,10 @@ def _ask(call: Invocation) -> int:
     from dflash_tui.cli import ask
 
     prompt = ask.read_prompt(call.args.text, sys.stdin)
-    if not prompt.strip():
-        call.refuse("no prompt; give it as an argument or on standard input")
+    if blank(prompt):
+        found = "nothing to read in the prompt" if prompt.strip() else "no prompt"
+        beside = " beside the files" if call.args.file else ""
+        call.refuse(f"{found}; give words{beside} as an argument or on standard input")
     prompt = ask.with_files(prompt, call.args.file)
     return ask.run(call.request, prompt, system=call.args.system, as_json=call.args.json, plain=call.args.plain)
 

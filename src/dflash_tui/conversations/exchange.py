@@ -126,6 +126,8 @@ def _checked(one: _Conversation, place: int) -> Whole:
         if node.parent is not None and node.parent not in known:
             raise refuse(f"message {node.id!r} follows {node.parent!r}, which is not before it")
         before = known[node.parent].role if node.parent is not None else "assistant"
+        if node.role == before and node.parent is None:
+            raise refuse(f"message {node.id!r} is of the assistant, and none is before it; expected the user's first")
         if node.role == before:
             raise refuse(f"message {node.id!r} is of the {node.role}, like the one before it")
         try:

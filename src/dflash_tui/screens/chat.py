@@ -396,6 +396,9 @@ class ChatScreen(LateParts, Screen[None]):
         else:
             self.flow.stop()
 
+    def action_answer_now(self) -> None:
+        self.say(self.flow.answer_now())
+
     def action_close(self) -> None:
         """Esc while no answer is being written."""
         if self.app._notifications:  # they cover what is below them
@@ -425,12 +428,15 @@ class ChatScreen(LateParts, Screen[None]):
         return super().check_action(action, parameters)
 
     def hint(self, action: str, label: str) -> str:
-        """Retry is offered only if there is a message to answer again or a load that failed."""
+        """Retry is offered only if there is a message to answer again or a load that failed, and "Answer now" while
+        the model reasons."""
         if action == "retry":
             again = self.transcript.turns if self.session is not None else not self.loading_now
             return label if again and not (self.busy or self.experiment is not None) else ""
         if action == "empty":
             return label if self.prompt.is_long else ""
+        if action == "answer_now":
+            return label if self.flow.reasoning else ""
         if action == "download":
             return label if self.downloads.next is not None else ""
         return label

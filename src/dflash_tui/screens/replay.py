@@ -48,7 +48,7 @@ class ReplayScreen(ChatScreen):
     async def _next_turn(self) -> None:
         record = self.session.conversation.next if isinstance(self.session, ReplaySession) else None
         if record is not None:
-            self.knobs = record.knobs
+            self.knobs = record.asked
             await self.sending.ask(await self.transcript.add_turn(record.start.prompt))
             await self.transcript.prune()
 

@@ -55,6 +55,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("prompt.empty", "ctrl+l", "Empty", "empty the prompt; Ctrl+Z brings the text back", "empty", True),
     Action("prompt.editor", "ctrl+e", "Editor", "write the message in $VISUAL or $EDITOR", "editor"),
     Action("turn.stop", "escape", "Stop", "stop, keep the text; else close what is open", "stop", True),
+    Action("turn.answer", "alt+n", "Answer now", "close thinking, begin the answer", "answer_now", True, "answer"),
     Action("param.apply", "alt+a", "Apply now", "changes count from the next step on", "apply", slash="apply"),
     Action("param.preset", "f9", "Next preset", "the next preset, for the next turn", "preset"),
     Action("param.budget_less", "alt+j", "Smaller tree", "tree budget one less", "nudge('budget', -1)"),

@@ -137,9 +137,11 @@ async def _system(host: ChatHost, rest: str) -> None:
     elif rest == "off":
         host.conversation.set_system("")
         host.say("no system message from the next turn")
+        host.tuning.tell_reading()
     else:
         host.conversation.set_system(rest)
         host.say("the system message counts from the next turn")
+        host.tuning.tell_reading()
 
 
 def _system_words(host: ChatHost) -> Mapping[str, str]:

@@ -89,8 +89,14 @@ MORE: dict[str, tuple[str, str]] = {
         "dflash_core.guards.loops:find_loop",
     ),
     "answer_loop_guard": (
-        "As for reasoning. Off, because lists and tables repeat themselves for good reasons.",
-        "dflash_core.guards.loops:find_loop",
+        "As for reasoning, but runs of words that come again, as in a list or a table, do not count. Many think tags "
+        "in a short piece of text are a loop too.",
+        "dflash_core.guards.turn:TurnGuard",
+    ),
+    "end_in_thinking": (
+        "The program inserts the model's own closing tag in place of the end of the message, once in an answer; a note "
+        "under the answer says so.",
+        "dflash_core.guards.turn:TurnGuard.ended",
     ),
     "temperature": (
         "At 0 the same question gives the same answer. Drafts are accepted less often the higher it is.",
@@ -103,7 +109,8 @@ MORE: dict[str, tuple[str, str]] = {
     "frequency_penalty": ("0 leaves them as they are.", "dflash_core.sampling:Sampler.scores"),
     "presence_penalty": ("0 leaves them as they are.", "dflash_core.sampling:Sampler.scores"),
     "seed": (
-        "Counts where the temperature is above 0. Retry with another seed gives another answer.",
+        "Counts where the temperature is above 0. A random seed is drawn for every answer, which names it; a fixed one "
+        "gives the same answer again.",
         "dflash_core.sampling:gumbel",
     ),
     "max_tokens": (

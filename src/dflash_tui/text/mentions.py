@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dflash_core.clean import one_line
+from dflash_core.clean import blank, one_line
 from dflash_core.errors import DFlashError, InputError
 from dflash_core.files import open_input, read_input
 from dflash_tui.text.bars import short
@@ -81,11 +81,14 @@ def attached(names: Sequence[str], folder: Path, how: Named = TYPED) -> str:
     """
     files: dict[str, Attached] = {}
     for name in names:
+        found: list[Attached] = []
         for path in _paths(name, folder, how):
             shown = one_line(str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path))
-            files.setdefault(shown, attach(path, shown, how))
+            found.append(files.setdefault(shown, attach(path, shown, how)))
             if len(files) > MOST_FILES:
                 raise MentionError(f"{how.mark}{name}: more than {MOST_FILES} files in one message; name fewer")
+        if found and all(blank(one.text) for one in found):  # of a pattern's files some may be empty
+            raise MentionError(f"{how.mark}{name}: there is nothing to read in it; name a file with text")
     return "".join(one.as_text() for one in files.values())
 
 

@@ -101,6 +101,12 @@ TERMS: tuple[Term, ...] = (
         "dflash_core.runner:Runner.generate", "speed", ("{n} tokens reused",),
     ),
     Term(
+        "read_again", "read again", "tokens that were known from the turn before, and had to be read again",
+        "A change of the system message, of thinking or of an earlier message changes the text before them, and their "
+        "keys, values and states with it.",
+        "dflash_core.conversation:Conversation.reading", "speed", ("{n} tokens read again", "{n} tokens again"),
+    ),
+    Term(
         "ran", "mode", "what decoded the answer: plain decoding, a chain or a tree of drafts, and why",
         "Under mode auto the program decides before every step, by what drafts brought and cost so far. The figures in "
         "the reason are those that it decided by: draft tokens, and the tokens per second that it expects of them.",

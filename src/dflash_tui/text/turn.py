@@ -18,7 +18,10 @@ def figures(report: TurnReport) -> str:
         f"{stats.tokens_per_second:.1f} tok/s",
         f"first after {stats.ttft_ms:.0f} ms",
     ]
+    if stats.read_again:
+        parts.append(f"{stats.read_again:,} tokens read again ({stats.read_why})")
     if report.mode != "ar":
         parts.append(f"acceptance length {stats.acceptance_length:.2f}")
+    parts += filter(None, [report.draws])
     why = f" ({report.reason})" if report.reason else ""
     return f"[{SPEC['mode'].show(report.mode)}{why}: {', '.join(parts)}; {report.stop}]"

@@ -79,7 +79,9 @@ class Answer(Stack, Foldable):
         if thinking:
             self.thinking.add(clean(thinking))
         if self.thinking.text and not self._moved:
-            self.thinking.count(meter.thinking_tokens, meter.thinking_s, running=not self.body.text and not text)
+            self.thinking.count(
+                meter.thinking_tokens, meter.thinking_s, running=not text and (bool(thinking) or not self.body.text)
+            )
         if text:
             # The blank lines between thinking and answer are not shown.
             shown = clean(text) if self.body.text else clean(text).lstrip("\n")
@@ -186,5 +188,9 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
     parts = [f"{speed(rate)} tok/s" if rate else "", f"{tokens} tok", f"{accept:.1f} tok/step" if accept else ""]
     if mode != "ar":
         parts.append(f"budget {shown_budget(knobs)}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
-    parts += [SPEC["mode"].show(mode), outcome or (_STOPS[report.stop] if report else "")]
+    parts += [
+        SPEC["mode"].show(mode),
+        report.draws if report else "",
+        outcome or (_STOPS[report.stop] if report else ""),
+    ]
     return DOT.join(part for part in parts if part)

@@ -134,9 +134,11 @@ def _about(it: Figures, stats: TurnStats, width: int) -> Block:
     if stats.kv:
         prompt.append((f"keys and values {stats.kv}", figure(QUOTED, _DIM)))
     mode = SPEC["mode"].show(it.mode)
+    again = f"{stats.read_again:,} tokens read again: {stats.read_why}" if stats.read_again else ""
     return [
         *flowed(_against(it, stats), width),
         *flowed(prompt, width),
+        *wrapped(again, width, figure("read_again", _DIM)),
         *wrapped(f"{mode}: {it.reason}" if it.reason else mode, width, figure("ran", _DIM)),
     ]
 

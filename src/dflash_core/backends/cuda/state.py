@@ -248,7 +248,7 @@ def begin_turn(
     """
     ids = np.full(MAX_STOP_IDS, -1, np.int32)
     ids[: len(stop_ids)] = sorted(stop_ids)
-    state["seed"] = knobs.seed
+    state["seed"] = knobs.fixed().seed
     state["root"], state["answered"] = answer[-1], len(answer)
     for place in range(max(0, len(answer) - HISTORY), len(answer)):
         state["history"][place % HISTORY] = answer[place]

@@ -279,13 +279,24 @@ class CudaDecoder:
     def go_on(self) -> None:
         self._rest()
 
+    def put(self, token: int) -> Stop | None:
+        self._rest()
+        del self.answer[-1]
+        self.answer.append(token)
+        self.policy.said((token,))
+        stop = self._stop_at(token, len(self.answer))
+        self._over = stop is not None
+        return stop
+
+    def _stop_at(self, token: int, answered: int) -> Stop | None:
+        return stop_at(token, answered, self.knobs, self.stop_ids, self.context_length - self._prompt_length)
+
     def say(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
         self._rest()
         kept, stop = list[int](), None
         while stop is None and len(kept) < len(tokens):
             kept.append(tokens[len(kept)])
-            answered = len(self.answer) + len(kept)
-            stop = stop_at(kept[-1], answered, self.knobs, self.stop_ids, self.context_length - self._prompt_length)
+            stop = self._stop_at(kept[-1], len(self.answer) + len(kept))
         step = said(self.session, self.answer[-1], kept, event, self.knobs)
         self.answer += kept
         self.policy.said(kept)
@@ -309,7 +320,7 @@ class CudaDecoder:
         check_finite(logits[None], length, "target")
         token = Sampler(self.knobs).draw(logits, length, ())
         self.answer.append(token)
-        stop = stop_at(token, 1, self.knobs, self.stop_ids, self.context_length - length)
+        stop = self._stop_at(token, 1)
         self._halted = stop is None and self._halt == 1
         self._over = stop is not None
         return token, stop
