@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tools.bench.replay import GivenCosts
@@ -9,9 +11,10 @@ from tools.bench.replay import GivenCosts
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.several import together
 from dflash_core.errors import NumericsError
-from dflash_core.events import StepEvent
+from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.policy.costs import CPU
+from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
 from dflash_core.policy.several import SeveralPolicy
@@ -20,6 +23,7 @@ from dflash_core.runner import Runner
 from support.counting import STOP, VOCAB, CountingBackend
 
 TOKENS = 120
+DRAFTER = Capabilities("counting", 8)
 
 
 def steps(run: Runner, knobs: Knobs, tokens: int = TOKENS) -> list[StepEvent]:
@@ -41,11 +45,11 @@ def test_a_drafter_that_is_never_right_is_said_not_to_fit(mode: str, learned: bo
     run, knobs = runner(backend, learned), Knobs(tree_width=1).replace(mode=mode, from_text=False)
     found = steps(run, knobs, 2000 if mode == "auto" and learned else 40)
     said = [step.reason.startswith("counting does not fit this target: none of its") for step in found]
-    drafted = [len(step.tree.tokens) > 1 for step in found]
+    drafted = [bool(step.drafts.tokens) for step in found]
     first = said.index(True)
     assert sum(drafted[: first + 1]) == MISSES
     assert all(said[first:])
-    assert all(drafted[:-1]) or mode == "auto"
+    assert all(drafted) or mode == "auto"
     (note,) = run.drafter_notes
     assert note.startswith(f"counting does not fit this target: none of its {sum(drafted)} drafts was accepted; load ")
     plain = steps(run, knobs.replace(mode="ar"), 20)
@@ -56,11 +60,15 @@ def test_a_drafter_that_is_never_right_is_said_not_to_fit(mode: str, learned: bo
 
 
 def test_copied_tokens_say_nothing_of_the_drafter() -> None:
-    run = runner(CountingBackend(right=0), learned=True)
-    found = steps(run, Knobs(), 900)
-    assert any(step.tree.copied and step.accepted_depth for step in found)
-    own = [step for step in found if step.drafter == "counting" and len(step.tree.tokens) > len(step.tree.copied) + 1]
-    assert (len(own) >= MISSES) == bool(run.drafter_notes)
+    watched = Watched(FixedPolicy(DRAFTER), DRAFTER)
+    tree = StepTree((1, 2), (-1, 0), (0, 1), (1.0, 0.5), (1.0, 0.5), (0, 1), copied=(1,))
+    step = StepEvent((2, 3), tree, 1, 1, 9, StageTimes(), "tree", "", drafts=StepDrafts(((7, 8),), ((-1.0, -2.0),)))
+    for _ in range(MISSES):
+        assert watched.notes == ()
+        watched.observe(step)
+    assert watched.notes
+    watched.observe(replace(step, tree=replace(tree, copied=())))
+    assert watched.notes == ()
 
 
 class Damaged(CountingBackend):

@@ -7,6 +7,7 @@ longer than was known.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 SHARE = 0.01  # of the time, for drafts that may lose some
@@ -42,3 +43,11 @@ class Allowance:
     def left(self) -> float:
         """Plain steps that drafts which are expected to pay may still lose."""
         return self.spare + self.credit
+
+
+def further(others: Collection[Allowance]) -> Allowance:
+    """That of a drafter in a further part of the text: it starts with nothing where the drafter has used up what it had
+    in one of `others`, and gained nothing in any."""
+    used = any(one.spare < START_SPARE / 2 for one in others)
+    gained = any(one.credit for one in others)
+    return Allowance(0.0 if used and not gained else START_SPARE)

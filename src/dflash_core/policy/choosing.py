@@ -20,7 +20,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dflash_core.policy.allowance import SHARE, Allowance
+from dflash_core.policy.allowance import SHARE, Allowance, further
 from dflash_core.policy.base import LATELY
 
 KEEP = 0.99  # factor of a sum of steps at each further step
@@ -175,7 +175,11 @@ class Chooser:
         return Picked(best, place)
 
     def _allowance(self, place: Place, kind: str) -> Allowance:
-        return self._allowances.setdefault((place, kind), Allowance())
+        if (place, kind) not in self._allowances:
+            others = [one for ((part, begins), its), one in self._allowances.items()
+                      if its == kind and part != place[0] and not begins]  # fmt: skip
+            self._allowances[place, kind] = further(others)
+        return self._allowances[place, kind]
 
     def _open(self, part: str, kind: str) -> bool:
         """Whether a drafter may draft in this part of the text where that is expected to pay."""

@@ -18,13 +18,13 @@ from dflash_core.drafters.successors import LONGEST
 from dflash_core.drafters.text_table import TextTable
 from dflash_core.events import SHOWN_ROWS, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.policy.allowance import Allowance
+from dflash_core.policy.allowance import Allowance, further
 from dflash_core.policy.base import Decision, Plan
 from dflash_core.policy.best_first import ValueTree, copied_trial, trials
 from dflash_core.policy.depth import Depths
 from dflash_core.policy.learned import most_nodes
 from dflash_core.policy.pace import START_ROWS, START_TOKENS
-from dflash_core.policy.pair import PARTS, PairPolicy, Part
+from dflash_core.policy.pair import PARTS, PairPolicy, PairState, Part
 from dflash_core.policy.values import BLOCK, CHILD, DEEPER, SMALLEST, SPINE, Array, Features, Stated, logit
 from dflash_core.tree import Candidates
 
@@ -48,20 +48,33 @@ class LatePolicy(PairPolicy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._means = dict.fromkeys(CHOICES, 0.0)
-        self._allowances = {part: Allowance() for part in PARTS}
         self._decided: tuple[Knobs, Decision] | None = None  # since the last result
         self._results = 0  # of the present answer
         self._flying = 0  # results until a try that was decided must have been reported
-        self._resting: tuple[Part, Knobs, float, Decision] | None = None  # what a try would lose, and the decision
-        self._steps = 0
         self._text = TextTable()
+        self._reset()
         self._untaught: dict[Part, list[Trials]] = {part: [] for part in PARTS}
 
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
         super().begin(ids, stops)
         self._text.become(ids)
         self._decided, self._results, self._flying = None, 0, 0
+
+    def reset(self, state: PairState) -> None:
+        super().reset(state)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._allowances: dict[Part, Allowance] = {}
+        self._means = dict.fromkeys(CHOICES, 0.0)
+        self._steps = 0
+        self._resting: tuple[Part, Knobs, float, Decision] | None = None  # what a try would lose, and the decision
+
+    @property
+    def _allowance(self) -> Allowance:
+        if self._part not in self._allowances:
+            self._allowances[self._part] = further(self._allowances.values())
+        return self._allowances[self._part]
 
     def end(self) -> None:
         for part in PARTS:
@@ -85,7 +98,7 @@ class LatePolicy(PairPolicy):
         return self._decided[1]
 
     def _decide(self, knobs: Knobs) -> Decision:
-        worth, allowance, most = self._state.worth, self._allowances[self._part], most_nodes(knobs) + 1
+        worth, allowance, most = self._state.worth, self._allowance, most_nodes(knobs) + 1
         it = self._resting
         if it is not None and it[0] == self._part and it[1] is knobs and (self._flying or not allowance.covers(it[2])):
             return it[3]  # quickly: a plain step of a small model is short
@@ -149,7 +162,7 @@ class LatePolicy(PairPolicy):
         spent = self.costs.add(step, drafted)
         self.state.pace.add(len(step.tokens), spent, self.costs.curve()[START_ROWS], drafted=drafted)
         self._news, self._results = True, self._results + 1
-        allowance = self._allowances[self._part]
+        allowance = self._allowance
         if not drafted:
             allowance.earn(1.0)
             part.worth.without += 1

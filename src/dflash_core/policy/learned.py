@@ -16,7 +16,7 @@ from dflash_core.events import Choice, StepEvent, brings
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision, Plan
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
-from dflash_core.policy.choosing import Chooser, Expected, Picked
+from dflash_core.policy.choosing import ALL, Chooser, Expected, Picked
 from dflash_core.policy.costs import MOST_ROWS, least_slopes, paying
 from dflash_core.policy.depth import Depths
 from dflash_core.policy.pace import START_ROWS, Chain, chain, chain_rows
@@ -26,6 +26,7 @@ from dflash_core.tree import Candidates, Tree
 from dflash_core.tree import build as best_first
 
 MOST_NODES = MOST_ROWS - 1
+NEVER_RIGHT = 8.0  # decayed steps of a drafter without an accepted token, after which certainty predicts nothing
 RANKS = 8  # candidates per depth that are considered
 _MORE = 8  # rows that the reason mentions
 _TRIED_ROWS = 8  # assumed for a drafter's steps before any was measured
@@ -68,8 +69,10 @@ class LearnedPolicy(PairPolicy):
         super().__post_init__()
         self._text = Successors()
         self._step: _Step | None = None
+        self._resting: _Step | None = None
         self._rest: tuple[Knobs, Rest] | None = None
         self._chooser, self._at = Chooser([self.kind]), 0
+        self._pause = 0  # steps for which `_resting` is repeated
 
     @property
     def kind(self) -> str:
@@ -102,7 +105,7 @@ class LearnedPolicy(PairPolicy):
 
     def rest(self, knobs: Knobs, rate: float) -> Rest:
         """The next step without a draft, at `rate` tokens per millisecond."""
-        if self._rest is None or self._rest[0] != knobs:
+        if self._rest is None or not _same(self._rest[0], knobs):
             known = self._text if knobs.from_text or self.copies_only else Successors()
             found = chain(known, self._state.copies, self._stops, most_nodes(knobs))
             self._rest = knobs, Rest(found, *chain_rows(found, self.costs.copying(len(found.values)), rate))
@@ -125,11 +128,13 @@ class LearnedPolicy(PairPolicy):
         super().begin(ids, stops)
         self._text.become(ids)
         self._chooser.begin()
-        self._step = self._rest = None
+        self._step = self._rest = self._resting = None
 
     def next(self, knobs: Knobs) -> Decision:
-        if self._step is None or self._step.knobs != knobs:
-            self.take(knobs, self._picked(knobs))
+        if self._step is None or not _same(self._step.knobs, knobs):
+            self._step = self._again(knobs)
+            if self._step is None:
+                self.take(knobs, self._picked(knobs))
             assert self._step is not None, "a step that was decided"
         return self._step.decision
 
@@ -145,8 +150,8 @@ class LearnedPolicy(PairPolicy):
 
     def asks_certain(self, knobs: Knobs) -> bool:
         """True where steps may run without drafts: there, the target's certainty tells most about how many tokens a
-        draft would yield."""
-        return self.pausing and not self.copies_only and self._free(knobs)
+        draft would yield, unless none was ever right."""
+        return self.pausing and not self.copies_only and not self._dead and self._free(knobs)
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
         done, self._step, self._rest = self._step, None, None
@@ -160,6 +165,29 @@ class LearnedPolicy(PairPolicy):
         self._step = self._rest = None
         self._text.extend(tokens)
         self._follow(tokens)
+
+    @property
+    def _dead(self) -> bool:
+        """Whether none of the drafter's drafts was right."""
+        known = self._drafts.get(ALL)
+        return known is not None and known.steps > NEVER_RIGHT and known.tokens == known.steps
+
+    def _again(self, knobs: Knobs) -> _Step | None:
+        """The plain step before this one again, where a dead drafter's next try is not due and nothing can be copied:
+        deciding anew takes a share of a small model's step."""
+        it = self._resting
+        if (
+            it is None
+            or self._pause < 2
+            or it.knobs is not knobs
+            or it.picked is None
+            or it.picked.place[0] != self.place
+        ):
+            return None
+        if knobs.from_text and self._text.after(self._text.tail()) is not None:
+            return None
+        self._pause -= 1
+        return it
 
     @property
     def _start(self) -> float:
@@ -202,8 +230,13 @@ class LearnedPolicy(PairPolicy):
             soon = self._chooser.wait(self._at, draft, rest.brings, rate * self.costs.plain, self.place)
             why = f"auto: a draft would bring {draft.tokens:.1f} tokens in {draft.plain:.1f} plain steps; next try in "
             why += f"{soon} steps" if soon > 1 else "a step"
+            if self._dead:
+                why = "auto: no draft has been right so far; one is tried from time to time"
+                self._pause = soon if not rest.copied.found else 0
         decision = Decision("chain" if rest.nodes else "ar", rest.nodes, why, drafts=False)
-        return _Step(decision, knobs, copied=rest.copied, nodes=rest.nodes, rate=rate, picked=picked)
+        step = _Step(decision, knobs, copied=rest.copied, nodes=rest.nodes, rate=rate, picked=picked)
+        self._resting = step if self._pause else None
+        return step
 
     def _copied(self, step: _Step, found: Chain, root: int, deepest: int) -> Plan:
         nodes = min(step.nodes, deepest)
@@ -298,6 +331,11 @@ class LearnedPolicy(PairPolicy):
 
     def copies_from(self, knobs: Knobs) -> None:
         """None, for the same reason."""
+
+
+def _same(one: Knobs, other: Knobs) -> bool:
+    """Whether they are equal; in the usual case at once, as comparing all fields takes as long as a decision."""
+    return one is other or one == other
 
 
 def most_nodes(knobs: Knobs) -> int:

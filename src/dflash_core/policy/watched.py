@@ -99,9 +99,10 @@ class Watched:
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
         kind = step.drafter or (self._drafter.kind if self._drafter is not None and step.mode != "ar" else "")
-        if kind and kind != COPIES and kind not in self._right and len(step.tree.tokens) - 1 > len(step.tree.copied):
+        if kind and kind != COPIES and kind not in self._right and step.drafts.tokens:
             self._drafts[kind] += 1
-            if len(set(step.tree.accepted[1:]) - set(step.tree.copied)):
+            # Where no candidate was worth verifying, the target's token shows whether the best was right.
+            if step.drafts.tokens[0][0] == step.tokens[0] or set(step.tree.accepted[1:]) - set(step.tree.copied):
                 self._right.add(kind)
         self.policy.observe(step, certain)
 
