@@ -87,7 +87,9 @@ def test_the_app_is_not_opened_into_a_pipe(capsys: pytest.CaptureFixture[str]) -
 def test_a_conversation_to_go_on_with(opened: list[LoadRequest], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--resume", "12ab"]) == 0
     assert opened[0].resume == "12ab"
-    assert "--resume goes with the app, not with ask" in usage_error(capsys, "--resume", "12ab", "ask", "hi")
+    assert "--resume and --continue go with the app, not with ask" in usage_error(
+        capsys, "--resume", "12ab", "ask", "hi"
+    )
 
 
 def test_files_and_settings_reach_the_app(opened: list[LoadRequest], tmp_path: Path) -> None:
