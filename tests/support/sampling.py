@@ -24,7 +24,7 @@ def turn_state(tree: Tree, knobs: Knobs, answer: list[int], length: int) -> npt.
     st = fresh_state()
     put_tree(st, tree)
     state.write_knobs(st, knobs, "tree", 16)
-    st["seed"], st["length"], st["answered"] = knobs.seed, length, len(answer)
+    st["seed"], st["length"], st["answered"] = knobs.fixed().seed, length, len(answer)
     for i, token in list(enumerate(answer))[-state.HISTORY :]:
         st["history"][i % state.HISTORY] = token
     return st
