@@ -14,7 +14,6 @@ import torch
 
 from dflash_core import Engine, Knobs
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.errors import OutOfMemoryError
 from support import demo_card, on_device
 from support.compare import generated
 
@@ -69,25 +68,21 @@ def fill_up(engine: Engine) -> list[torch.Tensor]:
 
 
 @pytest.mark.alone
-def test_a_card_that_is_full_in_mid_turn_fails_that_turn_only() -> None:
-    """What the allocator has left is taken away, so that it refuses the larger tree."""
+def test_a_card_that_is_full_in_mid_turn_still_grows_its_trees() -> None:
+    """Their memory was reserved at the load: with nothing left for the allocator the answer is the same."""
     engine, ids = demo_card.fresh(half=True), demo_card.prompts(40)[1]
     knobs = Knobs(mode="tree", budget=22, temperature=0, max_tokens=40, ignore_eos=True)
     expected = generated(engine, ids, knobs)
     events = engine.generate(ids, knobs)
-    next(events)
-    next(events)
+    tokens = [token for event in (next(events), next(events)) for token in event.tokens]
     hogs = fill_up(engine)
     try:
         engine.change(knobs.replace(budget=200))
-        with pytest.raises(OutOfMemoryError, match=r"is full, .* free: .*; ask again"):
-            list(events)
+        tokens += [token for event in events for token in event.tokens]
     finally:
         hogs.clear()
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert engine.session.length == 0
-    assert generated(engine, ids, knobs) == expected
-    assert generated(engine, ids, knobs.replace(budget=200)) == expected
+    assert tokens == expected
 
 
 def test_a_kernel_that_fails_is_named_and_asks_for_a_reload() -> None:
