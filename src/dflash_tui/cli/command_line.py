@@ -132,7 +132,8 @@ class _Parser(argparse.ArgumentParser):
             if word.endswith(".gguf") or os.path.lexists(word):
                 message = f"{word} is no command; to open a model: dflash-tui --target {shlex.quote(word)}"
         # Without the usage, which is longer than the message and hides it.
-        self.exit(2, f"{self.prog}: {one_line(message, MESSAGE)}; {self.prog} --help shows what is possible\n")
+        hint = "" if "; known: " in message else f"; {self.prog} --help shows what is possible"
+        self.exit(2, f"{self.prog}: {one_line(message, MESSAGE)}{hint}\n")
 
 
 def build_parser() -> argparse.ArgumentParser:
