@@ -95,3 +95,16 @@ def test_an_allowance_counts_what_was_lost() -> None:
     for _ in range(100):
         it.settle(1.0)
     assert it.credit == MOST_CREDIT
+
+
+def test_plain_steps_are_decided_and_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a card a plain step of a small model is shorter than a decision; what is known afterwards is the same."""
+    policy, decided = policy_for(late=True), []
+    whole = policy._decide
+    monkeypatch.setattr(policy, "_decide", lambda knobs: decided.append(1) or whole(knobs))
+    ran = run(policy, H200, lambda position: 0)
+    policy.end()
+    assert ran.modes.count("ar") > 1900
+    assert len(decided) < 200
+    assert policy._text._length == 2 + 2000
+    assert ran.drafts >= 5

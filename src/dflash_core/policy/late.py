@@ -18,7 +18,7 @@ from dflash_core.drafters.successors import LONGEST
 from dflash_core.drafters.text_table import TextTable
 from dflash_core.events import SHOWN_ROWS, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.policy.allowance import Allowance, further
+from dflash_core.policy.allowance import SHARE, Allowance, further
 from dflash_core.policy.base import Decision, Plan
 from dflash_core.policy.best_first import ValueTree, copied_trial, trials
 from dflash_core.policy.depth import Depths
@@ -40,6 +40,8 @@ FIRST_STEPS = 4  # before anything is known
 PROVEN = 2.0  # tokens of a draft: with so many, drafts need not wait for results
 LEAST_LOST = 0.1  # plain steps that a try is taken to lose at least
 LAG = 4  # results after which a step that was decided has been reported: a card queues two, and a halt drops some
+MOST_RESTED = 64  # plain steps that are decided and counted at once: each by itself takes the host long
+MOST_GAP = 8.0  # steps of a draft: a longer time before it is one that does not come again, such as recording a graph
 LEARNED_AT_ONCE = 4  # steps: each update costs the host 0.3 ms, and a copy of the weights to the device
 
 
@@ -51,6 +53,9 @@ class LatePolicy(PairPolicy):
         self._decided: tuple[Knobs, Decision] | None = None  # since the last result
         self._results = 0  # of the present answer
         self._flying = 0  # results until a try that was decided must have been reported
+        self._rest: tuple[Knobs, Decision] | None = None  # a decision that holds for `_rested` results
+        self._rested = 0
+        self._plain: list[StepEvent] = []  # results under it
         self._text = TextTable()
         self._reset()
         self._untaught: dict[Part, list[Trials]] = {part: [] for part in PARTS}
@@ -59,6 +64,7 @@ class LatePolicy(PairPolicy):
         super().begin(ids, stops)
         self._text.become(ids)
         self._decided, self._results, self._flying = None, 0, 0
+        self._rest, self._plain = None, []
 
     def reset(self, state: PairState) -> None:
         super().reset(state)
@@ -77,6 +83,7 @@ class LatePolicy(PairPolicy):
         return self._allowances[self._part]
 
     def end(self) -> None:
+        self._count_plain()
         for part in PARTS:
             self._learn(part)
         super().end()
@@ -90,6 +97,10 @@ class LatePolicy(PairPolicy):
         return self._text if self._free(knobs) and knobs.from_text else None
 
     def next(self, knobs: Knobs) -> Decision:
+        if self._rest is not None:
+            if self._rest[0] is knobs:
+                return self._rest[1]
+            self._count_plain()
         fixed = self._fixed.next(knobs)
         if not self._free(knobs):
             return fixed
@@ -124,7 +135,11 @@ class LatePolicy(PairPolicy):
             return replace(decision, reason=why)
         brought = f"{worth.tokens:.1f} tokens for {worth.ms / plain:.1f} plain steps"
         rest = Decision("ar", 0, f"auto: drafts brought {brought}; they are tried again")
-        self._resting = self._part, knobs, LEAST_LOST if pays else lost, rest
+        wanted = LEAST_LOST if pays else lost
+        self._resting = self._part, knobs, wanted, rest
+        if not self._flying and self._results:
+            self._rested = min(math.floor((wanted - allowance.spare) / SHARE), MOST_RESTED)
+            self._rest = (knobs, rest) if self._rested > 1 else None
         return rest
 
     def _why(self, rows: int, widths: Sequence[int], curve: Sequence[float], rate: float) -> str:
@@ -146,13 +161,38 @@ class LatePolicy(PairPolicy):
         return False
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
+        if self._rest is not None:
+            if step.mode == "ar" and step.knobs is self._rest[0]:
+                self._plain.append(step)
+                if len(self._plain) == self._rested:
+                    self._count_plain()
+                return
+            self._count_plain()
         if self._free(step.knobs):
             self._count(step)
         self._decided = None
         self._follow(step.tokens)
         self._text.extend(step.tokens)
 
+    def _count_plain(self) -> None:
+        """End the rest, and count its steps together."""
+        steps, self._plain, self._rest = self._plain, [], None
+        if not steps:
+            return
+        usual = sorted(steps, key=lambda step: step.stages.total - step.stages.host)[len(steps) // 2]
+        spent = self.costs.add(usual, False)
+        unit = self.costs.curve()[START_ROWS]
+        for step in steps:
+            self.state.pace.add(len(step.tokens), spent, unit, drafted=False)
+        self._allowance.earn(len(steps))
+        self._state.worth.without += len(steps)
+        self._news, self._results, self._decided = True, self._results + len(steps), None
+        tokens = [token for step in steps for token in step.tokens]
+        self._follow(tokens)
+        self._text.extend(tokens)
+
     def said(self, tokens: Sequence[int]) -> None:
+        self._count_plain()
         self._follow(tokens)
         self._text.extend(tokens)
 
@@ -175,7 +215,8 @@ class LatePolicy(PairPolicy):
         self._count_depth(step)
         usual = self.costs.typical(len(step.tree.tokens)) if spent else 0.0  # one step may have been delayed
         if tried:  # what plain steps have left for the drafter is done before its step
-            usual += min(step.stages.host, usual)
+            gap = step.stages.host
+            usual += gap if gap < MOST_GAP * usual else min(gap, usual)
         allowance.settle(step.accepted_depth + 1 - usual / plain)
         part.worth.observed(step.accepted_depth + 1, spent, step.accepted_depth + 1 - rate * spent)
         if step.choice is None:

@@ -39,6 +39,7 @@ class Watched:
         self._drafts = Counter[str]()
         self._right = set[str]()
         self._failed: dict[str, str] = {}
+        self._said: str | None = None  # what is wrong with drafters, for reasons; None: not put into words yet
 
     @property
     def _none(self) -> bool:
@@ -63,16 +64,18 @@ class Watched:
 
     def reason(self, step: StepEvent) -> str:
         """A step's reason, with what is wrong with a drafter before it, where the user wants drafts."""
-        if step.knobs.mode == "ar" or not (self._failed or self._drafts.keys() - self._right):
+        if step.knobs.mode == "ar":
             return step.reason
-        said = [f"{kind} is left out, its numbers are not finite" for kind in self._failed]
-        said += [_misfit(kind, self._drafts[kind]) for kind in self._misfits]
-        return "; ".join([*said, step.reason])
+        if self._said is None:  # kept: plain steps of a small model are short
+            said = [f"{kind} is left out, its numbers are not finite; " for kind in self._failed]
+            said += [f"{_misfit(kind, self._drafts[kind])}; " for kind in self._misfits]
+            self._said = "".join(said)
+        return self._said + step.reason
 
     def failed(self, kind: str, error: NumericsError) -> None:
         """Leave a drafter out from the next decision on; the step under way is decided again."""
         if kind not in self._failed:
-            self._failed[kind] = str(error)
+            self._failed[kind], self._said = str(error), None
             if isinstance(self.policy, SeveralPolicy):
                 self.policy.leave_out(kind)
         self.policy.said(())
@@ -101,6 +104,7 @@ class Watched:
         kind = step.drafter or (self._drafter.kind if self._drafter is not None and step.mode != "ar" else "")
         if kind and kind != COPIES and kind not in self._right and step.drafts.tokens:
             self._drafts[kind] += 1
+            self._said = None
             # Where no candidate was worth verifying, the target's token shows whether the best was right.
             if step.drafts.tokens[0][0] == step.tokens[0] or set(step.tree.accepted[1:]) - set(step.tree.copied):
                 self._right.add(kind)
