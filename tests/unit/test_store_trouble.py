@@ -231,7 +231,7 @@ def test_a_write_that_the_system_refuses(tmp_path: Path) -> None:
 
 
 def test_another_program_that_holds_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dflash_tui.conversations.store.connect.PATIENCE_S", 0.05)
+    monkeypatch.setattr("dflash_tui.conversations.store.database.PATIENCE_S", 0.05)
     store = Store(tmp_path)
     card, nodes = talk(store, "before", "yes")
     with sqlite3.connect(tmp_path / FILE, isolation_level=None) as other:

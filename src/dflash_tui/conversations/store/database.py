@@ -284,7 +284,7 @@ def _sound(connection: sqlite3.Connection, error: Exception) -> bool:
         check(connection)
     except (sqlite3.Error, UnusableError, UnicodeDecodeError):
         return False
-    return str(error) != "SQL logic error"
+    return not str(error).startswith(("SQL logic error", "vtable constructor failed"))
 
 
 def _transact(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], T]) -> T:
