@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_nothing_else_fails(tmp
     turn = current.ask(talk, "hi", Knobs(max_tokens=4))
     assert len(list(current.pieces(turn))) > 1
     [problem] = current.problems()
-    assert "journal cannot be written: File exists; what is typed" in problem
+    assert "journal cannot be written: Not a directory; what is typed" in problem
     assert current.problems() == []
     assert current.close()
 

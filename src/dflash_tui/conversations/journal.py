@@ -88,6 +88,8 @@ class Journal:
         self._thread: Thread | None = None
         self._lock: IO[bytes] | None = None
         self._failed = False
+        with contextlib.suppress(OSError):  # the lock in it will say why
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def typed(self, draft: str, waiting: Iterable[str] = (), pasted: Mapping[str, str] = _NOTHING) -> None:
         """Save the text in the prompt and the queued messages. Keys of `pasted` are placeholders for long texts."""
@@ -172,7 +174,6 @@ class Journal:
         with self._changed:
             if self._thread is None and not self._failed:
                 try:
-                    self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                     self._lock = self._path(self._app).open("ab")
                     self._failed = not _locked(self._lock)
                     self._thread = Thread(target=self._run, name="dflash-journal", daemon=True)

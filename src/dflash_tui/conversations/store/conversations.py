@@ -56,31 +56,31 @@ class Store:
                 _insert(db, held)
             return held is not None
 
-        self.database = self._database = Database(folder / "conversations.db", renew)
+        self.database = Database(folder / "conversations.db", renew)
 
     @property
     def on_disk(self) -> bool:
         """Whether changes outlive the program."""
-        return self._database.on_disk
+        return self.database.on_disk
 
     def problem(self) -> str:
         """The problem with the disk, returned once."""
-        said, self._database.problem = self._database.problem, ""
+        said, self.database.problem = self.database.problem, ""
         return said
 
     def look(self) -> None:
         """Check whether the file was removed or replaced; if so, continue with the one at its path."""
-        self._database.look()
+        self.database.look()
 
     def close(self) -> bool:
         """Close; False if something could not be saved."""
-        return self._database.close()
+        return self.database.close()
 
     # Changes
 
     def begin(self, card: Card) -> None:
         """Add a new conversation without messages."""
-        self._database.write(lambda db: rows.insert_card(db, card))
+        self.database.write(lambda db: rows.insert_card(db, card))
 
     def add(self, conversation: str, node: Node) -> bool:
         """Add a message after its parent; it becomes the conversation's leaf. False if the conversation was deleted."""
@@ -93,7 +93,7 @@ class Store:
             if there:
                 rows.insert_node(db, conversation, node)
 
-        self._database.write(change)
+        self.database.write(change)
         return there
 
     def put(self, held: Held, progress: Progress | None = None) -> None:
@@ -101,30 +101,30 @@ class Store:
 
         `progress` gets the share of the messages written so far. Raises StoreError for a text that is too large.
         """
-        self._database.write(lambda db: _insert(db, held, progress))
+        self.database.write(lambda db: _insert(db, held, progress))
 
     def keep(self, message: str, packed: bytes) -> None:
         """Store the packed record of the turn whose answer is `message`."""
-        self._database.write(lambda db: rows.insert_record(db, message, packed))
+        self.database.write(lambda db: rows.insert_record(db, message, packed))
 
     def go(self, conversation: str, leaf: str | None) -> None:
         """Set the branch on which the conversation is resumed."""
-        self._database.write(lambda db: _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", leaf, conversation))
+        self.database.write(lambda db: _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", leaf, conversation))
 
     def rename(self, conversation: str, title: str) -> None:
         """Change the title. Raises StoreError for an empty one."""
         title = short_title(title)
         if not title:
             raise StoreError("a conversation needs a title; the old one stays")
-        self._database.write(lambda db: _run(db, "UPDATE conversation SET title = ? WHERE id = ?", title, conversation))
+        self.database.write(lambda db: _run(db, "UPDATE conversation SET title = ? WHERE id = ?", title, conversation))
 
     def set_system(self, conversation: str, text: str) -> None:
         """Change the system message."""
-        self._database.write(lambda db: _run(db, "UPDATE conversation SET system = ? WHERE id = ?", text, conversation))
+        self.database.write(lambda db: _run(db, "UPDATE conversation SET system = ? WHERE id = ?", text, conversation))
 
     def delete(self, conversation: str) -> None:
         """Delete a conversation with its messages and their records."""
-        self._database.write(lambda db: _run(db, "DELETE FROM conversation WHERE id = ?", conversation))
+        self.database.write(lambda db: _run(db, "DELETE FROM conversation WHERE id = ?", conversation))
 
     def held(self, conversation: str) -> Held:
         """A conversation with its stored records, so that `put` can restore it. Raises StoreError."""
@@ -134,7 +134,7 @@ class Store:
         def kept(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
             return [(str(message), rows.packed(one)) for message, one in db.execute(query, (conversation,))]
 
-        return Held(card, branches, dict(self._database.read_large(kept)))
+        return Held(card, branches, dict(self.database.read_large(kept)))
 
     # Questions
 
@@ -147,13 +147,13 @@ class Store:
         search = encodable(search)
         words = re.findall(r"\w+", search)
         if not search.strip():
-            return self._database.read(lambda db: _entries(db, _ALL, ()))
+            return self.database.read(lambda db: _entries(db, _ALL, ()))
         if words:
             match = " ".join(f'"{word}"*' for word in words)
-            if found := self._database.read(lambda db: _entries(db, _WORDS, (match, match), words[0])):
+            if found := self.database.read(lambda db: _entries(db, _WORDS, (match, match), words[0])):
                 return found
         text = search.strip()
-        return self._database.read(lambda db: _entries(db, _ANYWHERE, (text, text), text))
+        return self.database.read(lambda db: _entries(db, _ANYWHERE, (text, text), text))
 
     def find(self, name: str) -> Card:
         """The conversation with that id or id prefix. Raises StoreError if there is none, or several."""
@@ -164,7 +164,7 @@ class Store:
             begin = "WHERE substr(id, 1, ?) = ? AND ? <> '' LIMIT 3"
             return [rows.card(row) for row in exact or db.execute(f"{rows.CARDS} {begin}", (len(name), name, name))]
 
-        cards = self._database.read(query)
+        cards = self.database.read(query)
         if not cards:
             raise StoreError(f"no conversation {name!r}; dflash-tui conversations list shows them")
         if len(cards) > 1:
@@ -179,7 +179,7 @@ class Store:
             leaf = db.execute("SELECT leaf FROM conversation WHERE id = ?", (conversation,)).fetchone()
             return rows.branches(found, leaf[0] if leaf else None)
 
-        return self._database.read(query)
+        return self.database.read(query)
 
     def ending(self, conversation: str) -> Sequence[Node]:
         """The last messages of a conversation's present branch; it reads at most ENDING of them."""
@@ -187,17 +187,17 @@ class Store:
         def query(db: sqlite3.Connection) -> list[Node]:
             return [rows.node(row) for row in db.execute(_ENDING, (conversation, ENDING))][::-1]
 
-        return self._database.read(query)
+        return self.database.read(query)
 
     def has(self, *ids: str) -> bool:
         """Whether a conversation or message with one of these ids exists."""
         query = "SELECT 1 FROM message WHERE id = ?1 UNION ALL SELECT 1 FROM conversation WHERE id = ?1"
-        return self._database.read(lambda db: any(db.execute(query, (id,)).fetchone() for id in ids))
+        return self.database.read(lambda db: any(db.execute(query, (id,)).fetchone() for id in ids))
 
     def recorded(self, conversation: str) -> Sequence[str]:
         """The answers of a conversation that have a record, in the order of writing."""
         query = "SELECT id FROM turn JOIN message ON id = message WHERE conversation = ? ORDER BY number"
-        return self._database.read_large(lambda db: [str(id) for (id,) in db.execute(query, (conversation,))])
+        return self.database.read_large(lambda db: [str(id) for (id,) in db.execute(query, (conversation,))])
 
     def turn(self, message: str) -> TurnRecord:
         """The record of the turn whose answer is `message`. Raises StoreError if it is lost, FormatError."""
@@ -209,7 +209,7 @@ class Store:
     def record(self, message: str) -> TurnRecord | None:
         """The record of the turn whose answer is `message`, if there is one. Raises FormatError."""
         query = "SELECT record FROM turn WHERE message = ?"
-        kept = self._database.read_large(lambda db: [rows.packed(one) for (one,) in db.execute(query, (message,))])
+        kept = self.database.read_large(lambda db: [rows.packed(one) for (one,) in db.execute(query, (message,))])
         return unpack(kept[-1]) if kept else None
 
 

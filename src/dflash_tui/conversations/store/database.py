@@ -189,14 +189,11 @@ class Database:
             for ending in ("-wal", "-shm"):
                 with contextlib.suppress(OSError):
                     os.unlink(f"{self.path}{ending}")
-        if self._memory is not None:
-            self._unsaved.insert(0, self._renew)  # `_catch_up` opens the file
+        if not self.on_disk:  # `_catch_up` opens the file
             return
         self._open()
         renewed = self.read(lambda db: _transact(db, self._renew))
-        if self._memory is not None:
-            self._unsaved.append(self._renew)
-        elif file != was:  # else only its log was removed; closing has merged the log into the file
+        if self.on_disk and file != was:  # else only its log was removed; closing has merged the log into the file
             how = "removed" if file is None else "replaced by another file"
             rest = "a new one is begun" if file is None else "the program continues with that one"
             rest += ", and the present conversation is in it" if renewed else ""
