@@ -22,15 +22,15 @@ from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.safetensors import open_safetensors
 from dflash_core.formats.weights import WeightFile
 from dflash_core.loading import open_draft, open_target
-from dflash_core.record import encode, lines
+from dflash_core.record import encode, lines, pack
 from dflash_core.trace import read_trace
 from dflash_tui.conversations.branches import Branches, Node
 from dflash_tui.conversations.current import CurrentConversation
-from dflash_tui.conversations.exchange import Whole, from_json, import_file, to_json, whole
+from dflash_tui.conversations.exchange import from_json, import_file, to_json
 from dflash_tui.conversations.history import History
 from dflash_tui.conversations.journal import Place
 from dflash_tui.conversations.pages import to_markdown, to_svg
-from dflash_tui.conversations.store import Card, Store
+from dflash_tui.conversations.store import Card, Held, Store
 from dflash_tui.settings.config import load_config
 from dflash_tui.settings.presets import Presets
 from dflash_tui.settings.themes import load_themes
@@ -192,7 +192,7 @@ def _export() -> bytes:
         Node("assistant", "", "q", "", "failed", None, "a2", 3.0),
     ]
     nodes = [question, *answers, Node("user", "other", id="q2", created=4.0), Node("user", "on", "a1", id="q3")]
-    return to_json([Whole(card, Branches(nodes, "a1"), {"a1": a_turn()})])
+    return to_json([Held(card, Branches(nodes, "a1"), {"a1": pack(a_turn())})])
 
 
 def _lay_export(rng: random.Random, folder: Path) -> None:
@@ -213,7 +213,7 @@ def _bring_in(folder: Path) -> None:
     try:
         for one in conversations:
             card = import_file(store, one)
-            again = whole(store, card)
+            again = store.held(card.id)
             to_json([again])
             to_markdown(again)
             if len(one.branches.nodes) % 2:  # drawing the picture takes as long as everything else

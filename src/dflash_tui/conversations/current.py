@@ -16,7 +16,6 @@ from dflash_core.knobs import Knobs
 from dflash_core.record import Start, TurnRecord, pack, unpack
 from dflash_core.turns import Turns
 from dflash_tui.conversations.branches import Branches, Node, new_id
-from dflash_tui.conversations.exchange import Whole, whole
 from dflash_tui.conversations.journal import Journal, Left, Place
 from dflash_tui.conversations.store import Card, Held, Store, StoreError, title_of
 from dflash_tui.log import LOG
@@ -263,11 +262,10 @@ class CurrentConversation:
             self.new()
         return present
 
-    def whole(self, card: Card, *, records: bool) -> Whole:
-        """A conversation to export; `records` as for the function of this name. Another thread may call it while this
-        conversation goes on. Raises FormatError."""
+    def whole(self, card: Card, *, records: bool) -> Held:
+        """A conversation to export; `records` as for `Store.held`. Another thread may call it meanwhile."""
         present, branches = self.card, self.branches
-        found = whole(self.store, card, records=records)
+        found = self.store.held(card.id, records=records)
         if present is None or card.id != present.id:
             return found
         return replace(found, card=present, branches=Branches(branches.nodes, branches.leaf))

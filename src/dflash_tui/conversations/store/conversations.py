@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dflash_core.clean import encodable
@@ -39,7 +39,7 @@ class Held:
 
     card: Card
     branches: Branches
-    records: Mapping[str, bytes]
+    records: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class Store:
@@ -126,15 +126,15 @@ class Store:
         """Delete a conversation with its messages and their records."""
         self.database.write(lambda db: _run(db, "DELETE FROM conversation WHERE id = ?", conversation))
 
-    def held(self, conversation: str) -> Held:
-        """A conversation with its stored records, so that `put` can restore it. Raises StoreError."""
+    def held(self, conversation: str, *, records: bool = True) -> Held:
+        """A conversation with its stored records, which are large, so that `put` can restore it. Raises StoreError."""
         card, branches = self.find(conversation), self.branches(conversation)
         query = "SELECT message, record FROM turn JOIN message ON id = message WHERE conversation = ?"
 
         def kept(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
             return [(str(message), rows.packed(one)) for message, one in db.execute(query, (conversation,))]
 
-        return Held(card, branches, dict(self.database.read_large(kept)))
+        return Held(card, branches, dict(self.database.read_large(kept) if records else []))
 
     # Questions
 
