@@ -25,14 +25,10 @@ def rendered(app: DFlashApp) -> int:
 
 def journal_of(app: DFlashApp) -> Typed:
     """What the app has recorded as typed."""
-    journal = app.chat.conversation.current.journal
-    if not journal._name:
-        return Typed()
-    try:
-        line = journal._path("typed").read_bytes().split(b"\n")[0]
-    except FileNotFoundError:
-        return Typed()
-    return msgspec.json.decode(line, type=Typed)
+    current = app.chat.conversation.current
+    query, row = "SELECT typed FROM app WHERE id = ?", (current.journal._app,)
+    found = current.store.database.read(lambda db: db.execute(query, row).fetchone())
+    return msgspec.json.decode(found[0], type=Typed) if found else Typed()
 
 
 def at_rest(app: DFlashApp) -> bool:

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dflash_core import Engine, Knobs, load_target
 from dflash_core.conversation import Conversation
 from dflash_core.drafters.dflash_file import open_drafter
@@ -20,15 +22,15 @@ from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.safetensors import open_safetensors
 from dflash_core.formats.weights import WeightFile
 from dflash_core.loading import open_draft, open_target
-from dflash_core.record import lines
+from dflash_core.record import encode, lines, pack
 from dflash_core.trace import read_trace
 from dflash_tui.conversations.branches import Branches, Node
 from dflash_tui.conversations.current import CurrentConversation
-from dflash_tui.conversations.exchange import Whole, from_json, import_file, to_json, whole
+from dflash_tui.conversations.exchange import from_json, import_file, to_json
 from dflash_tui.conversations.history import History
-from dflash_tui.conversations.journal import Journal, Place
+from dflash_tui.conversations.journal import Place
 from dflash_tui.conversations.pages import to_markdown, to_svg
-from dflash_tui.conversations.store import Card, Store
+from dflash_tui.conversations.store import Card, Held, Store
 from dflash_tui.settings.config import load_config
 from dflash_tui.settings.presets import Presets
 from dflash_tui.settings.themes import load_themes
@@ -40,7 +42,7 @@ from support.traces import a_trace, look_at, write
 
 Mutate = Callable[[random.Random, Path], None]
 DATABASE = "conversations.db"
-TABLES = ("conversation", "message", "turn", "migration")
+TABLES = ("conversation", "message", "turn", "migration", "app", "paste", "step")
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ def _export() -> bytes:
         Node("assistant", "", "q", "", "failed", None, "a2", 3.0),
     ]
     nodes = [question, *answers, Node("user", "other", id="q2", created=4.0), Node("user", "on", "a1", id="q3")]
-    return to_json([Whole(card, Branches(nodes, "a1"), {"a1": a_turn()})])
+    return to_json([Held(card, Branches(nodes, "a1"), {"a1": pack(a_turn())})])
 
 
 def _lay_export(rng: random.Random, folder: Path) -> None:
@@ -211,7 +213,7 @@ def _bring_in(folder: Path) -> None:
     try:
         for one in conversations:
             card = import_file(store, one)
-            again = whole(store, card)
+            again = store.held(card.id)
             to_json([again])
             to_markdown(again)
             if len(one.branches.nodes) % 2:  # drawing the picture takes as long as everything else
@@ -227,7 +229,18 @@ def _database() -> bytes:
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as name:
-        return stored_file(Path(name), [(f"question {number}", "answer " * 30, "and?", "so") for number in range(4)])
+        stored_file(Path(name), [(f"question {number}", "answer " * 30, "and?", "so") for number in range(4)])
+        files, path = _journal(), Path(name) / DATABASE
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute(
+                "INSERT INTO app VALUES ('x', ?, ?, 0)",
+                (files[".typed"].decode(), files[".turn"].splitlines()[0].decode()),
+            )
+            db.execute("INSERT INTO paste VALUES ('x', '[1]', 'pasted')")
+            db.executemany(
+                "INSERT INTO step (app, line) VALUES ('x', ?)", [(line,) for line in files[".turn"].splitlines()[1:]]
+            )
+        return path.read_bytes()
 
 
 def _lay_database(rng: random.Random, folder: Path) -> None:
@@ -277,15 +290,15 @@ def _open_store(folder: Path) -> None:
 
 @cache
 def _journal() -> dict[str, bytes]:
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as name:
-        journal = Journal(Path(name))
-        journal.typed("half a thought", ["one that waits"])
-        journal.begin(Place("c", "q", "a", "the question", None, "pair"))
-        for line in lines(a_turn()):
-            journal.line(line)
-        return {path.suffix: path.read_bytes() for path in Path(name).iterdir()}
+    """As earlier versions left it."""
+    place = Place("c", "q", "a", "the question", None, "pair")
+    turn = b"".join(line + b"\n" for line in [msgspec.json.encode(place), *map(encode, lines(a_turn()))])
+    return {
+        ".lock": b"",
+        ".typed": b'{"draft": "half a thought [1]", "waiting": ["one that waits"]}\n',
+        ".pasted": b'{"words": "[1]", "text": "pasted"}\n',
+        ".turn": turn,
+    }
 
 
 def _lay_journal(rng: random.Random, folder: Path) -> None:

@@ -21,8 +21,9 @@ from dflash_core.events import (
     turn_stats,
 )
 from dflash_core.knobs import Knobs
-from dflash_core.record import Start, TurnRecord, pack
+from dflash_core.record import Line, Start, TurnRecord, pack
 from dflash_tui.conversations.branches import Node
+from dflash_tui.conversations.journal import Journal, Place
 from dflash_tui.conversations.store import Card, Store, schema, title_of
 
 Kept = TypeVar("Kept", Card, Node)
@@ -89,6 +90,28 @@ def stored_file(folder: Path, talks: Iterable[Sequence[str]]) -> bytes:
             store.keep(nodes[1].id, pack(a_turn()))
         assert store.close()
     return (folder / "conversations.db").read_bytes()
+
+
+def killed_app(
+    folder: Path, draft: str = "", waiting: Iterable[str] = (), place: Place | None = None, lines: Iterable[Line] = ()
+) -> None:
+    """What an app leaves in its data folder when it is killed in the middle of a turn."""
+    store = Store(folder)
+    journal = Journal(store.database, folder / "journal")
+    journal.typed(draft, waiting)
+    if place is not None:
+        journal.begin(place)
+    for line in lines:
+        journal.line(line)
+    kill(journal)
+    assert store.close()
+
+
+def kill(journal: Journal) -> None:
+    """Release the lock, as the system does when a process ends, once everything is written."""
+    journal.flush()
+    assert journal._lock is not None
+    journal._lock.close()
 
 
 def titles(store: Store, search: str = "") -> list[str]:

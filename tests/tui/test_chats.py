@@ -17,15 +17,14 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.chat import files
 from dflash_tui.conversations.branches import Node
 from dflash_tui.conversations.current import CUT_OFF
-from dflash_tui.conversations.exchange import Whole
-from dflash_tui.conversations.journal import Journal, Place
+from dflash_tui.conversations.journal import Place
 from dflash_tui.conversations.pages import render
-from dflash_tui.conversations.store import Card, Store
+from dflash_tui.conversations.store import Card, Held, Store
 from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.strip import TitleRow
-from support.stored import a_report, talk, titles
+from support.stored import a_report, killed_app, talk, titles
 from support.turns import step_of, turn_of
 
 from .fake import ANSWER, FakeSession
@@ -395,7 +394,7 @@ async def test_an_export_is_made_beside_the_app_and_reads_records_for_json_alone
     threads: list[threading.Thread] = []
     records: list[str] = []
 
-    def rendered(conversations: Sequence[Whole], kind: str) -> bytes:
+    def rendered(conversations: Sequence[Held], kind: str) -> bytes:
         threads.append(threading.current_thread())
         records.extend(kind for one in conversations if one.records)
         return render(conversations, kind)
@@ -464,13 +463,8 @@ async def test_lists_without_room_for_a_line_have_no_pages(make_app: MakeApp, si
 async def test_a_conversation_that_was_cut_off_is_offered(make_app: MakeApp, store: Store, tmp_path: Path) -> None:
     card, nodes = talk(store, "first question", "answer")
     for number in (1, 2):
-        journal = Journal(tmp_path / "data" / "journal")
-        journal.typed(f"half a thought {number}")
-        if number == 2:
-            journal.begin(Place(card.id, "q2", "a2", "second question", nodes[1].id, "pair"))
-        assert journal._lock is not None
-        journal._lock.close()
-        time.sleep(0.02)
+        place = Place(card.id, "q2", "a2", "second question", nodes[1].id, "pair") if number == 2 else None
+        killed_app(tmp_path / "data", f"half a thought {number}", place=place)
     session = FakeSession()
     app = make_app(session)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -489,13 +483,9 @@ async def test_a_conversation_that_was_cut_off_is_offered(make_app: MakeApp, sto
 
 
 async def test_a_cut_off_answer_brings_its_parameters_back(make_app: MakeApp, tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "data" / "journal")
-    journal.begin(Place("c", "q", "a", "a question", None, "Qwen3.5-demo Q8_0 + DFlash-b16"))
     knobs = Knobs(budget=40, p_min=0.1)
-    for line in [*lines(turn_of([step_of(knobs=knobs)], knobs=knobs))][:-1]:
-        journal.line(line)
-    assert journal._lock is not None
-    journal._lock.close()
+    place = Place("c", "q", "a", "a question", None, "Qwen3.5-demo Q8_0 + DFlash-b16")
+    killed_app(tmp_path / "data", place=place, lines=[*lines(turn_of([step_of(knobs=knobs)], knobs=knobs))][:-1])
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
@@ -523,10 +513,7 @@ async def test_a_long_question_is_asked_whole(make_app: MakeApp) -> None:
 
 
 async def test_the_offer_can_be_declined(make_app: MakeApp, store: Store, tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "data" / "journal")
-    journal.begin(Place("c", "q", "a", "a question"))
-    assert journal._lock is not None
-    journal._lock.close()
+    killed_app(tmp_path / "data", place=Place("c", "q", "a", "a question"))
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await shows(pilot, "The program ended")

@@ -23,7 +23,7 @@ Size = tuple[int, int]
 
 async def test_a_full_disk_is_said_once_and_the_conversation_goes_on(make_app: MakeApp, store: Store) -> None:
     async with talking(make_app, ("one", "answer one"), size=(120, 40), notifications=True) as (app, pilot, session):
-        disk = app.chat.conversation.current.store._database._disk
+        disk = app.chat.conversation.current.store.database._disk
         assert disk is not None
         [(pages,)] = disk.execute("PRAGMA page_count").fetchall()
         disk.execute(f"PRAGMA max_page_count = {pages}")
@@ -103,15 +103,15 @@ async def test_damage_costs_no_start_no_list_no_turn(
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await loaded(pilot)
         await pilot.press("ctrl+o")
-        await shows(pilot, "1 conversation", "of before")
-        await pilot.press("enter")
-        await shows(pilot, "resumed: of before")
+        await shows(pilot, "Conversations")
+        await pilot.press("escape")
         await says(pilot, session, "one", "answer one")
         [note] = app._notifications
         assert "conversations.db is damaged" in note.message
         await pilot.press("ctrl+q")
     assert app.return_code in (0, None)
-    assert Store(tmp_path / "data").list()[0].messages == 4
+    assert Store(tmp_path / "data").list()[0].messages == 2
+    assert (tmp_path / "data" / "conversations.damaged.db").exists()
 
 
 def remove(file: Path) -> None:

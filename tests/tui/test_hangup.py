@@ -9,12 +9,14 @@ import select
 import shlex
 import shutil
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -87,8 +89,12 @@ def until(holds: Callable[[], bool], otherwise: str) -> None:
 
 
 def journaled(home: Path, text: str) -> bool:
-    """Whether the journal holds the text, which the screen may show a little earlier."""
-    return any(text in path.read_text() for path in home.rglob("*.typed"))
+    """Whether the database holds the text as typed."""
+    path = home / "dflash-tui" / "conversations.db"
+    if not path.exists():
+        return False
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        return bool(db.execute("SELECT 1 FROM app WHERE instr(typed, ?)", (text,)).fetchone())
 
 
 def alive(pid: int) -> bool:
@@ -177,7 +183,7 @@ def test_in_mid_answer(open_terminal: Open, way: Callable[[Path, str], list[str]
     terminal.type("hi\r")
     terminal.wait("writing")
     terminal.type("half a thought")
-    until(lambda: journaled(tmp_path, "half a thought"), "the text is not in the journal")
+    until(lambda: journaled(tmp_path, "half a thought"), "the text is not in the database")
     terminal.go_away()
     ended(terminal.program())
     current = CurrentConversation(tmp_path / "dflash-tui")
@@ -225,7 +231,7 @@ def test_while_the_main_thread_waits_for_ever(open_terminal: Open, tmp_path: Pat
     terminal = open_terminal(through_make, "--demo", program=HELD + BEGIN)
     terminal.wait("ctx")
     terminal.type("kept")
-    until(lambda: journaled(tmp_path, "kept"), "the text is not in the journal")
+    until(lambda: journaled(tmp_path, "kept"), "the text is not in the database")
     terminal.type("\x14")  # Ctrl+T
     until((tmp_path / "held").exists, "the key was not heard")
     terminal.go_away()

@@ -22,7 +22,7 @@ from dflash_core.record import Loaded, lines, pack
 from dflash_core.trace import TraceWriter, read_trace
 from dflash_tui.app import DFlashApp
 from dflash_tui.conversations.branches import Branches, Node
-from dflash_tui.conversations.journal import Journal, Place
+from dflash_tui.conversations.journal import Place
 from dflash_tui.conversations.store import Card, Held, Store
 from dflash_tui.replay import replaying
 from dflash_tui.screens.models import ModelsScreen
@@ -30,7 +30,7 @@ from dflash_tui.screens.replay import ReplayScreen
 from dflash_tui.session import LoadRequest
 from dflash_tui.settings.config import Config, config_folder
 from support.hostile import HOSTILE, MARKUP, NAME, SEEN, TEXT, assert_harmless
-from support.stored import a_report, a_turn
+from support.stored import a_report, a_turn, killed_app
 from support.turns import step_of, turn_of
 
 from .fake import FakeSession, loader
@@ -168,11 +168,7 @@ def conversations(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Script]:
 
 
 def cut_off(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Script]:
-    journal = Journal(home / "data" / "journal")
-    journal.typed(TEXT)
-    journal.begin(Place("c", "q", "a", TEXT, None, TEXT))
-    assert journal._lock is not None
-    journal._lock.close()
+    killed_app(home / "data", TEXT, place=Place("c", "q", "a", TEXT, None, TEXT))
 
     async def script(pilot: Pilot[int]) -> None:
         await shows(pilot, f"The program ended in the middle of an answer: {SEEN}", MARKUP[:15])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.prompt import Prompt
 from support.grids import full
+from support.stored import kill
 
 from .fake import FakeSession
 from .support import ask, idle, leave, loaded, screen_text, shows, taken, talking, wait_until
@@ -498,8 +500,9 @@ async def test_what_is_typed_is_on_the_disk_before_it_can_be_drawn(make_app: Mak
     app = make_app(FakeSession(gate=threading.Semaphore(0)))
 
     def written() -> dict[str, object]:
-        [path] = (tmp_path / "data" / "journal").glob("*.typed")
-        found: dict[str, object] = json.loads(path.read_bytes().split(b"\n")[0])
+        with closing(sqlite3.connect(tmp_path / "data" / "conversations.db")) as db:
+            [(typed,)] = db.execute("SELECT typed FROM app").fetchall()
+        found: dict[str, object] = json.loads(typed)
         return found
 
     async with app.run_test(size=(80, 24)) as pilot:
@@ -531,23 +534,31 @@ async def test_a_paste_of_10_megabytes_is_a_few_words_and_is_sent_whole(make_app
     app = make_app(session)
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        prompt, journal = app.chat.prompt, app.chat.conversation.current.journal
+        prompt, database = app.chat.prompt, app.chat.conversation.current.store.database
+
+        def sizes(column: str, table: str) -> list[int]:
+            app.chat.conversation.current.journal.flush()
+            return database.read(lambda db: [size for (size,) in db.execute(f"SELECT length({column}) FROM {table}")])
+
         await pilot.press("a", "colon")
         app.post_message(Paste(LONG + "@gone.md"))  # what is pasted in length names no files
         await wait_until(pilot, lambda: WORDS in prompt.text)
         await pilot.press("w", "h", "y")
         assert prompt.text == f"a:{WORDS}why"
         assert prompt.whole == f"a:{LONG}@gone.mdwhy"
-        assert journal._path("typed").stat().st_size < 200
-        assert journal._path("pasted").stat().st_size > len(LONG)
-        written = journal._path("pasted").stat()
+        [typed] = sizes("typed", "app")
+        assert typed < 200
+        assert sizes("text", "paste") == [len(LONG) + len("@gone.md")]
+        rewritten = "CREATE TEMP TRIGGER again BEFORE INSERT ON paste BEGIN SELECT RAISE(ABORT, 'again'); END"
+        database.read(lambda db: db.execute(rewritten))
         await pilot.press("question_mark")
-        assert journal._path("pasted").stat().st_mtime_ns == written.st_mtime_ns, "a key writes no paste again"
+        assert sizes("typed", "app") == [typed + 1], "a key writes no paste again"
         await pilot.press("enter")
         await idle(pilot)
         assert session.asked[0][0] == f"a:{LONG}@gone.mdwhy?"
         assert prompt.text == ""
-        assert journal._path("pasted").stat().st_size == 0
+        assert sizes("text", "paste") == []
+        database.read(lambda db: db.execute("DROP TRIGGER again"))
         shown = app.chat.transcript.turns[0].query_one(".user-text", Static).render()
         assert len(str(shown)) < 1_000, "the conversation does not lay it out either"
         assert "[11MB more]" in str(shown)
@@ -635,9 +646,7 @@ async def test_a_long_paste_that_was_refused_killed_or_edited_is_whole_again(mak
         assert prompt.text == ""
         await pilot.press("up", "w", "h", "y")
         assert prompt.whole == f"{LESS}why"
-        journal = app.chat.conversation.current.journal
-        assert journal._lock is not None
-        journal._lock.close()  # as the system does when a program is killed
+        kill(app.chat.conversation.current.journal)
     again = make_app()
     async with again.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)

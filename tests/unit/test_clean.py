@@ -15,9 +15,8 @@ from dflash_core.errors import DFlashError, KernelError
 from dflash_tui import log
 from dflash_tui.chat.flow import fault
 from dflash_tui.conversations.branches import Branches, Node
-from dflash_tui.conversations.exchange import Whole
 from dflash_tui.conversations.pages import to_svg
-from dflash_tui.conversations.store import Card
+from dflash_tui.conversations.store import Card, Held
 from dflash_tui.terminal.output import Notes, write_err
 
 EVERY = "".join(map(chr, range(0x3000))) + "\ud800 \udfff\ufeff\ufffd\ufffe\uffff😀"
@@ -92,6 +91,6 @@ def test_a_picture_of_hostile_text_is_well_formed() -> None:
         "assistant", f"{EVERY}\n\n{entities} [{EVERY[:32]}](http://x/{EVERY[:32]})", question.id, EVERY, EVERY
     )
     card = Card(EVERY, model=EVERY)
-    svg = to_svg(Whole(card, Branches([question, answer], answer.id)))
+    svg = to_svg(Held(card, Branches([question, answer], answer.id)))
     assert len(list(ElementTree.fromstring(svg).iter())) > 10
     assert not obeyed(svg)

@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 
 from dflash_core.errors import FormatError
+from dflash_core.record import pack
 from dflash_tui.conversations.branches import Branches, Node
-from dflash_tui.conversations.exchange import Whole, file_name, from_json, import_file, to_json, whole
+from dflash_tui.conversations.exchange import file_name, from_json, import_file, to_json
 from dflash_tui.conversations.pages import to_markdown, to_svg
-from dflash_tui.conversations.store import Card, Store
+from dflash_tui.conversations.store import Card, Held, Store
 from dflash_tui.conversations.store.card import LONGEST_TITLE
 from dflash_tui.conversations.store.conversations import ENDING
 from support.stored import a_report, a_turn
 
 
-def a_conversation() -> Whole:
+def a_conversation() -> Held:
     """Two answers to one question, and an edited first message; the older answer is the present one."""
     card = Card("Trees & <chains>", "Be brief.", "pair", "c0", 1_700_000_000.0, 1_700_000_100.0)
     question = Node("user", "Why *trees*?\n\n```py\nif a < b: pass\n```", id="q", created=1.0)
@@ -31,7 +32,7 @@ def a_conversation() -> Whole:
         Node("assistant", "", "q", "", "failed", None, "a2", 3.0),
     ]
     other = Node("user", "other", id="q2", created=4.0)
-    return Whole(card, Branches([question, *answers, other], "a1"), {"a1": a_turn()})
+    return Held(card, Branches([question, *answers, other], "a1"), {"a1": pack(a_turn())})
 
 
 def test_json_there_and_back_is_the_same_conversation(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_json_there_and_back_is_the_same_conversation(tmp_path: Path) -> None:
     assert (read.branches.nodes, read.branches.leaf) == (one.branches.nodes, "a1")
     store = Store(tmp_path)
     assert import_file(store, read) == one.card
-    stored = whole(store, one.card)
+    stored = store.held(one.card.id)
     assert (stored.card, stored.records) == (one.card, one.records)
     assert (stored.branches.nodes, stored.branches.path) == (one.branches.nodes, one.branches.path)
     assert to_json([stored]) == to_json([one])
@@ -52,7 +53,7 @@ def test_a_conversation_that_is_there_already_comes_in_as_a_second(tmp_path: Pat
     import_file(store, one)
     second = import_file(store, one)
     assert second.id != one.card.id
-    copy = whole(store, second)
+    copy = store.held(second.id)
     assert [node.content for node in copy.branches.path] == [node.content for node in one.branches.path]
     assert list(copy.records.values()) == list(one.records.values())
     assert not {node.id for node in copy.branches.nodes} & {node.id for node in one.branches.nodes}
@@ -169,7 +170,7 @@ def test_an_id_that_no_command_could_name_is_replaced(tmp_path: Path, id: str) -
     [read] = from_json(spoilt(lambda file: first(file)["card"].update(id=id)))
     card = import_file(store, read)
     assert card.id != id
-    [read] = from_json(to_json([Whole(read.card, Branches([Node("user", "text", id=id)]))]))
+    [read] = from_json(to_json([Held(read.card, Branches([Node("user", "text", id=id)]))]))
     assert id not in [node.id for node in store.branches(import_file(store, read).id).nodes]
     for entry in store.list():
         store.delete(store.find(entry.card.id).id)
@@ -189,7 +190,7 @@ def test_the_time_of_a_long_conversation_is_that_of_its_messages(tmp_path: Path)
     branches = Branches()
     for number in range(6000):
         branches.add(Node("assistant" if number % 2 else "user", f"message {number}", branches.leaf))
-    [read] = from_json(to_json([Whole(Card("long"), branches)]))
+    [read] = from_json(to_json([Held(Card("long"), branches)]))
     store, shares, steps = Store(tmp_path), [], 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:

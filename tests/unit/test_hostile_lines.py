@@ -16,7 +16,7 @@ from dflash_core.record import lines, pack
 from dflash_core.trace import TraceWriter
 from dflash_tui.cli import ask, main
 from dflash_tui.conversations.branches import Branches, Node
-from dflash_tui.conversations.exchange import Whole, to_json
+from dflash_tui.conversations.exchange import to_json
 from dflash_tui.conversations.store import Card, Held, Store
 from dflash_tui.log import log_file
 from dflash_tui.terminal.output import Notes
@@ -138,7 +138,7 @@ def export() -> bytes:
     question = Node("user", TEXT)
     answer = Node("assistant", TEXT, question.id, TEXT, TEXT, a_report(TEXT))
     card = Card(TEXT, TEXT, model=TEXT)
-    return to_json([Whole(card, Branches([question, answer], answer.id), {answer.id: a_turn()})])
+    return to_json([Held(card, Branches([question, answer], answer.id), {answer.id: pack(a_turn())})])
 
 
 def imported(home: Path) -> Words:

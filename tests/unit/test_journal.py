@@ -7,113 +7,133 @@ import ast
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from dflash_core.knobs import Knobs
-from dflash_core.record import lines
+from dflash_core.record import encode, lines
+from dflash_tui.chat.running import Running
 from dflash_tui.conversations.branches import Node
-from dflash_tui.conversations.current import CUT_OFF, CurrentConversation
+from dflash_tui.conversations.current import CUT_OFF, CurrentConversation, Rescued
 from dflash_tui.conversations.history import History
 from dflash_tui.conversations.journal import Journal, Left, Place, Typed
-from dflash_tui.conversations.store import Card
+from dflash_tui.conversations.store import Card, Store
 from support.kept import conversation
-from support.stored import a_turn
+from support.stored import a_turn, kill, killed_app, titles
 
 PLACE = Place("c", "q", "a", "the question", None, "pair")
 
 
-def killed(journal: Journal) -> None:
-    """Release the lock, as the system does when a process ends."""
-    assert journal._lock is not None
-    journal._lock.close()
-
-
 def left_in(folder: Path) -> list[Left]:
-    return list(Journal(folder).rescue())
+    store = Store(folder)
+    found = list(Journal(store.database, folder / "journal").rescue())
+    assert store.problem() == ""
+    assert store.close()
+    return found
 
 
 def test_typed_text_and_the_turn_are_found(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    journal.typed("half\na thought \ud800", ["one that waits"])
+    store, whole = Store(tmp_path), a_turn()
+    journal = Journal(store.database, tmp_path / "journal")
+    journal.typed("half\na thought \ud800 [long]", ["one that waits"], {"[long]": "a long text", "[gone]": "another"})
     journal.begin(PLACE)
-    whole = a_turn()
     for line in lines(whole):
         journal.line(line)
+    journal.flush()
     assert left_in(tmp_path) == [], "its app is running"
-    killed(journal)
-    assert left_in(tmp_path) == [Left(Typed("half\na thought ?", ("one that waits",)), PLACE, whole)]
+    kill(journal)
+    assert left_in(tmp_path) == [Left(Typed("half\na thought ? a long text", ("one that waits",)), PLACE, whole)]
     assert left_in(tmp_path) == [], "it was taken"
-    assert [path.suffix for path in tmp_path.iterdir()] in ([], [".lock"], [".lock"] * 2, [".lock"] * 3)
+    assert list((tmp_path / "journal").iterdir()) == []
 
 
-def test_a_turn_is_found_up_to_its_last_whole_line(tmp_path: Path) -> None:
+def test_a_turn_is_found_up_to_its_last_whole_step(tmp_path: Path) -> None:
     texts = []
-    for cut in range(0, 3000, 7):
-        journal = Journal(tmp_path)
-        journal.begin(PLACE)
-        for line in lines(a_turn()):
-            journal.line(line)
-        killed(journal)
-        path = next(tmp_path.glob("*.turn"))
-        size = path.stat().st_size
-        os.truncate(path, max(size - cut, 0))
-        found = left_in(tmp_path)
-        if found:
-            assert found[0].place == PLACE
-            texts.append(found[0].record.text if found[0].record else "no line")
-        if cut > size:
-            break
-    assert list(dict.fromkeys(texts)) == ["Yes, it is", "Yes", "", "no line"]
+    steps = list(lines(a_turn()))
+    for count in range(len(steps), -1, -1):
+        killed_app(tmp_path, place=PLACE, lines=steps[:count])
+        [left] = left_in(tmp_path)
+        assert left.place == PLACE
+        texts.append(left.record.text if left.record else "no line")
+    assert texts == ["Yes, it is", "Yes, it is", "Yes", "", "no line"]
 
 
 def test_a_finished_turn_is_gone_and_a_closed_app_leaves_unsent_text_only(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    store = Store(tmp_path)
+    journal = Journal(store.database, tmp_path / "journal")
     journal.begin(PLACE)
+    journal.line(next(lines(a_turn())))
     journal.finish()
     journal.close()
-    assert list(tmp_path.iterdir()) == []
-    journal = Journal(tmp_path)
+    assert list((tmp_path / "journal").iterdir()) == []
+    for table in ("app", "step"):
+        assert store.database.read(lambda db, table=table: db.execute(f"SELECT * FROM {table}").fetchall()) == []
+    journal = Journal(store.database, tmp_path / "journal")
     journal.typed("unsent")
     journal.close()
     assert left_in(tmp_path) == [Left(Typed("unsent"))]
 
 
-def test_files_are_the_users_alone(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal")
-    journal.typed("text")
-    journal.begin(PLACE)
-    for path in (tmp_path / "journal", *(tmp_path / "journal").iterdir()):
-        assert path.stat().st_mode & 0o077 == 0
+def test_a_step_is_committed_off_the_thread_that_hands_it_over(tmp_path: Path) -> None:
+    """While another program writes, the decoder goes on, and nothing counts as saved."""
+    current, talk = CurrentConversation(tmp_path), conversation()
+    turn = current.ask(talk, "hi", Knobs(max_tokens=12, ignore_eos=True))
+    pieces = current.pieces(turn, ahead=True)
+    current.journal.flush()
+    with closing(sqlite3.connect(tmp_path / "conversations.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        next(pieces)
+        next(pieces)
+        assert current.saved() == 0
+        other.execute("ROLLBACK")
+    current.journal.flush()
+    assert current.saved() == 2
+    pieces.close()
+
+
+def test_only_saved_pieces_are_drained() -> None:
+    saved = 0
+    running = Running(lambda on_prefill: iter("abc"), saved=lambda: saved)  # type: ignore[arg-type, return-value]
+    running.work()
+    assert running.drain() == []
+    saved = 2
+    assert running.drain() == ["a", "b"]
+    saved = 3
+    assert running.drain() == ["c"]
 
 
 def test_a_folder_that_cannot_be_written_is_said_once_and_nothing_else_fails(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    journal = Journal(tmp_path / "file" / "journal")
-    assert "cannot be written: Not a directory" in journal.problem
-    journal.typed("text")
-    journal.begin(PLACE)
-    for line in lines(a_turn()):
-        journal.line(line)
-    journal.finish()
-    assert list(journal.rescue()) == []
-    journal.close()
-
-
-def test_a_full_disk_in_mid_turn_is_no_fault_of_the_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/dev/full refuses every write as a full disk does."""
+    (tmp_path / "journal").touch()
     current, talk = CurrentConversation(tmp_path), conversation()
-    turn = current.ask(talk, "hi", Knobs(max_tokens=12, ignore_eos=True))
-    assert current.journal._turn is not None
-    os.dup2(os.open("/dev/full", os.O_WRONLY), current.journal._turn.fileno())
+    current.typed("text")
+    turn = current.ask(talk, "hi", Knobs(max_tokens=4))
     assert len(list(current.pieces(turn))) > 1
     [problem] = current.problems()
-    assert "cannot be written: No space left on device" in problem
+    assert "journal cannot be written: Not a directory; what is typed" in problem
+    assert current.problems() == []
+    assert current.close()
+
+
+def test_a_full_disk_in_mid_turn_is_no_fault_of_the_turn(tmp_path: Path) -> None:
+    current, talk = CurrentConversation(tmp_path), conversation()
+    turn = current.ask(talk, "hi", Knobs(max_tokens=12, ignore_eos=True))
+    current.journal.flush()
+
+    def fill(db: sqlite3.Connection) -> None:
+        [(pages,)] = db.execute("PRAGMA page_count").fetchall()
+        db.execute(f"PRAGMA max_page_count = {pages}")
+
+    current.store.database.read(fill)
+    assert len(list(current.pieces(turn))) > 1
+    [problem] = current.problems()
+    assert "database or disk is full" in problem
     assert current.problems() == []
     assert current.branches.path[-1].content == turn.text
 
@@ -154,24 +174,46 @@ def test_kill_9_in_mid_turn(tmp_path: Path, after: float) -> None:
     assert [node.content for node in current.branches.path] == [message.content for message in talk.messages]
 
 
+def test_two_programs_at_once_take_nothing_from_each_other(tmp_path: Path) -> None:
+    one, other = CurrentConversation(tmp_path), CurrentConversation(tmp_path)
+    for current, name in ((one, "one"), (other, "other")):
+        talk = conversation()
+        list(current.pieces(current.ask(talk, f"of {name}", Knobs(max_tokens=4))))
+        current.typed(f"half a thought of {name}")
+    assert one.rescue() == other.rescue() == Rescued((), ())
+    kill(one.journal)
+    assert other.rescue().texts == ("half a thought of one",)
+    assert sorted(titles(other.store)) == ["of one", "of other"]
+    assert other.problems() == []
+
+
+def test_a_file_that_is_removed_while_a_turn_runs_costs_no_answer(tmp_path: Path) -> None:
+    current, talk = CurrentConversation(tmp_path), conversation()
+    pieces = current.pieces(turn := current.ask(talk, "hi", Knobs(max_tokens=12, ignore_eos=True)))
+    next(pieces)
+    for file in tmp_path.glob("conversations.db*"):
+        file.unlink()
+    list(pieces)
+    [problem] = current.problems()
+    assert "while the program had it open" in problem
+    [entry] = Store(tmp_path).list()
+    assert Store(tmp_path).branches(entry.card.id).path[-1].content == turn.text
+
+
 def test_an_answer_that_is_in_the_store_already_is_not_put_there_twice(tmp_path: Path) -> None:
-    """Killed between the store's commit and the end of the journal's file."""
+    """Killed between the store's commit and the end of the turn's rows."""
     current = CurrentConversation(tmp_path)
     current.store.begin(Card("title", id="c"))
     current.store.add("c", Node("user", "the question", id="q"))
     current.store.add("c", Node("assistant", "whole", "q", id="a"))
-    current.journal.begin(PLACE)
-    killed(current.journal)
-    current = CurrentConversation(tmp_path)
+    killed_app(tmp_path, place=PLACE)
     assert [card.id for card in current.rescue().cards] == ["c"]
     assert [node.content for node in current.store.branches("c").path] == ["the question", "whole"]
 
 
 def test_a_message_that_did_not_reach_the_store_is_put_there(tmp_path: Path) -> None:
     """As if the disk had refused it, and had room again later."""
-    journal = Journal(tmp_path / "journal")
-    journal.begin(PLACE)
-    killed(journal)
+    killed_app(tmp_path, place=PLACE)
     current = CurrentConversation(tmp_path)
     [card] = current.rescue().cards
     assert (card.title, card.model) == ("the question", "pair")
@@ -179,65 +221,57 @@ def test_a_message_that_did_not_reach_the_store_is_put_there(tmp_path: Path) -> 
     assert [(node.content, node.outcome) for node in path] == [("the question", ""), ("", CUT_OFF)]
 
 
-def test_what_was_left_stays_while_the_store_is_in_memory_only(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal")
-    journal.begin(PLACE)
-    killed(journal)
-    (tmp_path / "conversations.db").mkdir()
-    current = CurrentConversation(tmp_path)
-    assert current.rescue().cards == ()
-    current.close()
-    (tmp_path / "conversations.db").rmdir()
-    assert len(CurrentConversation(tmp_path).rescue().cards) == 1
-
-
 def test_what_is_typed_and_sent_before_others_text_comes_back_stays_on_the_disk(tmp_path: Path) -> None:
-    before = CurrentConversation(tmp_path)
-    before.typed("half a thought")
-    killed(before.journal)
+    killed_app(tmp_path, "half a thought")
     current = CurrentConversation(tmp_path)
     current.wait("sent early")
     current.typed("early")
     assert current.rescue().texts == ("half a thought",)
-    killed(current.journal)
-    [left] = left_in(tmp_path / "journal")
+    kill(current.journal)
+    [left] = left_in(tmp_path)
     assert left.typed == Typed("half a thought\nearly", ("sent early",))
 
 
-def test_typed_text_can_be_read_at_every_moment(tmp_path: Path) -> None:
-    """Also where the program is killed after the text was written and before the file was cut to its length."""
-    journal = Journal(tmp_path)
-    for text in ("a long text\n" * 1000, "short", "", "longer again"):
-        journal.typed(text)
-        file = next(tmp_path.glob("*.typed"))
-        whole = file.read_bytes()
-        file.write_bytes(whole + b'the end of a longer one"}\n')
-        copy = tmp_path / "copy"
-        copy.mkdir(exist_ok=True)
-        for kind in ("lock", "typed"):
-            (copy / f"x.{kind}").write_bytes(file.with_suffix(f".{kind}").read_bytes())
-        assert [left.typed.draft for left in left_in(copy)] == [text] * bool(text)
+def old_files(folder: Path, **files: bytes) -> None:
+    """What a killed app of an earlier version has left."""
+    (folder / "journal").mkdir()
+    for kind, data in {"lock": b"", **files}.items():
+        (folder / "journal" / f"x.{kind}").write_bytes(data)
 
 
-DEEP = b"[" * 200_000
+TURN = b"\n".join([msgspec.json.encode(PLACE), *map(encode, lines(a_turn()))])
+
+
+def test_the_files_of_earlier_versions_are_read_once(tmp_path: Path) -> None:
+    typed = b'{"draft": "half a thought [1]", "waiting": ["one that waits"]}\nthe end of a longer one"}\n'
+    old_files(tmp_path, typed=typed, pasted=b'{"words": "[1]", "text": "pasted"}\n{"wor', turn=TURN)
+    [left] = left_in(tmp_path)
+    assert left.typed == Typed("half a thought pasted", ("one that waits",))
+    assert (left.place, left.record and left.record.text, left.record and left.record.ended) == (
+        PLACE,
+        "Yes, it is",
+        False,
+    )
+    assert left_in(tmp_path) == []
+    assert list((tmp_path / "journal").iterdir()) == []
+
+
+DEEP = b'{"x": ' + b"[" * 200_000
 
 
 @pytest.mark.parametrize("kind", ["typed", "turn", "step"])
 def test_json_that_is_nested_too_deep_is_damage(tmp_path: Path, kind: str) -> None:
-    journal = Journal(tmp_path)
-    journal.typed("a draft")
-    journal.begin(PLACE)
-    files = {"typed": journal._path("typed"), "turn": journal._path("turn"), "step": journal._path("turn")}
+    files = {"typed": b'{"draft": "a draft"}\n', "turn": TURN}
     head = msgspec.json.encode(PLACE) + b"\n" if kind == "step" else b""
-    files[kind].write_bytes(head + b'{"x": ' + DEEP + b"\n")
-    killed(journal)
-    [left] = Journal(tmp_path).rescue()
+    files["turn" if kind == "step" else kind] = head + DEEP + b"\n"
+    old_files(tmp_path, **files)
+    [left] = left_in(tmp_path)
     assert left.typed.draft == ("" if kind == "typed" else "a draft")
     assert left.place == (None if kind == "turn" else PLACE)
-    assert list(Journal(tmp_path).rescue()) == []
+    assert left_in(tmp_path) == []
 
 
 def test_a_prompt_that_is_nested_too_deep_costs_its_line(tmp_path: Path) -> None:
     good = json.dumps({"prompt": "good"}).encode() + b"\n"
-    (tmp_path / "prompts.jsonl").write_bytes(good + b'{"prompt": ' + DEEP + b"\n" + good.replace(b"good", b"\\ud800"))
+    (tmp_path / "prompts.jsonl").write_bytes(good + DEEP + b"\n" + good.replace(b"good", b"\\ud800"))
     assert History(tmp_path).entries == ("good", "?")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -69,12 +70,13 @@ class Flow:
         open_turn: Callable[[OnPrefill], TurnLike],
         knobs: Knobs,
         pieces: Callable[[TurnLike], Iterator[Piece]] = iter,
+        saved: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
-        """Start a turn under `block`; `open_turn` and `pieces` as in Running."""
+        """Start a turn under `block`; `open_turn`, `pieces` and `saved` as in Running."""
         from dflash_tui.figures.meter import Meter
 
         # Busy before the first await: keys are handled concurrently, so a retry may arrive meanwhile.
-        self.running = running = Running(open_turn, pieces)
+        self.running = running = Running(open_turn, pieces, saved)
         self._before = self.record
         earlier = self.meter.positions if self.meter is not None else 0
         self.meter, self.report, self.record, self.answer = Meter(earlier=earlier), None, None, None

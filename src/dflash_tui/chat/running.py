@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,11 +24,18 @@ class Running(Background):
     """
 
     def __init__(
-        self, open_turn: Callable[[OnPrefill], TurnLike], pieces: Callable[[TurnLike], Iterator[Piece]] = iter
+        self,
+        open_turn: Callable[[OnPrefill], TurnLike],
+        pieces: Callable[[TurnLike], Iterator[Piece]] = iter,
+        saved: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
-        """`open_turn` starts the turn, `pieces` iterates over it; both are called on the thread."""
+        """`open_turn` starts the turn, `pieces` iterates over it; both are called on the thread.
+
+        `saved` is the number of pieces that may be shown, because they are on the disk.
+        """
         super().__init__("dflash-turn")
-        self._open, self._pieces = open_turn, pieces
+        self._open, self._pieces, self._saved = open_turn, pieces, saved
+        self._drained = 0
         self._arrived: deque[Piece] = deque()
         self.turn: TurnLike | None = None
         self.began = time.monotonic()
@@ -57,10 +65,11 @@ class Running(Background):
         return bool(self._arrived)
 
     def drain(self) -> list[Piece]:
-        """Everything that has arrived since the last call."""
+        """Everything that has arrived since the last call and is saved."""
         taken: list[Piece] = []
-        while self._arrived:
+        while self._arrived and self._drained + len(taken) < self._saved():
             taken.append(self._arrived.popleft())
+        self._drained += len(taken)
         return taken
 
     def _prefilled(self, done: int, total: int) -> None:

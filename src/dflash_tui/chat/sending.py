@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dflash_core.clean import blank
@@ -89,7 +90,8 @@ class Sending:
             decoder_is_free()
             return opens(on_prefill)
 
-        await chat.flow.begin(block, open_turn, chat.used, chat.conversation.current.pieces)
+        current = chat.conversation.current
+        await chat.flow.begin(block, open_turn, chat.used, partial(current.pieces, ahead=True), current.saved)
 
     async def retry(self) -> None:
         """Answer the last message again."""

@@ -66,7 +66,6 @@ def _short(ids: Sequence[str]) -> int:
 
 
 def _export(store: Store, args: argparse.Namespace) -> int:
-    from dflash_tui.conversations.exchange import whole
     from dflash_tui.conversations.pages import KINDS, render
 
     kind = args.kind or (args.output.suffix.lstrip(".") if args.output else "md")
@@ -75,7 +74,7 @@ def _export(store: Store, args: argparse.Namespace) -> int:
     if args.name == "all" and kind != "json":
         raise DFlashError("all conversations go into one file as JSON only; add --as json")
     cards = [entry.card for entry in store.list()] if args.name == "all" else [store.find(args.name)]
-    data = render([whole(store, card, records=kind == "json") for card in cards], kind)
+    data = render([store.held(card.id, records=kind == "json") for card in cards], kind)
     if args.output is None:
         if args.json:
             raise DFlashError("--json reports on a file; name it with --output FILE, or write --as json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,6 @@ from dflash_core.knobs import Knobs
 from dflash_core.record import Start, TurnRecord, pack, unpack
 from dflash_core.turns import Turns
 from dflash_tui.conversations.branches import Branches, Node, new_id
-from dflash_tui.conversations.exchange import Whole, whole
 from dflash_tui.conversations.journal import Journal, Left, Place
 from dflash_tui.conversations.store import Card, Held, Store, StoreError, title_of
 from dflash_tui.log import LOG
@@ -64,7 +64,8 @@ class CurrentConversation:
         self.branches = Branches()
         self._packed: dict[str, bytes] = {}  # records of this conversation's turns that ran in this process
         self.store = Store(folder, self._held)
-        self.journal = Journal(folder / "journal")
+        self.journal = Journal(self.store.database, folder / "journal")
+        self._marks: list[int] = []  # of each piece of the running turn: the changes of the journal up to it
         self._answering: _Answering | None = None
         self._draft, self._pasted = "", _NOTHING
         self._waiting: list[str] = []
@@ -147,20 +148,27 @@ class CurrentConversation:
             self._begin(conversation, self.card, questions[-1])
         return turn
 
-    def pieces(self, turn: TurnLike) -> Iterator[Piece]:
-        """The pieces of the turn that was started last, which is saved however it ends.
-
-        Iterated on the decoder's thread.
-        """
+    def pieces(self, turn: TurnLike, *, ahead: bool = False) -> Iterator[Piece]:
+        """The pieces of the turn that was started last, which is saved however it ends. Iterated on the decoder's
+        thread. A piece is on the disk when it is yielded; with `ahead`, when `saved` counts it."""
         outcome = "failed"
         try:
-            yield from turn
+            for piece in turn:
+                self._marks.append(self.journal.put)
+                if not ahead:
+                    self.journal.flush()
+                yield piece
             outcome = ""
         finally:
             self._finish(turn, outcome)
 
+    def saved(self) -> int:
+        """How many pieces of the running turn are on the disk."""
+        return bisect_right(self._marks, self.journal.done)
+
     def _begin(self, conversation: ConversationLike, card: Card, question: Node) -> None:
         place = Place(card.id, question.id, new_id(), question.content, question.parent, card.model)
+        self._marks = []
         self.journal.begin(place)
         self.waits_no_more(question.content)
         if self.journal.line not in conversation.watchers:
@@ -254,11 +262,10 @@ class CurrentConversation:
             self.new()
         return present
 
-    def whole(self, card: Card, *, records: bool) -> Whole:
-        """A conversation to export; `records` as for the function of this name. Another thread may call it while this
-        conversation goes on. Raises FormatError."""
+    def whole(self, card: Card, *, records: bool) -> Held:
+        """A conversation to export; `records` as for `Store.held`. Another thread may call it meanwhile."""
         present, branches = self.card, self.branches
-        found = whole(self.store, card, records=records)
+        found = self.store.held(card.id, records=records)
         if present is None or card.id != present.id:
             return found
         return replace(found, card=present, branches=Branches(branches.nodes, branches.leaf))

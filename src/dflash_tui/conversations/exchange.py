@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +12,7 @@ import msgspec
 
 from dflash_core.errors import FormatError
 from dflash_core.files import read_input
-from dflash_core.record import TurnLine, TurnRecord, assemble, lines, pack
+from dflash_core.record import TurnLine, assemble, lines, pack, unpack
 from dflash_core.turn_check import check_report
 from dflash_tui.conversations.branches import Branches, Node, new_id
 from dflash_tui.conversations.parse import parse
@@ -52,31 +52,15 @@ _HEAD = msgspec.json.Decoder(_Head)
 _FILE = msgspec.json.Decoder(_File)
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A conversation with all its data. `records`: those of the turns, by the id of the answer."""
-
-    card: Card
-    branches: Branches
-    records: dict[str, TurnRecord] = field(default_factory=dict)
-
-
-def whole(store: Store, card: Card, *, records: bool = True) -> Whole:
-    """A conversation from the store; `records`: with those of its turns, which are large, and in JSON files alone.
-    Raises FormatError for one that cannot be read."""
-    recorded = {message: store.turn(message) for message in store.recorded(card.id)} if records else {}
-    return Whole(card, store.branches(card.id), recorded)
-
-
-def to_json(conversations: Iterable[Whole]) -> bytes:
-    """The text of a file, UTF-8."""
+def to_json(conversations: Iterable[Held]) -> bytes:
+    """The text of a file, UTF-8. Raises FormatError for a record that cannot be read."""
     file = _File(
         conversations=tuple(
             _Conversation(
                 one.card,
                 one.branches.leaf,
                 one.branches.nodes,
-                {message: tuple(lines(record)) for message, record in one.records.items()},
+                {message: tuple(lines(unpack(packed))) for message, packed in one.records.items()},
             )
             for one in conversations
         )
@@ -84,7 +68,7 @@ def to_json(conversations: Iterable[Whole]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n"
 
 
-def from_json(data: bytes) -> list[Whole]:
+def from_json(data: bytes) -> list[Held]:
     """The conversations of a file that `to_json` made. Raises FormatError: what is wrong, and where in the file."""
     try:
         version = parse(data, _HEAD).version
@@ -101,7 +85,7 @@ def from_json(data: bytes) -> list[Whole]:
     return [_checked(one, place) for place, one in enumerate(file.conversations)]
 
 
-def from_file(path: Path) -> list[Whole]:
+def from_file(path: Path) -> list[Held]:
     """The conversations of a file. Raises FormatError, which names it; OSError where it cannot be read."""
     data = read_input(path, MOST_BYTES)
     try:
@@ -110,7 +94,7 @@ def from_file(path: Path) -> list[Whole]:
         raise FormatError(f"{path}: {error}") from None
 
 
-def _checked(one: _Conversation, place: int) -> Whole:
+def _checked(one: _Conversation, place: int) -> Held:
     """A conversation whose messages are consistent. Raises FormatError."""
 
     def refuse(what: str) -> FormatError:
@@ -142,19 +126,20 @@ def _checked(one: _Conversation, place: int) -> Whole:
         raise refuse(f"the record of {unknown[0]!r}, which is no message of it")
     if questions := [message for message in one.turns if known[message].role == "user"]:
         raise refuse(f"the record of {questions[0]!r}, which is no answer")
-    records: dict[str, TurnRecord] = {}
+    records: dict[str, bytes] = {}
     for message, turn in one.turns.items():
         try:
-            [records[message]] = assemble(turn)
+            [record] = assemble(turn)
+            records[message] = pack(record)
         except FormatError as error:
             raise refuse(f"the record of {message!r} has {error}") from None
         except ValueError:
             raise refuse(f"the record of {message!r} is not that of one turn") from None
     title = short_title(one.card.title) or title_of(one.messages[0].content if one.messages else "") or "untitled"
-    return Whole(replace(one.card, title=title), Branches(one.messages, one.leaf), records)
+    return Held(replace(one.card, title=title), Branches(one.messages, one.leaf), records)
 
 
-def import_file(store: Store, one: Whole, progress: Progress | None = None) -> Card:
+def import_file(store: Store, one: Held, progress: Progress | None = None) -> Card:
     """Add a conversation to the store; if it exists already, as a second one. Returns its card there.
 
     An id that a command line could not name is replaced too. Raises StoreError for a text that is larger than
@@ -163,18 +148,17 @@ def import_file(store: Store, one: Whole, progress: Progress | None = None) -> C
     ids = [one.card.id, *(node.id for node in one.branches.nodes)]
     if not all(map(_ID.fullmatch, ids)) or store.has(*ids):
         one = _renamed(one)
-    packed = {message: pack(record) for message, record in one.records.items()}
-    store.put(Held(one.card, one.branches, packed), progress)
+    store.put(one, progress)
     return one.card
 
 
-def _renamed(one: Whole) -> Whole:
+def _renamed(one: Held) -> Held:
     """The same conversation under new ids."""
     ids: dict[str | None, str | None] = {None: None}
     ids |= {node.id: new_id() for node in one.branches.nodes}
     nodes = [replace(node, id=ids[node.id] or "", parent=ids[node.parent]) for node in one.branches.nodes]
     records = {ids[message] or "": record for message, record in one.records.items()}
-    return Whole(replace(one.card, id=new_id()), Branches(nodes, ids[one.branches.leaf]), records)
+    return Held(replace(one.card, id=new_id()), Branches(nodes, ids[one.branches.leaf]), records)
 
 
 def file_name(card: Card, kind: str) -> str:

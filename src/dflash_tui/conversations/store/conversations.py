@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import msgspec
 
 from dflash_core.clean import encodable
 from dflash_core.record import TurnRecord, unpack
 from dflash_tui.conversations.branches import Branches, Node
 from dflash_tui.conversations.store import rows
-from dflash_tui.conversations.store.card import LONGEST_TITLE, Card, short_title
+from dflash_tui.conversations.store.card import Card, short_title
 from dflash_tui.conversations.store.database import Database, StoreError
 
 EXCERPT = 80
@@ -41,7 +39,7 @@ class Held:
 
     card: Card
     branches: Branches
-    records: Mapping[str, bytes]
+    records: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class Store:
@@ -51,7 +49,6 @@ class Store:
     """
 
     def __init__(self, folder: Path, holds: Callable[[], Held | None] = lambda: None) -> None:
-        self._database = Database(folder / "conversations.db")
 
         def renew(db: sqlite3.Connection) -> bool:
             held = holds()
@@ -59,31 +56,31 @@ class Store:
                 _insert(db, held)
             return held is not None
 
-        self._database.renew = renew
+        self.database = Database(folder / "conversations.db", renew)
 
     @property
     def on_disk(self) -> bool:
         """Whether changes outlive the program."""
-        return self._database.on_disk
+        return self.database.on_disk
 
     def problem(self) -> str:
         """The problem with the disk, returned once."""
-        said, self._database.problem = self._database.problem, ""
+        said, self.database.problem = self.database.problem, ""
         return said
 
     def look(self) -> None:
         """Check whether the file was removed or replaced; if so, continue with the one at its path."""
-        self._database.look()
+        self.database.look()
 
     def close(self) -> bool:
         """Close; False if something could not be saved."""
-        return self._database.close()
+        return self.database.close()
 
     # Changes
 
     def begin(self, card: Card) -> None:
         """Add a new conversation without messages."""
-        self._database.write(lambda db: _insert_card(db, card))
+        self.database.write(lambda db: rows.insert_card(db, card))
 
     def add(self, conversation: str, node: Node) -> bool:
         """Add a message after its parent; it becomes the conversation's leaf. False if the conversation was deleted."""
@@ -94,9 +91,9 @@ class Store:
             query = "UPDATE conversation SET leaf = ?, updated = ? WHERE id = ?"
             there = db.execute(query, (node.id, node.created, conversation)).rowcount > 0
             if there:
-                _insert_node(db, conversation, node)
+                rows.insert_node(db, conversation, node)
 
-        self._database.write(change)
+        self.database.write(change)
         return there
 
     def put(self, held: Held, progress: Progress | None = None) -> None:
@@ -104,40 +101,40 @@ class Store:
 
         `progress` gets the share of the messages written so far. Raises StoreError for a text that is too large.
         """
-        self._database.write(lambda db: _insert(db, held, progress))
+        self.database.write(lambda db: _insert(db, held, progress))
 
     def keep(self, message: str, packed: bytes) -> None:
         """Store the packed record of the turn whose answer is `message`."""
-        self._database.write(lambda db: _insert_record(db, message, packed))
+        self.database.write(lambda db: rows.insert_record(db, message, packed))
 
     def go(self, conversation: str, leaf: str | None) -> None:
         """Set the branch on which the conversation is resumed."""
-        self._database.write(lambda db: _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", leaf, conversation))
+        self.database.write(lambda db: _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", leaf, conversation))
 
     def rename(self, conversation: str, title: str) -> None:
         """Change the title. Raises StoreError for an empty one."""
         title = short_title(title)
         if not title:
             raise StoreError("a conversation needs a title; the old one stays")
-        self._database.write(lambda db: _run(db, "UPDATE conversation SET title = ? WHERE id = ?", title, conversation))
+        self.database.write(lambda db: _run(db, "UPDATE conversation SET title = ? WHERE id = ?", title, conversation))
 
     def set_system(self, conversation: str, text: str) -> None:
         """Change the system message."""
-        self._database.write(lambda db: _run(db, "UPDATE conversation SET system = ? WHERE id = ?", text, conversation))
+        self.database.write(lambda db: _run(db, "UPDATE conversation SET system = ? WHERE id = ?", text, conversation))
 
     def delete(self, conversation: str) -> None:
         """Delete a conversation with its messages and their records."""
-        self._database.write(lambda db: _run(db, "DELETE FROM conversation WHERE id = ?", conversation))
+        self.database.write(lambda db: _run(db, "DELETE FROM conversation WHERE id = ?", conversation))
 
-    def held(self, conversation: str) -> Held:
-        """A conversation with its stored records, so that `put` can restore it. Raises StoreError."""
+    def held(self, conversation: str, *, records: bool = True) -> Held:
+        """A conversation with its stored records, which are large, so that `put` can restore it. Raises StoreError."""
         card, branches = self.find(conversation), self.branches(conversation)
         query = "SELECT message, record FROM turn JOIN message ON id = message WHERE conversation = ?"
 
         def kept(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
-            return [(rows.text(message), rows.packed(one)) for message, one in db.execute(query, (conversation,))]
+            return [(str(message), rows.packed(one)) for message, one in db.execute(query, (conversation,))]
 
-        return Held(card, branches, dict(self._database.read_large(kept)))
+        return Held(card, branches, dict(self.database.read_large(kept) if records else []))
 
     # Questions
 
@@ -150,13 +147,13 @@ class Store:
         search = encodable(search)
         words = re.findall(r"\w+", search)
         if not search.strip():
-            return self._database.read(lambda db: _entries(db, _ALL, ()))
+            return self.database.read(lambda db: _entries(db, _ALL, ()))
         if words:
             match = " ".join(f'"{word}"*' for word in words)
-            if found := self._database.read(lambda db: _entries(db, _WORDS, (match, match), words[0])):
+            if found := self.database.read(lambda db: _entries(db, _WORDS, (match, match), words[0])):
                 return found
         text = search.strip()
-        return self._database.read(lambda db: _entries(db, _ANYWHERE, (text, text), text))
+        return self.database.read(lambda db: _entries(db, _ANYWHERE, (text, text), text))
 
     def newest(self, besides: str = "") -> Card | None:
         """The conversation that changed last, other than the one with the id `besides`."""
@@ -169,11 +166,11 @@ class Store:
         name = encodable(name)
 
         def query(db: sqlite3.Connection) -> list[Card]:
-            exact = db.execute(f"{_CARDS} WHERE id = ?", (name,)).fetchall()
+            exact = db.execute(f"{rows.CARDS} WHERE id = ?", (name,)).fetchall()
             begin = "WHERE substr(id, 1, ?) = ? AND ? <> '' LIMIT 3"
-            return [rows.card(row) for row in exact or db.execute(f"{_CARDS} {begin}", (len(name), name, name))]
+            return [rows.card(row) for row in exact or db.execute(f"{rows.CARDS} {begin}", (len(name), name, name))]
 
-        cards = self._database.read(query)
+        cards = self.database.read(query)
         if not cards:
             raise StoreError(f"no conversation {name!r}; dflash-tui conversations list shows them")
         if len(cards) > 1:
@@ -184,11 +181,11 @@ class Store:
         """The messages of a conversation, with its leaf."""
 
         def query(db: sqlite3.Connection) -> Branches:
-            found = db.execute(f"{_MESSAGES} WHERE conversation = ? ORDER BY number", (conversation,)).fetchall()
+            found = db.execute(f"{rows.MESSAGES} WHERE conversation = ? ORDER BY number", (conversation,)).fetchall()
             leaf = db.execute("SELECT leaf FROM conversation WHERE id = ?", (conversation,)).fetchone()
             return rows.branches(found, leaf[0] if leaf else None)
 
-        return self._database.read(query)
+        return self.database.read(query)
 
     def ending(self, conversation: str) -> Sequence[Node]:
         """The last messages of a conversation's present branch; it reads at most ENDING of them."""
@@ -196,17 +193,17 @@ class Store:
         def query(db: sqlite3.Connection) -> list[Node]:
             return [rows.node(row) for row in db.execute(_ENDING, (conversation, ENDING))][::-1]
 
-        return self._database.read(query)
+        return self.database.read(query)
 
     def has(self, *ids: str) -> bool:
         """Whether a conversation or message with one of these ids exists."""
         query = "SELECT 1 FROM message WHERE id = ?1 UNION ALL SELECT 1 FROM conversation WHERE id = ?1"
-        return self._database.read(lambda db: any(db.execute(query, (id,)).fetchone() for id in ids))
+        return self.database.read(lambda db: any(db.execute(query, (id,)).fetchone() for id in ids))
 
     def recorded(self, conversation: str) -> Sequence[str]:
         """The answers of a conversation that have a record, in the order of writing."""
         query = "SELECT id FROM turn JOIN message ON id = message WHERE conversation = ? ORDER BY number"
-        return self._database.read_large(lambda db: [rows.text(id) for (id,) in db.execute(query, (conversation,))])
+        return self.database.read_large(lambda db: [str(id) for (id,) in db.execute(query, (conversation,))])
 
     def turn(self, message: str) -> TurnRecord:
         """The record of the turn whose answer is `message`. Raises StoreError if it is lost, FormatError."""
@@ -218,13 +215,9 @@ class Store:
     def record(self, message: str) -> TurnRecord | None:
         """The record of the turn whose answer is `message`, if there is one. Raises FormatError."""
         query = "SELECT record FROM turn WHERE message = ?"
-        kept = self._database.read_large(lambda db: [rows.packed(one) for (one,) in db.execute(query, (message,))])
+        kept = self.database.read_large(lambda db: [rows.packed(one) for (one,) in db.execute(query, (message,))])
         return unpack(kept[-1]) if kept else None
 
-
-_TITLE = f"substr(title, 1, {LONGEST_TITLE})"  # earlier versions accepted titles of any length
-_CARDS = f"SELECT {_TITLE}, system, model, id, created, updated FROM conversation"
-_MESSAGES = "SELECT role, content, parent, thinking, outcome, report, id, created FROM message"
 
 # From the leaf upwards. If the leaf is not a message of the conversation, its newest message is used.
 _ENDING = """
@@ -256,9 +249,9 @@ _COUNT = """
     ) SELECT count(*) FROM up) END
  FROM message WHERE conversation = c.id)
 """
-_ALL = _LIST.format(title=_TITLE, count=_COUNT, excerpt=_LAST, where="")
+_ALL = _LIST.format(title=rows.TITLE, count=_COUNT, excerpt=_LAST, where="")
 _FOUND = _LIST.format(
-    title=_TITLE,
+    title=rows.TITLE,
     count=_COUNT,
     excerpt=f"coalesce((SELECT content FROM message WHERE number = found.number), {_LAST})",
     where="""JOIN (
@@ -278,35 +271,15 @@ _ANYWHERE = _FOUND.format(
 
 
 def _insert(db: sqlite3.Connection, held: Held, progress: Progress | None = None) -> None:
-    _insert_card(db, held.card)
+    rows.insert_card(db, held.card)
     nodes = held.branches.nodes
     for place, node in enumerate(nodes):
-        _insert_node(db, held.card.id, node)
+        rows.insert_node(db, held.card.id, node)
         if progress is not None and place % TOLD_EVERY == TOLD_EVERY - 1:
             progress(place / len(nodes))
     for message, record in held.records.items():
-        _insert_record(db, message, record)
+        rows.insert_record(db, message, record)
     _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", held.branches.leaf, held.card.id)
-
-
-def _insert_card(db: sqlite3.Connection, card: Card) -> None:
-    row = (card.id, *map(encodable, (card.title, card.system, card.model)), card.created, card.updated)
-    columns = "id, title, system, model, created, updated"
-    db.execute(f"INSERT INTO conversation ({columns}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING", row)
-
-
-def _insert_node(db: sqlite3.Connection, conversation: str, node: Node) -> None:
-    report = msgspec.json.encode(node.report).decode() if node.report is not None else None
-    texts = map(encodable, (node.content, node.thinking, node.outcome))
-    row = (node.id, conversation, node.parent, node.role, *texts, node.created, report)
-    columns = "id, conversation, parent, role, content, thinking, outcome, created, report"
-    marks = ", ".join("?" * len(row))
-    db.execute(f"INSERT INTO message ({columns}) VALUES ({marks}) ON CONFLICT (id) DO NOTHING", row)
-
-
-def _insert_record(db: sqlite3.Connection, message: str, packed: bytes) -> None:
-    known = "SELECT ?1, ?2 WHERE EXISTS (SELECT 1 FROM message WHERE id = ?1)"  # it may have been deleted meanwhile
-    db.execute(f"INSERT OR REPLACE INTO turn (message, record) {known}", (message, packed))
 
 
 def _run(db: sqlite3.Connection, statement: str, *values: str | None) -> None:
@@ -316,8 +289,7 @@ def _run(db: sqlite3.Connection, statement: str, *values: str | None) -> None:
 def _entries(db: sqlite3.Connection, query: str, values: Sequence[str], word: str = "") -> list[Entry]:
     entries = []
     for row in db.execute(query, values):
-        count, shown = rows.whole_number(row[6]), rows.text_or_none(row[7]) or ""
-        entries.append(Entry(rows.card(row), count, excerpt(shown, word)))
+        entries.append(Entry(rows.card(row[:6]), row[6], excerpt(rows.typed(row[7] or "", str), word)))
     return entries
 
 

@@ -9,12 +9,12 @@ import sqlite3
 import time
 
 from dflash_tui import __version__
-from dflash_tui.conversations.store.rows import DamagedError
+from dflash_tui.conversations.store.rows import UnusableError
 
-# A released statement must not change, or every older file would be taken for a damaged one: a new migration
-# changes the tables. `number` is the order of writing and the key of the search index; `id` is chosen by the program,
-# so that a change that failed on a full disk can be made again later. A message without a parent
-# starts its conversation; messages with the same parent are siblings: answers to one message, or versions of one.
+# A released statement must not change: a new migration changes the tables. `number` is the order of writing and the
+# key of the search index; `id` is chosen by the program, so that a change that failed on a full disk can be made again
+# later. A message without a parent starts its conversation; messages with the same parent are siblings: answers to one
+# message, or versions of one.
 _TABLES = (
     """CREATE TABLE migration (version INTEGER PRIMARY KEY, program TEXT NOT NULL, applied REAL NOT NULL)""",
     """CREATE TABLE conversation (
@@ -62,84 +62,43 @@ def _search(table: str, column: str) -> tuple[str, ...]:
     )
 
 
+# Of each running app: what is typed and queued, where its running answer belongs, and the steps of that answer.
+_JOURNAL = (
+    "CREATE TABLE app (id TEXT PRIMARY KEY, typed TEXT NOT NULL, place TEXT, changed REAL NOT NULL)",
+    """CREATE TABLE paste (
+        app TEXT NOT NULL REFERENCES app (id) ON DELETE CASCADE,
+        words TEXT NOT NULL,
+        text TEXT NOT NULL,
+        PRIMARY KEY (app, words)
+    )""",
+    """CREATE TABLE step (
+        number INTEGER PRIMARY KEY,
+        app TEXT NOT NULL REFERENCES app (id) ON DELETE CASCADE,
+        line BLOB NOT NULL
+    )""",
+)
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _TABLES,
     _search("message", "content") + _search("conversation", "title"),
+    _JOURNAL,
 )
 VERSION = len(MIGRATIONS)
-OURS = {"migration", "conversation", "message", "turn"}
-# Internal tables of the search index: their content and their statements depend on SQLite's version.
-_SEARCH_OWN = re.compile(r"(message_content|conversation_title)_(data|idx|docsize|config)")
-
-
-class WrongFileError(Exception):
-    """An intact database, but not one for this program: `kind` is newer or foreign, the text says why."""
-
-    def __init__(self, kind: str, why: str) -> None:
-        super().__init__(why)
-        self.kind = kind
+_FIRST = {"migration", "conversation", "message", "turn"}
 
 
 def migrate(connection: sqlite3.Connection, until: int = VERSION) -> None:
-    """Bring the tables up to date, and check that they are those of this program.
-
-    Raises WrongFileError, DamagedError or sqlite3.Error; the file is unchanged then.
-    """
-    connection.execute("BEGIN")  # both in one transaction: another app may be creating the tables at the same time
-    try:
-        version = _version(connection)
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if len(tables & OURS) < 2 and tables:
-            raise WrongFileError("foreign", "its tables are those of another program")
-        if tables:
-            _agree(connection, version)
-    finally:
-        connection.execute("ROLLBACK")
+    """Bring the tables up to date. Raises UnusableError or sqlite3.Error; the file is unchanged then."""
+    tables = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if tables and len(tables & _FIRST) < 2:
+        raise UnusableError("its tables are those of another program", "foreign")
+    if (version := _version(connection)) > VERSION:
+        [(applied, program)] = connection.execute("SELECT max(version), program FROM migration").fetchall()
+        wrote = f"dflash-tui {program} wrote it (schema {version}, this program has {VERSION})"
+        raise UnusableError(wrote, "newer" if version == applied else "damaged")
     for number, statements in enumerate(MIGRATIONS[:until], 1):
         if number > version:
             _apply(connection, number, statements)
-    if until == VERSION:
-        compare(connection)
-
-
-def _agree(connection: sqlite3.Connection, version: int) -> None:
-    """Check that the version in the header is that of the last migration. Raises WrongFileError for a newer one."""
-    [(applied,)] = connection.execute("SELECT max(version) FROM migration").fetchall()
-    if version != applied:
-        raise DamagedError(f"its version is {version}, and its last migration {applied}")
-    if version > VERSION:
-        raise WrongFileError("newer", _writer(connection, version))
-
-
-def compare(connection: sqlite3.Connection) -> None:
-    """Raises DamagedError if a table, index or trigger differs from what this program creates."""
-    if changed := sorted(reference() - _objects(connection)):
-        raise DamagedError(f"the {changed[0][0]} {changed[0][1]} is missing or not as this program makes it")
-
-
-@functools.cache
-def reference() -> frozenset[tuple[str, ...]]:
-    """The content of a new file. Raises sqlite3.OperationalError if this Python's SQLite has no full-text search."""
-    with contextlib.closing(new_file()) as connection:
-        return _objects(connection)
-
-
-def new_file() -> sqlite3.Connection:
-    """One in memory."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    for number, statements in enumerate(MIGRATIONS, 1):
-        _apply(connection, number, statements)
-    return connection
-
-
-def _objects(connection: sqlite3.Connection) -> frozenset[tuple[str, ...]]:
-    """Kind, name, table and statement of each."""
-    rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
-    found = set()
-    for kind, name, table, sql in rows:
-        own = _SEARCH_OWN.fullmatch(str(name)) is not None
-        found.add((str(kind), str(name), str(table), "" if own else " ".join(str(sql).split())))
-    return frozenset(found)
 
 
 def _apply(connection: sqlite3.Connection, number: int, statements: tuple[str, ...]) -> None:
@@ -160,11 +119,27 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _writer(connection: sqlite3.Connection, version: int) -> str:
-    """The program that wrote a newer file; its table of migrations may have changed too."""
-    try:
-        row = connection.execute("SELECT program FROM migration ORDER BY version DESC").fetchone()
-    except sqlite3.Error:
-        row = None
-    by = f"dflash-tui {row[0]}" if row else "a later dflash-tui"
-    return f"{by} wrote it (schema {version}, this program has {VERSION})"
+@functools.cache
+def reference() -> frozenset[tuple[str, ...]]:
+    """The objects of a new file. Raises sqlite3.OperationalError if this Python's SQLite has no full-text search."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        migrate(connection)
+        return _objects(connection)
+
+
+def check(connection: sqlite3.Connection, *, pages: bool = True) -> None:
+    """Raises UnusableError if a table, index or trigger is not what this program creates, or a page is damaged."""
+    if changed := sorted(reference() - _objects(connection)):
+        raise UnusableError(f"the {changed[0][0]} {changed[0][1]} is missing or not as this program makes it")
+    if pages and connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
+        raise UnusableError("database disk image is malformed")
+
+
+def _objects(connection: sqlite3.Connection) -> frozenset[tuple[str, ...]]:
+    """Kind, name and statement of each; the tables of the search index depend on SQLite's version."""
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+    own = re.compile(r"(message_content|conversation_title)_(data|idx|docsize|config)")
+    return frozenset(
+        (str(kind), str(name), "" if own.fullmatch(str(name)) else " ".join(str(sql).split()))
+        for kind, name, sql in rows
+    )
