@@ -9,8 +9,11 @@ import pytest
 from textual.color import Color
 
 from dflash_tui.app import DFlashApp
+from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.panel import Panel
 
 from .fake import FakeSession
+from .scenes import answered
 from .support import ask, idle, loaded, screen_text, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
@@ -143,3 +146,18 @@ async def test_the_user_may_scroll_back_while_text_arrives(make_app: MakeApp) ->
         assert app.chat.transcript.scroll_y <= at
         await pilot.press("end")
         await shows(pilot, "paragraph 39")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 50), (210, 50)])
+async def test_a_notice_covers_no_panel(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await answered(pilot)
+        await pilot.press("f4")
+        app.chat.say("the file has no chat template, so that plain ChatML is used for every message " * 2)
+        await pilot.pause()
+        notice = app.chat.query_one(Flash).region
+        assert notice.area
+        panels = [panel.region for panel in app.chat.query(Panel) if panel.region.area]
+        assert panels
+        assert not [panel for panel in panels if panel.overlaps(notice)]

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
+from textual.geometry import Size
 
 from dflash_core.events import PartTotals, Piece, PrefillEvent
 from dflash_core.knobs import Knobs
@@ -26,7 +28,7 @@ from dflash_tui.figures.speeds import course
 from dflash_tui.session import LoadRequest
 from dflash_tui.widgets import stats
 from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.strip import StatusStrip
+from dflash_tui.widgets.strip import Status, StatusStrip
 from support.turns import STAGES, step_of, tree_of, turn_of
 
 from .fake import FakeSession
@@ -41,6 +43,22 @@ PLAIN = PlainSpeed(50.0, 64, 2048, "2026-01-02T10:00:00+00:00", "timed for it")
 def shown(record: TurnRecord, plain: PlainSpeed | None = None, width: int = 60) -> str:
     assert record.report is not None
     return stats.drawn(stats.of_turn(record, record.report, plain), width).plain
+
+
+def test_the_strip_has_a_mark_where_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    strip = StatusStrip()
+    reason = "auto takes the tree for now"
+    status = Status(rate=257.0, acceptance=4.8, plain=100.0, mode="tree", reason=reason, used=Knobs(p_min=0.2))
+    strip.set_reactive(StatusStrip.status, status)
+    shown = {}
+    for width in range(20, 140):
+        monkeypatch.setattr(StatusStrip, "size", Size(width, 1))
+        shown[width] = strip.render().plain
+        assert cell_len(shown[width]) <= width
+        assert shown[width].endswith("…") != shown[width].endswith(f"tree: {reason}")
+    assert shown[44] == " 257 tok/s · 2.6x plain · 4.8 tok/step …"
+    assert shown[100].endswith("│ tree: auto ta…")
+    assert "…" not in shown[139]
 
 
 async def test_the_strip_and_the_panel_show_one_speed_of_a_running_answer(make_app: MakeApp) -> None:

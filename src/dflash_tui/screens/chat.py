@@ -97,11 +97,12 @@ class ChatScreen(LateParts, Screen[None]):
         with Container(id="main"):
             yield TitleRow(id="title")
             with Container(id="body"):
-                yield Transcript()
+                with Container(id="talk"):
+                    yield Transcript()
+                    yield LoadingLine()
+                    yield Flash()
                 yield Inspector(self.knobs)
-                yield LoadingLine()
                 yield self._completions
-                yield Flash()
             yield self._find
             yield StatusStrip(id="strip")
             with Horizontal(id="prompt-row"):

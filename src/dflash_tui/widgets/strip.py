@@ -125,6 +125,7 @@ _SHOWN = (
     ("budget", "budget ", {"budget", "policy"}), ("p_min", "p_min ", {"p_min"}), ("temperature", "T ", {"temperature"}),
     ("thinking", "think ", {"thinking", "reasoning_effort"}),
 )  # fmt: skip
+_MORE = " …"
 _TOLD = {"mode", *(name for _, _, names in _SHOWN for name in names)}
 
 
@@ -162,8 +163,8 @@ class StatusStrip(Widget):
         asked = SPEC["mode"].show(it.mode) or f"mode {SPEC['mode'].show(it.knobs.mode)}"
         why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
         room = width - sum(cell_len(text) for text, _ in parts)
-        told = next((text for text in (f"  │ {why}", f"  │ {asked}") if cell_len(text) <= room), "")  # whole, or not
-        parts.append((told, figure("ran", "$foreground 80%")))
+        least = cell_len(f"  │ {asked}…")  # a shorter beginning says nothing
+        parts.append((clip(f"  │ {why}", max(room, least)), figure("ran", "$foreground 80%")))
         return _clipped(parts, width)
 
     def _shown(self, name: str) -> str:
@@ -183,15 +184,17 @@ def _value(name: str, value: Value) -> str:
 
 
 def _clipped(parts: list[tuple[str, str]], width: int) -> Content:
-    """As many parts as fit completely; the first is cut if it does not fit."""
+    """As many parts as fit completely, and … for the others; the first is cut if it does not fit."""
     taken: list[tuple[str, str] | str] = [" "]
     room = width
     for place, (text, style) in enumerate(parts):
         shown = text if place else clip(text, room)
-        if cell_len(shown) > room:
+        rest = len(_MORE) if 0 < place < len(parts) - 1 else 0
+        if cell_len(shown) > room - rest:
+            if taken[-1][0].strip() == "│":  # there is no room for what it parts
+                taken.pop()
+            taken.append((_MORE, "$foreground 80%"))
             break
         taken.append((shown, style))
         room -= cell_len(shown)
-    if taken[-1][0].strip() == "│":  # there is no room for what it parts
-        taken.pop()
     return Content.assemble(*taken)
