@@ -88,7 +88,7 @@ class ChatScreen(LateParts, Screen[None]):
         self.pair = PairLoading(self, loader, self.loaded, self._not_loaded, self._kept, self._came_back)
         self.downloads = Downloads(self, lambda seconds, how: self.program.tell_away(seconds, how))
         self.remembered = Remembered(history.folder)
-        self.places = Layout(self, self.gauges)
+        self.places = Layout(self, self.gauges, self.remembered)
         self._find = FindBar(painting)
         self._completions = Completions()
 
