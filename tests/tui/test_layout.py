@@ -85,7 +85,7 @@ async def test_whether_the_inspector_is_open_is_remembered(
         app = make_app()
         async with app.run_test(size=size) as pilot:
             await answered(pilot)
-            await wait_until(pilot, lambda before=before: bool(app.chat.inspector.region.area) == before)
+            await wait_until(pilot, lambda app=app, before=before: bool(app.chat.inspector.region.area) == before)
             await pilot.press(*keys)
             await pilot.pause()
 

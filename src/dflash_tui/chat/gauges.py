@@ -99,7 +99,7 @@ class Gauges:
         from dflash_core.lab.plain import PlainSpeed
 
         taken = datetime.now(UTC).isoformat(timespec="seconds")
-        self.took_plain_speed(PlainSpeed(tok_s, steps, self.used, taken, "among the settings of a tuning"))
+        self.took_plain_speed(PlainSpeed(tok_s, steps, self.used, taken, "measured by a tuning"))
 
     def start(self) -> None:
         """Show the model's name on the page of an empty conversation."""

@@ -42,8 +42,8 @@ class SweepScreen(MeasuringScreen):
         ("p_min=0..0.5:0.1", "a range in steps of 0.1"),
         ("budget=4,15,22", "these values"),
         ("budget=4,15,22 p_min=0,0.1", "two parameters: a field of speeds"),
-        ("repeats=3", "each setting so often"),
-        ("prompts=FILE samples=10", "on so many prompts of a file"),
+        ("repeats=3", "each setting three times"),
+        ("prompts=FILE samples=10", "on ten prompts of a file"),
     )
     FILE: ClassVar[str] = "sweep.csv"
     WHAT: ClassVar[What] = "sweep"

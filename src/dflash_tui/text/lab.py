@@ -157,7 +157,7 @@ def notes(result: SweepResult, *, running: bool = False) -> list[str]:
         lines.append(f"answers right: {sum(row.right[0] for row in its)} of {scored} that could be scored")
     other = sum(row.other_text for row in its)
     if other:
-        lines.append(f"{counted(other, 'run')} gave another text than the first so sampled (a near-tie)")
+        lines.append(f"{counted(other, 'run')} gave a different text than the first run with the same sampling (a near-tie)")
     few = [row.versus_best.n for row in its if row.versus_best and row.versus_best.verdict == "too few pairs"]
     if few:
         lines.append(f"{too_few(min(few))} for a difference to be more than noise: more prompts, or more repeats")
@@ -201,7 +201,7 @@ def auto_line(auto: AutoTurn, it: Curve) -> str:
     if saved is None:
         return f"{text}; how long budget {it.current} would take is not known"
     verb = f"saved {seconds(saved)} of" if saved >= 0 else f"lost {seconds(-saved)} against"
-    return f"{text}; it {verb} the {seconds(auto.seconds + saved)} that budget {it.current} takes"
+    return f"{text}; auto {verb} the {seconds(auto.seconds + saved)} that budget {it.current} takes"
 
 
 def auto_cells(auto: AutoTurn) -> tuple[str, str, str]:
