@@ -269,7 +269,7 @@ class WhatIfScreen(LabScreen):
         if it.kind == "estimate":
             yield "under another budget steps begin at other tokens: e runs the drafter again for exact figures"
         if len(self.drafters) > 1:
-            yield f"drafters: {', '.join(self.drafters)}; d shows the next drafter; adopting also chooses the drafter shown"
+            yield f"drafters: {', '.join(self.drafters)}; d shows the next one; adopting a budget also sets its drafter"
 
 
 def _name(it: Curve) -> str:

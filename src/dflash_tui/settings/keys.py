@@ -162,7 +162,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("chats.back", "escape", "Back", "close the search; else the list", "back", True, scope="chats"),
     Action("models.load", "enter", "Load", "load the model under the cursor; a download asks first", scope="models"),
     Action("models.drafter", "left,right", "Drafter", "choose another drafter for the model", scope="models"),
-    Action("models.download", "ctrl+g", "Download", "show the running or finished download", "download", scope="models"),
+    Action(
+        "models.download", "ctrl+g", "Download", "show the running or finished download", "download", scope="models"
+    ),
     Action("models.plan", "f5", "Memory", "memory of the model; settings that fit", "plan", True, scope="models"),
     Action(
         "models.save",

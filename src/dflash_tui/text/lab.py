@@ -157,7 +157,9 @@ def notes(result: SweepResult, *, running: bool = False) -> list[str]:
         lines.append(f"answers right: {sum(row.right[0] for row in its)} of {scored} that could be scored")
     other = sum(row.other_text for row in its)
     if other:
-        lines.append(f"{counted(other, 'run')} gave a different text than the first run with the same sampling (a near-tie)")
+        lines.append(
+            f"{counted(other, 'run')} gave a different text than the first run with the same sampling (a near-tie)"
+        )
     few = [row.versus_best.n for row in its if row.versus_best and row.versus_best.verdict == "too few pairs"]
     if few:
         lines.append(f"{too_few(min(few))} for a difference to be more than noise: more prompts, or more repeats")
