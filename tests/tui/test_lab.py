@@ -190,7 +190,7 @@ class TestWhatIf:
             screen = await opened(pilot, "/whatif", WhatIfScreen)
             assert isinstance(screen, WhatIfScreen)
             assert (screen.drafter, screen.drafters) == ("mtp", ("dflash2", "mtp"))
-            assert "that mtp drafted" in text_of(screen, "#whatif-finding")
+            assert "(drafter mtp, " in text_of(screen, "#whatif-finding")
             assert "drafters: dflash2, mtp" in text_of(screen, "#whatif-notes")
             assert screen.curve is not None
             lengths = [point.acceptance.length for point in screen.curve.points]

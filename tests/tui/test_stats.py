@@ -57,7 +57,8 @@ def test_the_strip_has_a_mark_where_it_is_cut(monkeypatch: pytest.MonkeyPatch) -
         assert cell_len(shown[width]) <= width
         assert shown[width].endswith("…") != shown[width].endswith(f"tree: {reason}")
     assert shown[44] == " 257 tok/s · 2.6x plain · 4.8 tok/step …"
-    assert shown[100].endswith("│ tree: auto ta…")
+    assert shown[100].endswith("│ tree…")
+    assert shown[105].endswith("│ tree: auto takes t…")
     assert "…" not in shown[139]
 
 

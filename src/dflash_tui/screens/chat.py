@@ -100,9 +100,9 @@ class ChatScreen(LateParts, Screen[None]):
                 with Container(id="talk"):
                     yield Transcript()
                     yield LoadingLine()
+                    yield self._completions
                     yield Flash()
                 yield Inspector(self.knobs)
-                yield self._completions
             yield self._find
             yield StatusStrip(id="strip")
             with Horizontal(id="prompt-row"):

@@ -267,7 +267,7 @@ class WhatIfScreen(LabScreen):
     def _notes(self, it: Curve) -> Iterator[str]:
         yield lab_text.sources(it)
         if it.kind == "estimate":
-            yield "under another budget steps begin at other tokens: e runs the drafter again for exact figures"
+            yield "under another budget steps begin at other tokens: e gives exact figures"
         if len(self.drafters) > 1:
             yield f"drafters: {', '.join(self.drafters)}; d shows the next one; adopting a budget also sets its drafter"
 

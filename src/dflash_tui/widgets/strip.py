@@ -125,6 +125,7 @@ _SHOWN = (
     ("budget", "budget ", {"budget", "policy"}), ("p_min", "p_min ", {"p_min"}), ("temperature", "T ", {"temperature"}),
     ("thinking", "think ", {"thinking", "reasoning_effort"}),
 )  # fmt: skip
+LEAST_REASON = 12  # cells
 _MORE = " …"
 _TOLD = {"mode", *(name for _, _, names in _SHOWN for name in names)}
 
@@ -163,8 +164,10 @@ class StatusStrip(Widget):
         asked = SPEC["mode"].show(it.mode) or f"mode {SPEC['mode'].show(it.knobs.mode)}"
         why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
         room = width - sum(cell_len(text) for text, _ in parts)
-        least = cell_len(f"  │ {asked}…")  # a shorter beginning says nothing
-        parts.append((clip(f"  │ {why}", max(room, least)), figure("ran", "$foreground 80%")))
+        told = f"  │ {why}"
+        if cell_len(told) > room:  # a few letters of the reason say nothing
+            told = clip(told, room) if room >= cell_len(f"  │ {asked}: ") + LEAST_REASON else f"  │ {asked}…"
+        parts.append((told, figure("ran", "$foreground 80%")))
         return _clipped(parts, width)
 
     def _shown(self, name: str) -> str:
