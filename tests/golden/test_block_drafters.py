@@ -350,7 +350,7 @@ def test_by_parent_is_followed_by_those_who_can(tmp_path: Path) -> None:
         if can:
             limits.check(Knobs(by_parent=False), {"by_parent"})
         else:
-            with pytest.raises(KnobError, match="by_parent changes nothing with the dflash drafter"):
+            with pytest.raises(KnobError, match="by_parent has no effect on the dflash drafter"):
                 limits.check(Knobs(by_parent=False), {"by_parent"})
 
 

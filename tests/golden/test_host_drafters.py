@@ -124,7 +124,9 @@ def test_what_does_not_apply_is_refused_and_what_it_is_is_said() -> None:
     assert engine.limits.drafter is not None
     assert engine.limits.drafter.kind == "text"
     for name, value in (("draft_window", 64), ("tree_temperature", 2.0), ("tree_width", 3)):
-        with pytest.raises(KnobError, match=f"{name} changes nothing with the text drafter; it follows budget"):
+        with pytest.raises(
+            KnobError, match=f"{name} has no effect on the text drafter; parameters that have one: budget"
+        ):
             engine.limits.check(Knobs().replace(**{name: value}), {name})
     engine.limits.check(Knobs(budget=5, p_min=0.3), {"budget", "p_min"})
     assert [one.name for one in engine.memory().components] == ["target", "target KV", "states", "program"]

@@ -434,11 +434,16 @@ def test_the_largest_budget_says_what_it_is() -> None:
     session = fresh()
     decoder = session.decoder(Knobs(mode="tree", budget=256), frozenset(), 192)
     assert decoder.knobs.budget == 255
-    assert decoder.decision.reason == "asked for; budget 255: a tree on a card has at most 256 nodes with its root"
+    assert (
+        decoder.decision.reason == "the mode is set; budget 255: a tree on a card has at most 256 nodes with its root"
+    )
     decoder.take(Knobs(mode="tree", budget=255))
-    assert (decoder.knobs.budget, decoder.decision.reason) == (255, "asked for")
+    assert (decoder.knobs.budget, decoder.decision.reason) == (255, "the mode is set")
     decoder.take(Knobs(mode="chain", budget=256))
-    assert (decoder.knobs.budget, decoder.decision.reason) == (256, "asked for")  # a chain ends with the block anyway
+    assert (decoder.knobs.budget, decoder.decision.reason) == (
+        256,
+        "the mode is set",
+    )  # a chain ends with the block anyway
 
 
 def test_a_chain_records_every_candidate() -> None:

@@ -62,7 +62,7 @@ async def test_esc_ends_bench_and_keeps_what_is_measured(make_app: MakeApp, monk
         await wait_until(pilot, lambda: "round 2 of 1,000" in str(app.notices.page()))
         await shows(pilot, "Esc Stop")
         await send(pilot, "hi")
-        await wait_until(pilot, lambda: "something is being measured: Esc stops it" in str(app.notices.page()))
+        await wait_until(pilot, lambda: "a measurement is running: Esc stops it" in str(app.notices.page()))
         assert app.chat.prompt.text == "hi"
         await pilot.press("ctrl+n")
         assert len(app.chat.transcript.turns) >= 1

@@ -237,7 +237,7 @@ async def test_search_rename_and_delete(make_app: MakeApp, three: Store) -> None
         await pilot.press("escape")
         assert len(titles(three)) == 3
         await pilot.press("d", "enter")
-        await shows(pilot, "0 found", "Nothing has these words.")
+        await shows(pilot, "0 found", "No conversation has these words.")
         assert len(titles(three)) == 2
         await pilot.press("slash", "escape")
         await shows(pilot, "2 conversations")

@@ -77,7 +77,7 @@ async def in_background(pilot: Pilot[int], name: str) -> None:
     app = pilot.app
     assert isinstance(app, DFlashApp)
     await get(pilot, name)
-    await shows(pilot, "It continues when you leave.", "b to the chat")
+    await shows(pilot, "The download continues when you leave.", "b to the chat")
     await pilot.press("escape")
     await wait_until(pilot, lambda: app.screen is app.chat)
     await said(pilot, f"{name} is being fetched in the background: Ctrl+G shows it")

@@ -162,17 +162,21 @@ async def test_models_name_what_is_possible(make_app: MakeApp) -> None:
         assert isinstance(app.screen, ModelsScreen)
 
 
-async def test_a_dialog_over_a_page_leaves_its_footer_as_it_was(make_app: MakeApp) -> None:
-    """Regression: the list of models offered another drafter for a pair to be fetched, under that pair's dialog."""
+async def test_a_dialog_has_the_keys_of_the_page_below(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        await app.push_screen(ModelsScreen(app.chat, only="qwen3-4b"))
-        await wait_until(pilot, lambda: footer(app) == "Enter Get  F1 Help  Esc Whole list")
-        below = app.screen.query_one(KeyLine)
-        app.push_screen(ConfirmScreen("A question", "yes", "no"))
-        await shows(pilot, "A question")
-        assert [one.label for one in below.hints] == ["Get", "Help", "Whole list"]
+        for page, keys in ((app.chat, "Enter Tour"), (ModelsScreen(app.chat, only="qwen3-4b"), "Enter Get")):
+            if page is not app.chat:
+                await app.push_screen(page)
+            await wait_until(pilot, lambda keys=keys: footer(app).startswith(keys))
+            below = app.screen.query_one(KeyLine)
+            await app.push_screen(ConfirmScreen("A question", "yes", "no"))
+            await shows(pilot, "A question")
+            assert below.render().plain == ""
+            assert screen_text(app).splitlines()[-1].strip() == ""
+            await pilot.press("escape")
+            await wait_until(pilot, lambda keys=keys: footer(app).startswith(keys))
 
 
 async def test_the_first_start_says_what_esc_takes(make_app: MakeApp) -> None:

@@ -28,7 +28,7 @@ from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.key_line import KeyLine
 
 from .fake import FakeSession
-from .support import ask, idle, leave, loaded, says, shows, talking, wait_until
+from .support import ask, idle, leave, loaded, says, screen_text, shows, talking, wait_until
 from .test_every_key import DIALOGS, PAGE_OPENERS
 
 MakeApp = Callable[..., DFlashApp]
@@ -60,6 +60,26 @@ async def test_ctrl_c_copies_a_selection_of_the_conversation_even_in_mid_turn(ma
         await pilot.press("ctrl+c")
         await idle(pilot)
         await shows(pilot, "stopped")
+
+
+async def test_a_selection_over_several_blocks_holds_their_text_alone(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 40)) as pilot:
+        await loaded(pilot)
+        await ask(pilot, "hi")
+        await idle(pilot)
+        rows = screen_text(app).splitlines()
+        first = next(y for y, row in enumerate(rows) if "❯ hi" in row)
+        last = next(y for y, row in enumerate(rows) if "gets slower" in row)
+        await pilot.mouse_down(offset=(0, first))
+        await pilot.hover(offset=(60, last))
+        await pilot.mouse_up(offset=(60, last))
+        await pilot.press("ctrl+c")
+        copied = app.clipboard.split("\n")
+        assert copied[0] == "hi"
+        assert copied[-1].endswith("gets slower")
+        assert "def follow(tree, posterior):" in copied
+        assert not [line for line in copied if "click copies" in line or "❯" in line]
 
 
 async def test_ctrl_c_without_selection_or_turn_says_how_to_quit(make_app: MakeApp) -> None:

@@ -190,7 +190,7 @@ class TestWhatIf:
             screen = await opened(pilot, "/whatif", WhatIfScreen)
             assert isinstance(screen, WhatIfScreen)
             assert (screen.drafter, screen.drafters) == ("mtp", ("dflash2", "mtp"))
-            assert "that mtp drafted" in text_of(screen, "#whatif-finding")
+            assert "(drafter mtp, " in text_of(screen, "#whatif-finding")
             assert "drafters: dflash2, mtp" in text_of(screen, "#whatif-notes")
             assert screen.curve is not None
             lengths = [point.acceptance.length for point in screen.curve.points]
@@ -632,3 +632,22 @@ async def test_pictures_of_the_readme(
 
 def test_the_limits_of_the_support_module_are_those_of_the_pair() -> None:
     assert PAIR.drafter.block == engine().session.capabilities.block
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_field_of_a_sweep_has_colors_and_is_not_cut(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        screen = SweepScreen(app.chat)
+        await app.push_screen(screen)
+        axes = ("tree_temperature=0.5,1", "p_min=0..0.9:0.1") if size[0] > 100 else ("budget=4,12", "p_min=0,0.1")
+        screen.result = sweep_of(*axes, prompts=2, repeats=1)
+        screen.draw()
+        await pilot.pause()
+        field = screen.query_one("#sweep-field", Static)
+        seen = field.region.intersection(field.parent.content_region)
+        assert seen.width == field.region.width
+        strips = [field.render_line(y) for y in range(field.size.height)]
+        grounds = {one.style.bgcolor for strip in strips for one in strip if one.style and one.text.strip().isdigit()}
+        assert len(grounds) > 2

@@ -9,8 +9,12 @@ import pytest
 from textual.color import Color
 
 from dflash_tui.app import DFlashApp
+from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.inspector import TABS
+from dflash_tui.widgets.panel import Panel
 
 from .fake import FakeSession
+from .scenes import answered
 from .support import ask, idle, loaded, screen_text, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
@@ -39,7 +43,7 @@ async def test_a_drawer_at_80x24(make_app: MakeApp, key: str, text: str) -> None
 async def test_the_inspector_hides_at_120x40(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
-        await loaded(pilot)
+        await answered(pilot)
         await shows(pilot, "‹Stats›")
         await pilot.press("ctrl+b")
         await wait_until(pilot, lambda: "Stats›" not in screen_text(app))
@@ -48,6 +52,66 @@ async def test_the_inspector_hides_at_120x40(make_app: MakeApp) -> None:
         await shows(pilot, "‹Stats›")
         await pilot.press("f4")
         await shows(pilot, "‹Tree›")
+
+
+@pytest.mark.parametrize(("size", "shown"), [((120, 40), []), ((160, 50), []), ((200, 50), ["params", "memory"])])
+async def test_panels_without_contents_take_no_place(
+    make_app: MakeApp, size: tuple[int, int], shown: list[str]
+) -> None:
+    app = make_app()
+
+    def seen() -> list[str]:
+        return [name for name in TABS if app.chat.inspector.sees(name)]
+
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        assert seen() == shown
+        await pilot.press("f5")
+        await pilot.pause()
+        assert "memory" in seen(), "a key opens a panel at any time"
+        await app.chat.conversation.clear()
+        app.chat.places.restore(({True: False, False: None}, "stats"))
+        await answered(pilot)
+        await wait_until(pilot, lambda: "stats" in seen())
+        await pilot.press("ctrl+n")
+        await wait_until(pilot, lambda: seen() == shown)
+
+
+@pytest.mark.parametrize(("size", "shown"), [((80, 24), True), ((120, 40), False)])
+async def test_whether_the_inspector_is_open_is_remembered(
+    make_app: MakeApp, size: tuple[int, int], shown: bool
+) -> None:
+    for before, keys in ((not shown, ["ctrl+b"]), (shown, ["ctrl+b"]), (not shown, [])):
+        app = make_app()
+        async with app.run_test(size=size) as pilot:
+            await answered(pilot)
+            await wait_until(pilot, lambda app=app, before=before: bool(app.chat.inspector.region.area) == before)
+            await pilot.press(*keys)
+            await pilot.pause()
+
+
+@pytest.mark.parametrize("size", [(160, 50), (200, 60)])
+async def test_panels_without_tabs_of_their_own_name_their_keys(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await answered(pilot)
+        panels = [panel for panel in app.chat.query(Panel) if panel.region.area]
+        assert len(panels) == (4 if size[0] == 200 else 2)
+        await shows(pilot, *(f" {panel.border_title} ─╮" for panel in panels))
+        await pilot.resize_terminal(120, 40)
+        await wait_until(pilot, lambda: not any(panel.border_title for panel in panels))
+
+
+@pytest.mark.parametrize(("size", "most"), [((80, 24), 77), ((120, 40), 68), ((160, 50), 100), ((240, 50), 100)])
+async def test_prose_is_as_wide_as_is_read_with_ease(make_app: MakeApp, size: tuple[int, int], most: int) -> None:
+    code = "x" * 120
+    app = make_app(FakeSession(answer="word " * 200 + f"\n\n```\n{code}\n```\n", thinking=""))
+    async with app.run_test(size=size) as pilot:
+        await answered(pilot)
+        prose = [row for row in screen_text(app).splitlines() if row.lstrip().startswith("word")]
+        widest = max(len(row.split("│")[0].split("╭")[0].strip()) for row in prose)
+        assert most - 5 <= widest <= most
+        assert size[0] < 240 or code in screen_text(app)
 
 
 async def test_all_panels_at_200x60(make_app: MakeApp) -> None:
@@ -62,7 +126,7 @@ async def test_all_panels_at_200x60(make_app: MakeApp) -> None:
 async def test_tabs_by_keys_and_mouse(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
-        await loaded(pilot)
+        await answered(pilot)
         tabs = app.chat.query_one("#tabs")
         await pilot.click(tabs, offset=(2, 0))
         await shows(pilot, "‹Params›")
@@ -143,3 +207,18 @@ async def test_the_user_may_scroll_back_while_text_arrives(make_app: MakeApp) ->
         assert app.chat.transcript.scroll_y <= at
         await pilot.press("end")
         await shows(pilot, "paragraph 39")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 50), (210, 50)])
+async def test_a_notice_covers_no_panel(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await answered(pilot)
+        await pilot.press("f4")
+        app.chat.say("the file has no chat template, so that plain ChatML is used for every message " * 2)
+        await pilot.pause()
+        notice = app.chat.query_one(Flash).region
+        assert notice.area
+        panels = [panel.region for panel in app.chat.query(Panel) if panel.region.area]
+        assert panels
+        assert not [panel for panel in panels if panel.overlaps(notice)]

@@ -44,7 +44,7 @@ async def test_find_moves_no_text_that_is_seen_whole_and_its_keys_are_named(make
         await pilot.press("ctrl+f", *"path")
         await wait_until(pilot, lambda: app.chat.query_one(FindBar).found > 0)
         await settled(pilot)
-        assert ("Enter", "To the places") in keys(app)
+        assert ("Enter", "Go to matches") in keys(app)
         assert user.region.y == before - 1, "the line of what is looked for took a row, and no more moved"
         await pilot.press("enter")
         await settled(pilot)

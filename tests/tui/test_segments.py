@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import string
+import threading
 from functools import partial
 from typing import Any
 
@@ -21,13 +22,13 @@ from dflash_core.clean import clean, token_label
 from dflash_tui.chat import ui_feed
 from dflash_tui.text import segments
 from dflash_tui.text.segments import Segmenter
-from dflash_tui.widgets import table
+from dflash_tui.widgets import streamed, table
 from dflash_tui.widgets.roomy import Fence
 from dflash_tui.widgets.streamed import Segment, Streamed
 from dflash_tui.widgets.table import Table, fold_tables
 from support.grids import full
 
-from .support import screen_text, shows
+from .support import screen_text, shows, wait_until
 
 PLAIN = MarkdownIt("gfm-like", {"html": False})  # Textual's own lists are what ours must look like
 
@@ -78,6 +79,8 @@ def small_limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(segments, "LIST_LIMIT", 150)
         monkeypatch.setattr(segments, "BLOCK_LIMIT", 700)
         monkeypatch.setattr(segments, "TABLE_LIMIT", 90)
+        monkeypatch.setattr(streamed, "WHOLE_LIMIT", 900)
+        monkeypatch.setattr(streamed, "GROUP", 3)
 
 
 def chunks(text: str, seed: int, most: int) -> list[str]:
@@ -133,6 +136,33 @@ async def rendered(text: str, parts: list[str] | None, *, ours: bool = False) ->
 MORE_DOCUMENTS = ("lists", "fences", "list", "ordered", "html between", "table links")
 
 
+async def test_the_end_of_a_long_list_leaves_time_for_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is parsed once, in a thread, and until all of it is there the screen shows what it showed."""
+    parsed: list[tuple[bool, int]] = []
+    parse = MarkdownIt.parse
+
+    def counted(self: MarkdownIt, text: str, *more: Any) -> list[Token]:
+        parsed.append((threading.current_thread() is threading.main_thread(), len(text)))
+        return parse(self, text, *more)
+
+    monkeypatch.setattr(MarkdownIt, "parse", counted)
+    text = "".join(f"{number + 1}. step\n" for number in range(300))
+    app = Host(text, [])
+    async with app.run_test(size=(70, 340)) as pilot:
+        body = app.query_one(Streamed)
+        for part in (*chunks(text, 1, 60), "\nAfter.\n"):
+            await body.feed(part)
+        await pilot.pause()
+        before = screen_text(app).split()
+        assert before[-1] == "After."
+        assert before[:-1] == text.split()
+        await body.finish()
+        await pilot.pause()
+        assert screen_text(app).split() == before
+    assert [size for here, size in parsed if size and not here] == [len(text) + 1]
+    assert max(size for here, size in parsed if here) <= streamed.WHOLE_LIMIT
+
+
 @pytest.mark.parametrize("name", [full(name) if name in MORE_DOCUMENTS else name for name in DOCUMENTS])
 async def test_streamed_equals_one_shot(name: str) -> None:
     text = DOCUMENTS[name]
@@ -162,7 +192,7 @@ async def test_a_long_list_is_cut_while_it_streams() -> None:
 @pytest.mark.parametrize("text", [FENCE, TABLE])
 async def test_a_long_block_goes_on_as_plain_lines_until_it_closes(text: str) -> None:
     app = Host("", [])
-    async with app.run_test(size=(70, 40)):
+    async with app.run_test(size=(70, 40)) as pilot:
         streamed = app.query_one(Streamed)
         body, end = text.rsplit("\n\nAfter", 1)
         await streamed.feed(body.rsplit("\n", 1)[0] + "\n")
@@ -170,7 +200,7 @@ async def test_a_long_block_goes_on_as_plain_lines_until_it_closes(text: str) ->
             await streamed.feed(part)
         assert len(streamed.query(".tail")) >= (1 if text is TABLE else 0)
         await streamed.feed("\n\nAfter" + end)
-        assert len(streamed.query(".tail")) == 0
+        await wait_until(pilot, lambda: not streamed.query(".tail"))
 
 
 WORDS = st.sampled_from(

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
+from textual.geometry import Size
 
 from dflash_core.events import PartTotals, Piece, PrefillEvent
 from dflash_core.knobs import Knobs
@@ -26,7 +28,7 @@ from dflash_tui.figures.speeds import course
 from dflash_tui.session import LoadRequest
 from dflash_tui.widgets import stats
 from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.strip import StatusStrip
+from dflash_tui.widgets.strip import Status, StatusStrip
 from support.turns import STAGES, step_of, tree_of, turn_of
 
 from .fake import FakeSession
@@ -41,6 +43,23 @@ PLAIN = PlainSpeed(50.0, 64, 2048, "2026-01-02T10:00:00+00:00", "timed for it")
 def shown(record: TurnRecord, plain: PlainSpeed | None = None, width: int = 60) -> str:
     assert record.report is not None
     return stats.drawn(stats.of_turn(record, record.report, plain), width).plain
+
+
+def test_the_strip_has_a_mark_where_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    strip = StatusStrip()
+    reason = "auto takes the tree for now"
+    status = Status(rate=257.0, acceptance=4.8, plain=100.0, mode="tree", reason=reason, used=Knobs(p_min=0.2))
+    strip.set_reactive(StatusStrip.status, status)
+    shown = {}
+    for width in range(20, 140):
+        monkeypatch.setattr(StatusStrip, "size", Size(width, 1))
+        shown[width] = strip.render().plain
+        assert cell_len(shown[width]) <= width
+        assert shown[width].endswith("…") != shown[width].endswith(f"tree: {reason}")
+    assert shown[44] == " 257 tok/s · 2.6x plain · 4.8 tok/step …"
+    assert shown[100].endswith("│ tree…")
+    assert shown[105].endswith("│ tree: auto takes t…")
+    assert "…" not in shown[139]
 
 
 async def test_the_strip_and_the_panel_show_one_speed_of_a_running_answer(make_app: MakeApp) -> None:
@@ -68,7 +87,7 @@ def test_every_figure() -> None:
     for line in (
         "162 tok/s  3.25 tok/step",
         "first token 100 ms · 50.0 steps/s · 14 tok",
-        "3.2x plain decoding, 50 tok/s: timed for it, 64 steps",
+        "3.2x plain decoding: 50 tok/s, timed for it 2026-01-02",
         "prompt 20 tok, 200 tok/s; 10 of 30 tokens reused",
         "tree: asked for",
         "75  100 100\n1   2   3\n",
@@ -291,7 +310,7 @@ async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> N
         await send(pilot, "/plain")
         await wait_until(pilot, lambda: "tok/s without drafts: 64 steps at context length" in screen_text(app))
         await pilot.press("escape", "f3")
-        await wait_until(pilot, lambda: re.search(r"x plain decoding.* timed for it", figures(app)) is not None)
+        await wait_until(pilot, lambda: re.search(r"x plain decoding.* timed separately", figures(app)) is not None)
         await send(pilot, "And the budget?")
         await wait_until(pilot, lambda: len(app.chat.session.turns) == 2)  # type: ignore[union-attr]
 

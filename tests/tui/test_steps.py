@@ -229,6 +229,15 @@ def test_the_drawn_text_is_the_text(width: int) -> None:
         assert start.strip("\n").split()[0][:3] in lines[text.line_of(step)]
 
 
+def test_every_node_is_joined_to_the_one_above_it() -> None:
+    chain = tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1))
+    lines = [line.split()[0] for line in drawn(step_of(chain), str, 40).plain.splitlines()[1:]]
+    assert lines == ["100", "└┬1", "│4", "╰7"]
+    branched = tree_of((0, 0), (1, 0), (1, 1), (2, 0), (0, 1))
+    lines = [line[:10].rstrip() for line in drawn(step_of(branched), str, 40).plain.splitlines()[1:]]
+    assert lines == ["100", "├ 1", "│ ├┬4", "│ │╰7", "│ └ 5", "└ 2"]
+
+
 def test_every_node_is_on_a_line_of_its_own() -> None:
     for step in STEPS:
         bare = drawn(step, str, 60).plain.splitlines()

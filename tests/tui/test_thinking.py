@@ -112,7 +112,7 @@ async def test_a_template_of_the_old_kind_has_on_and_off(make_app: MakeApp) -> N
             assert app.chat.knobs.thinking == on
         app.chat.prompt.focus()
         await ask(pilot, "/set reasoning_effort low")
-        await shows(pilot, "reasoning_effort changes nothing: the model's template does not read it")
+        await shows(pilot, "reasoning_effort has no effect: the model's template does not read it")
         app.chat.prompt.text = ""
         await ask(pilot, "/think low")
         await shows(pilot, "write /think on or /think off")

@@ -39,7 +39,7 @@ def test_ask_says_which_drafter_ran_and_what_it_does_not_follow(capsys: pytest.C
 
 def test_a_sweep_of_what_it_does_not_follow_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["sweep", *TARGET, "--draft", "text", "draft_window=0,64", "--prompt", "hi"]) == 1
-    assert "draft_window changes nothing with the text drafter" in capsys.readouterr().err
+    assert "draft_window has no effect on the text drafter" in capsys.readouterr().err
 
 
 def test_inspect_knows_it(capsys: pytest.CaptureFixture[str]) -> None:

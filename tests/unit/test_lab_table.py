@@ -203,7 +203,15 @@ def test_the_words_of_the_table() -> None:
     assert lines[3].startswith("★ 20")
     assert lines[3].endswith("best")
     assert "−32 %" in lines[1]
-    field = lab_text.field(sweep_of("budget=4,12", "p_min=0,0.1"))
+    cells = lab_text.field(sweep_of("budget=4,12", "p_min=0,0.1"))
+    assert [[share is not None for _, share in line] for line in cells[2:]] == [[False, True, True]] * 2
+    shares = [share for line in cells for _, share in line if share is not None]
+    assert (min(shares), max(shares)) == (0.0, 1.0)
+    assert shares[2] == 1.0, "the best"
+    wide = lab_text.field(sweep_of("budget=4,12", "p_min=0..0.9:0.1"), 40)
+    assert len(wide) == 12, "the longer side goes downwards where the lines would be too long"
+    assert max(map(len, lab_text.plain(wide))) <= 40
+    field = lab_text.plain(cells)
     assert field[1].split() == ["0", "0.1"]
     assert [line.split() for line in field[2:]] == [["4", "152", "193"], ["12", "★223", "196"]]
 

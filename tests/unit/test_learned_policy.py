@@ -281,7 +281,7 @@ def test_a_fixed_budget_tells_what_auto_would_take() -> None:
         assert step.reason.startswith("fixed budget 6 (auto would take ")
         assert step.choice is not None
     asked = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU))
-    assert {step.reason for step in decoded(CountingBackend(), Knobs(mode="tree"), asked, 30)} == {"asked for"}
+    assert {step.reason for step in decoded(CountingBackend(), Knobs(mode="tree"), asked, 30)} == {"the mode is set"}
 
 
 def test_what_auto_would_take_beside_a_fixed_budget_has_no_cap(monkeypatch: pytest.MonkeyPatch) -> None:

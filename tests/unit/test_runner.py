@@ -333,9 +333,9 @@ def test_a_reset_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> N
     ("mode", "block", "effective", "reason"),
     [
         ("auto", 8, "tree", "auto"),
-        ("tree", 8, "tree", "asked for"),
-        ("chain", 8, "chain", "asked for"),
-        ("ar", 8, "ar", "asked for"),
+        ("tree", 8, "tree", "the mode is set"),
+        ("chain", 8, "chain", "the mode is set"),
+        ("ar", 8, "ar", "the mode is set"),
         ("tree", 0, "ar", "no drafter"),
         ("auto", 0, "ar", "no drafter"),
     ],

@@ -87,7 +87,7 @@ def test_it_beats_either_alone_and_the_reason_says_why() -> None:
     for _ in range(4):  # one of them may be a try
         chooser.observe(step(1, 40.0))
         reasons.append(chooser.next(Knobs()).reason)
-    assert any(" brings most here (near " in reason for reason in reasons), reasons
+    assert any(" is fastest here (tokens in plain steps: near " in reason for reason in reasons), reasons
 
 
 def test_a_drafter_that_becomes_better_is_found_again() -> None:
@@ -175,7 +175,7 @@ def test_a_named_drafter_is_taken() -> None:
     for knobs, kind in ((Knobs(draft="mtp"), "mtp"), (Knobs(mode="tree"), "dflash2"), (Knobs(draft="text"), "dflash2")):
         decision = chooser.next(knobs)
         assert decision.drafter == kind
-        assert "brings most" not in decision.reason
+        assert "is fastest" not in decision.reason
         assert "is tried" not in decision.reason
         for number in range(30):  # its pauses and tries do not depend on other drafters
             chooser.observe(step(1, 40.0, 100 * number))
@@ -201,7 +201,7 @@ def test_text_is_taken_where_it_can_be_copied() -> None:
         tried += 1
     assert tried <= START_SPARE, "what each loses is more than a plain step"
     assert decision.drafter == "text", decision.reason
-    assert decision.reason.startswith("no draft brings most here (near ")
+    assert decision.reason.startswith("plain decoding is fastest here (tokens in plain steps: near ")
     assert "; copying: " in decision.reason
 
 
@@ -216,10 +216,10 @@ def test_drafters_that_rest_are_tried_again(kinds: tuple[str, ...]) -> None:
         assert picked is not None
         asked.append(picked.at is not None)
         if asked[-1]:
-            said = "is tried" if picked.tries else "begins" if picked.lost > 0 else "brings most"
+            said = "is tried" if picked.tries else "begins" if picked.lost > 0 else "is fastest"
             assert reason.startswith(f"{chooser.current.kind} {said}"), reason
         else:
-            assert reason.startswith("no draft is tried" if picked.tries else "no draft brings most"), reason
+            assert reason.startswith("no draft is tried" if picked.tries else "plain decoding is fastest"), reason
         took = brings(chooser.current.kind, False)[1] if asked[-1] else CPU.plain
         chooser.observe(replace(step(1, took, next(fresh)), mode="tree" if asked[-1] else "ar"))
     assert not all(asked[:200])

@@ -123,7 +123,7 @@ def test_what_it_does_not_read_is_refused_by_name_or_kept_for_another() -> None:
     limits = Limits(None, 512, reasoning=Reasoning())
     low = Knobs(reasoning_effort="low", preserve_thinking="off")
     for name in ("reasoning_effort", "preserve_thinking"):
-        with pytest.raises(KnobError, match=f"^{name} changes nothing: the model's template does not read it$"):
+        with pytest.raises(KnobError, match=f"^{name} has no effect: the model's template does not read it$"):
             limits.check(low, [name])
     limits.check_possible(low, ["reasoning_effort", "preserve_thinking"])
     Limits(None, 512).check(low, ["reasoning_effort", "preserve_thinking"])

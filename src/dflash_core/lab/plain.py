@@ -53,7 +53,7 @@ class PlainRun:
                 yield ExperimentProgress(done, WARM_STEPS + TIMED_STEPS, None, "decoding plainly")
                 if done >= WARM_STEPS:
                     steps.append(step)
-        self.speed = plain_speed(steps, len(ids), "timed for it")
+        self.speed = plain_speed(steps, len(ids), "timed separately")
 
 
 def plain_speed(steps: list[StepEvent], positions: int, how: str) -> PlainSpeed | None:

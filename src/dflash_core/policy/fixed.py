@@ -13,6 +13,8 @@ from dflash_core.policy.base import Decision, Plan
 if TYPE_CHECKING:
     from dflash_core.tree import Candidates
 
+SET = "the mode is set"
+
 
 class FixedPolicy:
     """Implements `policy.base.Policy`. `drafter`: the capabilities of the loaded drafter, None without one."""
@@ -25,13 +27,13 @@ class FixedPolicy:
 
     def next(self, knobs: Knobs) -> Decision:
         if self._drafter is None:
-            return Decision("ar", 0, "asked for" if knobs.mode == "ar" else "no drafter is loaded")
+            return Decision("ar", 0, SET if knobs.mode == "ar" else "no drafter is loaded")
         if knobs.mode == "ar":
-            return Decision("ar", 0, "asked for")
+            return Decision("ar", 0, SET)
         if knobs.mode == "chain":
-            return Decision("chain", min(knobs.budget, self._drafter.drafted(knobs)), "asked for")
+            return Decision("chain", min(knobs.budget, self._drafter.drafted(knobs)), SET)
         fixed = f"fixed budget {knobs.budget}" if knobs.policy == "fixed" else "auto: a drafter is loaded"
-        return Decision("tree", knobs.budget, "asked for" if knobs.mode == "tree" else fixed)
+        return Decision("tree", knobs.budget, SET if knobs.mode == "tree" else fixed)
 
     def weights(self, knobs: Knobs) -> None:
         """None: trees are what the knobs describe."""

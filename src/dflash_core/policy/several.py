@@ -144,8 +144,8 @@ class SeveralPolicy:
             return f"{self._current.kind} begins: its block reaches furthest"
         order = sorted(range(len(expected)), key=lambda at: at != picked.at)
         parts = [f"{self._drafting[at].kind} {expected[at].tokens:.1f} in {expected[at].plain:.1f}" for at in order]
-        who = "no draft" if picked.at is None else self._current.kind
-        return f"{who} brings most here ({', '.join(parts)} plain steps)"
+        who = "plain decoding" if picked.at is None else self._current.kind
+        return f"{who} is fastest here (tokens in plain steps: {', '.join(parts)})"
 
     def _named(self, decision: Decision) -> Decision:
         reason = f"{self._why}; {decision.reason}" if self._why else decision.reason

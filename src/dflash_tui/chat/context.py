@@ -93,7 +93,13 @@ class ContextKeeper:
         if it.too_long:
             return found
         if turns:
-            found.append(Choice("leave", f"leave out the oldest {counted(turns, 'turn')}", "they stay on the screen"))
+            found.append(
+                Choice(
+                    "leave",
+                    f"leave out the oldest {'turn' if turns == 1 else counted(turns, 'turn')}",
+                    "they stay on the screen",
+                )
+            )
         found.append(Choice("summary", "new conversation, started with a summary", "you can edit it before it is sent"))
         found.append(Choice("new", "new conversation", "this one stays in the list, Ctrl+O"))
         return found

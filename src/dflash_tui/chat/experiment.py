@@ -10,7 +10,7 @@ from dflash_tui.chat.background import Background
 if TYPE_CHECKING:
     from dflash_core.lab.progress import ExperimentProgress
 
-UNDER_WAY = "something is being measured: Esc stops it"
+UNDER_WAY = "a measurement is running: Esc stops it"
 """Why nothing else can start."""
 
 

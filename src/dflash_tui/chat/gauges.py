@@ -33,6 +33,11 @@ class Gauges:
 
         return PlainSpeeds(self._desk.past.folder)
 
+    @property
+    def any(self) -> bool:
+        """A turn of this conversation has figures."""
+        return self._desk.flow.meter is not None
+
     async def tick(self) -> None:
         """Once a second."""
         desk = self._desk
@@ -53,12 +58,16 @@ class Gauges:
 
     def draw(self) -> None:
         """Draw everything at once: after a resize, a change of panel, the start or the end of a turn."""
-        if not self._desk.screen.is_mounted:
+        screen = self._desk.screen
+        if not screen.is_mounted:
             return
+        if screen.has_class("-quiet") == self.any:
+            screen.set_class(not self.any, "-quiet")
+            screen.call_after_refresh(self.draw)
         self.strip()
         self.stats()
         self.tree()
-        title = self._desk.screen.query_one(TitleRow)
+        title = screen.query_one(TitleRow)
         if self._desk.inspector.sees("memory"):
             self._desk.inspector.memory_panel.show(title.memory)
 
@@ -90,7 +99,7 @@ class Gauges:
         from dflash_core.lab.plain import PlainSpeed
 
         taken = datetime.now(UTC).isoformat(timespec="seconds")
-        self.took_plain_speed(PlainSpeed(tok_s, steps, self.used, taken, "among the settings of a tuning"))
+        self.took_plain_speed(PlainSpeed(tok_s, steps, self.used, taken, "measured by a tuning"))
 
     def start(self) -> None:
         """Show the model's name on the page of an empty conversation."""

@@ -6,19 +6,26 @@ from textual.geometry import Size
 
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.gauges import Gauges
+from dflash_tui.settings.remembered import Remembered
 from dflash_tui.widgets.literal import Static
 
-NARROW, WIDE, SHORT, LOW = 110, 160, 34, 16
+NARROW, PAIRS, WIDE, SHORT, LOW = 110, 160, 200, 34, 16
+TALL = 40  # rows from which on a column has two panels, one below the other
 LEAST = (40, 12)
 
 
 class Layout:
-    """Belongs to one chat. Whether the inspector is open is kept separately for narrow and other terminals."""
+    """Belongs to one chat. Whether the inspector is open is stored separately for narrow and other terminals. None: it
+    is open once there are figures; on a wide terminal the panels that need none are open before."""
 
-    def __init__(self, desk: Desk, gauges: Gauges) -> None:
+    def __init__(self, desk: Desk, gauges: Gauges, remembered: Remembered) -> None:
         self._desk = desk
         self._gauges = gauges
-        self._side = {True: False, False: True}  # key: whether the terminal is narrow
+        self._remembered = remembered
+        self._side: dict[bool, bool | None] = {  # key: whether the terminal is narrow
+            True: "drawer open" in remembered,
+            False: False if "inspector hidden" in remembered else None,
+        }
         self._size = Size()
 
     @property
@@ -28,7 +35,12 @@ class Layout:
     @property
     def drawer(self) -> bool:
         """The inspector covers the conversation."""
-        return self._narrow and self._side[True]
+        return self._narrow and bool(self._side[True])
+
+    @property
+    def _open(self) -> bool:
+        side = self._side[self._narrow]
+        return side if side is not None else self._size.width >= WIDE or self._gauges.any
 
     def resized(self, size: Size) -> None:
         """Set the terminal's size, in cells. Called before mounting, so that widgets start with the classes."""
@@ -38,36 +50,44 @@ class Layout:
     def _lay_out(self) -> None:
         screen, narrow = self._desk.screen, self._narrow
         width, height = self._size
+        wide = width >= WIDE
+        pairs = wide or (width >= PAIRS and height >= TALL)
         tiny = width < LEAST[0] or height < LEAST[1]
         # All at once: each change of the classes restyles all widgets.
         screen.update_classes(
             {
-                "-narrow": narrow, "-wide": width >= WIDE, "-short": height < SHORT, "-low": height < LOW,
-                "-side": self._side[narrow], "-drawer": self.drawer, "-tiny": tiny,
+                "-narrow": narrow, "-wide": wide, "-pairs": pairs, "-short": height < SHORT, "-low": height < LOW,
+                "-side": self._side[narrow] is not False, "-drawer": self.drawer, "-tiny": tiny,
+                "-auto": self._side[narrow] is None, "-quiet": not self._gauges.any,
             },
             update=screen.is_mounted,
         )  # fmt: skip
         if not screen.is_mounted:
             return
         screen.refresh_bindings()
+        self._desk.inspector.name_keys(pairs)
         if tiny:
             text = f"This terminal is {width}x{height}; dflash-tui needs {LEAST[0]}x{LEAST[1]} or more. Enlarge it."
             screen.query_one("#tiny", Static).update(text)
         screen.call_after_refresh(self._gauges.draw)
 
     def toggle(self) -> None:
-        """Show or hide the inspector."""
-        self._side[self._narrow] = not self._side[self._narrow]
+        """Show or hide the inspector, from now on and at the next start."""
+        self._side[self._narrow] = shown = not self._open
+        if self._narrow:
+            self._remembered.put("drawer open", shown)
+        else:
+            self._remembered.put("inspector hidden", not shown)
         self._lay_out()
-        if not self._side[self._narrow]:
+        if not shown:
             self._desk.prompt.focus()
 
     @property
-    def kept(self) -> tuple[dict[bool, bool], str]:
+    def kept(self) -> tuple[dict[bool, bool | None], str]:
         """The open parts, for `restore`."""
         return dict(self._side), self._desk.inspector.active
 
-    def restore(self, kept: tuple[dict[bool, bool], str]) -> None:
+    def restore(self, kept: tuple[dict[bool, bool | None], str]) -> None:
         """Open and close the parts as they were before."""
         self._side, self._desk.inspector.active = dict(kept[0]), kept[1]
         self._lay_out()
@@ -84,7 +104,7 @@ class Layout:
         if self.drawer and inspector.active == name:
             self.toggle()
             return
-        if not self._side[self._narrow]:
+        if not self._open or (self._size.width >= WIDE and not inspector.sees(name)):
             self._side[self._narrow] = True
             self._lay_out()
         inspector.enter(name)

@@ -23,9 +23,9 @@ from dflash_tui.widgets.model_rows import DEMO, FILE, PAIR, PROFILE, Choice, bes
 
 ABOUT_DEMO = """A small pair that comes with the program.
 
-It speaks in whole sentences, and that is all it is for: to look around, and to see how drafting works.
+The pair writes whole sentences, and serves to look around and to see how drafting works.
 
-Nothing is fetched for it, and any machine runs it."""
+The program fetches nothing for this pair, and any machine runs it."""
 
 
 class Offered:
@@ -51,7 +51,7 @@ class Offered:
                 gap = "\n"
         if not (profiles or files or pairs):
             yield Option(
-                Content("Nothing has these words. A path begins with / or ~, or ends in .gguf."), disabled=True
+                Content("No model has these words. A path begins with / or ~, or ends in .gguf."), disabled=True
             )
 
     def _profiles(self, words: tuple[str, ...]) -> Iterator[Option]:

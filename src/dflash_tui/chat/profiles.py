@@ -66,7 +66,7 @@ class ProfileKeeper:
         """A profile of the loaded pair, with the parameters of the next turn. Raises ProfileError if none is loaded."""
         request = self._program.present
         if request is None:
-            raise ProfileError("no model is loaded yet; a profile keeps what is loaded")
+            raise ProfileError("no model is loaded yet; load one, then save the profile")
         return self.of_pair(name, request.target, request.draft)
 
     def of_pair(self, name: str, target: Path | None, draft: Path | None) -> Profile:

@@ -122,7 +122,7 @@ class ProgramController:
         if desk.no_model:
             return desk.no_model
         if desk.busy or desk.loading_now or desk.experiment is not None:
-            return "something is being loaded or answered: change the model when it has ended"
+            return "a load or an answer is running: change the model after its end"
         return ""
 
     def _change(self, wanted: Wanted, *, same: bool = False) -> None:
@@ -187,7 +187,7 @@ class ProgramController:
         if desk.no_model:
             desk.say(desk.no_model)
         elif desk.busy or desk.loading_now or desk.experiment is not None:
-            desk.say("something is being loaded or answered: reload when it has ended")
+            desk.say("a load or an answer is running: reload after its end")
         elif desk.flow.lost:
             self._program.restart(self._conversation.resumable, self._tuning.context, self._tuning.kv)
         else:

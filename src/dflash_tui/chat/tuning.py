@@ -117,7 +117,7 @@ class Tuning:
         staged = [name for name in SPEC if getattr(desk.knobs, name) != getattr(desk.used, name)]
         live = [name for name in staged if name in LIVE]
         if not desk.busy:
-            desk.say("nothing is being written: the next turn takes every change anyway")
+            desk.say("no answer is being written: changes apply to the next turn")
         elif not staged:
             desk.say("no parameter has been changed since this turn began")
         elif not live:

@@ -85,7 +85,8 @@ def _report(result: SweepResult, files: Sequence[Path], notes: Notes, *, as_json
         width = min(shutil.get_terminal_size((80, 24)).columns, 100)
         marks, title = lab_text.curve(result)
         curve = plot(marks, width, CURVE_ROWS, title) if marks else []
-        _print(lab_text.table(result), lab_text.field(result), curve, lab_text.notes(result))
+        field = lab_text.plain(lab_text.field(result, width))
+        _print(lab_text.table(result), field, curve, lab_text.notes(result))
     for path in files:
         write(result, path)
         notes.line(f"written: {path}")

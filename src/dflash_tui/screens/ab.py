@@ -37,8 +37,8 @@ class ABScreen(MeasuringScreen):
         ("", "Enter measures on the last prompt; an empty line runs the first example."),
         (AB, "one setting against another"),
         ("budget=40", "against the current setting"),
-        ("repeats=10", "each of them so often"),
-        ("prompts=FILE samples=10", "on so many prompts of a file"),
+        ("repeats=10", "each setting ten times"),
+        ("prompts=FILE samples=10", "on ten prompts of a file"),
     )
     FILE: ClassVar[str] = "ab.csv"
     WHAT: ClassVar[What] = "ab"

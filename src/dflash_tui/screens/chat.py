@@ -88,7 +88,7 @@ class ChatScreen(LateParts, Screen[None]):
         self.pair = PairLoading(self, loader, self.loaded, self._not_loaded, self._kept, self._came_back)
         self.downloads = Downloads(self, lambda seconds, how: self.program.tell_away(seconds, how))
         self.remembered = Remembered(history.folder)
-        self.places = Layout(self, self.gauges)
+        self.places = Layout(self, self.gauges, self.remembered)
         self._find = FindBar(painting)
         self._completions = Completions()
 
@@ -97,11 +97,12 @@ class ChatScreen(LateParts, Screen[None]):
         with Container(id="main"):
             yield TitleRow(id="title")
             with Container(id="body"):
-                yield Transcript()
+                with Container(id="talk"):
+                    yield Transcript()
+                    yield LoadingLine()
+                    yield self._completions
+                    yield Flash()
                 yield Inspector(self.knobs, without=self.REFUSED)
-                yield LoadingLine()
-                yield self._completions
-                yield Flash()
             yield self._find
             yield StatusStrip(id="strip")
             with Horizontal(id="prompt-row"):

@@ -118,7 +118,9 @@ class ChatsScreen(Screen[None]):
         self._options.highlighted = place
         if not self._entries:
             searched = bool(self.query_one(_Search).value.strip())
-            none = "Nothing has these words." if searched else "No conversation yet. The first message begins one."
+            none = (
+                "No conversation has these words." if searched else "No conversation yet. The first message begins one."
+            )
             self._options.add_option(Option(Content(none), disabled=True))
 
     def _option(self, entry: Entry) -> Option:

@@ -122,8 +122,8 @@ class GetScreen(ModalScreen[bool]):
         match it.state:
             case "ready":
                 if it.done == it.size:
-                    return ["all of it is here; it is checked, and can then be loaded\n"]
-                return [f"{gib(it.done)} of it is here already\n" if it.done else ("nothing of it is here yet\n", DIM)]
+                    return ["All files are here, and can be loaded after a check.\n"]
+                return [f"{gib(it.done)} of it is here already\n" if it.done else ("no part of it is here yet\n", DIM)]
             case "running":
                 left = f", {about(seconds)}" if (seconds := it.left_s) is not None else ""
                 speed = f", {gib(round(it.speed))}/s{left}" if it.speed else ""
@@ -131,10 +131,10 @@ class GetScreen(ModalScreen[bool]):
                     (bar(it.done / max(it.size, 1), WIDTH), "$primary on $panel"),
                     f"\n{gib(it.done)} of {gib(it.size)}{speed}\n",
                     (": ".join(filter(None, (it.file, it.note))) + "\n", DIM),
-                    ("It continues when you leave.\n", DIM),
+                    ("The download continues when you leave.\n", DIM),
                 ]
             case "waiting":
-                return [f"{it.words}\n", ("It begins on its own, even after you leave.\n", DIM)]
+                return [f"{it.words}\n", ("The download begins by itself, even after you leave.\n", DIM)]
             case "failed":
                 return [(it.why, "$error"), *([f"\n{it.kept}"] if it.agreed else []), "\n"]
             case "fetched":

@@ -87,9 +87,10 @@ class LabScreen(Passing, Screen[None]):
 
     def fit(self, *beside: int) -> None:
         """Give the results no more rows than they need, so that the notes come right below them. `beside`: the rows of
-        each part; on a narrow terminal the parts may be stacked."""
-        rows = sum(beside) + 1 if self.has_class("-narrow") and self.query(".stacked") else max(beside)
-        self.query_one(".lab-body").styles.max_height = rows
+        each part, which may be stacked."""
+        body = self.query_one(".lab-body")
+        stacked = body.has_class("-below") or (self.has_class("-narrow") and body.has_class("stacked"))
+        body.styles.max_height = sum(beside) + 1 if stacked else max(beside)
 
     def _heading(self) -> Content:
         model = self.chat.model or "no model"

@@ -83,7 +83,7 @@ class ModelsScreen(Passing, Screen[None]):
             with Horizontal(id="models-with"):
                 yield Static(" +", id="models-plus")
                 yield DraftField(
-                    placeholder="its drafter: a file or a folder, or text; empty is what the model brings",
+                    placeholder="its drafter: a file, a folder or text; empty takes what comes with the model",
                     id="models-draft",
                     suggester=Paths(drafts=True),
                     compact=True,
@@ -149,7 +149,7 @@ class ModelsScreen(Passing, Screen[None]):
     def _draw(self) -> None:
         """Draw the rows; while a path is typed it is the only row."""
         if self._path:
-            about = "the file of this path, with the drafter below it; → completes a path, Tab goes on"
+            about = "loads the file of this path with the drafter below; → completes a path, Tab goes on"
             self._list.show_rows([option(TYPED, self._path, about)])
         else:
             self._list.show_rows(list(self._offered.rows(self._field.words)))

@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.widget import Widget
 
 from dflash_core.knobs import SPEC
@@ -20,10 +21,13 @@ from dflash_tui.screens.measuring import MeasuringScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import lab as lab_text
 from dflash_tui.text.bars import speed
-from dflash_tui.text.glossary import sentence
+from dflash_tui.text.glossary import figure, sentence
 from dflash_tui.text.lab_request import SWEEP, parse_sweep
 from dflash_tui.widgets.curve import HIGHEST, CurveView
 from dflash_tui.widgets.literal import DataTable, Static, row_key
+
+MARGIN = 4  # cells beside a table and a field
+STRONGEST = 40  # percent of the ground of the best speed
 
 
 class SweepScreen(MeasuringScreen):
@@ -38,8 +42,8 @@ class SweepScreen(MeasuringScreen):
         ("p_min=0..0.5:0.1", "a range in steps of 0.1"),
         ("budget=4,15,22", "these values"),
         ("budget=4,15,22 p_min=0,0.1", "two parameters: a field of speeds"),
-        ("repeats=3", "each setting so often"),
-        ("prompts=FILE samples=10", "on so many prompts of a file"),
+        ("repeats=3", "each setting three times"),
+        ("prompts=FILE samples=10", "on ten prompts of a file"),
     )
     FILE: ClassVar[str] = "sweep.csv"
     WHAT: ClassVar[What] = "sweep"
@@ -81,12 +85,16 @@ class SweepScreen(MeasuringScreen):
         lines = [lab_text.cells(row, top, result.axes) for row in its]
         self.query_one(_Table).show(result.axes[0], lab_text.headings(result), lines, [row.index for row in its])
         marks, title = lab_text.curve(result)
-        field = lab_text.field(result)
+        columns = zip(lab_text.headings(result), *lines)
+        beside = self.room - sum(max(map(len, column)) + 2 for column in columns) - MARGIN
+        field = lab_text.field(result, self.room - MARGIN if self.has_class("-narrow") else beside)
+        below = bool(field) and max(map(len, lab_text.plain(field))) > beside
+        self.query_one(".lab-body").set_class(below, "-below")
         self.query_one("#sweep-curve").display = bool(marks)
         self.query_one("#sweep-curve", CurveView).show(marks, title, ("median", result.axes[0]))
         self.query_one("#sweep-field").display = bool(field)
         self.fit(len(lines) + 1, HIGHEST if marks else len(field))
-        self.query_one("#sweep-field", Static).update(sentence("\n".join(field), otherwise="median"))
+        self.query_one("#sweep-field", Static).update(_heat(field))
         notes = lab_text.notes(result, running=self.running)
         self.query_one("#sweep-notes", Static).update(sentence("\n".join(notes), otherwise="runs"))
 
@@ -109,6 +117,17 @@ class SweepScreen(MeasuringScreen):
         if self.result is not None:
             knobs = self.result.settings[index].knobs
             self.adopt({name: getattr(knobs, name) for name in self.result.axes if name in SPEC})
+
+
+def _heat(lines: list[list[lab_text.Cell]]) -> Content:
+    """A field of speeds on a ground that is the stronger the faster they are."""
+    parts: list[str | tuple[str, str]] = []
+    for line in lines:
+        for text, share in line:
+            ground = f" on $primary {round(share * STRONGEST)}%" if share else ""
+            parts.append((text, figure("median", f"{'bold' if share == 1 else ''}{ground}".strip())))
+        parts.append("\n")
+    return Content.assemble(*parts[:-1])
 
 
 class _Table(DataTable):

@@ -51,7 +51,7 @@ class WhatIfScreen(LabScreen):
     """One turn at every budget. The curve is an estimate until the drafter has run again."""
 
     SCOPE: ClassVar[str] = "whatif"
-    HEADING: ClassVar[str] = "What if the budget were another"
+    HEADING: ClassVar[str] = "What if: other budgets"
     WIDTH: ClassVar[int] = 144
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#whatif-table"
@@ -77,14 +77,14 @@ class WhatIfScreen(LabScreen):
         self.auto: AutoTurn | None = None
         turns = self.chat.session.turns if self.chat.session is not None else ()
         if self.chat.session is not None and self.chat.session.limits.drafter is None:
-            none = "No drafter is loaded, so no budget to choose: /load names one, or start with --draft text."
+            none = "No drafter is loaded, so there is no budget to choose. /load names one, or start with --draft text."
             self.query_one("#whatif-finding", Static).update(none)
             return
         if not turns:
             self.query_one("#whatif-finding", Static).update("No turn yet: send a message first, then come back.")
             return
         if self.running:
-            busy = "Something is being measured: Esc stops it, then come back."
+            busy = "A measurement is running: Esc stops it, then come back."
             self.query_one("#whatif-finding", Static).update(busy)
             return
         self.record = turns[-1]
@@ -141,7 +141,7 @@ class WhatIfScreen(LabScreen):
     # Actions
 
     def action_drafter(self) -> None:
-        """Show the next of several drafters."""
+        """Show show the next drafter."""
         if len(self.drafters) < 2:
             self.say("one drafter is loaded; start with --draft A --draft B to compare several")
             return
@@ -247,10 +247,10 @@ class WhatIfScreen(LabScreen):
         if it.kind == "estimate":
             had = "policy auto" if self.auto is not None else f"budget {it.current}"
             drafted = of_drafter(steps, self.drafter) if self.drafter else steps
-            by = f" that {self.drafter} drafted" if self.drafter else ""
-            yield f"ESTIMATE from the {counted(len(drafted), 'step')}{by} of the last turn, which had {had}"
+            by = f"drafter {self.drafter}, " if self.drafter else ""
+            yield f"ESTIMATE from {counted(len(drafted), 'step')} of the last turn ({by}{had})"
         elif not self._estimate:
-            yield f"EXACT: {self.drafter} ran again alone; it drafted nothing in the turn itself"
+            yield f"EXACT: {self.drafter} ran again alone, and drafted nothing in the turn itself"
         else:
             worst = max(self._errors(it), key=lambda pair: abs(pair[1]), default=(it.current, 0.0))
             off = f"the estimate was off by up to {percent(worst[1])} (budget {worst[0]})"
@@ -267,9 +267,9 @@ class WhatIfScreen(LabScreen):
     def _notes(self, it: Curve) -> Iterator[str]:
         yield lab_text.sources(it)
         if it.kind == "estimate":
-            yield "with another budget later steps begin elsewhere: e drafts again, exactly"
+            yield "under another budget steps begin at other tokens: e gives exact figures"
         if len(self.drafters) > 1:
-            yield f"drafters: {', '.join(self.drafters)}; d shows the next; adopting also chooses the shown one"
+            yield f"drafters: {', '.join(self.drafters)}; d shows the next one; adopting a budget also sets its drafter"
 
 
 def _name(it: Curve) -> str:

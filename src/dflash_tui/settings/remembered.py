@@ -1,4 +1,4 @@
-"""Small facts kept for the next start: the tour was seen, the other parameters are unfolded."""
+"""Small facts kept for the next start: the tour was seen, the inspector is hidden."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 from dflash_core.files import write_whole
 
-Thing = Literal["tour seen", "parameters unfolded"]
+Thing = Literal["tour seen", "parameters unfolded", "inspector hidden", "drawer open"]
 
 
 class Remembered:

@@ -39,7 +39,7 @@ def does(action: str) -> Callable[[ChatHost, str], Awaitable[None]]:
 
     async def run(host: ChatHost, rest: str) -> None:
         if rest:
-            raise SlashError(f"nothing may follow here, found: {rest}")
+            raise SlashError(f"expected no more words, found: {rest}")
         await host.screen.run_action(action)
 
     return run

@@ -73,7 +73,7 @@ def lines(plan: MemoryPlan, desktop: Mapping[str, int] | None = None) -> Iterato
     if plan.fits:
         return
     yield ""
-    yield "what would help" if plan.remedies else "nothing that can be changed here is enough: take a smaller model"
+    yield "what would help" if plan.remedies else "no setting makes it fit: take a smaller model"
     for index, remedy in enumerate(plan.remedies, 1):
         yield f"  {index}  {remedy_words(remedy, setup)}: {gib(remedy.total)}, {gib(remedy.saves)} less"
         yield f"     {options(remedy, setup)}"

@@ -76,26 +76,48 @@ def table(result: SweepResult) -> list[str]:
     return lines
 
 
-def field(result: SweepResult) -> list[str]:
-    """Median tok/s over two parameters, the first one downwards; empty if only one was swept."""
+Cell = tuple[str, float | None]
+"""A piece of a line. Of a speed, where it lies between the slowest (0) and the best (1)."""
+
+
+def field(result: SweepResult, width: int = 0) -> list[list[Cell]]:
+    """Median tok/s over two parameters, line by line; empty if only one was swept. The first goes downwards, unless the
+    lines would be longer than `width` and shorter the other way round."""
     if len(result.axes) != 2:
         return []
     down, across = result.axes
+    lines = _field(result, down, across)
+    if max(map(len, plain(lines))) > width > 0:
+        lines = min(lines, _field(result, across, down), key=lambda found: len(found[-1]))
+    return lines
+
+
+def plain(lines: Sequence[Sequence[Cell]]) -> list[str]:
+    """The lines of a field without its colors."""
+    return ["".join(text for text, _ in line).rstrip() for line in lines]
+
+
+def _field(result: SweepResult, down: str, across: str) -> list[list[Cell]]:
     its = rows(result)
     top = best(its)
     speeds = {(getattr(r.setting.knobs, down), getattr(r.setting.knobs, across)): r for r in its}
     ys = dict.fromkeys(getattr(one.knobs, down) for one in result.settings)
     xs = dict.fromkeys(getattr(one.knobs, across) for one in result.settings)
-    head = f"tok/s: {SPEC[down].label} ↓, {SPEC[across].label} →"  # short: it is next to a wide table
-    names = [show(SPEC[down], y) for y in ys]
-    gutter = max(map(len, names))
-    lines = [head, " " * gutter + "".join(f"{show(SPEC[across], x):>8}" for x in xs)]
-    for name, y in zip(names, ys):
-        line = name.rjust(gutter)
+    left = [show(SPEC[down], y) for y in ys]
+    above = [show(SPEC[across], x) for x in xs]
+    shown = {at: ("★" if row is top else "") + speed(row.tok_s.median) for at, row in speeds.items()}
+    gutter, cell = max(map(len, left)), max(map(len, (*above, *shown.values()))) + 1
+    slowest = min((row.tok_s.median for row in its), default=0.0)
+    span = (top.tok_s.median - slowest if top is not None else 0.0) or 1.0
+    title = f"tok/s: {SPEC[down].label} ↓, {SPEC[across].label} →"  # short: it is next to a wide table
+    lines: list[list[Cell]] = [[(title, None)]]
+    lines.append([(" " * gutter, None), *((f"{name:>{cell}} ", None) for name in above)])
+    for name, y in zip(left, ys):
+        line: list[Cell] = [(name.rjust(gutter), None)]
         for x in xs:
             row = speeds.get((y, x))
-            text = "" if row is None else ("★" if row is top else "") + speed(row.tok_s.median)
-            line += f"{text:>8}"
+            share = None if row is None else min((row.tok_s.median - slowest) / span, 1.0)
+            line.append((f"{shown.get((y, x), ''):>{cell}} ", share))
         lines.append(line)
     return lines
 
@@ -135,7 +157,9 @@ def notes(result: SweepResult, *, running: bool = False) -> list[str]:
         lines.append(f"answers right: {sum(row.right[0] for row in its)} of {scored} that could be scored")
     other = sum(row.other_text for row in its)
     if other:
-        lines.append(f"{counted(other, 'run')} gave another text than the first so sampled (a near-tie)")
+        lines.append(
+            f"{counted(other, 'run')} gave a different text than the first run with the same sampling (a near-tie)"
+        )
     few = [row.versus_best.n for row in its if row.versus_best and row.versus_best.verdict == "too few pairs"]
     if few:
         lines.append(f"{too_few(min(few))} for a difference to be more than noise: more prompts, or more repeats")
@@ -179,7 +203,7 @@ def auto_line(auto: AutoTurn, it: Curve) -> str:
     if saved is None:
         return f"{text}; how long budget {it.current} would take is not known"
     verb = f"saved {seconds(saved)} of" if saved >= 0 else f"lost {seconds(-saved)} against"
-    return f"{text}; it {verb} the {seconds(auto.seconds + saved)} that budget {it.current} takes"
+    return f"{text}; auto {verb} the {seconds(auto.seconds + saved)} that budget {it.current} takes"
 
 
 def auto_cells(auto: AutoTurn) -> tuple[str, str, str]:

@@ -53,8 +53,8 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "plain", "plain decoding", "the speed without any drafts: one token per step",
-        "Steps without drafts, timed after a prompt of this conversation and thrown away. What is said beside it is "
-        "how many steps were timed, at which context length, and when: a long context makes every step slower.",
+        "Steps without drafts, timed after a prompt of this conversation and thrown away. The number of "
+        "steps, their context length and the time stand beside the speed: a long context makes every step slower.",
         f"{_LAB}.plain:plain_speed", "speed",
     ),
     Term(

@@ -57,21 +57,24 @@ def drawn(
     head = f"{'token':<{max(width - COLUMNS, 8)}}   {'own':>5}{chances:>5}"
     parts: list[Part] = [(head + "\n", "$foreground 70%")]
     root = _Row(step.tree.tokens[0], "", "bold", " root\n", 1.0, 0)
-    stack: list[tuple[_Row, str, str]] = [(root, "", "")]
+    # A chain stays in one column, so that depth 15 fits in 40 cells: a rail joins its nodes, from ┬ to ╰. Each entry: a
+    # row, what stands before it, what stands before the rows under it, and whether it is on the rail of the row above.
+    stack: list[tuple[_Row, str, str, bool]] = [(root, "", "", False)]
     while stack:
-        row, lead, under = stack.pop()
-        parts += _line(row, lead, token_text, width)
+        row, lead, under, railed = stack.pop()
         rows = below.get(row.node, []) if row.node is not None else []
         nodes = [one for one in rows if one.node is not None]
-        if row.node and len(nodes) == 1:
-            # A chain stays in one column, below the candidates that were left out; only a branch of the tree is
-            # indented, so that depth 15 fits in 40 cells.
-            stack.append((nodes[0], under, under))
-            stack += [(one, under + "├ ", under) for one in reversed(rows) if one.node is None]
+        goes_on = bool(row.node) and len(nodes) == 1
+        if goes_on or railed:
+            lead = lead[:-1] + (("│" if goes_on else "╰") if railed else "┬")
+        parts += _line(row, lead, token_text, width)
+        if goes_on:
+            stack.append((nodes[0], under, under, True))
+            stack += [(one, under[:-1] + "├ ", under, False) for one in reversed(rows) if one.node is None]
             continue
         for one in reversed(rows):
             last = one is rows[-1]
-            stack.append((one, under + ("└ " if last else "├ "), under + ("  " if last else "│ ")))
+            stack.append((one, under + ("└ " if last else "├ "), under + ("  " if last else "│ "), False))
     return Content.assemble(*parts).rstrip("\n")
 
 

@@ -36,7 +36,7 @@ class Celled(Protocol):
 class _Words(Input):
     """The search words. Here n and N are letters; after Enter they move between the matches."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "submit", "To the places")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "submit", "Go to matches")]
 
 
 class FindBar(Horizontal):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
@@ -25,6 +25,12 @@ from dflash_tui.widgets.tree import TreePanel
 TABS = ("params", "stats", "tree", "memory")  # panels, whose keys are those of view.params and so on
 
 
+def tabs(app: App[Any], names: Sequence[str] = TABS) -> Iterator[tuple[str, str, str]]:
+    """Panels with their labels and keys."""
+    keys = {one.id: one.shown.split("  ")[0] for one in actions_of(app)}
+    return ((name, name.title(), keys[f"view.{name}"]) for name in names)
+
+
 class TabRow(Widget, can_focus=True):
     """The names of the panels; the present one in brackets."""
 
@@ -41,13 +47,9 @@ class TabRow(Widget, can_focus=True):
         super().__init__(id="tabs")
         self._names = names
 
-    def _tabs(self) -> Iterator[tuple[str, str, str]]:
-        keys = {one.id: one.shown.split("  ")[0] for one in actions_of(self.app)}
-        return ((name, name.title(), keys[f"view.{name}"]) for name in self._names)
-
     def render(self) -> Content:
         parts: list[tuple[str, str]] = []
-        for name, label, key in self._tabs():
+        for name, label, key in tabs(self.app, self._names):
             chosen = name == self.active
             style = "bold $primary" + (" underline" if self.has_focus else "") if chosen else "$foreground 70%"
             parts.append((f"‹{label}›" if chosen else f" {label} ", style))
@@ -60,7 +62,7 @@ class TabRow(Widget, can_focus=True):
 
     def on_click(self, event: Click) -> None:
         at = 0
-        for name, label, key in self._tabs():
+        for name, label, key in tabs(self.app, self._names):
             at += len(label) + len(key) + 4
             if event.x < at:
                 self.query_ancestor(Inspector).active = name
@@ -68,7 +70,8 @@ class TabRow(Widget, can_focus=True):
 
 
 class Inspector(Container):
-    """Classes decide which panels are visible: one in a column or drawer, all four on a wide terminal."""
+    """Classes decide which panels are visible: one in a column or drawer, two in a high column, all four on a wide
+    terminal."""
 
     active: reactive[str] = reactive("stats")
 
@@ -126,6 +129,9 @@ class Inspector(Container):
 
     def sees(self, name: str) -> bool:
         """Whether a panel is visible, so that it needs drawing."""
-        if not self.display or not self.region.area:
-            return False
-        return self.active == name or self.screen.has_class("-wide")
+        return bool(self._panels[name].region.area)
+
+    def name_keys(self, shown: bool) -> None:
+        """Show each panel's key on its border."""
+        for name, _, key in tabs(self.app):
+            self._panels[name].border_title = key if shown else ""

@@ -56,7 +56,7 @@ def fitting(hints: list[Hint], width: int) -> list[Hint]:
 
 
 class KeyLine(Widget):
-    """One row. A click does what the key does."""
+    """One row. A click does what the key does. It is empty under a dialog, which has the keys then."""
 
     ALLOW_SELECT = False
 
@@ -66,6 +66,7 @@ class KeyLine(Widget):
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
+        self.app.screen_change_signal.subscribe(self, lambda _: self.refresh())
         self.set_interval(LOOK_S, self._look)  # polled: much that decides what is possible sends no event
 
     def _changed(self, screen: Screen[object]) -> None:
@@ -73,12 +74,14 @@ class KeyLine(Widget):
             self.refresh()
 
     def _look(self) -> None:
-        if self.is_attached and self.screen.is_current and self.hints != self._drawn:
+        if self.is_attached and self.hints != self._drawn:
             self.refresh()
 
     @property
     def hints(self) -> list[Hint]:
         """The actions that are possible now, each with its first key."""
+        if self.app.screen is not self.screen:
+            return []
         try:
             return fitting([one for one in self._all() if one.label], self.size.width - 2)
         except NoMatches:  # the screen is being mounted or removed: other widgets are missing

@@ -101,6 +101,12 @@ def can_page(options: widgets.OptionList) -> bool:
     return bool(options.scrollable_content_region)
 
 
+class Caption(Static):
+    """Words of the app beside a text of the conversation. A selection of that text leaves them out."""
+
+    ALLOW_SELECT = False
+
+
 class OptionList(widgets.OptionList):
     """Textual's, with text as it is, for terminals however small."""
 

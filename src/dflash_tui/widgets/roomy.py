@@ -19,7 +19,7 @@ from textual.widgets import Label, Markdown
 from textual.widgets.markdown import MarkdownBlock, MarkdownFence
 
 from dflash_core.clean import one_line
-from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.literal import Caption, Static
 
 ROOM = 4  # rows
 # Textual follows only one base class to find a widget's CSS, so a mixin must not be a widget.
@@ -100,7 +100,7 @@ class Fence(MarkdownFence):
             self.post_message(self.Copied(self.code))
 
     def compose(self) -> ComposeResult:
-        yield Static(self._head, classes="fence-head")
+        yield Caption(self._head, classes="fence-head")
         yield Code(self._highlighted_code, id="code-content", expand=True)
 
     @property
@@ -112,7 +112,7 @@ class Fence(MarkdownFence):
         before = self.lexer
         super()._copy_context(block)
         if self.lexer != before:  # the line that opens the fence came in two parts
-            self.query_one(".fence-head", Static).update(self._head)
+            self.query_one(".fence-head", Caption).update(self._head)
 
     def grow(self, growing: bool) -> None:
         """Start or stop keeping spare rows."""

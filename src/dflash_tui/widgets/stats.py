@@ -155,10 +155,10 @@ def _against(it: Figures, stats: TurnStats) -> Line:
         return []
     if plain is None:
         return [("plain decoding not measured; /plain times it", _DIM)]
-    ratio = f"{as_fast(stats.tokens_per_second, plain.tokens_per_second)} plain decoding,"
-    place = f"{counted(plain.steps, 'step')} at context length {short(plain.positions)}"
+    ratio = f"{as_fast(stats.tokens_per_second, plain.tokens_per_second)} plain decoding:"
+    place = f"{counted(plain.steps, 'step')}, context length {short(plain.positions)}"
     when_taken = when(plain.taken, datetime.now(UTC))
-    basis = f"{speed(plain.tokens_per_second)} tok/s: {plain.how}, {place}, {when_taken}"
+    basis = f"{speed(plain.tokens_per_second)} tok/s, {plain.how} {when_taken} ({place})"
     return [(ratio, figure("times", _DIM)), (basis, figure("plain", _DIM))]
 
 

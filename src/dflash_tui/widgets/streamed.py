@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from textual.containers import Vertical
 from textual.content import Content
+from textual.widget import Widget
 from textual.widgets import Markdown
 
 from dflash_tui.text.segments import Op, Segmenter
@@ -20,7 +25,8 @@ from dflash_tui.widgets.roomy import Fence, Paragraph, Roomy
 from dflash_tui.widgets.table import TABLE, Table, fold_tables
 
 PART = 4_000  # characters of one plain part; a new one begins after it
-WHOLE_LIMIT = 48_000  # longer messages are rendered part by part: rendering them whole would stop the app for too long
+WHOLE_LIMIT = 8_000  # characters; a longer text is rendered in the background: it would stop the app for too long
+GROUP = 16  # blocks, or slices of lists and tables, that are mounted between two frames
 
 # HTML is shown as source. Textual drops an HTML block, and with the next append the block before it too.
 _BULLETS, _NUMBERS = Markdown.BLOCKS["bullet_list_open"], Markdown.BLOCKS["ordered_list_open"]
@@ -42,6 +48,16 @@ def make_parser(rows: int | None) -> MarkdownIt:
 _PARSER, _WHOLE_PARSER = make_parser(None), make_parser(SLICE)
 
 
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """In the place of a parser, where the tokens of the text are known."""
+
+    tokens: Sequence[Token]
+
+    def parse(self, text: str) -> list[Token]:
+        return list(self.tokens) if text else []  # Textual parses an empty text first
+
+
 class Segment(Stack, Markdown):
     """A part of a message. After a `-cut` the same list goes on after it, so there is no gap.
 
@@ -60,8 +76,8 @@ class Segment(Stack, Markdown):
         "code_block": Fence,
     }
 
-    def __init__(self, start: int, parser: MarkdownIt = _PARSER) -> None:
-        super().__init__("", parser_factory=lambda: parser, open_links=False, classes="segment")
+    def __init__(self, start: int, parser: MarkdownIt | Parsed = _PARSER) -> None:
+        super().__init__("", parser_factory=lambda: parser, open_links=False, classes="segment")  # type: ignore[arg-type,return-value]
         self.start = start  # the place of its text in the message
         self._open: Paragraph | Fence | Items | Table | None = None
 
@@ -133,6 +149,7 @@ class Streamed(Stack, Vertical):
         self._since: int | None = None  # where the segment begins in which the open list was cut
         self._settling = False  # the newest settled lines stand right before the open segment
         self._fresh = True  # the next text begins a segment
+        self._rendering: list[asyncio.Task[None]] = []
 
     async def feed(self, text: str) -> None:
         """Show more of the message."""
@@ -145,7 +162,7 @@ class Streamed(Stack, Vertical):
 
     async def start_again(self, text: str) -> None:
         """Replace the text by another one, which may grow further."""
-        await self.remove_children()
+        await self._clear()
         self.text = ""
         self._begin()
         if text:
@@ -153,10 +170,18 @@ class Streamed(Stack, Vertical):
 
     async def give_up(self) -> None:
         """Show the text as it is from now on, because it cannot be rendered."""
-        await self.remove_children()
+        await self._clear()
         self._raw = PlainLines("raw")
         await self.mount(self._raw)
         self._raw.add(self.text)
+
+    def on_unmount(self) -> None:
+        for task in self._rendering:
+            task.cancel()
+
+    async def _clear(self) -> None:
+        self.on_unmount()
+        await self.remove_children()
 
     async def finish(self) -> None:
         """The message is complete."""
@@ -167,9 +192,18 @@ class Streamed(Stack, Vertical):
         await self._close()
         if self._segmenter.dirty:
             await self._render_from(0)
+        await self._rendered()
+
+    async def _rendered(self) -> None:
+        """Wait for what is rendered in the background."""
+        while self._rendering:
+            await self._rendering[0]
+            del self._rendering[0]
 
     async def _close(self) -> None:
         """The next text begins a new segment."""
+        if self._fresh:  # the last block was rendered from its text when it ended
+            return
         for segment in self._segments[-1:]:
             segment.grow(False)
             if not segment.exact:
@@ -177,20 +211,39 @@ class Streamed(Stack, Vertical):
         self._fresh = True
 
     async def _render_from(self, start: int) -> None:
-        """Render what is shown from the segment at `start` on from its text, in one go where that is quick enough."""
+        """Render what is shown from the segment at `start` on from its text. What is long stays as it is meanwhile."""
+        if not start:
+            await self._rendered()
         text = self.text[start : self._done]
-        parts = [text] if len(text) <= WHOLE_LIMIT else split_between_blocks(text, WHOLE_LIMIT // 4)
-        old = [segment for segment in self._segments if segment.start >= start]
-        with self.app.batch_update():
-            for widget in (*self._settled, *old, *self._tail):
-                await widget.remove()
-            self._segments = self._segments[: -len(old)]
-            self._settled, self._tail = [], []
-            for part in parts:
-                await self._add_segment(Segment(start, _WHOLE_PARSER))
-                await self._segments[-1].append(part)
-                start += len(part)
+        over = [segment for segment in self._segments if segment.start >= start]
+        old: list[Widget] = [*self._settled, *over, *self._tail] if start else list(self.children)
+        self._segments = [segment for segment in self._segments if segment.start < start]
+        self._settled, self._tail = [], []
         self._since, self._settling, self._fresh = None, False, True
+        if len(text) <= WHOLE_LIMIT:
+            with self.app.batch_update():
+                await self._replace(old, _WHOLE_PARSER.parse(text))
+        else:
+            self._rendering.append(asyncio.create_task(self._replace_later(old, text)))
+
+    async def _replace_later(self, old: list[Widget], text: str) -> None:
+        await self._replace(old, await asyncio.to_thread(lambda: make_parser(SLICE).parse(text)))
+
+    async def _replace(self, old: list[Widget], tokens: Sequence[Token]) -> None:
+        """Show these blocks in the place of widgets; they appear together, when all of them are mounted."""
+        first = min(old, key=self.children.index)
+        new = []
+        for group in groups(tokens):
+            segment = Segment(0, Parsed(group))
+            segment.display = False
+            await self.mount(segment, before=first)
+            await segment.append("\n")
+            new.append(segment)
+            await asyncio.sleep(0)
+        with self.app.batch_update():
+            for segment in new:
+                segment.display = True
+            await self.remove_children(old)
 
     async def _add_segment(self, segment: Segment) -> None:
         self._segments.append(segment)
@@ -242,14 +295,8 @@ class Streamed(Stack, Vertical):
         self._tail[-1].add(text)
 
 
-def split_between_blocks(text: str, size: int) -> list[str]:
-    """A message in parts of at least `size` characters; each begins with a top-level block of its own."""
-    lines = text.splitlines(keepends=True)
-    parts, begin, length = [], 0, 0
-    for token in _PARSER.parse(text):
-        if token.level == 0 and token.map is not None and token.nesting >= 0:
-            length = sum(len(line) for line in lines[begin : token.map[0]])
-            if length >= size:
-                parts.append("".join(lines[begin : token.map[0]]))
-                begin = token.map[0]
-    return [*parts, "".join(lines[begin:])]
+def groups(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
+    """The tokens of `GROUP` blocks at a time."""
+    begins = [place for place, token in enumerate(tokens) if token.level == 0 and token.nesting >= 0]
+    cuts = [*begins[::GROUP], len(tokens)]
+    return (tokens[start:end] for start, end in pairwise(cuts))

@@ -125,6 +125,8 @@ _SHOWN = (
     ("budget", "budget ", {"budget", "policy"}), ("p_min", "p_min ", {"p_min"}), ("temperature", "T ", {"temperature"}),
     ("thinking", "think ", {"thinking", "reasoning_effort"}),
 )  # fmt: skip
+LEAST_REASON = 12  # cells
+_MORE = " …"
 _TOLD = {"mode", *(name for _, _, names in _SHOWN for name in names)}
 
 
@@ -162,8 +164,9 @@ class StatusStrip(Widget):
         asked = SPEC["mode"].show(it.mode) or f"mode {SPEC['mode'].show(it.knobs.mode)}"
         why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
         room = width - sum(cell_len(text) for text, _ in parts)
-        first = why.split(";")[0]  # what is wrong with a drafter comes first
-        told = next((text for text in (f"  │ {why}", f"  │ {first}", f"  │ {asked}") if cell_len(text) <= room), "")
+        told = f"  │ {why}"
+        if cell_len(told) > room:  # a few letters of the reason say nothing
+            told = clip(told, room) if room >= cell_len(f"  │ {asked}: ") + LEAST_REASON else f"  │ {asked}…"
         parts.append((told, figure("ran", "$foreground 80%")))
         return _clipped(parts, width)
 
@@ -184,15 +187,17 @@ def _value(name: str, value: Value) -> str:
 
 
 def _clipped(parts: list[tuple[str, str]], width: int) -> Content:
-    """As many parts as fit completely; the first is cut if it does not fit."""
+    """As many parts as fit completely, and … for the others; the first is cut if it does not fit."""
     taken: list[tuple[str, str] | str] = [" "]
     room = width
     for place, (text, style) in enumerate(parts):
         shown = text if place else clip(text, room)
-        if cell_len(shown) > room:
+        rest = len(_MORE) if 0 < place < len(parts) - 1 else 0
+        if cell_len(shown) > room - rest:
+            if taken[-1][0].strip() == "│":  # there is no room for what it parts
+                taken.pop()
+            taken.append((_MORE, "$foreground 80%"))
             break
         taken.append((shown, style))
         room -= cell_len(shown)
-    if taken[-1][0].strip() == "│":  # there is no room for what it parts
-        taken.pop()
     return Content.assemble(*taken)

@@ -19,7 +19,7 @@ from dflash_tui.text.mentions import collapse
 from dflash_tui.text.pasted import clipped
 from dflash_tui.widgets.blank import Blank, Stack
 from dflash_tui.widgets.fold import Foldable, FoldLine
-from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.literal import Caption, Static
 from dflash_tui.widgets.marks import begins_before
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.start import StartPage
@@ -44,14 +44,14 @@ class TurnBlock(Stack, Vertical):
 
     def compose(self) -> ComposeResult:
         with Horizontal(classes="user"):
-            yield Static("❯ ", classes="user-mark")
+            yield Caption("❯ ", classes="user-mark")
             beside = figure("size", "$foreground 80% not bold")
             files = [(f"\n▫ {line}", beside) for line in self._files]
             head, left_out, tail = clipped(self.typed)
             parts = ((clean(head), figure(QUOTED)), (left_out, beside), (clean(tail), figure(QUOTED)))
             yield Static(Content.assemble(*parts, *files), classes="user-text")
-            yield Static("", classes="user-place")
-        yield Static("", classes="queued")
+            yield Caption("", classes="user-place")
+        yield Caption("", classes="queued")
 
     @property
     def over(self) -> bool:
@@ -67,13 +67,13 @@ class TurnBlock(Stack, Vertical):
 
     def queued(self, why: str) -> None:
         """Say why the message waits; an empty text takes the line away."""
-        line = self.query_one(".queued", Static)
+        line = self.query_one(".queued", Caption)
         line.update(Content.styled(why, "$foreground 70%"))
         line.set_class(bool(why), "-shown")
 
     def place(self, number: int, count: int) -> None:
         """Which of its versions the message is: shown as ‹2/3› once there are several."""
-        self.query_one(".user-place", Static).update(
+        self.query_one(".user-place", Caption).update(
             sentence(f" ‹{number}/{count}›" if count > 1 else "", otherwise="version")
         )
 

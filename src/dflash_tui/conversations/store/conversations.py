@@ -157,8 +157,8 @@ class Store:
 
     def newest(self, besides: str = "") -> Card | None:
         """The conversation that changed last, other than the one with the id `besides`."""
-        query = f"{_CARDS} WHERE id <> ? ORDER BY updated DESC, number DESC LIMIT 1"
-        found = self._database.read(lambda db: [rows.card(row) for row in db.execute(query, (besides,))])
+        query = f"{rows.CARDS} WHERE id <> ? ORDER BY updated DESC, number DESC LIMIT 1"
+        found = self.database.read(lambda db: [rows.card(row) for row in db.execute(query, (besides,))])
         return found[0] if found else None
 
     def find(self, name: str) -> Card:
