@@ -168,6 +168,7 @@ class Tuning:
     def loaded(self) -> None:
         """A model has been loaded, with the staged context or as much of it as possible."""
         desk = self._desk
+        desk.flow.cold = True
         if desk.session is not None and not self._begun and desk.knobs == desk.used == Knobs():
             desk.knobs = desk.used = desk.session.knobs
             desk.show_knobs()

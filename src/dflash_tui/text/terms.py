@@ -37,8 +37,13 @@ TERMS: tuple[Term, ...] = (
     Term(
         "times", "x plain", "how many times as fast as decoding without drafts",
         "The speed of this turn over the last measured speed of plain decoding, on this machine and for this pair. "
-        "Above 1x drafts pay off. It is measured automatically after the first turns, and by /plain.",
+        "Above 1x drafts pay off. It is measured automatically after the first turns, and by /plain. Shown after 32 steps and 64 tokens.",
         "dflash_tui.figures.speeds:times", "speed", ("{n}x",),
+    ),
+    Term(
+        "judged", "compared from", "when a turn says anything about drafts against plain decoding",
+        "Few steps say little, a running answer changes, and the first answer after a load compiles and warms up.",
+        "dflash_tui.figures.speeds:verdict", "speed",
     ),
     Term(
         "plain", "plain decoding", "the speed without any drafts: one token per step",

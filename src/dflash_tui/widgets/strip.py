@@ -14,7 +14,7 @@ from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.figures.budget import shown_budget
-from dflash_tui.figures.speeds import as_fast, times
+from dflash_tui.figures.speeds import Verdict
 from dflash_tui.text.bars import clip, fit, meter, short, speed
 from dflash_tui.text.glossary import QUOTED, figure
 
@@ -117,7 +117,7 @@ class Status:
     mode: str = ""
     reason: str = ""
     reasoning: Reasoning | None = None
-    plain: float = 0.0  # tok/s without drafts, 0 where that is not known
+    against: Verdict | None = None  # None where plain decoding has not been measured
 
 
 # What is shown of the knobs, and which of them each part tells of.
@@ -140,11 +140,10 @@ class StatusStrip(Widget):
         parts: list[tuple[str, str]] = []
         if it.rates or it.rate:
             parts.append((f"{speed(it.rate)} tok/s", figure("speed", "bold")))
-            if it.plain and it.rate and it.mode != "ar":
-                slower = times(it.rate, it.plain) < 1
-                style = "bold $error" if slower else "bold $success"
-                parts.append((f" · {as_fast(it.rate, it.plain)} plain", figure("times", style)))
-                if slower:
+            if it.against is not None and it.against.said:
+                style = "bold $error" if it.against.slower else "bold $success"
+                parts.append((f" · {it.against.said} plain", figure("times", style)))
+                if it.against.slower:
                     parts.append((", F8 finds better", "$error"))
             if it.acceptance and it.mode != "ar":
                 parts.append((f" · {it.acceptance:.1f} tok/step", figure("acceptance", "bold")))
