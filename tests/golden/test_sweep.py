@@ -17,10 +17,10 @@ from dflash_core.bench.prompts import Task
 from dflash_core.conversation import Conversation, Message
 from dflash_core.errors import DFlashError, NumericsError
 from dflash_core.events import TurnReport
-from dflash_core.lab.grid import Setting, parse_axes, settings
+from dflash_core.lab.experiment import ENDED_AT_ONCE, Case, Design, Experiment
+from dflash_core.lab.grid import Arm, parse_axes, settings
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
-from dflash_core.lab.sweep import ENDED_AT_ONCE, Case, Sweep
 from dflash_core.lab.table import rows
 from dflash_tui.cli import command_line as cli
 from support import demo_pair
@@ -42,9 +42,10 @@ def laboratory() -> Laboratory:
     return Laboratory(engine(), engine().target.tokenizer, engine().target.template, (("models", "demo pair"),))
 
 
-def sweep(*words: str, cases: tuple[Case, ...] = CASES, repeats: int = 2, base: Knobs = BASE) -> Sweep:
+def sweep(*words: str, cases: tuple[Case, ...] = CASES, repeats: int = 2, base: Knobs = BASE) -> Experiment:
     lab, axes = laboratory(), parse_axes(words)
-    return lab.sweep(settings(axes, base, lab.limits), cases, repeats, [axis.name for axis in axes])
+    grid, names = settings(axes, base, lab.limits), tuple(axis.name for axis in axes)
+    return lab.experiment(Design(grid, cases, repeats, names))
 
 
 def conversation() -> Conversation:
@@ -185,8 +186,8 @@ def test_a_conversation_never_notices(how: str, knobs: Knobs) -> None:
 
 def test_a_and_b_is_a_sweep_of_two() -> None:
     lab = laboratory()
-    pair = (Setting("A", BASE.replace(mode="chain")), Setting("B", BASE.replace(mode="tree")))
-    it = lab.sweep(pair, (Case("last", (Message("user", STORY),)),), 2)
+    pair = (Arm("A", BASE.replace(mode="chain")), Arm("B", BASE.replace(mode="tree")))
+    it = lab.experiment(Design(pair, (Case("last", (Message("user", STORY),)),), 2, base=0))
     list(it)
     assert [trial.setting for trial in it.result.trials] == [0, 1, 1, 0]
     assert {trial.report.mode for trial in it.result.trials} == {"chain", "tree"}
@@ -205,7 +206,8 @@ class TestCommand:
         out = [word for path in files for word in ("--out", str(path))]
         assert self.run("budget=4,15,22", "--prompt", STORY, "--repeats", "1", *out) == 0
         stdout, stderr = capsys.readouterr()
-        assert "against the best" in stdout
+        assert "difference" in stdout
+        assert "accepted by depth, %" in stdout
         assert "tok/s by tree budget   ★ best" in stdout
         assert "3 runs: 1 prompt, 1 repeat, settings taking turns; warm-up not counted" in stdout
         assert "written" in stderr

@@ -18,12 +18,11 @@ from textual.widgets import Input, Markdown, TextArea
 from dflash_core.events import FoundRow
 from dflash_core.knobs import CONTEXT, SPECS, Knobs
 from dflash_core.lab import candidates
-from dflash_core.lab.grid import Setting
-from dflash_core.lab.halving import Arm
+from dflash_core.lab.grid import Arm
 from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
+from dflash_tui.screens.experiment import TuneScreen
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.screens.tune import TuneScreen
 from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.text.glossary import GLOSSARY, QUOTED, told
 from dflash_tui.text.knob_terms import MORE
@@ -73,11 +72,11 @@ def app(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> DFlashApp:
     def few(now: Knobs, limits: Limits) -> list[Arm]:
         now = now.replace(max_tokens=6)
         knobs = [now.replace(mode="chain", budget=7), now.replace(mode="tree", policy="fixed", budget=15, p_min=0.1)]
-        arms = [Arm(Setting(candidates.label(one), one)) for one in knobs]
-        return [Arm(Setting("auto", now), "now"), Arm(Setting("plain", now.replace(mode="ar")), "plain"), *arms]
+        arms = [Arm(candidates.label(one), one) for one in knobs]
+        return [Arm("auto", now, "now"), Arm("plain", now.replace(mode="ar"), "plain"), *arms]
 
     monkeypatch.setattr(candidates, "arms", few)
-    monkeypatch.setattr("dflash_core.lab.tune.around", lambda *_: [])
+    monkeypatch.setattr("dflash_core.lab.candidates.around", lambda *_: [])
     return make_app(load=demo, knobs=KNOBS)
 
 
@@ -120,7 +119,7 @@ async def test_the_chat(make_app: MakeApp) -> None:
 
 
 def some_done(screen: TuneScreen) -> bool:
-    return screen.tune is not None and len(screen.tune.standings) > 1
+    return screen.result is not None and len(screen.result.trials) > 1
 
 
 async def test_every_page_and_dialog(app: DFlashApp) -> None:
@@ -144,7 +143,7 @@ async def test_every_page_and_dialog(app: DFlashApp) -> None:
 
 LAB = (
     ("/sweep budget=4,12 repeats=1", ""), ("/sweep budget=2,12 p_min=0,0.9 repeats=1", ""), ("/ab repeats=1", ""),
-    ("/whatif", "me"), ("/past", ""),
+    ("/whatif", "e"), ("/past", ""),
 )  # fmt: skip
 
 
@@ -152,7 +151,6 @@ LAB = (
 async def test_what_the_lab_measures(
     app: DFlashApp, monkeypatch: pytest.MonkeyPatch, pages: tuple[tuple[str, str], ...]
 ) -> None:
-    monkeypatch.setattr("dflash_tui.screens.whatif.TIMED_BUDGETS", (4, 16))
     monkeypatch.setattr(WhatIfScreen, "budgets", (4, 16, 22))
     missing: list[str] = []
     async with app.run_test(size=WIDE) as pilot:

@@ -304,7 +304,7 @@ async def test_the_plain_screen_says_what_it_lacks(make_app: MakeApp) -> None:
         await loaded(pilot)
         app.chat.session.laboratory = lambda: object()  # type: ignore[union-attr, method-assign, assignment, return-value]
         await send(pilot, "/plain")
-        await shows(pilot, "No prompt yet: send a message first")
+        await shows(pilot, "no prompt yet: ask something first")
 
 
 async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> None:
@@ -315,7 +315,7 @@ async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> N
         await wait_until(pilot, lambda: bool(app.chat.session.turns))  # type: ignore[union-attr]
         await idle(pilot)
         await send(pilot, "/plain")
-        await wait_until(pilot, lambda: "tok/s without drafts: 64 steps at context length" in screen_text(app))
+        await wait_until(pilot, lambda: "tok/s without drafts: 126 steps at context length" in screen_text(app))
         await pilot.press("escape", "f3")
         await wait_until(
             pilot,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -73,28 +72,19 @@ class Gauges:
         self.draw()
         self.context()
 
-    def took_plain_speed(self, speed: PlainSpeed) -> PlainSpeed:
+    def took_plain_speed(self, speed: PlainSpeed) -> None:
         """Plain decoding has been measured: the baseline for what is shown from now on, unless the known one rests on
-        more steps. Returns the baseline."""
+        more steps."""
         session = self._desk.session
-        if session is None or not self._plain.put(session.title, speed):
-            return (session and self._plain.get(session.title)) or speed
-        self.stats()
-        self.strip()
-        return speed
+        if session is not None and self._plain.put(session.title, speed):
+            self.stats()
+            self.strip()
 
     @property
-    def knows_plain(self) -> bool:
-        """Plain decoding of the loaded pair has been measured on this machine."""
+    def plain(self) -> PlainSpeed | None:
+        """The speed of plain decoding of the loaded pair on this machine, where it has been measured."""
         session = self._desk.session
-        return session is not None and self._plain.get(session.title) is not None
-
-    def measured_plain(self, tok_s: float, steps: int) -> None:
-        """A tuning has run plain decoding among others."""
-        from dflash_core.lab.plain import PlainSpeed
-
-        taken = datetime.now(UTC).isoformat(timespec="seconds")
-        self.took_plain_speed(PlainSpeed(tok_s, steps, self.used, taken, "among the settings of a tuning"))
+        return self._plain.get(session.title) if session is not None else None
 
     def start(self) -> None:
         """Show the model's name on the page of an empty conversation."""
