@@ -8,7 +8,7 @@ from dflash_tui.settings.keys import retold
 from dflash_tui.widgets.transcript import TurnBlock
 
 WHAT = "A replay, without a model: Ctrl+R plays again, Alt+I steps, Ctrl+Q leaves"
-NEED_A_MODEL = frozenset({"tune", "sweep", "ab", "plain", "models", "get", "full", "prompt"})
+NEED_A_MODEL = frozenset({"tune", "sweep", "ab", "plain", "bench", "models", "get", "full", "prompt"})
 """Pages that need a model."""
 NOT_HERE = frozenset({"think", "open('tune')", "open('chats')", "download"})
 """Actions that the footer does not name."""

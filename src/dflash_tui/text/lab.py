@@ -28,7 +28,7 @@ def columns(result: Result, width: int) -> tuple[list[str], list[str]]:
     """The columns of the table and the glossary keys of their figures, at a width; the first is named after the swept
     parameters."""
     first = f"  {', '.join(SPEC[name].label for name in result.axes) or 'setting'}"
-    names = [name for name in HEADINGS if (name or not _ordered(result)) and (width >= WIDE_FROM or name in NARROW)]
+    names = [name for name in HEADINGS if (name or not result.axes) and (width >= WIDE_FROM or name in NARROW)]
     key = result.axes[0] if result.axes else ""
     return [first, *names], [key, *(FIGURES[HEADINGS.index(name)] for name in names)]
 
