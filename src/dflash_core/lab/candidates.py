@@ -65,11 +65,11 @@ def around(best: Knobs, limits: Limits, positions: int) -> list[Arm]:
 
 def label(knobs: Knobs) -> str:
     """The label of a setting: what distinguishes it from others, such as `tree 22, p_min 0.1`."""
+    auto = knobs.mode == "auto" and knobs.policy != "fixed"
+    by = "" if knobs.draft == "auto" or auto or knobs.mode == "ar" else f"{knobs.draft} "
+    parts = [f"{by}{knobs.state}"]
     if knobs.mode == "ar":
-        return "plain"
-    auto = knobs.mode == "auto" and knobs.policy == "auto"
-    by = "" if knobs.draft == "auto" else f"{knobs.draft} "
-    parts = ["auto" if auto else f"{by}{'tree' if knobs.mode == 'auto' else knobs.mode} {knobs.budget}"]
+        return parts[0]
     if knobs.p_min and not auto:
         parts.append(f"p_min {show(SPEC['p_min'], knobs.p_min)}")
     for name, short in (("tree_temperature", "tree T"), ("draft_window", "window")):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dflash_core.bench.statistics import FEWEST_PAIRS, compare
 from dflash_core.events import StepEvent
-from dflash_core.knobs import SPEC, Knobs
+from dflash_core.knobs import SPEC, Knobs, described
 from dflash_tui.text.bars import percent, speed
 
 if TYPE_CHECKING:
@@ -136,7 +136,6 @@ def _speeds(it: Measured, cuts: Sequence[int]) -> list[float] | None:
 
 
 def _values(names: Iterable[str], knobs: Knobs) -> str:
-    names = list(names)
-    shown = [f"{name} {SPEC[name].show(getattr(knobs, name))}" for name in names[:NAMED]]
-    more = len(names) - NAMED
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    shown = described(knobs, list(names))
+    more = len(shown) - NAMED
+    return ", ".join(shown[:NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -259,7 +259,7 @@ class WhatIfScreen(LabScreen):
     def _finding(self, it: Curve) -> Iterator[str]:
         steps = self.record.steps if self.record is not None else ()
         if it.kind == "estimate":
-            had = "policy auto" if self.auto is not None else f"budget {it.current}"
+            had = self.record.knobs.state if self.record is not None else ""
             drafted = of_drafter(steps, self.drafter) if self.drafter else steps
             by = f" that {self.drafter} drafted" if self.drafter else ""
             yield f"ESTIMATE from the {counted(len(drafted), 'step')}{by} of the last turn, which had {had}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dflash_core.bench.statistics import FEWEST_PAIRS, Comparison, Summary
-from dflash_core.knobs import SPEC
+from dflash_core.knobs import SPEC, STATE
 from dflash_core.lab.experiment import Result
 from dflash_core.lab.grid import show
 from dflash_core.lab.progress import ExperimentProgress
@@ -221,9 +221,22 @@ def fixed(result: Result) -> str:
     """What all settings of an experiment share: the drafter, and what differs from the defaults."""
     knobs = [arm.knobs for arm in result.arms]
     same = [name for name in SPEC if len({getattr(one, name) for one in knobs}) == 1 and name not in result.axes]
-    always = ("mode", "policy", "budget", "p_min", "temperature", "max_tokens")
+    always = ("p_min", "temperature", "max_tokens")
     named = [name for name in same if name in always or getattr(knobs[0], name) != SPEC[name].default]
-    return ", ".join(f"{name} {show(SPEC[name], getattr(knobs[0], name))}" for name in named)
+    parts = [f"{name} {show(SPEC[name], getattr(knobs[0], name))}" for name in named if name not in STATE]
+    whole = STATE.issubset(same)
+    return ", ".join(
+        [
+            *(
+                [f"mode {knobs[0].state}"]
+                if whole
+                else [
+                    f"{name} {show(SPEC[name], getattr(knobs[0], name))}" for name in ("mode", "budget") if name in same
+                ]
+            ),
+            *parts,
+        ]
+    )
 
 
 def progress(it: ExperimentProgress) -> str:

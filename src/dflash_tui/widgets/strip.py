@@ -13,7 +13,6 @@ from dflash_core.clean import one_line
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.text.reasoning import Reasoning
-from dflash_tui.figures.budget import shown_budget
 from dflash_tui.figures.speeds import Verdict
 from dflash_tui.text.bars import clip, fit, meter, short, speed
 from dflash_tui.text.glossary import QUOTED, figure
@@ -122,10 +121,10 @@ class Status:
 
 # What is shown of the knobs, and which of them each part tells of.
 _SHOWN = (
-    ("budget", "budget ", {"budget", "policy"}), ("p_min", "p_min ", {"p_min"}), ("temperature", "T ", {"temperature"}),
+    ("mode", "", {"mode", "budget", "policy"}), ("p_min", "p_min ", {"p_min"}), ("temperature", "T ", {"temperature"}),
     ("thinking", "think ", {"thinking", "reasoning_effort"}),
 )  # fmt: skip
-_TOLD = {"mode", *(name for _, _, names in _SHOWN for name in names)}
+_TOLD = {*(name for _, _, names in _SHOWN for name in names)}
 
 
 class StatusStrip(Widget):
@@ -153,22 +152,21 @@ class StatusStrip(Widget):
             lead = f"{' · ' if place else ' ' if parts else ''}{'•' if changed else ''}"
             style = figure(name, "bold $accent" if changed else "")
             parts.append((f"{lead}{label}{self._shown(name)}", style))
-        if it.knobs.mode != it.used.mode:
-            parts.append((f" · •mode {SPEC['mode'].show(it.knobs.mode)}", figure("mode", "bold $accent")))
         others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _TOLD)
         if others:
             parts.append((f" · •{others} more", figure("changed", "bold $accent")))
-        asked = SPEC["mode"].show(it.mode) or f"mode {SPEC['mode'].show(it.knobs.mode)}"
+        asked = SPEC["mode"].show(it.mode)
         why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
         room = width - sum(cell_len(text) for text, _ in parts)
-        told = next((text for text in (f"  │ {why}", f"  │ {asked}") if cell_len(text) <= room), "")  # whole, or not
+        fitting = (text for text in (f"  │ {why}", f"  │ {asked}") if cell_len(text) <= room)
+        told = next(fitting, "") if it.mode else ""  # whole, or not
         parts.append((told, figure("ran", "$foreground 80%")))
         return _clipped(parts, width)
 
     def _shown(self, name: str) -> str:
         knobs = self.status.knobs
-        if name == "budget":
-            return shown_budget(knobs)
+        if name == "mode":
+            return knobs.state
         if name == "thinking" and self.status.reasoning is not None:
             return self.status.reasoning.level(knobs)
         return _value(name, getattr(knobs, name))
