@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,6 +22,8 @@ Applies = Literal["next step", "next turn", "reload"]
 SHAPES_FIXED = frozenset({"budget", "p_min", "chain_seed"})
 """Setting one of these means a fixed tree of that shape instead of the program's choice."""
 RANDOM_SEED = -1
+STATE = frozenset({"mode", "policy", "budget"})
+"""The parts of one decision, which `Knobs.state` says in one word."""
 MOST_MTP_DEPTH = 8
 MOST_WIDTH = 64  # candidates per draft position, on any device
 
@@ -266,10 +269,13 @@ class Knobs:
         """A copy with some values changed. Raises KnobError.
 
         Under mode auto, setting the shape of the tree fixes it, unless the policy is set too. A budget that is set
-        together with policy auto caps it, even if it is the default.
+        together with policy auto caps it, even if it is the default. Mode auto alone is the program's choice again.
         """
         for name in changes:
             spec_of(name)
+        if changes.get("mode") == "auto" and not changes.keys() & {*SHAPES_FIXED, "policy"}:
+            changes |= {"policy": "auto", "budget": SPEC["budget"].default}
+            return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
         if SHAPES_FIXED & changes.keys() and "policy" not in changes and changes.get("mode", self.mode) == "auto":
             changes["policy"] = "fixed"
         if changes.get("policy") == "auto" and changes.get("budget") == SPEC["budget"].default:
@@ -279,6 +285,15 @@ class Knobs:
     def fixed(self) -> Knobs:
         """These knobs with a seed, 0 where it is to be random: for measurements, which compare the same draws."""
         return self if self.seed != RANDOM_SEED else dataclasses.replace(self, seed=0)
+
+    @property
+    def state(self) -> str:
+        """What decodes, as every screen names it: auto, auto up to N, tree N, chain N, or plain."""
+        if self.mode == "ar":
+            return SPEC["mode"].show(self.mode)
+        if self.mode == "auto" and self.policy != "fixed":
+            return "auto" if self.cap is None else f"auto up to {self.cap}"
+        return f"{'tree' if self.mode == 'auto' else self.mode} {self.budget}"
 
     @property
     def cap(self) -> int | None:
@@ -314,9 +329,31 @@ def spec_of(name: str) -> Spec:
     raise KnobError(f"unknown parameter {name!r}; {hint}")
 
 
+def described(knobs: Knobs, names: Collection[str]) -> list[str]:
+    """The values of `names` for messages; mode, policy and budget are one: `Knobs.state`."""
+    whole = [f"mode {knobs.state}"] if STATE & set(names) else []
+    return whole + [f"{name} {SPEC[name].show(getattr(knobs, name))}" for name in names if name not in STATE]
+
+
+_STATE = re.compile(r"(?P<mode>tree|chain|auto(?: up to)?)[ =](?P<budget>\d+)")
+
+
 def parse_settings(settings: Mapping[str, str]) -> dict[str, Value]:
-    """`--set name=value` pairs as typed values, for `Knobs.replace`. Raises KnobError."""
-    return {name: spec_of(name).parse(text) for name, text in settings.items()}
+    """`--set name=value` pairs as typed values, for `Knobs.replace`. Raises KnobError.
+
+    `mode` takes a whole state (`Knobs.state`), such as tree 22 or auto up to 40.
+    """
+    found: dict[str, Value] = {}
+    for name, text in settings.items():
+        whole = _STATE.fullmatch(" ".join(text.split())) if name == "mode" else None
+        if whole is None:
+            found[name] = spec_of(name).parse(text)
+            continue
+        mode = whole["mode"].split()[0]
+        found |= {"mode": mode, "budget": SPEC["budget"].parse(whole["budget"])}
+        if mode == "auto":
+            found["policy"] = "capped"
+    return found
 
 
 SPECS: tuple[Spec, ...] = tuple(Spec(name=f.name, **f.metadata) for f in dataclasses.fields(Knobs))

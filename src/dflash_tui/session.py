@@ -194,4 +194,11 @@ class SessionLike(Protocol):
         ...
 
 
+def messages_of(session: SessionLike) -> list[Message]:
+    """The messages of its conversation."""
+    from dflash_core.conversation import Message  # brings numpy, which the app imports after its first frame
+
+    return [Message(one.role, one.content, one.thinking) for one in session.conversation.messages]
+
+
 Loader = Callable[[Progress], SessionLike]

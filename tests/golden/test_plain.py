@@ -8,8 +8,9 @@ from dflash_core.conversation import Conversation
 from dflash_core.engine import Engine
 from dflash_core.events import PrefillEvent
 from dflash_core.knobs import Knobs
+from dflash_core.lab.experiment import last_prompts
 from dflash_core.lab.laboratory import Laboratory
-from dflash_core.lab.plain import FEWEST_STEPS, TIMED_STEPS, WARM_STEPS
+from dflash_core.lab.plain import REPEATS, TOKENS, of_result, plain_design
 from support import demo_pair
 
 
@@ -18,32 +19,27 @@ def engine() -> Engine:
     return demo_pair.new_engine()
 
 
-def test_the_speed_is_that_of_steps_without_drafts(engine: Engine) -> None:
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_speed_is_that_of_steps_without_drafts(engine: Engine, whole: bool) -> None:
+    engine.reset()
     conversation = Conversation(engine, engine.target.tokenizer, engine.target.template)
     list(conversation.ask("What is p_min?", Knobs(max_tokens=24)))
-    length = engine.session.length
-    record = conversation.turns[0]
-    run = Laboratory(engine, engine.target.tokenizer, engine.target.template).time_plain(record)
-    progress = list(run)
-    assert len(progress) == WARM_STEPS + TIMED_STEPS
-    assert run.speed is not None
-    assert (run.speed.steps, run.speed.positions) == (TIMED_STEPS, len(record.start.prompt_ids))
-    assert 1 < run.speed.tokens_per_second < 10_000
+    length, record = engine.session.length, conversation.turns[0]
+    [case] = last_prompts(conversation.messages)
+    lab = Laboratory(engine, engine.target.tokenizer, engine.target.template)
+    run = lab.experiment(plain_design(case, record.knobs))
+    for progress in run:
+        if not whole and not progress.doing.startswith("warming"):
+            run.cancel()
+    speed = of_result(run.result, "timed for it")
     assert engine.session.length == length
+    if not whole:
+        assert speed is None
+        return
+    assert speed is not None
+    assert (speed.steps, speed.positions) == (REPEATS * (TOKENS - 1), len(record.start.prompt_ids))
+    assert 1 < speed.tokens_per_second < 10_000
     list(conversation.ask("And the budget?", Knobs(max_tokens=8)))
     prefill = conversation.turns[1].events[0]
     assert isinstance(prefill, PrefillEvent)
     assert prefill.reused_tokens >= len(record.start.prompt_ids) - 8, "the history had not to be read again"
-
-
-def test_a_run_that_is_cut_short_says_nothing(engine: Engine) -> None:
-    conversation = Conversation(engine, engine.target.tokenizer, engine.target.template)
-    list(conversation.ask("hi", Knobs(max_tokens=4)))
-    length = engine.session.length
-    run = Laboratory(engine, engine.target.tokenizer, engine.target.template).time_plain(conversation.turns[0])
-    parts = iter(run)
-    for _ in range(FEWEST_STEPS // 2):
-        next(parts)
-    parts.close()  # type: ignore[attr-defined]
-    assert run.speed is None
-    assert engine.session.length == length

@@ -15,14 +15,16 @@ from dflash_core import Engine, Knobs
 from dflash_core.bench.interleave import interleave
 from dflash_core.bench.prompts import Task
 from dflash_core.conversation import Conversation, Message
+from dflash_core.demo import demo_draft, demo_draft_path, demo_target_path
 from dflash_core.errors import DFlashError, NumericsError
 from dflash_core.events import TurnReport
-from dflash_core.lab.grid import Setting, parse_axes, settings
+from dflash_core.lab.experiment import ENDED_AT_ONCE, Case, Design, Experiment
+from dflash_core.lab.grid import Arm, parse_axes, settings
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
-from dflash_core.lab.sweep import ENDED_AT_ONCE, Case, Sweep
 from dflash_core.lab.table import rows
 from dflash_tui.cli import command_line as cli
+from dflash_tui.cli.sweep import ANY_PAIR
 from support import demo_pair
 
 STORY, SUM = "Tell me a story about a fox.", "What is 27 + 58?"
@@ -42,9 +44,10 @@ def laboratory() -> Laboratory:
     return Laboratory(engine(), engine().target.tokenizer, engine().target.template, (("models", "demo pair"),))
 
 
-def sweep(*words: str, cases: tuple[Case, ...] = CASES, repeats: int = 2, base: Knobs = BASE) -> Sweep:
+def sweep(*words: str, cases: tuple[Case, ...] = CASES, repeats: int = 2, base: Knobs = BASE) -> Experiment:
     lab, axes = laboratory(), parse_axes(words)
-    return lab.sweep(settings(axes, base, lab.limits), cases, repeats, [axis.name for axis in axes])
+    grid, names = settings(axes, base, lab.limits), tuple(axis.name for axis in axes)
+    return lab.experiment(Design(grid, cases, repeats, names))
 
 
 def conversation() -> Conversation:
@@ -185,8 +188,8 @@ def test_a_conversation_never_notices(how: str, knobs: Knobs) -> None:
 
 def test_a_and_b_is_a_sweep_of_two() -> None:
     lab = laboratory()
-    pair = (Setting("A", BASE.replace(mode="chain")), Setting("B", BASE.replace(mode="tree")))
-    it = lab.sweep(pair, (Case("last", (Message("user", STORY),)),), 2)
+    pair = (Arm("A", BASE.replace(mode="chain")), Arm("B", BASE.replace(mode="tree")))
+    it = lab.experiment(Design(pair, (Case("last", (Message("user", STORY),)),), 2, base=0))
     list(it)
     assert [trial.setting for trial in it.result.trials] == [0, 1, 1, 0]
     assert {trial.report.mode for trial in it.result.trials} == {"chain", "tree"}
@@ -205,7 +208,8 @@ class TestCommand:
         out = [word for path in files for word in ("--out", str(path))]
         assert self.run("budget=4,15,22", "--prompt", STORY, "--repeats", "1", *out) == 0
         stdout, stderr = capsys.readouterr()
-        assert "against the best" in stdout
+        assert "difference" in stdout
+        assert "accepted by depth, %" in stdout
         assert "tok/s by tree budget   ★ best" in stdout
         assert "3 runs: 1 prompt, 1 repeat, settings taking turns; warm-up not counted" in stdout
         assert "written" in stderr
@@ -267,3 +271,31 @@ class TestCommand:
         stderr = capsys.readouterr().err
         assert message in stderr
         assert "Traceback" not in stderr
+
+
+def test_two_drafter_files_are_compared_by_prompt(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text(f"{STORY}\n{SUM}\n")
+    files = [str(demo_target_path()), str(demo_draft_path()), str(demo_draft(Path("mtp")))]
+    argv = ["--target", files[0], "--draft", files[1], "--against", files[2], "--prompts", str(prompts)]
+    assert cli.main(["bench", *argv, "--repeats", "1", "--set", "max_tokens=6", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [row["label"] for row in data["rows"]] == ["demo-draft.gguf", "demo-mtp.gguf"]
+    assert data["rows"][1]["versus"]["n"] == 2
+    assert [row["other_text"] for row in data["rows"]] == [0, 0]
+    assert all(row["accept_rate_by_depth"] for row in data["rows"])
+
+
+@pytest.mark.parametrize(
+    "argv", [["bench", "--samples", "3"], ["sweep", "budget=4", "--prompt", "a", "--samples", "3"]]
+)
+def test_samples_without_a_file_are_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([*argv, "--samples", "3"])
+    assert "--samples draws from a file of prompts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("axis", ["draft=auto,mtp", "by_parent=on,off", "mtp_depth=1,2", "draft_vocabulary=0,1024"])
+def test_a_sweep_takes_every_parameter_of_a_drafter(axis: str) -> None:
+    """Regression: the command line refused what the app's own sweep takes, before a pair was loaded."""
+    assert settings(parse_axes([axis]), Knobs(), ANY_PAIR)

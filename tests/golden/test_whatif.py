@@ -11,8 +11,7 @@ import pytest
 from dflash_core import Engine, Knobs
 from dflash_core.conversation import Conversation
 from dflash_core.errors import ContextError, DFlashError
-from dflash_core.lab import laboratory as lab
-from dflash_core.lab.cost import StepCosts
+from dflash_core.lab.cost import FEWEST_STEPS, StepCosts
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.whatif import curve, estimate
 from dflash_core.record import TurnRecord
@@ -178,7 +177,10 @@ def test_the_curve_with_measured_steps() -> None:
     alone = curve("estimate", estimate(record.steps, BUDGETS), costs, 22)
     assert alone.best is None, "one budget has been timed, which says nothing of others"
     assert [point.budget for point in alone.points if point.tok_s] == [22]
-    list(laboratory().time_steps(record, (4, 22, 63), costs))
+    for nodes in (4, 63):
+        step = turn(STORY, Knobs(mode="tree", budget=nodes, max_tokens=32)).steps[0]
+        for _ in range(FEWEST_STEPS):
+            costs.add(step)
     it = curve("estimate", estimate(record.steps, BUDGETS), costs, 22)
     sources = {point.budget: point.source for point in it.points}
     assert {budget: sources[budget] for budget in (4, 12, 22, 63)} == {
@@ -190,15 +192,6 @@ def test_the_curve_with_measured_steps() -> None:
     top = it.at(22)
     assert top is not None
     assert top.tok_s == pytest.approx(top.acceptance.length / costs.measured[22] * 1e3)
-
-
-def test_timing_steps_leaves_the_session_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lab, "TIMED_ROUNDS", 1)
-    record = turn(STORY, Knobs(mode="tree", budget=22, max_tokens=16))
-    held = engine().session.length
-    list(laboratory().time_steps(record, (2,), StepCosts()))
-    assert engine().session.length == held
-    list(laboratory().replay(record, (22,)))  # it still holds the turn
 
 
 def test_what_cannot_be_replayed() -> None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import TurnReport
 from dflash_core.knobs import Knobs
+from dflash_core.lab.experiment import Excluded, Result, Trial
 from dflash_core.lab.grid import parse_axes, settings
-from dflash_core.lab.sweep import Excluded, SweepResult, Trial
 from dflash_core.limits import Limits
 
 from .turns import step_of, turn_of
@@ -36,7 +36,8 @@ def sweep_of(
     repeats: int = 6,
     excluded: Sequence[Excluded] = (),
     complete: bool = True,
-) -> SweepResult:
+    base: int | None = None,
+) -> Result:
     """A sweep whose settings have these speeds and lengths in turn. Runs deviate a little, by the same factor in all
     settings."""
     its = parse_axes(axes or ("budget=4,12,20,28",))
@@ -50,8 +51,9 @@ def sweep_of(
                 report = report_of(speed, lengths[number % len(lengths)], setting.knobs)
                 trials.append(Trial(number, prompt, repeat, report))
     names = tuple(f"prompt {n + 1}" for n in range(prompts)) + tuple(one.name for one in excluded)
-    return SweepResult(
-        settings=grid,
+    return Result(
+        arms=grid,
+        base=base,
         axes=tuple(axis.name for axis in its),
         prompts=names,
         repeats=repeats,

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 from textual.pilot import Pilot
 
 from dflash_core.events import StageTimes, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.lab.cost import StepCosts
-from dflash_core.lab.grid import Setting
-from dflash_core.lab.halving import Arm, Halving, Run
+from dflash_core.lab.experiment import Result, Trial
+from dflash_core.lab.grid import Arm
 from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
 from dflash_tui.figures.measurements import Measurements, Row
 from dflash_tui.hub.fetch import HubError, Wanted
-from dflash_tui.screens.ab import ABScreen
+from dflash_tui.screens.experiment import ABScreen, ExperimentScreen, SweepScreen, TuneScreen
 from dflash_tui.screens.explain import ExplainScreen
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
-from dflash_tui.screens.measuring import MeasuringScreen
 from dflash_tui.screens.pages import PAGES
 from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.plan import PlanScreen
-from dflash_tui.screens.sweep import SweepScreen
 from dflash_tui.screens.tour import TourScreen
-from dflash_tui.screens.tune import TuneScreen
 from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.find_bar import FindBar
@@ -34,7 +32,7 @@ from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.text_dialog import TextScreen
-from support.measured import sweep_of
+from support.measured import report_of, sweep_of
 from support.turns import step_of, tree_of
 
 from .fake import FakeSession
@@ -53,27 +51,23 @@ def shown(show: Show) -> Show:
     return show
 
 
-class Measured:
+def tuned() -> Result:
     """The results of a finished tuning, without measuring a pair."""
-
-    def __init__(self) -> None:
-        now = Knobs(budget=22)
-        arms = [Arm(Setting("tree 22", now), "now"), Arm(Setting("plain", now.replace(mode="ar")), "plain")]
-        arms += [Arm(Setting("auto", now.replace(mode="auto")), "auto")]
-        for budget, p_min in ((15, 0.1), (8, 0.0), (32, 0.05), (48, 0.0)):
-            knobs = now.replace(mode="tree", budget=budget, p_min=p_min)
-            arms.append(Arm(Setting(f"tree {budget}" + (f", p_min {p_min:g}" if p_min else ""), knobs)))
-        speeds = (140.0, 21.0, 151.0, 165.0, 133.0, 138.0, 126.0)
-        halving = Halving(arms)
-        while (one := halving.next()) is not None and one.pair < 10:
-            speed = speeds[one.arm] * (1.6, 1, 0.9, 1.2)[one.pair % 4]  # prompts differ more than settings
-            halving.add(one, Run(speed, speed / 25, 25.0, 0.1))
-        self.arms, self.standings, self.verdict = tuple(halving.arms), halving.standings(), halving.verdict()
-        self.left_out: dict[str, str] = {}
-        self.complete = True
-
-    def cancel(self) -> None:
-        """Nothing runs."""
+    now = Knobs(budget=22)
+    arms = [Arm("tree 22", now, "now"), Arm("plain", now.replace(mode="ar"), "plain")]
+    arms += [Arm("auto", now.replace(mode="auto"), "auto")]
+    for budget, p_min in ((15, 0.1), (8, 0.0), (32, 0.05), (48, 0.0)):
+        knobs = now.replace(mode="tree", budget=budget, p_min=p_min)
+        arms.append(Arm(f"tree {budget}" + (f", p_min {p_min:g}" if p_min else ""), knobs))
+    speeds, left = (140.0, 21.0, 151.0, 165.0, 133.0, 138.0, 126.0), frozenset({0, 2, 3})
+    trials = []
+    for repeat in range(3):
+        for prompt, scale in enumerate((1.6, 1, 0.9, 1.2)):  # prompts differ more than settings
+            for at, arm in enumerate(arms):
+                if repeat == 0 or at in left:
+                    trials.append(Trial(at, prompt, repeat, report_of(speeds[at] * scale, speeds[at] / 25, arm.knobs)))
+    names = tuple(f"prompt {number}" for number in range(1, 5))
+    return Result(tuple(arms), (), names, 1, tuple(trials), (), complete=True, base=0, left=left)
 
 
 def timed(nodes: int) -> StepEvent:
@@ -259,7 +253,7 @@ async def tune(app: DFlashApp, pilot: Pilot[int]) -> None:
     screen = TuneScreen(app.chat)
     screen.action_start = lambda: None  # type: ignore[method-assign]
     await app.push_screen(screen)
-    screen.tune, screen._on = Measured(), "the last 3 prompts of this conversation"  # type: ignore[assignment]
+    screen.result, screen._on = tuned(), "the last 4 prompts of this conversation"
     screen.draw()
     await pilot.pause()
 
@@ -275,16 +269,25 @@ async def past(app: DFlashApp, pilot: Pilot[int]) -> None:
     assert app.chat.session is not None
     kept = Measurements(app.chat.past.folder, app.chat.session.title)
     if not kept.newest_first:
-        rows = [Row("tree 15, p_min 0.1", Knobs(budget=15, p_min=0.1), 165.0, 6.6, 25.0, 10, "best", 140.0)]
+        more = "+18 % (+14 to +21 %)"
+        rows = [Row("tree 15, p_min 0.1", Knobs(budget=15, p_min=0.1), 165.0, 6.6, 25.0, 10, "best", more)]
         rows += [Row("tree 22", Knobs(), 140.0, 5.6, 25.0, 10, "now"), Row("plain", Knobs(mode="ar"), 21.0, 1, 47, 1)]
         kept.add("sweep", "best: tree 15, 152.0 tok/s", rows[:2])
-        kept.add("tune", "tree 15, p_min 0.1: 165 tok/s, now 140: +18 %; real: 9 of 10 pairs", rows)
+        kept.add("tune", "tree 15, p_min 0.1: 165 tok/s, +18 % against tree 22 (+14 to +21 %, 9 of 10 pairs)", rows)
     await _page(app, pilot, "past")
 
 
 @shown
 async def plain(app: DFlashApp, pilot: Pilot[int]) -> None:
     await _page(app, pilot, "plain")
+
+
+@shown
+async def bench(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await _page(app, pilot, "bench")
+    await wait_until(pilot, lambda: app.chat.experiment is not None)
+    app.screen.action_back()  # type: ignore[attr-defined]
+    await wait_until(pilot, lambda: app.chat.experiment is None)
 
 
 @shown
@@ -299,7 +302,7 @@ async def whatif(app: DFlashApp, pilot: Pilot[int]) -> None:
     await pilot.pause()
 
 
-async def _measured(app: DFlashApp, pilot: Pilot[int], screen: MeasuringScreen, *axes: str, **more: object) -> None:
+async def _measured(app: DFlashApp, pilot: Pilot[int], screen: ExperimentScreen, *axes: str, **more: object) -> None:
     await app.push_screen(screen)
     await pilot.pause()
     screen.focus_results()
@@ -326,7 +329,10 @@ async def sweep_asked(app: DFlashApp, pilot: Pilot[int]) -> None:
 @shown
 async def ab(app: DFlashApp, pilot: Pilot[int]) -> None:
     screen = ABScreen(app.chat, "mode=chain | mode=tree")
-    await _measured(app, pilot, screen, "mode=chain,tree", speeds=(104.2, 131.7), lengths=(4.71, 6.18))
+    await _measured(app, pilot, screen, "mode=chain,tree", speeds=(104.2, 131.7), lengths=(4.71, 6.18), base=0)
+    assert screen.result is not None
+    screen.result = replace(screen.result, axes=())
+    screen.draw()
 
 
 @shown

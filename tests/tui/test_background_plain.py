@@ -9,9 +9,9 @@ from itertools import count
 import pytest
 from textual.pilot import Pilot
 
+from dflash_core.lab.experiment import Design, Result
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
-from dflash_core.record import TurnRecord
 from dflash_tui.app import DFlashApp
 from dflash_tui.chat import background_plain
 from dflash_tui.engine_session import EngineSession
@@ -20,16 +20,20 @@ from .support import ask, idle, loaded, wait_until
 from .test_lab import KNOBS, QUESTION, demo
 
 MakeApp = Callable[..., DFlashApp]
+NOTHING = Result((), (), (), 1, (), (), complete=False)
 
 
 class Endless:
     """A measurement that only something else ends."""
 
-    speed = None
+    result = NOTHING
     started = 0
 
-    def __init__(self, record: TurnRecord) -> None:
+    def __init__(self, lab: Laboratory, design: Design) -> None:
         Endless.started += 1
+
+    def cancel(self) -> None:
+        """Its thread ends it."""
 
     def __iter__(self) -> Iterator[ExperimentProgress]:
         return (ExperimentProgress(done, 1 << 40, None, "decoding plainly") for done in count())
@@ -46,15 +50,15 @@ def app(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> DFlashApp:
 @pytest.fixture
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Endless, "started", 0)
-    monkeypatch.setattr(Laboratory, "time_plain", Endless)
+    monkeypatch.setattr(Laboratory, "experiment", lambda self, design: Endless(self, design))
 
 
 async def test_it_is_measured_once_after_an_answer(app: DFlashApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        assert not app.chat.gauges.knows_plain
+        assert app.chat.gauges.plain is None
         await ask(pilot, QUESTION)
-        await wait_until(pilot, lambda: app.chat.gauges.knows_plain)
+        await wait_until(pilot, lambda: app.chat.gauges.plain is not None)
         assert not app.chat.plain.running
         app.chat.plain._begin()
         assert not app.chat.plain.running, "it is known"
@@ -75,7 +79,7 @@ async def test_a_message_comes_first(app: DFlashApp, endless: None) -> None:
         await idle(pilot)
         assert len(app.chat.transcript.turns) == turns + 1
         await wait_until(pilot, lambda: Endless.started == 2)  # it is tried again after that answer
-        assert not app.chat.gauges.knows_plain
+        assert app.chat.gauges.plain is None
 
 
 async def test_a_typed_character_stops_it(app: DFlashApp, endless: None) -> None:
@@ -87,7 +91,7 @@ async def test_a_typed_character_stops_it(app: DFlashApp, endless: None) -> None
         app.chat.plain._begin()
         assert not app.chat.plain.running, "a message is being typed"
         assert Endless.started == 1
-        assert not app.chat.gauges.knows_plain
+        assert app.chat.gauges.plain is None
 
 
 async def test_a_prompt_under_way_holds_back_no_key_and_the_next_turn_waits_for_its_end(
@@ -98,13 +102,16 @@ async def test_a_prompt_under_way_holds_back_no_key_and_the_next_turn_waits_for_
     class Reading:
         """A measurement that is in the midst of a long prompt."""
 
-        speed = None
+        result = NOTHING
+
+        def cancel(self) -> None:
+            """The session's own does it."""
 
         def __iter__(self) -> Iterator[ExperimentProgress]:
             over.wait()
             yield from ()
 
-    monkeypatch.setattr(Laboratory, "time_plain", lambda self, record: Reading())
+    monkeypatch.setattr(Laboratory, "experiment", lambda self, design: Reading())
     monkeypatch.setattr(EngineSession, "cancel", lambda self: cancelled.set())
     async with app.run_test(size=(120, 40)) as pilot:
         await timing(pilot, app)

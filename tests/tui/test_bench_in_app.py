@@ -14,20 +14,20 @@ from textual.pilot import Pilot
 from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
 from dflash_tui.chat.ui_bench import MOST_TURNS, Timed, UiTax, measure_lag, measure_tax, tax_notes, tax_table
+from dflash_tui.screens import bench
+from dflash_tui.screens.bench import BenchScreen
 from dflash_tui.widgets.strip import TitleRow
-from dflash_tui.widgets.text_dialog import TextScreen
+from dflash_tui.widgets.transcript import Transcript
 
 from .fake import FakeSession
 from .scenes import answered, send
-from .support import idle, leave, loaded, screen_text, shows, wait_until
+from .support import idle, leave, loaded, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
 
 async def test_bench_in_the_app_leaves_the_conversation(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dflash_tui.chat import program
-
-    monkeypatch.setattr(program, "BENCH_ROUNDS", 1)
+    monkeypatch.setattr(bench, "ROUNDS", 1)
     session = FakeSession(pace=0.001)
     app = make_app(session)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -36,60 +36,34 @@ async def test_bench_in_the_app_leaves_the_conversation(make_app: MakeApp, monke
         flow, used = app.chat.flow, app.chat.query_one(TitleRow).context
         assert used[0] > 0
         await send(pilot, "/bench")
-        await wait_until(pilot, lambda: isinstance(app.screen, TextScreen))
-        await shows(pilot, "What the app costs the decoder", "headless", "in the app", "lost")
+        await wait_until(pilot, lambda: isinstance(app.screen, BenchScreen))
+        await shows(pilot, "What the app costs the decoder", "They are no part of the conversation")
+        await shows(pilot, "headless", "in the app", "lost")
         await leave(pilot)
         assert app.chat.flow is flow
         assert session.conversation.messages == before
         assert len(app.chat.transcript.turns) == 1
-        assert not app.chat.transcript.has_class("-measuring"), "the conversation is seen again"
         await app.chat.gauges.tick()
         await pilot.pause()
         assert app.chat.query_one(TitleRow).context == used, "the prompts of the bench are none of the conversation's"
 
 
 async def test_esc_ends_bench_and_keeps_what_is_measured(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dflash_tui.chat import program, ui_bench
-
-    monkeypatch.setattr(program, "BENCH_ROUNDS", 1_000)  # it does not end by itself meanwhile
-    monkeypatch.setattr(ui_bench, "measure_tax", functools.partial(measure_tax, prompts=("one",)))
+    monkeypatch.setattr(bench, "ROUNDS", 1_000)  # it does not end by itself meanwhile
+    monkeypatch.setattr(bench, "measure_tax", functools.partial(measure_tax, prompts=("one",)))
     session = FakeSession(pace=0.001)
     app = make_app(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await answered(pilot)
         await send(pilot, "/bench")
-        # The message disappears with the next round.
-        await wait_until(pilot, lambda: "round 2 of 1,000" in str(app.notices.page()))
-        await shows(pilot, "Esc Stop")
-        await send(pilot, "hi")
-        await wait_until(pilot, lambda: "a measurement is running: Esc stops it" in str(app.notices.page()))
-        assert app.chat.prompt.text == "hi"
-        await pilot.press("ctrl+n")
-        assert len(app.chat.transcript.turns) >= 1
+        await shows(pilot, "round 2 of 1,000 · prompt", "Esc Stop")
+        turns = app.chat.transcript.turns
+        assert len(turns) == 1, "what is measured is on a screen of its own"
         await pilot.press("escape")
-        await shows(pilot, "What the app costs the decoder", "of 1,000 rounds", "headless")
-        await leave(pilot)
+        await shows(pilot, "of 1,000 rounds", "headless", "Esc Back")
         assert app.chat.experiment is None
-        assert not app.chat.transcript.has_class("-measuring")
-        await wait_until(pilot, lambda: "Esc Stop" not in screen_text(app))
-        assert len(app.chat.transcript.turns) == 1
-
-
-async def test_what_if_waits_for_the_end_of_bench(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dflash_tui.chat import program
-
-    monkeypatch.setattr(program, "BENCH_ROUNDS", 1_000)
-    app = make_app(FakeSession(pace=0.001))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await answered(pilot)
-        await send(pilot, "/bench")
-        await wait_until(pilot, lambda: app.chat.experiment is not None)
-        bench = app.chat.experiment
-        await send(pilot, "/whatif")
-        await shows(pilot, "Something is being measured: Esc stops it")
-        assert app.chat.experiment is bench
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: app.chat.experiment is None)
+        assert app.screen.query_one(Transcript).turns == []
+        await leave(pilot)
 
 
 @pytest.mark.parametrize("arm", ["_headless", "_in_app"])
@@ -153,7 +127,9 @@ async def test_the_app_may_end_while_bench_runs(make_app: MakeApp) -> None:
     async with app.run_test() as pilot:
         await loaded(pilot)
         await send(pilot, "/bench")
-        await wait_until(pilot, lambda: bool(app.chat.query(".-measured")))
+        await wait_until(
+            pilot, lambda: isinstance(app.screen, BenchScreen) and bool(app.screen.query_one(Transcript).turns)
+        )
     assert not app.fault
 
 

@@ -28,11 +28,11 @@ from dflash_tui.hub.catalogue import Pair, Source
 from dflash_tui.hub.fetch import Wanted
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.chats import ChatsScreen
+from dflash_tui.screens.experiment import ExperimentScreen
 from dflash_tui.screens.explain import ExplainScreen
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.screens.measuring import MeasuringScreen
 from dflash_tui.screens.pages import PAGES
 from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.plan import PlanScreen
@@ -56,7 +56,7 @@ PLAIN = (
     "x", "7", "slash", "space", "enter", "tab", "shift+tab", "up", "down", "left", "right", "home", "end", "pageup",
     "pagedown", "backspace", "delete", "ctrl+j", "escape",
 )  # fmt: skip
-BASES = {LabScreen, MeasuringScreen}
+BASES = {LabScreen, ExperimentScreen}
 CHAT = {ChatScreen, ReplayScreen}  # the same keys; a replay has no prompt to type into
 
 

@@ -10,11 +10,11 @@ from textual.widgets import Input, TextArea
 
 from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
+from dflash_tui.screens.experiment import TuneScreen
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.steps import StepsScreen
 from dflash_tui.screens.tour import TourScreen
-from dflash_tui.screens.tune import TuneScreen
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
@@ -112,7 +112,7 @@ async def test_steps_name_the_keys_of_the_view_and_the_turns_there_are(make_app:
             await ask(pilot, text)
             await idle(pilot)
         await app.push_screen(StepsScreen(app.chat))
-        ends = "F1 Help  Esc Back"
+        ends = "x Export  F1 Help  Esc Back"
         await wait_until(pilot, lambda: footer(app) == f"← → Step  Tab View  , Older  r Left out  a Taken  {ends}")
         await pilot.press("comma", "tab")
         await wait_until(pilot, lambda: footer(app) == f"← → Step  Tab View  . Newer  c Colour  {ends}")

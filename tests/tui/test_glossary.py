@@ -19,12 +19,12 @@ from textual.widgets import Input, Markdown, TextArea
 from dflash_core.events import FoundRow
 from dflash_core.knobs import CONTEXT, SPECS, Knobs
 from dflash_core.lab import candidates
-from dflash_core.lab.grid import Setting
-from dflash_core.lab.halving import Arm
+from dflash_core.lab.grid import Arm
 from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
+from dflash_tui.screens.bench import BenchScreen
+from dflash_tui.screens.experiment import TuneScreen
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.screens.tune import TuneScreen
 from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.text.glossary import GLOSSARY, QUOTED, reading, told
 from dflash_tui.text.knob_terms import MORE
@@ -74,11 +74,11 @@ def app(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> DFlashApp:
     def few(now: Knobs, limits: Limits) -> list[Arm]:
         now = now.replace(max_tokens=6)
         knobs = [now.replace(mode="chain", budget=7), now.replace(mode="tree", policy="fixed", budget=15, p_min=0.1)]
-        arms = [Arm(Setting(candidates.label(one), one)) for one in knobs]
-        return [Arm(Setting("auto", now), "now"), Arm(Setting("plain", now.replace(mode="ar")), "plain"), *arms]
+        arms = [Arm(candidates.label(one), one) for one in knobs]
+        return [Arm("auto", now, "now"), Arm("plain", now.replace(mode="ar"), "plain"), *arms]
 
     monkeypatch.setattr(candidates, "arms", few)
-    monkeypatch.setattr("dflash_core.lab.tune.around", lambda *_: [])
+    monkeypatch.setattr("dflash_core.lab.candidates.around", lambda *_: [])
     return make_app(load=demo, knobs=KNOBS)
 
 
@@ -121,7 +121,7 @@ async def test_the_chat(make_app: MakeApp) -> None:
 
 
 def some_done(screen: TuneScreen) -> bool:
-    return screen.tune is not None and len(screen.tune.standings) > 1
+    return screen.result is not None and len(screen.result.trials) > 1
 
 
 async def test_every_page_and_dialog(app: DFlashApp) -> None:
@@ -135,6 +135,9 @@ async def test_every_page_and_dialog(app: DFlashApp) -> None:
             if isinstance(screen, TuneScreen):
                 await wait_until(pilot, partial(some_done, screen))
                 screen.action_back()  # what is done is kept and shown
+            if isinstance(screen, BenchScreen):
+                await wait_until(pilot, lambda: app.chat.experiment is not None)
+                screen.action_back()
             await finished(pilot)
             missing += await settled(pilot)
             await wait_until(pilot, lambda: app.chat.experiment is None)  # only the page checks it
@@ -145,7 +148,7 @@ async def test_every_page_and_dialog(app: DFlashApp) -> None:
 
 LAB = (
     ("/sweep budget=4,12 repeats=1", ""), ("/sweep budget=2,12 p_min=0,0.9 repeats=1", ""), ("/ab repeats=1", ""),
-    ("/whatif", "me"), ("/past", ""),
+    ("/whatif", "e"), ("/past", ""),
 )  # fmt: skip
 
 
@@ -153,7 +156,6 @@ LAB = (
 async def test_what_the_lab_measures(
     app: DFlashApp, monkeypatch: pytest.MonkeyPatch, pages: tuple[tuple[str, str], ...]
 ) -> None:
-    monkeypatch.setattr("dflash_tui.screens.whatif.TIMED_BUDGETS", (4, 16))
     monkeypatch.setattr(WhatIfScreen, "budgets", (4, 16, 22))
     missing: list[str] = []
     async with app.run_test(size=WIDE) as pilot:

@@ -148,7 +148,9 @@ async def test_every_action_of_the_table_exists(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        screens = {"chat": app.chat} | {name: make(app.chat, "") for name, make in PAGES.items()}
+        screens = {"chat": app.chat} | {
+            getattr(page, "SCOPE", ""): page for make in PAGES.values() for page in (make(app.chat, ""),)
+        }
         for action in ACTIONS:
             if action.action and not action.action.startswith("app."):
                 assert hasattr(screens[action.scope], "action_" + action.action.split("(")[0]), action

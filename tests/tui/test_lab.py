@@ -18,18 +18,15 @@ from dflash_core.demo import demo_draft, demo_draft_path, demo_target_path
 from dflash_core.engine import Engine, load_pair
 from dflash_core.events import StageTimes, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab import laboratory
-from dflash_core.lab.cost import FEWEST_STEPS, StepCosts
+from dflash_core.lab.cost import StepCosts
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
 from dflash_tui.engine_session import EngineSession
-from dflash_tui.screens import measuring
-from dflash_tui.screens.ab import ABScreen
+from dflash_tui.screens import experiment
 from dflash_tui.screens.chat import ChatScreen
+from dflash_tui.screens.experiment import ABScreen, ExperimentScreen, SweepScreen
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.screens.measuring import MeasuringScreen
-from dflash_tui.screens.sweep import SweepScreen
 from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.text.bars import counted
 from dflash_tui.widgets.flash import Flash
@@ -113,12 +110,17 @@ async def finished(pilot: Pilot[int]) -> None:
     await pilot.pause()  # what came of it is drawn
 
 
-async def started(pilot: Pilot[int]) -> MeasuringScreen:
+async def started(pilot: Pilot[int]) -> ExperimentScreen:
     """Wait until some runs are in."""
     app = pilot.app
     assert isinstance(app, DFlashApp)
-    await wait_until(pilot, lambda: bool(getattr(app.screen, "sweep", None) and app.screen.sweep.result.trials))  # type: ignore[attr-defined]
-    assert isinstance(app.screen, MeasuringScreen)
+
+    def some() -> bool:
+        screen = app.screen
+        return isinstance(screen, ExperimentScreen) and bool(screen.experiment and screen.experiment.result.trials)
+
+    await wait_until(pilot, some)
+    assert isinstance(app.screen, ExperimentScreen)
     return app.screen
 
 
@@ -130,15 +132,10 @@ def text_of(screen: LabScreen, selector: str) -> str:
     return str(screen.query_one(selector, Static).content)
 
 
-def time_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of few budgets, and no more of them than a cost is made of."""
-    monkeypatch.setattr("dflash_tui.screens.whatif.TIMED_BUDGETS", TIMED)
-    monkeypatch.setattr(laboratory, "TIMED_ROUNDS", -(-FEWEST_STEPS // laboratory.TIMED_STEPS))
-
-
 class TestWhatIf:
-    async def test_estimate_exact_times_and_adopt(self, app: DFlashApp, monkeypatch: pytest.MonkeyPatch) -> None:
-        time_few(monkeypatch)
+    async def test_estimate_exact_and_adopt(
+        self, app: DFlashApp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setattr(WhatIfScreen, "budgets", (*TIMED, KNOBS.budget))
         async with app.run_test(size=(120, 40)) as pilot:
             await asked(pilot)
@@ -147,25 +144,46 @@ class TestWhatIf:
             assert screen.curve is not None
             assert screen.curve.kind == "estimate"
             assert "ESTIMATE" in text_of(screen, "#whatif-finding")
-            await pilot.press("a")
-            assert "m measures them" in said(screen)
-            await pilot.press("m")
-            await finished(pilot)
-            assert screen.curve.measured == (*TIMED, KNOBS.budget)
-            best = screen.curve.best
-            assert best is not None
+            screen.costs = StepCosts(timed(nodes) for nodes in (2, 4, 8) for _ in range(6))
             await pilot.press("e")
             await finished(pilot)
             assert screen.curve.kind == "exact"
             assert "EXACT" in text_of(screen, "#whatif-finding")
             assert "the estimate was off by up to" in text_of(screen, "#whatif-finding")
-            best = screen.curve.best
+            await pilot.press("p")
+            await finished(pilot)
+            assert "with p_min 0.1, the turn had 0" in text_of(screen, "#whatif-notes")
+            await pilot.press("x")
+            await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
+            app.screen.query_one(Input).value = str(tmp_path / "curve.json")
+            await pilot.press("enter")
+            await wait_until(pilot, lambda: app.screen is screen)
+            rows = json.loads((tmp_path / "curve.json").read_text())
+            assert [row["budget"] for row in rows] == [*TIMED, KNOBS.budget]
+            assert {row["p_min"] for row in rows} == {0.1}
+            screen.costs = StepCosts(timed(nodes) for nodes in (2, 4, 8) for _ in range(6))
+            screen.take("estimate", screen._estimate)
+            best = screen.curve.best if screen.curve is not None else None
             assert best is not None
             await pilot.press("a")
-            assert app.chat.knobs.budget == best.budget
-            assert said(screen) == f"tree budget {best.budget} from the next turn"
-            await pilot.press("escape")
-            await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
+            assert (app.chat.knobs.budget, app.chat.knobs.p_min) == (best.budget, 0.1)
+
+    async def test_budgets_are_measured_by_the_one_experiment(
+        self, app: DFlashApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Regression: each size was timed once, and the fastest was called the best."""
+        monkeypatch.setattr("dflash_tui.screens.whatif.BUDGETS", TIMED)
+        monkeypatch.setattr("dflash_tui.text.lab_request.default_repeats", lambda _: 1)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await asked(pilot)
+            screen = await opened(pilot, "/whatif", WhatIfScreen)
+            assert "m measures" in text_of(screen, "#whatif-finding")
+            await pilot.press("m")
+            await wait_until(pilot, lambda: isinstance(app.screen, SweepScreen) and app.screen.result is not None)
+            await finished(pilot)
+            assert isinstance(app.screen, SweepScreen)
+            assert app.screen.result is not None
+            assert [arm.knobs.budget for arm in app.screen.result.arms] == [*TIMED, KNOBS.budget]
 
     async def test_the_row_under_the_cursor(self, app: DFlashApp) -> None:
         async with app.run_test(size=(120, 40)) as pilot:
@@ -178,10 +196,7 @@ class TestWhatIf:
             assert app.chat.knobs.budget == 6, "that of the row above"
             assert table.get_row_at(table.cursor_row)[0].plain.strip() == "6"
 
-    async def test_each_of_several_drafters_has_curves_of_its_own(
-        self, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        time_few(monkeypatch)
+    async def test_each_of_several_drafters_has_curves_of_its_own(self, make_app: MakeApp) -> None:
         app = make_app(load=two_drafters, knobs=KNOBS)
         async with app.run_test(size=(120, 40)) as pilot:
             await loaded(pilot)
@@ -199,18 +214,14 @@ class TestWhatIf:
             assert screen.drafter == "dflash2"
             assert screen.curve is None
             assert "dflash2 drafted nothing in the last turn" in text_of(screen, "#whatif-finding")
-            await pilot.press("m")
-            await finished(pilot)
             await pilot.press("e")
             await finished(pilot)
             assert screen.curve is not None
             assert screen.curve.kind == "exact"
-            assert screen.curve.measured == (*TIMED, KNOBS.budget)
             assert [point.acceptance.length for point in screen.curve.points] != lengths, "another's trees"
             assert "dflash2 ran again alone" in text_of(screen, "#whatif-finding")
-            await pilot.press("a")
-            assert screen.curve.best is not None
-            assert (app.chat.knobs.draft, app.chat.knobs.budget) == ("dflash2", screen.curve.best.budget)
+            await pilot.press("enter")
+            assert app.chat.knobs.draft == "dflash2"
             await pilot.press("d")
             await finished(pilot)
             assert screen.drafter == "mtp"
@@ -266,7 +277,7 @@ class TestSweep:
             assert screen.query_one(DataTable).row_count == 2
             await shows(pilot, "4 runs: 1 prompt, 2 repeats")
             await shows(pilot, "tok/s by tree budget")
-            await pilot.press("home", "enter")
+            await pilot.press("up", "up", "enter")
             await pilot.pause()
             assert app.chat.knobs.budget == 4
 
@@ -283,7 +294,7 @@ class TestSweep:
     async def test_cancel_keeps_what_is_done_and_a_new_line_runs_anew(
         self, app: DFlashApp, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(measuring, "REDRAW_S", 0)  # the last whole run is shown before the end
+        monkeypatch.setattr(experiment, "REDRAW_S", 0)  # the last whole run is shown before the end
         async with app.run_test(size=(120, 40)) as pilot:
             await asked(pilot)
             await send(pilot, "/sweep budget=4,12 repeats=50")
@@ -385,7 +396,7 @@ class TestSweep:
         async with app.run_test(size=(160, 40)) as pilot:
             await asked(pilot)
             screen = await opened(pilot, "/sweep budget=4,12 repeats=1", SweepScreen)
-            assert screen.query_one("#sweep-curve").display
+            assert screen.query_one("#lab-curve").display
             for name, message in (("out.svg", 'pip install "dflash-tui[plots]"'), ("out.csv", "written")):
                 await pilot.press("x")
                 await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
@@ -457,11 +468,11 @@ class TestAgainst:
             assert "both answers are the same, 8 tokens" in text
             assert screen.result is not None
             assert [trial.setting for trial in screen.result.trials] == [0, 1, 1, 0]
-            await pilot.press("1")
+            await pilot.press("up", "up", "enter")
             assert app.chat.knobs.mode == "chain"
-            await pilot.press("2")
+            await pilot.press("down", "enter")
             assert app.chat.knobs.mode == "tree"
-            await pilot.press("2")
+            await pilot.press("enter")
             assert said(screen) == "that is already the current setting"
 
     async def test_answers_that_differ_are_marked(self, app: DFlashApp) -> None:
@@ -469,7 +480,7 @@ class TestAgainst:
             await asked(pilot)
             screen = await opened(pilot, "/ab max_tokens=8 | max_tokens=5 repeats=1", ABScreen)
             await shows(pilot, "the answers differ (8 and 5 tokens)")
-            content = screen.query_one("#ab-a", Static).content
+            content = screen.query_one("#lab-a", Static).content
             marked = [content.plain[span.start : span.end] for span in content.spans if "underline" in str(span.style)]  # type: ignore[union-attr]
             assert marked
             assert content.plain.endswith(marked[-1])  # type: ignore[union-attr]
@@ -496,7 +507,12 @@ async def test_an_experiment_ends_on_the_screen_that_began_it(make_app: MakeApp)
         await loaded(pilot)
         for page in ("past", "sweep"):
             app.chat.open_page(page)
-            await wait_until(pilot, lambda page=page: isinstance(app.screen, LabScreen) and page == app.screen.SCOPE)
+            await wait_until(
+                pilot,
+                lambda page=page: (
+                    isinstance(app.screen, LabScreen) and {"sweep": "experiment"}.get(page, page) == app.screen.SCOPE
+                ),
+            )
         below, above = app.screen_stack[-2:]
         assert isinstance(below, LabScreen)
         assert isinstance(above, LabScreen)
@@ -510,7 +526,7 @@ async def test_an_experiment_ends_on_the_screen_that_began_it(make_app: MakeApp)
                 below._look()
             screen._look()
             assert app.chat.experiment is None
-        assert ended == ["past", "sweep"]
+        assert ended == ["past", "experiment"]
 
 
 async def whatif(pilot: Pilot[int]) -> WhatIfScreen:
@@ -532,7 +548,7 @@ def timed(nodes: int) -> StepEvent:
     return step_of(tree_of(*((0, 0) for _ in range(nodes))), stages=StageTimes(verify=10 + nodes * 0.2))
 
 
-def measured(screen: MeasuringScreen, *axes: str, **options: object) -> None:
+def measured(screen: ExperimentScreen, *axes: str, **options: object) -> None:
     screen.result = sweep_of(*axes, **options)  # type: ignore[arg-type]
     screen.draw()
 
@@ -556,7 +572,7 @@ async def ab_screen(pilot: Pilot[int]) -> None:
     await app.push_screen(screen)
     await pilot.pause()
     screen.focus_results()
-    result = sweep_of("mode=chain,tree", speeds=(104.2, 131.7), lengths=(4.71, 6.18))
+    result = replace(sweep_of("mode=chain,tree", speeds=(104.2, 131.7), lengths=(4.71, 6.18), base=0), axes=())
     last = result.trials[-1]
     other = report_of(132, 6.18, last.report.knobs, "A fox lived near the sea.")
     screen.result = replace(result, trials=(*result.trials[:-1], replace(last, report=other)))
@@ -609,7 +625,6 @@ async def test_pictures_of_the_readme(
     path = DOCS / f"{name}.svg"
     writes = request.config.getoption("--update-snapshots", default=False) or not path.exists()
     if not writes:
-        monkeypatch.setattr("dflash_tui.screens.whatif.TIMED_BUDGETS", (4, 16))
         monkeypatch.setattr(WhatIfScreen, "budgets", (4, 16, 22))
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
@@ -617,10 +632,9 @@ async def test_pictures_of_the_readme(
         await asked(pilot)
         if name == "whatif":
             await opened(pilot, "/whatif", WhatIfScreen)
-            for key in "em":
-                await pilot.press(key)
-                await finished(pilot)
-            await shows(pilot, "EXACT", "best: budget")
+            await pilot.press("e")
+            await finished(pilot)
+            await shows(pilot, "EXACT")
         else:
             await opened(pilot, f"/sweep budget 4..40{'' if writes else ':36 repeats=1'}", SweepScreen)
             await shows(pilot, "tok/s by tree budget", "best")

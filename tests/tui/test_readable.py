@@ -9,10 +9,9 @@ from textual.command import CommandList
 from textual.widgets import Input
 
 from dflash_tui.app import DFlashApp
-from dflash_tui.screens.ab import ABScreen
+from dflash_tui.screens.experiment import ABScreen, SweepScreen
 from dflash_tui.screens.help import NAMES, HelpScreen
 from dflash_tui.screens.palette import Palette
-from dflash_tui.screens.sweep import SweepScreen
 from dflash_tui.text.lab_request import parse_ab, parse_sweep
 from dflash_tui.widgets.curve import CurveView
 from dflash_tui.widgets.find_bar import FindBar
@@ -114,16 +113,16 @@ async def test_a_sweep_that_is_to_be_typed_shows_what_can_be(make_app: MakeApp) 
         await answered(pilot)
         for page in (SweepScreen(app.chat), ABScreen(app.chat)):
             app.push_screen(page)
-            await shows(pilot, *(what[:30] for _, what in page.EXAMPLES))
+            await shows(pilot, *(what[:30] for _, what in (*page.EXAMPLES, *page.OPTIONS)))
             page.dismiss()
             await pilot.pause()
         await SHOWN["sweep"](app, pilot)
         await settled(pilot)
         assert not app.screen.query_one("#lab-examples").display, "results are not under a page of help"
-    for example, _ in SweepScreen.EXAMPLES:
+    for example, _ in (*SweepScreen.EXAMPLES, *SweepScreen.OPTIONS):
         options = example.startswith(("repeats", "prompts"))
         parse_sweep(f"budget=4,8 {example}" if options else example or "budget=4..63")
-    for example, _ in ABScreen.EXAMPLES:
+    for example, _ in (*ABScreen.EXAMPLES, *ABScreen.OPTIONS):
         assert app.chat.session is not None
         options = example.startswith(("repeats", "prompts"))
         parse_ab(f"budget=41 {example}" if options else example, app.chat.knobs, app.chat.session.limits)

@@ -23,8 +23,8 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.engine_session import load_session
 from dflash_tui.figures.measurements import Measurements
 from dflash_tui.figures.meter import Meter
-from dflash_tui.figures.plain_speeds import PlainSpeeds, when
-from dflash_tui.figures.speeds import course
+from dflash_tui.figures.plain_speeds import ENOUGH_STEPS, PlainSpeeds, when
+from dflash_tui.figures.speeds import Verdict, course, verdict
 from dflash_tui.session import LoadRequest
 from dflash_tui.widgets import stats
 from dflash_tui.widgets.literal import Static
@@ -42,7 +42,10 @@ PLAIN = PlainSpeed(50.0, 64, 2048, "2026-01-02T10:00:00+00:00", "timed for it")
 
 def shown(record: TurnRecord, plain: PlainSpeed | None = None, width: int = 60) -> str:
     assert record.report is not None
-    return stats.drawn(stats.of_turn(record, record.report, plain), width).plain
+    found = record.report.stats
+    rates = (found.tokens_per_second, plain.tokens_per_second if plain else 0.0)
+    compared = verdict(*rates, steps=40, tokens=80, running=False, cold=False)
+    return stats.drawn(stats.of_turn(record, record.report, plain, verdict=compared), width).plain
 
 
 def test_the_strip_has_a_mark_where_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +188,29 @@ def test_plain_decoding_is_compared_with_nothing() -> None:
     assert "drafts in all" not in text
 
 
+def test_a_verdict_needs_evidence() -> None:
+    """Regression: "0.23x plain, F8 finds better" stood in red after 11 tokens of a first answer, or while one ran."""
+    enough = {"steps": 32, "tokens": 64, "running": False, "cold": False}
+    assert verdict(23.0, 100.0, **enough) == Verdict("0.23x", slower=True)  # type: ignore[arg-type]
+    for less in ({"steps": 31}, {"tokens": 63}, {"running": True}, {"cold": True}):
+        found = verdict(23.0, 100.0, **enough | less)  # type: ignore[arg-type]
+        assert not found.said
+        assert found.open
+
+
+def test_a_baseline_is_replaced_by_a_better_supported_one(tmp_path: Path) -> None:
+    """Regression: F8 replaced 64 timed steps by the figure of a single run."""
+    speeds = PlainSpeeds(tmp_path)
+    assert speeds.put("a pair", PLAIN)
+    assert not speeds.put("a pair", replace(PLAIN, tokens_per_second=9.0, steps=20, taken="2027-01-02T10:00:00+00:00"))
+    assert not speeds.put("a pair", replace(PLAIN, tokens_per_second=9.0, taken="2025-01-02T10:00:00+00:00"))
+    assert speeds.get("a pair") == PLAIN
+    many = replace(PLAIN, steps=5_000)
+    assert speeds.put("a pair", many)
+    newer = replace(PLAIN, steps=ENOUGH_STEPS, taken="2027-01-02T10:00:00+00:00")
+    assert speeds.put("a pair", newer), "an old one of very many steps does not stay for ever"
+
+
 def test_an_unmeasured_machine_says_how_to_measure() -> None:
     assert "plain decoding not measured; /plain times it" in shown(turn_of([step_of()]))
 
@@ -279,11 +305,11 @@ def figures(app: DFlashApp) -> str:
 
 
 async def test_a_plain_turn_is_what_the_next_is_compared_with(make_app: MakeApp) -> None:
-    app = make_app(FakeSession())
+    app = make_app(FakeSession(answer="word " * 300))
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await pilot.press("f3")
-        for number, command in enumerate(("/set mode ar", "/set mode tree"), 1):
+        for number, command in enumerate(("/set mode tree", "/set mode ar", "/set mode tree"), 1):
             await send(pilot, command)
             await send(pilot, "hi")
             await wait_until(pilot, lambda number=number: len(app.chat.transcript.turns) == number)
@@ -297,7 +323,7 @@ async def test_the_plain_screen_says_what_it_lacks(make_app: MakeApp) -> None:
         await loaded(pilot)
         app.chat.session.laboratory = lambda: object()  # type: ignore[union-attr, method-assign, assignment, return-value]
         await send(pilot, "/plain")
-        await shows(pilot, "No prompt yet: send a message first")
+        await shows(pilot, "no prompt yet: ask something first")
 
 
 async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> None:
@@ -308,9 +334,14 @@ async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> N
         await wait_until(pilot, lambda: bool(app.chat.session.turns))  # type: ignore[union-attr]
         await idle(pilot)
         await send(pilot, "/plain")
-        await wait_until(pilot, lambda: "tok/s without drafts: 64 steps at context length" in screen_text(app))
+        await wait_until(pilot, lambda: "tok/s without drafts: 126 steps at context length" in screen_text(app))
         await pilot.press("escape", "f3")
-        await wait_until(pilot, lambda: re.search(r"x plain decoding.* timed separately", figures(app)) is not None)
+        await wait_until(
+            pilot,
+            lambda: (
+                re.search(r"plain decoding compared from the second answer.* timed for it", figures(app)) is not None
+            ),
+        )
         await send(pilot, "And the budget?")
         await wait_until(pilot, lambda: len(app.chat.session.turns) == 2)  # type: ignore[union-attr]
 

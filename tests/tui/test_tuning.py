@@ -61,7 +61,7 @@ async def test_a_change_is_staged_and_applied_to_the_running_turn(make_app: Make
         await shows(pilot, "▸•tree budget", "• 2 changed; a applies now")
         assert session.changes == []
         await pilot.press("a")
-        await shows(pilot, "from the next step: policy fixed, budget 24")
+        await shows(pilot, "from the next step: mode tree 24")
         assert [knobs.budget for knobs in session.changes] == [24]
         await wait_until(pilot, lambda: not app.chat.inspector.params_panel.row("budget").staged)
         gate.release(1000)
@@ -84,7 +84,7 @@ async def test_what_only_a_new_turn_can_take_waits(make_app: MakeApp) -> None:
         assert session.changes == []
         app.chat.set_knobs(p_min=0.2)
         await pilot.press("alt+a")
-        assert flash(app) == "from the next step: policy fixed, p_min 0.20; seed from the next turn"
+        assert flash(app) == "from the next step: mode tree 22, p_min 0.20; seed from the next turn"
         assert app.chat.inspector.params_panel.row("seed").staged
         assert not app.chat.inspector.params_panel.row("p_min").staged
         await pilot.press("alt+a")
@@ -265,9 +265,9 @@ async def test_what_a_setting_brought_stands_under_the_answer(make_app: MakeApp)
         assert first.compared == ()
         await wait_until(pilot, lambda: bool(second.compared))
         [line] = second.compared
-        assert re.match(r"from \d+ tok/s to ", line)
+        assert re.match(r"\d+ tok/s, [+−]", line)
         assert " against mode plain, same " in line
-        assert re.search(r"tok/s \(\+\d+ %, \d+ of \d+ parts\) against mode plain, same \d+ tokens$", line)
+        assert re.search(r"tok/s, \+\d+ % \(\d+ of \d+ parts\) against mode plain, same \d+ tokens$", line)
         await shows(pilot, line[:30])
         await wait_until(pilot, lambda: bool(third.compared))
         assert third.compared == second.compared, "a seed is no other setting, so it is beside the first turn too"
@@ -301,7 +301,7 @@ async def test_what_was_said_of_a_setting_is_said_again_in_another_run(make_app:
         await wait_until(pilot, lambda: all(turn.answers[-1].compared for turn in app.chat.transcript.turns[1:]))
         before = compared(app)
         assert [len(lines) for lines in before] == [0, 1, 1]
-        assert "budget 40 from step 6 on" in before[2][0]
+        assert "mode tree 40 from step 6 on" in before[2][0]
         resumed = app.chat.conversation.resumable
 
     app = make_app(FakeSession(), resume=resumed)
@@ -361,7 +361,9 @@ async def test_a_long_conversation_is_there_before_its_comparisons(
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await wait_until(pilot, lambda: len(compared(app)) == 20 and all(compared(app)))
-        assert {line for [line] in compared(app)} == {"no difference beyond noise against budget 8, same 90 tokens"}
+        assert {line for [line] in compared(app)} == {
+            "no difference beyond noise against mode auto up to 8, same 90 tokens"
+        }
         assert len(set(read)) <= 20 + LOOK_BACK
         assert len(read) <= 21 + LOOK_BACK, "each once, and the newest once more for the panels"
         assert threads - {threading.get_ident()}, "not by the app's own thread"
@@ -379,7 +381,7 @@ async def test_a_change_on_the_way_is_compared_too(make_app: MakeApp) -> None:
         await idle(pilot)
         await wait_until(pilot, lambda: bool(app.chat.transcript.turns[0].answers[0].compared))
         [line] = app.chat.transcript.turns[0].answers[0].compared
-        assert re.fullmatch(r"policy fixed, budget 40 from step \d+ on", line)
+        assert re.fullmatch(r"mode tree 40 from step \d+ on", line)
         await pilot.press("f3")
         await shows(pilot, "changed on the way")
 
@@ -449,3 +451,22 @@ async def test_no_reload_in_the_middle_of_an_answer(make_app: MakeApp) -> None:
         await wait_until(pilot, lambda: "reload when it has ended" in flash(app))
         gate.release(1000)
         await idle(pilot)
+
+
+async def test_a_slider_that_is_put_back_leaves_auto_on(make_app: MakeApp) -> None:
+    """Regression: the policy was rewritten, and stayed so."""
+    app = make_app()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        assert app.chat.knobs.state == "auto"
+        for name, away, back in (("p_min", 0.2, 0.0), ("budget", 23, 22)):
+            app.chat.tuning.moved(name, away)
+            assert app.chat.knobs.state.startswith("tree")
+            app.chat.tuning.moved(name, back)
+            assert app.chat.knobs.state == "auto"
+        await send(pilot, "/set mode auto up to 40")
+        await wait_until(pilot, lambda: app.chat.knobs.state == "auto up to 40")
+        await send(pilot, "/set mode=tree 30")
+        await wait_until(pilot, lambda: app.chat.knobs.state == "tree 30")
+        await send(pilot, "/set mode auto")
+        await wait_until(pilot, lambda: app.chat.knobs.state == "auto")

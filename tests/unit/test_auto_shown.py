@@ -136,10 +136,10 @@ def test_what_a_fixed_budget_would_have_taken() -> None:
 def test_the_strip_and_an_answer_say_who_picks_the_budget() -> None:
     meter = Meter(tokens=3)
     for knobs, shown in (
-        (Knobs(), "budget auto"),
-        (Knobs(budget=9), "budget auto≤9"),
-        (Knobs().replace(budget=9), "budget 9"),
-        (Knobs(mode="tree"), "budget 22"),
+        (Knobs(), "auto"),
+        (Knobs(budget=9), "auto up to 9"),
+        (Knobs().replace(budget=9), "tree 9"),
+        (Knobs(mode="tree"), "tree 22"),
     ):
         strip = StatusStrip()
         strip.set_reactive(StatusStrip.status, Status(knobs=knobs, used=knobs))
@@ -152,7 +152,7 @@ def test_the_strip_names_the_mode_that_changes() -> None:
     knobs = Knobs(mode="auto")
     strip = StatusStrip()
     strip.set_reactive(StatusStrip.status, Status(knobs=knobs.replace(mode="chain", min_p=0.1), used=knobs))
-    assert "think off · •mode chain · •1 more" in _strip(strip)
+    assert "•chain 22 · p_min 0 · T 0 · think off · •1 more" in _strip(strip)
 
 
 def _strip(strip: StatusStrip) -> str:

@@ -1,4 +1,4 @@
-"""Medians, the sign test, the bootstrap, the order of runs: against values by hand and against their properties."""
+"""Medians, their intervals, the order of runs: against values by hand and against their properties."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dflash_core.bench.interleave import Slot, interleave
-from dflash_core.bench.statistics import FEWEST_PAIRS, LEVEL, bootstrap_median, compare, sign_test, summary
+from dflash_core.bench.statistics import FEWEST_PAIRS, LEVEL, compare, interval, summary
 
 
 def test_a_summary_of_known_values() -> None:
@@ -20,24 +20,30 @@ def test_a_summary_of_known_values() -> None:
         summary([])
 
 
-@pytest.mark.parametrize("wins", range(9))
-@pytest.mark.parametrize("losses", range(9))
-def test_the_sign_test_counts_coins(wins: int, losses: int) -> None:
-    """p is the share of all equally likely outcomes that are as lopsided as this one, counted one by one."""
-    n = wins + losses
-    if n > 12:
-        pytest.skip("many outcomes")
-    lopsided = max(wins, losses)
-    outcomes = [sum(coins) for coins in itertools.product((0, 1), repeat=n)]
-    expected = sum(max(heads, n - heads) >= lopsided for heads in outcomes) / len(outcomes)
-    assert sign_test([1.0] * wins + [-2.0] * losses + [0.0] * 3) == pytest.approx(expected)
+def coverage(n: int, k: int) -> float:
+    """The share of equally likely outcomes of n coins in which k to n - k heads fall."""
+    return sum(k <= sum(coins) <= n - k for coins in itertools.product((0, 1), repeat=n)) / 2**n
+
+
+@pytest.mark.parametrize("n", range(1, 13))
+def test_the_interval_is_the_narrowest_that_covers_the_median(n: int) -> None:
+    """Outcomes are counted one by one: each value is above the median, or below it, like a coin."""
+    values = [float(value) for value in range(n)]
+    found = interval(values[::-1])
+    if n < FEWEST_PAIRS:
+        assert found is None
+        assert coverage(n, 1) < 1 - LEVEL
+        return
+    assert found is not None
+    k = round(found[0]) + 1
+    assert found == (values[k - 1], values[n - k])
+    assert coverage(n, k) > 1 - LEVEL >= coverage(n, k + 1)
 
 
 def test_the_fewest_pairs_that_can_tell() -> None:
-    assert sign_test([1.0] * FEWEST_PAIRS) < LEVEL <= sign_test([1.0] * (FEWEST_PAIRS - 1))
     assert compare([10.0] * 5, [20.0] * 5).verdict == "too few pairs"
-    assert compare([10.0] * 6, [20.0] * 6).verdict == "higher"
-    assert compare([10.0] * 2, [10.0] * 2).verdict == "noise"
+    six = compare([10.0] * 6, [20.0] * 6)
+    assert (six.verdict, six.difference, six.low, six.high) == ("higher", 1.0, 1.0, 1.0)
 
 
 def test_a_difference_is_found_and_named_the_right_way() -> None:
@@ -47,6 +53,8 @@ def test_a_difference_is_found_and_named_the_right_way() -> None:
     up, down = compare(list(slow), list(fast)), compare(list(fast), list(slow))
     assert (up.verdict, up.wins, up.losses) == ("higher", 12, 0)
     assert up.difference == pytest.approx(0.1, abs=0.02)
+    assert up.low is not None
+    assert up.high is not None
     assert up.low < up.difference < up.high
     assert down.verdict == "lower"
 
@@ -56,14 +64,6 @@ def test_noise_is_called_noise() -> None:
     rng = np.random.default_rng(7)
     found = sum(compare(list(rng.normal(100, 5, 12)), list(rng.normal(100, 5, 12))).matters for _ in range(300))
     assert found <= 15
-
-
-def test_the_bootstrap_covers_the_median() -> None:
-    rng = np.random.default_rng(3)
-    intervals = [bootstrap_median(list(rng.normal(2, 1, 25))) for _ in range(200)]
-    inside = sum(low <= 2 <= high for low, high in intervals)
-    assert inside >= 180
-    assert bootstrap_median([1.0, 2.0, 4.0]) == bootstrap_median([1.0, 2.0, 4.0])
 
 
 @pytest.mark.parametrize(("a", "b"), [([1.0], []), ([], []), ([0.0], [1.0])])

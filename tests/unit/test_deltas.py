@@ -38,9 +38,9 @@ def against_earlier(record: TurnRecord, earlier: list[TurnRecord]) -> str:
 def test_the_same_prompt_over_the_same_text() -> None:
     slow = turn(LONG, Knobs(), steps=30, step_s=0.04)  # 100 tok/s
     fast = turn(LONG, Knobs(budget=40, p_min=0.1), steps=60, step_s=0.02)  # 200 tok/s, and it went on for longer
-    found = "from 100 tok/s to 200 tok/s (+100 %, 10 of 10 parts) against budget 22, p_min 0.00, same 120 tokens"
+    found = "200 tok/s, +100 % (10 of 10 parts) against mode auto, p_min 0.00, same 120 tokens"
     assert against_earlier(fast, [slow]) == found
-    found = "from 200 tok/s to 100 tok/s (−50 %, 10 of 10 parts) against budget 40, p_min 0.10, same 120 tokens"
+    found = "100 tok/s, −50 % (10 of 10 parts) against mode auto up to 40, p_min 0.10, same 120 tokens"
     assert against_earlier(slow, [fast]) == found
 
 
@@ -66,13 +66,13 @@ def test_what_the_parts_do_not_agree_on_is_noise() -> None:
     uneven = replace(uneven, pieces=tuple(pieces))
     even = turn(LONG, Knobs(budget=40), steps=30, step_s=0.02)
     line = against_earlier(even, [uneven])
-    assert line == "no difference beyond noise against budget 22, same 120 tokens"
+    assert line == "no difference beyond noise against mode auto, same 120 tokens"
 
 
 def test_many_changes_are_counted() -> None:
     other = Knobs(budget=4, p_min=0.2, tree_width=2, tree_temperature=1.5, chain_seed=True)
     line = against_earlier(turn(LONG, Knobs(), steps=30), [turn(LONG, other, steps=30, step_s=0.03)])
-    assert line.endswith("against budget 4, p_min 0.20, tree_temperature 1.50 and 2 more, same 120 tokens")
+    assert line.endswith("against mode auto up to 4, p_min 0.20, tree_temperature 1.50 and 2 more, same 120 tokens")
 
 
 def test_a_turn_that_was_changed_on_the_way() -> None:
@@ -80,7 +80,7 @@ def test_a_turn_that_was_changed_on_the_way() -> None:
     one, two = stretches(record)
     assert (one.first, one.steps, one.tokens) == (1, 5, 10)
     assert (two.first, two.steps, two.tokens) == (6, 5, 20)
-    assert on_the_way(record) == ["budget 40 from step 6 on"]
+    assert on_the_way(record) == ["mode auto up to 40 from step 6 on"]
     assert on_the_way(turn(SHORT, Knobs())) == []
     assert against_earlier(record, [turn(LONG, Knobs(mode="ar"))]) == "", "it ran with two settings"
 

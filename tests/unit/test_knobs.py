@@ -97,3 +97,14 @@ def test_plain_decoding_has_one_word_for_users_and_is_kept_as_before() -> None:
     assert Knobs().replace(mode="plain") == Knobs(mode="ar")
     with pytest.raises(KnobError, match="mode=fast: expected plain, chain, tree, auto"):
         mode.parse("fast")
+
+
+@pytest.mark.parametrize("state", ["auto", "auto up to 40", "auto up to 22", "tree 22", "chain 7", "plain"])
+def test_a_whole_state_is_one_value(state: str) -> None:
+    """Regression: mode, policy and budget were three parameters for one decision."""
+    for before in (Knobs(), Knobs(mode="tree", budget=9), Knobs().replace(budget=40)):
+        found = before.replace(**parse_settings({"mode": state}))
+        assert found.state == state
+    assert Knobs().replace(**parse_settings({"mode": "tree", "budget": "30"})).state == "tree 30"
+    assert Knobs().replace(**parse_settings({"budget": "30"})).state == "tree 30"
+    assert Knobs().replace(**parse_settings({"policy": "auto", "budget": "30"})).state == "auto up to 30"

@@ -12,7 +12,7 @@ from dflash_core.events import StageTimes, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.lab.cost import FEWEST_STEPS, Cost, StepCosts
 from dflash_core.lab.diff import diff
-from dflash_core.lab.sweep import Case, default_repeats
+from dflash_core.lab.experiment import Case, default_repeats
 from dflash_tui.text.lab_request import Options, parse_ab, parse_sweep
 from dflash_tui.text.plot import Mark, plot
 from support.measured import PAIR
@@ -154,12 +154,12 @@ def test_refused_requests(text: str, message: str) -> None:
 
 def test_what_is_measured_on(tmp_path: Path) -> None:
     last = Case("the last prompt", ())
-    assert Options().cases(last) == (last,)
+    assert Options().cases([last]) == (last,)
     with pytest.raises(DFlashError, match="no prompt yet"):
-        Options().cases(None)
+        Options().cases([])
     path = tmp_path / "p.txt"
     path.write_text("one\ntwo\nthree\n")
-    assert [case.messages[0].content for case in Options(prompts=path).cases(last)] == ["one", "two", "three"]
-    assert len(Options(prompts=path, samples=2).cases(last)) == 2
+    assert [case.messages[0].content for case in Options(prompts=path).cases([last])] == ["one", "two", "three"]
+    assert len(Options(prompts=path, samples=2).cases([last])) == 2
     assert [default_repeats(n) for n in (1, 2, 5, 6, 10)] == [6, 3, 2, 1, 1]
     assert Options(repeats=9).rounds(1) == 9

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_core.knobs import Knobs
-from dflash_core.lab.table import best, rows
-from dflash_core.lab.versus import versus
 from dflash_core.lab.whatif import Acceptance, Curve, Point
 from dflash_tui.chat.ui_bench import Pair, Timed, UiTax, tax_table
-from dflash_tui.figures.deltas import against_earlier, measured
 from dflash_tui.figures.speeds import as_fast
 from dflash_tui.text import lab as lab_text
-from dflash_tui.text import tune as tune_text
 from dflash_tui.text.bars import change, percent, speed
-from support.measured import sweep_of
-from support.turns import step_of, tree_of, turn_of
 
 FIGURE = st.floats(1.0, 600.0)
 SHARE = re.compile(r"([+−±-]?)([\d.]+) ?%")
-SWEPT = sweep_of("budget=4,12", speeds=(100, 130), lengths=(4, 5))
-LONG = tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3))  # four tokens a step
 
 
 def check(words: str, shown: str, beside: str) -> None:
@@ -37,53 +27,12 @@ def check(words: str, shown: str, beside: str) -> None:
 
 
 @given(FIGURE, FIGURE)
-def test_of_a_sweep(a: float, b: float) -> None:
-    its = [replace(row, tok_s=replace(row.tok_s, median=one)) for row, one in zip(rows(SWEPT), (a, b))]
-    top = best(its)
-    assert top is not None
-    shown = [lab_text.cells(row, top, ("budget",)) for row in its]
-    other = next(cells for cells in shown if cells[-1] != "best")
-    check(other[-1], other[1], speed(top.tok_s.median))
-
-
-@given(FIGURE, FIGURE)
-def test_of_a_against_b(a: float, b: float) -> None:
-    it = versus(SWEPT)
-    assert it is not None
-    figures = tuple(replace(one, a=replace(one.a, median=a), b=replace(one.b, median=b)) for one in it.figures)
-    for line in lab_text.versus_table(replace(it, figures=figures))[1:]:
-        left, right = re.findall(r"([\d.]+) \(", line)
-        check(line.partition(")   ")[2], right, left)
-
-
-@given(FIGURE, FIGURE)
 def test_of_what_if(a: float, b: float) -> None:
     points = tuple(Point(Acceptance(n, one, n, 40), 1000.0, "measured") for n, one in ((4, a), (8, b)))
     line = lab_text.best_line(Curve("estimate", points, 4, (4, 8)))
     if line.count("tok/s") == 2:
         top, now = re.findall(r"([\d.]+) tok/s", line)
         check(line, top, now)
-
-
-@settings(deadline=None)
-@given(st.floats(0.004, 0.4), st.floats(1.05, 3.0))
-def test_of_a_turn_against_an_earlier_one(step_s: float, factor: float) -> None:
-    old, new = (
-        measured(turn_of([step_of(LONG, knobs=knobs)] * 30, knobs=knobs, step_s=taken))
-        for knobs, taken in ((Knobs(), step_s), (Knobs(budget=40), step_s * factor))
-    )
-    assert old is not None
-    assert new is not None
-    for mine, other in ((old, new), (new, old)):
-        line = against_earlier(mine, [other])
-        before, after = re.findall(r"([\d.]+) tok/s", line)
-        check(line, after, before)
-
-
-@given(FIGURE, FIGURE)
-def test_of_a_tuning_and_of_what_was_kept(a: float, b: float) -> None:
-    now, words = tune_text.beside(a, b)
-    check(words, tune_text.rate(a), now)
 
 
 @given(st.floats(0.1, 60.0), st.floats(0.8, 3.0))

@@ -2,30 +2,28 @@
 
 Two settings are compared in pairs, so that a prompt's own speed cancels out:
 
-    d_i = (b_i - a_i) / a_i        one relative difference per pair
+    d_i = b_i / a_i - 1        one relative difference per pair
 
-A difference counts only if both tests of the d_i agree:
+The difference of the settings is the median of the d_i, here and on every screen. Its interval is that of the sign test
+(Dixon and Mood, 1946): the k-th smallest to the k-th largest d_i, with the largest k for which
 
-- the sign test (Dixon and Mood, 1946): were as many pairs on one side as a fair coin would hardly give,
-  p = 2 * P(X <= min(wins, losses)), X ~ Binomial(wins + losses, 1/2), ties left out, p < 0.05?
-- the bootstrap (Efron, 1979): does the 95 % percentile interval of the median of the d_i leave out 0?
+    2 * P(X <= k - 1) < 0.05,  X ~ Binomial(n, 1/2)
 
-The sign test assumes nothing about the distribution and cannot succeed with fewer than six pairs.
+It assumes nothing about the distribution. A difference counts if the interval leaves out 0. Fewer than six pairs have
+no interval.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 LEVEL = 0.05
 FEWEST_PAIRS = 6
-"""The fewest pairs with which the sign test can reach LEVEL: 2 / 2**6 < 0.05 < 2 / 2**5."""
-RESAMPLES = 2000
+"""The fewest pairs that have an interval: 2 / 2**6 < LEVEL < 2 / 2**5."""
 
 Verdict = Literal["higher", "lower", "noise", "too few pairs"]
 
@@ -46,36 +44,32 @@ def summary(values: Sequence[float]) -> Summary:
     """Summarise at least one value; quartiles are interpolated linearly. Raises ValueError for none."""
     if not values:
         raise ValueError("nothing to summarise: no values, expected at least one")
-    least, low, median, high, most = (float(q) for q in np.quantile(values, (0, 0.25, 0.5, 0.75, 1)))
-    return Summary(len(values), median, low, high, least, most)
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else (values[0],) * 3
+    return Summary(len(values), median, low, high, min(values), max(values))
 
 
-def sign_test(differences: Sequence[float]) -> float:
-    """Two-sided p of the signs of `differences` under a fair coin; zeros are left out. 1 where nothing is left."""
-    wins, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
-    tail = sum(math.comb(wins + losses, k) for k in range(min(wins, losses) + 1))
-    return min(1.0, 2 * tail / (1 << (wins + losses)))
-
-
-def bootstrap_median(values: Sequence[float]) -> tuple[float, float]:
-    """The percentile interval that holds the median of `values` with probability 1 - LEVEL. Deterministic."""
-    array = np.asarray(values, np.float64)
-    drawn = np.random.default_rng(0).integers(0, len(array), (RESAMPLES, len(array)))
-    low, high = np.quantile(np.median(array[drawn], axis=1), (LEVEL / 2, 1 - LEVEL / 2))
-    return float(low), float(high)
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The interval of the median of `values` with at least 1 - LEVEL confidence; None for too few."""
+    n, tail, k = len(values), 0.0, 0
+    while (tail := tail + 2 * math.comb(n, k) / 2**n) < LEVEL:
+        k += 1
+    ordered = sorted(values)
+    return (ordered[k - 1], ordered[n - k]) if k else None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How `b` differs from `a` over `n` pairs; `difference`, `low` and `high` are shares of `a` (0.1: 10 % more)."""
+    """How `b` differs from `a` over `n` pairs; `difference`, `low` and `high` are shares of `a` (0.1: 10 % more).
+
+    `low` and `high` are None for fewer than FEWEST_PAIRS; `wins` and `losses`: the pairs where b is more, and less.
+    """
 
     n: int
     difference: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     wins: int
     losses: int
-    p: float
     verdict: Verdict
 
     @property
@@ -88,14 +82,11 @@ def compare(a: Sequence[float], b: Sequence[float]) -> Comparison:
     """Compare `b` with `a`, pair by pair; all values above 0. Raises ValueError for unpaired or no values."""
     if len(a) != len(b) or not a or min(a) <= 0:
         raise ValueError(f"{len(a)} and {len(b)} values, expected as many of one as of the other, each above 0")
-    differences = [(y - x) / x for x, y in zip(a, b)]
-    median = summary(differences).median
-    low, high = bootstrap_median(differences)
-    p = sign_test(differences)
-    verdict: Verdict = "noise"
-    if len(differences) < FEWEST_PAIRS and any(differences):
-        verdict = "too few pairs"
-    elif p < LEVEL and (low > 0 or high < 0):
-        verdict = "higher" if median > 0 else "lower"
+    differences = [y / x - 1 for x, y in zip(a, b)]
+    found = interval(differences)
+    low, high = found if found is not None else (None, None)
+    verdict: Verdict = "too few pairs"
+    if low is not None and high is not None:
+        verdict = "higher" if low > 0 else "lower" if high < 0 else "noise"
     wins, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
-    return Comparison(len(differences), median, low, high, wins, losses, p, verdict)
+    return Comparison(len(differences), statistics.median(differences), low, high, wins, losses, verdict)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from dflash_core.errors import KnobError
 from dflash_core.knobs import SPEC, Knobs, Value
-from dflash_core.lab.grid import Setting, show
-from dflash_core.lab.halving import Arm, Role
+from dflash_core.lab.grid import Arm, Role, show
 from dflash_core.limits import Limits
 
 BUDGETS = (4, 8, 15, 22, 32, 48)
@@ -23,7 +22,7 @@ def arms(now: Knobs, limits: Limits) -> list[Arm]:
 
     Without a drafter that is the present setting and plain decoding. Settings that the pair cannot run are left out.
     """
-    found = {now: Arm(Setting("", now), "now")}
+    found = {now: Arm("", now, "now")}
     several = limits.drafter.parts if limits.drafter is not None else ()
     choice: dict[str, Value] = {"draft": "auto"} if several else {}
     _put(found, now, limits, {"mode": "auto", "policy": "auto", **choice}, "auto")
@@ -61,16 +60,16 @@ def around(best: Knobs, limits: Limits, positions: int) -> list[Arm]:
     for window in WINDOWS:
         if window < positions and window != best.draft_window:
             _put(found, best, limits, {"draft_window": window, **same})
-    return [_named(arm) for arm in found.values() if arm.setting.knobs != best]
+    return [_named(arm) for arm in found.values() if arm.knobs != best]
 
 
 def label(knobs: Knobs) -> str:
     """The label of a setting: what distinguishes it from others, such as `tree 22, p_min 0.1`."""
+    auto = knobs.mode == "auto" and knobs.policy != "fixed"
+    by = "" if knobs.draft == "auto" or auto or knobs.mode == "ar" else f"{knobs.draft} "
+    parts = [f"{by}{knobs.state}"]
     if knobs.mode == "ar":
-        return "plain"
-    auto = knobs.mode == "auto" and knobs.policy == "auto"
-    by = "" if knobs.draft == "auto" else f"{knobs.draft} "
-    parts = ["auto" if auto else f"{by}{'tree' if knobs.mode == 'auto' else knobs.mode} {knobs.budget}"]
+        return parts[0]
     if knobs.p_min and not auto:
         parts.append(f"p_min {show(SPEC['p_min'], knobs.p_min)}")
     for name, short in (("tree_temperature", "tree T"), ("draft_window", "window")):
@@ -93,8 +92,8 @@ def _put(found: dict[Knobs, Arm], base: Knobs, limits: Limits, wanted: dict[str,
         limits.check_possible(knobs, frozenset(wanted))
     except KnobError:
         return
-    found.setdefault(knobs, Arm(Setting("", knobs), role))
+    found.setdefault(knobs, Arm("", knobs, role))
 
 
 def _named(arm: Arm) -> Arm:
-    return Arm(Setting(label(arm.setting.knobs), arm.setting.knobs), arm.role)
+    return Arm(label(arm.knobs), arm.knobs, arm.role)

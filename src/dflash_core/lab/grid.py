@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.errors import KnobError
@@ -37,12 +38,20 @@ class Axis:
         return SPEC[self.name]
 
 
+Role = Literal["", "now", "auto", "plain"]
+
+
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """The knobs of a run, and the label that distinguishes it from others."""
+class Arm:
+    """One setting of an experiment: its knobs, and the label that distinguishes it from others.
+
+    `role`: the present setting, `auto`, plain decoding, or none. `model`: which of several loaded pairs runs it.
+    """
 
     label: str
     knobs: Knobs
+    role: Role = ""
+    model: int = 0
 
 
 def parse_axis(text: str) -> Axis:
@@ -72,7 +81,7 @@ def joined(words: Sequence[str]) -> list[str]:
     return [word if "=" in word else f"{word}={next(rest, '')}" for word in rest]
 
 
-def settings(axes: Sequence[Axis], base: Knobs, limits: Limits) -> tuple[Setting, ...]:
+def settings(axes: Sequence[Axis], base: Knobs, limits: Limits) -> tuple[Arm, ...]:
     """Every combination, the last axis fastest.
 
     Raises KnobError for combinations that the loaded pair with these `limits` cannot run, with the valid range.
@@ -84,15 +93,15 @@ def settings(axes: Sequence[Axis], base: Knobs, limits: Limits) -> tuple[Setting
     for values in itertools.product(*(axis.values for axis in axes)):
         changes = {axis.name: value for axis, value in zip(axes, values)}
         label = ", ".join(f"{axis.spec.label} {show(axis.spec, value)}" for axis, value in zip(axes, values))
-        setting = Setting(label, base.replace(**changes))
-        check(setting, frozenset(changes), limits)
-        out.append(setting)
+        arm = Arm(label, base.replace(**changes))
+        check(arm, frozenset(changes), limits)
+        out.append(arm)
     return tuple(out)
 
 
-def check(setting: Setting, changed: frozenset[str], limits: Limits) -> None:
-    """Raise KnobError if `setting` cannot run as requested, or if a `changed` value has no effect."""
-    knobs, drafter = setting.knobs, limits.drafter and limits.drafter.named(setting.knobs.draft)
+def check(arm: Arm, changed: frozenset[str], limits: Limits) -> None:
+    """Raise KnobError if `arm` cannot run as requested, or if a `changed` value has no effect."""
+    knobs, drafter = arm.knobs, limits.drafter and limits.drafter.named(arm.knobs.draft)
     limits.check(knobs, changed)
     if knobs.max_tokens < 2:
         raise KnobError("max_tokens=1 leaves no step to measure; expected 2 or more")

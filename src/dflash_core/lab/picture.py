@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC
+from dflash_core.lab.experiment import Result
 from dflash_core.lab.grid import show
-from dflash_core.lab.sweep import SweepResult
 from dflash_core.lab.table import Row, best, rows
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def check_can_draw() -> None:
         raise DFlashError(f"PNG and SVG need matplotlib, which is not installed: {INSTALL}; JSON and CSV do without")
 
 
-def draw(result: SweepResult, format: str) -> bytes:
+def draw(result: Result, format: str) -> bytes:
     """The bytes of a picture, `format` png or svg. Nothing opens on a screen. Raises DFlashError without matplotlib."""
     check_can_draw()
     try:
@@ -49,11 +49,11 @@ def draw(result: SweepResult, format: str) -> bytes:
     return out.getvalue()
 
 
-def _curves(figure: Figure, result: SweepResult, table: Sequence[Row]) -> None:
+def _curves(figure: Figure, result: Result, table: Sequence[Row]) -> None:
     spec = SPEC[result.axes[0]] if result.axes else None
     speed, acceptance, step = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 2))
     numeric = spec is not None and spec.kind in ("int", "float")
-    x = [float(getattr(row.setting.knobs, spec.name)) if spec and numeric else at for at, row in enumerate(table)]
+    x = [float(getattr(row.arm.knobs, spec.name)) if spec and numeric else at for at, row in enumerate(table)]
     middle = [row.tok_s.median for row in table]
     below = [row.tok_s.median - row.tok_s.low for row in table]
     above = [row.tok_s.high - row.tok_s.median for row in table]
@@ -71,14 +71,14 @@ def _curves(figure: Figure, result: SweepResult, table: Sequence[Row]) -> None:
     if spec is not None:
         step.set_xlabel(spec.label)
     if not numeric:
-        step.set_xticks(x, [row.setting.label for row in table])
+        step.set_xticks(x, [row.arm.label for row in table])
 
 
-def _field(figure: Figure, result: SweepResult, table: Sequence[Row]) -> None:
+def _field(figure: Figure, result: Result, table: Sequence[Row]) -> None:
     down, across = result.axes
-    by_place = {(getattr(row.setting.knobs, down), getattr(row.setting.knobs, across)): row for row in table}
-    ys = list(dict.fromkeys(getattr(setting.knobs, down) for setting in result.settings))
-    xs = list(dict.fromkeys(getattr(setting.knobs, across) for setting in result.settings))
+    by_place = {(getattr(row.arm.knobs, down), getattr(row.arm.knobs, across)): row for row in table}
+    ys = list(dict.fromkeys(getattr(arm.knobs, down) for arm in result.arms))
+    xs = list(dict.fromkeys(getattr(arm.knobs, across) for arm in result.arms))
     field = [[by_place[y, x].tok_s.median if (y, x) in by_place else float("nan") for x in xs] for y in ys]
     axes: Axes = figure.subplots()
     image = axes.imshow(field, aspect="auto", cmap="viridis")

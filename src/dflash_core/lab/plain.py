@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from dflash_core.events import StepEvent
-from dflash_core.knobs import SPEC
-from dflash_core.lab.progress import ExperimentProgress
+from dflash_core.knobs import Knobs
+from dflash_core.lab.grid import Arm
 
 if TYPE_CHECKING:
+    from dflash_core.events import StepEvent
+    from dflash_core.lab.experiment import Case, Design, Result
     from dflash_core.record import TurnRecord
-    from dflash_core.runner import Runner  # brings numpy, which the app imports after its first frame
 
-WARM_STEPS, TIMED_STEPS = 4, 64
+REPEATS, TOKENS = 2, 64
 FEWEST_STEPS = 16
 
 
@@ -32,28 +31,23 @@ class PlainSpeed:
     how: str
 
 
-class PlainRun:
-    """Decodes plainly after the prompt of a turn and discards the tokens. Iterate; `speed` is set at the end.
+def plain_design(case: Case, knobs: Knobs) -> Design:
+    """The experiment that times plain decoding after a prompt."""
+    from dflash_core.lab.experiment import Design
 
-    Raises what the engine raises.
-    """
+    arm = Arm("plain", knobs.replace(mode="ar", ignore_eos=True, max_tokens=TOKENS), "plain")
+    return Design((arm,), (case,), REPEATS)
 
-    def __init__(self, engine: Runner, record: TurnRecord) -> None:
-        self._engine, self._record = engine, record
-        self.speed: PlainSpeed | None = None
 
-    def __iter__(self) -> Iterator[ExperimentProgress]:
-        ids, steps = self._record.start.prompt_ids, list[StepEvent]()
-        longest = int(SPEC["max_tokens"].maximum)
-        knobs = self._record.knobs.replace(mode="ar", ignore_eos=True, max_tokens=longest)
-        with self._engine.scratch():
-            run = self._engine.generate(ids, knobs, sinks=self._record.start.sinks)
-            events = (event for event in run if isinstance(event, StepEvent))
-            for done, step in enumerate(islice(events, WARM_STEPS + TIMED_STEPS)):
-                yield ExperimentProgress(done, WARM_STEPS + TIMED_STEPS, None, "decoding plainly")
-                if done >= WARM_STEPS:
-                    steps.append(step)
-        self.speed = plain_speed(steps, len(ids), "timed separately")
+def of_result(result: Result, how: str) -> PlainSpeed | None:
+    """The speed of an experiment's plain arm, the median of its runs; None without one, or for too few steps."""
+    its = [trial.report for trial in result.trials if result.arms[trial.setting].knobs.mode == "ar"]
+    steps = sum(report.stats.steps for report in its)
+    if steps < FEWEST_STEPS:
+        return None
+    tok_s = statistics.median(report.stats.tokens_per_second for report in its)
+    positions = round(statistics.median(report.stats.prompt_tokens for report in its))
+    return PlainSpeed(tok_s, steps, positions, datetime.now(UTC).isoformat(timespec="seconds"), how)
 
 
 def plain_speed(steps: list[StepEvent], positions: int, how: str) -> PlainSpeed | None:

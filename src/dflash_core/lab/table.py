@@ -1,118 +1,188 @@
-"""The result of a sweep: a row per setting, the best one, and the ones that cannot be distinguished from it."""
+"""The result of an experiment: a row per arm, the best one, and how sure the differences are.
+
+Every difference is the median of paired ratios (`bench/statistics.py`): against the arm that the experiment names, or
+against the best.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from dflash_core.bench.statistics import FEWEST_PAIRS, Comparison, Summary, compare, summary
-from dflash_core.lab.grid import Setting
-from dflash_core.lab.sweep import SweepResult, Trial
+from dflash_core.lab.grid import Arm
+
+if TYPE_CHECKING:
+    from dflash_core.events import TurnReport
+    from dflash_core.lab.experiment import Result, Trial
+
+Pairs = Mapping[tuple[int, int], "Trial"]
+Figure = Callable[["TurnReport"], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One setting. `tok_s`: medians and quartiles over runs; `acceptance`: tokens per step over all of its steps.
+    """One arm. `tok_s`: medians and quartiles over runs; `acceptance`: tokens per step over all of its steps;
+    `accepted`: as `TurnStats.accept_rate_by_depth`, over all of its steps.
 
-    `versus_best` compares its tok/s with the best row's, pair by pair; None for the best itself and where nothing can
-    be paired. `right` is (right answers, answers that could be scored), `other_text` the runs whose tokens are not
-    those of the first setting with the same sampling.
+    `versus` compares its tok/s with that of the experiment's base, or of the best row, pair by pair; None for these
+    and where nothing can be paired. `right` is (right answers, answers that could be scored), `other_text` the runs
+    whose tokens are not those of the first arm with the same sampling. `left`: it was not dropped.
     """
 
     index: int
-    setting: Setting
+    arm: Arm
     runs: int
     mode: str
     tok_s: Summary
     acceptance: float
     step_ms: float
+    accepted: tuple[float, ...]
     right: tuple[int, int]
     other_text: int
-    versus_best: Comparison | None = None
+    left: bool = True
+    best: bool = False
+    versus: Comparison | None = None
+
+    @property
+    def gain(self) -> float:
+        """The difference from the arm that it is compared with; 0 for that one."""
+        return self.versus.difference if self.versus is not None else 0.0
 
 
-def rows(result: SweepResult) -> tuple[Row, ...]:
-    """A row per setting that was measured, in the order of the grid.
+def rows(result: Result) -> tuple[Row, ...]:
+    """A row per arm that was measured, in the order of the arms.
 
-    Only runs that every setting has are counted, so that a cancelled sweep compares equal sets; if no prompt has been
-    run with every setting, all runs are counted and nothing is compared.
+    Only runs that every arm has which is left are counted, so that a cancelled experiment compares equal sets; of a
+    dropped arm those that the base has too. If no prompt has been run with every arm, all runs are counted and nothing
+    is compared.
     """
-    trials, paired = _comparable(result)
-    by_setting: dict[int, list[Trial]] = {}
-    for trial in trials:
-        by_setting.setdefault(trial.setting, []).append(trial)
-    texts = _texts(result, trials)
-    plain = [_row(result.settings[at], at, its, texts) for at, its in sorted(by_setting.items())]
-    top = best(plain)
-    if top is None or not paired or top.tok_s.least <= 0:
-        return tuple(plain)
-    reference = _paired_speeds(by_setting[top.index])
+    by_arm: dict[int, dict[tuple[int, int], Trial]] = {}
+    for trial in result.trials:
+        by_arm.setdefault(trial.setting, {})[trial.pair] = trial
+    level = _level(result, by_arm)
+    shared = [pair for pair in by_arm.get(level[0], {}) if all(pair in by_arm.get(at, {}) for at in level)]
     out = []
-    for row in plain:
-        values = _paired_speeds(by_setting[row.index])
-        out.append(row if row is top else replace(row, versus_best=compare(reference, values)))
-    return tuple(out)
+    texts = _texts(result)
+    for at, its in sorted(by_arm.items()):
+        base = by_arm.get(result.base if result.base is not None else at, its)
+        kept = [pair for pair in its if pair in shared] if at in level else [pair for pair in its if pair in base]
+        trials = [its[pair] for pair in (kept if shared and kept else its)]
+        left = result.left is None or at in result.left
+        out.append(_row(result.arms[at], at, trials, texts, left=left))
+    if not shared:
+        top = max(out, key=lambda row: row.tok_s.median, default=None)
+        return tuple(replace(row, best=row is top) for row in out)
+
+    def versus(at: int, other: int) -> Comparison | None:
+        mine, its = by_arm[at], by_arm[other]
+        pairs = shared if at in level and other in level else [pair for pair in mine if pair in its]
+        return against(its, mine, pairs) if pairs and at != other else None
+
+    top_at = _leader(level, result.base, versus)
+    base_at = top_at if result.base is None else result.base
+    return tuple(replace(row, best=row.index == top_at, versus=versus(row.index, base_at)) for row in out)
 
 
 def best(table: Sequence[Row]) -> Row | None:
-    """The row with the highest median tok/s, the first of equals."""
-    return max(table, key=lambda row: row.tok_s.median, default=None)
+    """The row of the fastest arm."""
+    return next((row for row in table if row.best), None)
 
 
-def _paired_speeds(trials: list[Trial]) -> list[float]:
-    """What is paired with another setting's speeds: a median per prompt, or where prompts are few every run.
+def ranked(result: Result, arms: Sequence[int]) -> list[int]:
+    """`arms` that have run, the fastest first; of equals the base."""
+    found = {row.index: row for row in rows(result)}
+    its = [found[at] for at in arms if at in found]
+    return [row.index for row in sorted(its, key=lambda row: (-row.gain, row.index != result.base))]
 
-    Repeats are not prompts: what they show is how sure the clock is, not what other prompts would give. So they count
-    alone only where there are too few prompts to say anything of others.
+
+def speed(report: TurnReport) -> float:
+    """tok/s of a run."""
+    return report.stats.tokens_per_second
+
+
+def against(a: Pairs, b: Pairs, pairs: Sequence[tuple[int, int]], figure: Figure = speed) -> Comparison | None:
+    """How a figure of `b` differs from that of `a` over the `pairs` that both have; None where a clock gave none.
+
+    Repeats are not prompts: what they show is how sure the clock is, not what other prompts would give. So a prompt is
+    one pair, by the medians of its repeats. Only where there are too few prompts to say anything of others is every run
+    a pair.
     """
-    ordered = sorted(trials, key=lambda trial: trial.pair)
-    prompts = dict.fromkeys(trial.prompt for trial in ordered)
-    if len(prompts) < FEWEST_PAIRS:
-        return [_speed(trial) for trial in ordered]
-    return [statistics.median(_speed(trial) for trial in ordered if trial.prompt == prompt) for prompt in prompts]
+    ordered = sorted(pairs)
+    prompts = list(dict.fromkeys(prompt for prompt, _ in ordered))
+    groups = [[pair] for pair in ordered]
+    if len(prompts) >= FEWEST_PAIRS:
+        groups = [[pair for pair in ordered if pair[0] == prompt] for prompt in prompts]
+    left, right = (
+        [statistics.median(figure(side[pair].report) for pair in group) for group in groups] for side in (a, b)
+    )
+    return compare(left, right) if min(left) > 0 else None
 
 
-def _comparable(result: SweepResult) -> tuple[list[Trial], bool]:
-    count: dict[tuple[int, int], int] = {}
-    for trial in result.trials:
-        count[trial.pair] = count.get(trial.pair, 0) + 1
-    whole = [trial for trial in result.trials if count[trial.pair] == len(result.settings)]
-    return (whole, True) if whole else (list(result.trials), False)
+def _level(result: Result, by_arm: Mapping[int, Pairs]) -> list[int]:
+    """The arms that are compared on the same pairs: all of them, of halving those left that have caught up."""
+    if result.left is None:
+        return list(range(len(result.arms)))
+    dropped = max((len(its) for at, its in by_arm.items() if at not in result.left), default=1)
+    return [at for at, its in sorted(by_arm.items()) if at in result.left and len(its) >= dropped] or [0]
 
 
-def _speed(trial: Trial) -> float:
-    return trial.report.stats.tokens_per_second
+def _leader(level: Sequence[int], base: int | None, versus: Callable[[int, int], Comparison | None]) -> int:
+    """The arm that is most ahead of the base; without a base the one that no other is ahead of."""
+
+    def ahead(at: int, of: int) -> float:
+        it = versus(at, of)
+        return it.difference if it is not None else 0.0
+
+    if base is not None:
+        return max(level, key=lambda at: (ahead(at, base), at == base))
+    found, seen = level[0], set[int]()
+    while found not in seen:  # medians need not be transitive
+        seen.add(found)
+        found = max(level, key=lambda at: (ahead(at, found), at == found))
+    return found
 
 
-def _texts(result: SweepResult, trials: list[Trial]) -> dict[tuple[object, ...], tuple[int, ...]]:
+def _texts(result: Result) -> dict[tuple[object, ...], tuple[int, ...]]:
     """The tokens of the first run of every prompt with a given way of drawing them."""
     texts: dict[tuple[object, ...], tuple[int, ...]] = {}
-    for trial in trials:
-        texts.setdefault(_drawn(result.settings[trial.setting], trial), trial.report.tokens)
+    for trial in result.trials:
+        texts.setdefault(_drawn(result.arms[trial.setting], trial), trial.report.tokens)
     return texts
 
 
-def _drawn(setting: Setting, trial: Trial) -> tuple[object, ...]:
+def _drawn(arm: Arm, trial: Trial) -> tuple[object, ...]:
     """What an answer depends on. Speculation is not part of it."""
-    k = setting.knobs
+    k = arm.knobs
     penalties = (k.repetition_penalty, k.frequency_penalty, k.presence_penalty)
     chain = (k.temperature, k.top_k, k.top_p, k.min_p, k.seed, *penalties)
     return (trial.prompt, k.thinking, k.max_tokens, k.ignore_eos, *chain)
 
 
-def _row(setting: Setting, index: int, trials: list[Trial], texts: dict[tuple[object, ...], tuple[int, ...]]) -> Row:
+def _row(
+    arm: Arm, index: int, trials: Sequence[Trial], texts: dict[tuple[object, ...], tuple[int, ...]], *, left: bool
+) -> Row:
     stats = [trial.report.stats for trial in trials]
     steps = sum(one.steps for one in stats)
     scored = [trial.right for trial in trials if trial.right is not None]
+    deepest = max(len(one.drafted_by_depth) for one in stats)
+    drafted, reached = [0] * deepest, [0.0] * deepest
+    for one in stats:
+        for depth, (count, rate) in enumerate(zip(one.drafted_by_depth, one.accept_rate_by_depth)):
+            drafted[depth] += count
+            reached[depth] += count * rate
     return Row(
         index=index,
-        setting=setting,
+        arm=arm,
         runs=len(trials),
         mode=trials[0].report.mode,
         tok_s=summary([one.tokens_per_second for one in stats]),
         acceptance=sum(one.acceptance_length * one.steps for one in stats) / steps,
         step_ms=sum(one.decode_s for one in stats) / steps * 1e3,
+        accepted=tuple(hits / count if count else 0.0 for hits, count in zip(reached, drafted)),
         right=(sum(scored), len(scored)),
-        other_text=sum(trial.report.tokens != texts[_drawn(setting, trial)] for trial in trials),
+        other_text=sum(trial.report.tokens != texts[_drawn(arm, trial)] for trial in trials),
+        left=left,
     )

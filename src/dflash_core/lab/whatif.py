@@ -139,11 +139,13 @@ def of_drafter(steps: Sequence[StepEvent], drafter: str) -> list[StepEvent]:
     return [step for step in steps if step.drafts.tokens and drafter in ("", step.drafter)]
 
 
-def estimate(steps: Sequence[StepEvent], budgets: Sequence[int], drafter: str = "") -> tuple[Acceptance, ...]:
+def estimate(
+    steps: Sequence[StepEvent], budgets: Sequence[int], drafter: str = "", p_min: float | None = None
+) -> tuple[Acceptance, ...]:
     """Acceptance lengths over the turn's own step starts, where a drafter of that kind was asked. Raises DFlashError
     where none was.
 
-    For the budget that the turn ran with it is what was measured.
+    For the budget that the turn ran with it is what was measured. `p_min`: another than the turn's.
     """
     text = [token for step in steps for token in step.tokens]
     starts = [0, *itertools.accumulate(len(step.tokens) for step in steps)]
@@ -154,7 +156,7 @@ def estimate(steps: Sequence[StepEvent], budgets: Sequence[int], drafter: str = 
     largest = max(budgets)
     # Below the token that ended the answer nothing is drafted; other tokens that would have are not recorded.
     stops = {text[-1]} if steps[-1].stop == "stop token" else ()
-    reaches = [(_reach(step, start, text[start:], largest, stops), len(text) - start) for step, start in drafted]
+    reaches = [(_reach(step, start, text[start:], largest, stops, p_min), len(text) - start) for step, start in drafted]
     out = []
     for budget in budgets:
         committed = sum(min(reach.accepted(budget) + 1, rest) for reach, rest in reaches)
@@ -238,12 +240,15 @@ def curve(
     return Curve(kind, tuple(points), current, tuple(costs.measured))
 
 
-def _reach(step: StepEvent, at: int, text: Sequence[int], budget: int, stops: Collection[int]) -> _Reach:
+def _reach(
+    step: StepEvent, at: int, text: Sequence[int], budget: int, stops: Collection[int], p_min: float | None
+) -> _Reach:
     """The reach of one recorded step, whose root is token `at` of the answer; `text` are the tokens that followed."""
     log_probs = np.array(step.drafts.log_probs)
     drafts = Candidates(np.array(step.drafts.tokens, np.int64), log_probs)
     drafts = drafts.cut(deepest_draft(step.knobs.max_tokens - at - 1))
-    return _walked(step.tree.tokens[0], drafts, step.knobs, text, budget, chain=step.mode == "chain", stops=stops)
+    knobs = step.knobs if p_min is None else step.knobs.replace(p_min=p_min)
+    return _walked(step.tree.tokens[0], drafts, knobs, text, budget, chain=step.mode == "chain", stops=stops)
 
 
 def _walked(

@@ -12,7 +12,7 @@ from dflash_tui.chat.gauges import Gauges
 from dflash_tui.log import LOG
 
 if TYPE_CHECKING:
-    from dflash_core.lab.plain import PlainRun
+    from dflash_core.lab import experiment as lab
 
 QUIET_S = 2.5  # seconds after an answer without typing or another task
 LOOK_S = 0.2
@@ -27,7 +27,7 @@ class BackgroundPlain:
     def __init__(self, desk: Desk, gauges: Gauges) -> None:
         self._desk, self._gauges = desk, gauges
         self._experiment: Experiment | None = None
-        self._run: PlainRun | None = None
+        self._run: lab.Experiment | None = None
         self._typed = ""
 
     @property
@@ -36,7 +36,7 @@ class BackgroundPlain:
 
     def turn_ended(self) -> None:
         """An answer is complete: measure after a pause without user activity."""
-        if not self._gauges.knows_plain:
+        if self._gauges.plain is None:
             self._typed = self._desk.prompt.text
             self._desk.screen.set_timer(QUIET_S, self._begin)
 
@@ -65,7 +65,7 @@ class BackgroundPlain:
         desk, session = self._desk, self._desk.session
         if session is None or desk.busy or desk.loading_now or desk.experiment is not None or self.running:
             return
-        if self._gauges.knows_plain or desk.prompt.text != self._typed or session.limits.drafter is None:
+        if self._gauges.plain is not None or desk.prompt.text != self._typed or session.limits.drafter is None:
             return
         turns = session.turns
         record = turns[-1] if turns else None
@@ -75,10 +75,23 @@ class BackgroundPlain:
         if sum(step.stages.total for step in steps) > SLOW_MS * len(steps):
             return
         try:
-            self._run = session.laboratory().time_plain(record)
+            laboratory = session.laboratory()
         except DFlashError:  # a replay has nothing to measure with
             return
-        self._experiment = Experiment(iter(self._run), session.cancel)
+        from dflash_core.lab.experiment import last_prompts
+        from dflash_core.lab.plain import plain_design
+        from dflash_tui.session import messages_of
+
+        cases = last_prompts(messages_of(session))
+        if not cases:
+            return
+        self._run = run = laboratory.experiment(plain_design(cases[0], record.knobs))
+
+        def stop() -> None:
+            run.cancel()
+            session.cancel()  # a prompt that is being read
+
+        self._experiment = Experiment(iter(run), stop)
         self._experiment.start()
         desk.screen.set_timer(LOOK_S, self._look)
 
@@ -94,5 +107,8 @@ class BackgroundPlain:
         self._experiment, self._run = None, None
         if experiment.error is not None:
             LOG.warning("plain decoding was not measured: %s", experiment.error)
-        elif run.speed is not None:
-            self._gauges.took_plain_speed(run.speed)
+        else:
+            from dflash_core.lab.plain import of_result
+
+            if (speed := of_result(run.result, "timed for it")) is not None and run.result.complete:
+                self._gauges.took_plain_speed(speed)

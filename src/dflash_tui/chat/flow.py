@@ -53,6 +53,7 @@ class Flow:
         self.record: TurnRecord | None = None
         self.answer: Answer | None = None
         self.error: Exception | None = None  # the error that ended the last turn
+        self.cold = True  # no turn has ended since the model was loaded
         self.lost = False  # the device is lost: nothing works in this process any more
         self._block: TurnBlock | None = None
         self._taken = (0, 0)
@@ -79,7 +80,8 @@ class Flow:
         self.running = running = Running(open_turn, pieces, saved)
         self._before = self.record
         earlier = self.meter.positions if self.meter is not None else 0
-        self.meter, self.report, self.record, self.answer = Meter(earlier=earlier), None, None, None
+        meter = Meter(earlier=earlier, cold=self.cold)
+        self.meter, self.report, self.record, self.answer = meter, None, None, None
         self._block = block
         self._taken = (0, 0)  # characters of text and thinking that were drained
         block.queued("")
@@ -211,6 +213,7 @@ class Flow:
             await answer.fail(*explain(running.error, running.trace, self._folder))
         answer.place(len(block.answers), len(block.answers))
         self.running = None
+        self.cold = self.cold and not meter.totals.steps
         if refused:
             self.recall(self._before)
         self._host.turn_ended(block, refused=refused)

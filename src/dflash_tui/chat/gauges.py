@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from dflash_core.lab.plain import PlainSpeed
     from dflash_tui.chat.desk import Desk
     from dflash_tui.figures.plain_speeds import PlainSpeeds
+    from dflash_tui.figures.speeds import Verdict
     from dflash_tui.widgets.stats import Figures
 
 
@@ -72,8 +72,8 @@ class Gauges:
             self._desk.inspector.memory_panel.show(title.memory)
 
     def turn_ended(self) -> None:
-        record = self._desk.flow.record
-        if record is not None:
+        record, meter = self._desk.flow.record, self._desk.flow.meter
+        if record is not None and meter is not None and not meter.cold:
             from dflash_core.lab import plain
 
             if (speed := plain.of_turn(record)) is not None:
@@ -82,24 +82,18 @@ class Gauges:
         self.context()
 
     def took_plain_speed(self, speed: PlainSpeed) -> None:
-        """Plain decoding has been measured: from now on it is the baseline for what is shown."""
-        if self._desk.session is not None:
-            self._plain.put(self._desk.session.title, speed)
+        """Plain decoding has been measured: the baseline for what is shown from now on, unless the known one rests on
+        more steps."""
+        session = self._desk.session
+        if session is not None and self._plain.put(session.title, speed):
             self.stats()
             self.strip()
 
     @property
-    def knows_plain(self) -> bool:
-        """Plain decoding of the loaded pair has been measured on this machine."""
+    def plain(self) -> PlainSpeed | None:
+        """The speed of plain decoding of the loaded pair on this machine, where it has been measured."""
         session = self._desk.session
-        return session is not None and self._plain.get(session.title) is not None
-
-    def measured_plain(self, tok_s: float, steps: int) -> None:
-        """A tuning has run plain decoding among others."""
-        from dflash_core.lab.plain import PlainSpeed
-
-        taken = datetime.now(UTC).isoformat(timespec="seconds")
-        self.took_plain_speed(PlainSpeed(tok_s, steps, self.used, taken, "measured by a tuning"))
+        return self._plain.get(session.title) if session is not None else None
 
     def start(self) -> None:
         """Show the model's name on the page of an empty conversation."""
@@ -154,8 +148,20 @@ class Gauges:
             mode,
             reason,
             desk.session.limits.reasoning if desk.session is not None else None,
-            known.tokens_per_second if known is not None else 0.0,
+            self._verdict(known) if known is not None and mode != "ar" else None,
         )
+
+    def _verdict(self, plain: PlainSpeed) -> Verdict | None:
+        """The turn on the screen against plain decoding, by its report or by its steps so far."""
+        flow = self._desk.flow
+        meter, report = flow.meter, flow.report
+        if meter is None:
+            return None
+        from dflash_tui.figures.speeds import verdict
+
+        rate = report.stats.tokens_per_second if report is not None else meter.overall_rate
+        steps, tokens = meter.totals.steps, meter.tokens
+        return verdict(rate, plain.tokens_per_second, steps, tokens, running=flow.busy, cold=meter.cold)
 
     def stats(self) -> None:
         inspector = self._desk.inspector
@@ -171,9 +177,10 @@ class Gauges:
         from dflash_tui.widgets.stats import of_meter, of_turn
 
         learned = session.learned() if session is not None else ()
+        verdict = self._verdict(known) if known is not None else None
         if flow.record is not None and flow.report is not None:
-            return of_turn(flow.record, flow.report, known, learned)
-        return of_meter(flow.meter, flow.report, known, running=flow.busy, learned=learned)
+            return of_turn(flow.record, flow.report, known, learned, verdict)
+        return of_meter(flow.meter, flow.report, known, running=flow.busy, learned=learned, verdict=verdict)
 
     def tree(self) -> None:
         inspector, meter, session = self._desk.inspector, self._desk.flow.meter, self._desk.session

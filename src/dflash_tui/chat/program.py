@@ -13,7 +13,6 @@ from dflash_tui.chat import collector
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.desk import Desk
-from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.loading import PairLoading
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.hub.places import Place, places
@@ -24,7 +23,6 @@ from dflash_tui.settings.profiles import Profile, Profiles
 from dflash_tui.text.notices import Notices
 from dflash_tui.widgets.text_dialog import TextScreen
 
-BENCH_ROUNDS = 3
 TIDY_S = 1.0  # after an answer, once its last frames are drawn
 
 
@@ -67,7 +65,6 @@ class ProgramController:
         desk: Desk,
         conversation: ConversationController,
         tuning: Tuning,
-        gauges: Gauges,
         loading: PairLoading,
         plain: BackgroundPlain,
     ) -> None:
@@ -76,7 +73,6 @@ class ProgramController:
         self._plain = plain
         self._conversation = conversation
         self._tuning = tuning
-        self._gauges = gauges
         self._wanted: Wanted | None = None
         self.profiles = Profiles()
         self.present: LoadRequest | None = None  # the loaded pair, or the last one
@@ -233,36 +229,3 @@ class ProgramController:
     def _tidy(self) -> None:
         if not self._desk.busy and self._desk.experiment is None:
             collector.tidy()
-
-    def bench(self) -> None:
-        """Measure the UI tax in this app."""
-        desk = self._desk
-        if desk.session is None or desk.busy or desk.experiment is not None:
-            desk.say("/bench needs a loaded model, and no answer under way")
-        else:
-            desk.screen.run_worker(self._bench(), exclusive=True, group="bench")
-
-    async def _bench(self) -> None:
-        from dflash_tui.chat.experiment import Experiment
-        from dflash_tui.chat.ui_bench import measure_tax, tax_notes, tax_table
-
-        desk = self._desk
-        transcript = desk.transcript  # when the app has ended it can no longer be accessed
-        self._plain.stop()
-        # It is a task, not a thread, but Esc, Ctrl+C and the app's end stop it like a thread.
-        desk.experiment = running = Experiment(iter(()), lambda: desk.say("stopping after this step"))
-        transcript.add_class("-measuring")  # the measured prompts are shown there
-        desk.screen.refresh_bindings()
-        try:
-            tax = await measure_tax(desk, rounds=BENCH_ROUNDS, say=desk.say, stopping=lambda: running.stopping)
-        except DFlashError as error:
-            desk.say(f"nothing was measured: {error}")
-        else:
-            desk.screen.app.push_screen(
-                TextScreen("What the app costs the decoder", f"{tax_table(tax)}\n\n{tax_notes(tax)}", "tax")
-            )
-        finally:
-            desk.experiment = None
-            transcript.remove_class("-measuring")
-            desk.screen.refresh_bindings()
-        self._gauges.draw()

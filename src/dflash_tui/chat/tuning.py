@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from dflash_core.cache_types import AUTO
 from dflash_core.errors import DFlashError, KnobError
-from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SHAPES_FIXED, SPEC, Knobs, Value
+from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SHAPES_FIXED, SPEC, Knobs, Value, described
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.chat.desk import Desk
 from dflash_tui.settings.presets import Presets
@@ -27,6 +27,7 @@ class Tuning:
         self.context = self._loaded_context = 0
         self.kv = AUTO  # cache type of the next load
         self._before = Knobs()  # of the turn before the present one
+        self._auto: Knobs | None = None  # the last parameters under auto that a shape of the tree ended
         self._begun = False  # a model has been loaded, and the parameters are the user's from then on
 
     def set(self, changes: dict[str, Value]) -> None:
@@ -39,7 +40,8 @@ class Tuning:
         self._stage(knobs)
         if knobs.policy != before.policy and "policy" not in changes:
             named = ", ".join(sorted(SHAPES_FIXED & changes.keys()))
-            desk.say(f"policy is {knobs.policy}: {named} was set; /set policy=auto lets the program choose again")
+            self._auto = before
+            desk.say(f"mode is {knobs.state}: {named} was set; /set mode=auto lets the program choose again")
 
     def set_all(self, knobs: Knobs) -> None:
         """Stage a whole set: a preset's, or that of an earlier turn, as far as values go here. Raises KnobError if the
@@ -128,7 +130,7 @@ class Tuning:
             desk.show_knobs()
             late = [name for name in staged if name not in LIVE]
             rest = f"; {', '.join(late)} from the next turn" if late else ""
-            values = ", ".join(f"{name} {SPEC[name].show(getattr(desk.knobs, name))}" for name in live)
+            values = ", ".join(described(desk.knobs, live))
             desk.say(f"from the next step: {values}{rest}")
 
     def use(self, name: str) -> None:
@@ -174,10 +176,20 @@ class Tuning:
                 self.ask_for_context(str(value))
             else:
                 self.set({name: value})
+                self._put_back()
         except KnobError as error:
             self._desk.say(error)
             self._desk.show_knobs()
             self._show_context()
+
+    def _put_back(self) -> None:
+        """A slider that ended auto, and stands where it stood before, leaves auto on."""
+        knobs, auto = self._desk.knobs, self._auto
+        if auto is None or knobs.mode != "auto" or knobs.policy != "fixed":
+            return
+        if all(getattr(knobs, name) == getattr(auto, name) for name in SHAPES_FIXED):
+            self._stage(replace(knobs, policy=auto.policy))
+            self._desk.say(f"mode is {self._desk.knobs.state} again")
 
     def reset(self) -> None:
         """Stage every parameter's default."""
@@ -199,6 +211,7 @@ class Tuning:
     def loaded(self) -> None:
         """A model has been loaded, with the staged context or as much of it as possible."""
         desk = self._desk
+        desk.flow.cold = True
         if desk.session is not None and not self._begun and desk.knobs == desk.used == Knobs():
             desk.knobs = desk.used = desk.session.knobs
             desk.show_knobs()

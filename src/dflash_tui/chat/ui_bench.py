@@ -180,8 +180,9 @@ async def measure_tax(
     """
     cases = {(prompt, mode): _Arms([], []) for mode in _modes(chat) for prompt in prompts}
     for number in range(rounds + 1):
-        say(f"round {number:,} of {rounds:,}" if number else "warming up")
-        for (prompt, mode), arms in cases.items():
+        for place, ((prompt, mode), arms) in enumerate(cases.items(), 1):
+            of_round = f"round {number:,} of {rounds:,}" if number else "warming up"
+            say(f"{of_round} · prompt {place} of {len(cases)}, {SPEC['mode'].show(mode)}")
             knobs = chat.knobs.replace(
                 temperature=0.0, mode=mode, policy="fixed", max_tokens=min(chat.knobs.max_tokens, MOST_TOKENS)
             )
@@ -302,7 +303,6 @@ async def _shown(
     with _apart(chat) as flow:
         transcript = chat.transcript  # when the app has ended it can no longer be accessed
         block = await transcript.add_turn(prompt)
-        block.add_class("-measured")
         try:
             await flow.begin(block, open_turn, knobs)
             running, meter = flow.running, flow.meter

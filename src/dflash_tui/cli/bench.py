@@ -14,16 +14,17 @@ from dflash_core.bench.prompts import PROMPTS, SAMPLES, Task, read_prompts, samp
 from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES
 from dflash_core.knobs import SPEC
+from dflash_core.lab.experiment import Case, Design, Result, default_repeats
 from dflash_core.lab.export import to_json
-from dflash_core.lab.grid import Axis, settings
-from dflash_core.lab.sweep import Case, SweepResult, default_repeats
+from dflash_core.lab.grid import Arm, Axis, settings
 from dflash_core.memory import gib
 from dflash_core.nvml import driver_version
 from dflash_tui import __version__
-from dflash_tui.cli.interrupt import stop_on_interrupt
+from dflash_tui.cli.sweep import measure
 from dflash_tui.session import LoadRequest
 from dflash_tui.terminal.output import Notes, keep_json, write_json, write_out
 from dflash_tui.text import lab as lab_text
+from dflash_tui.text.bars import clip
 
 if TYPE_CHECKING:
     from dflash_core.bench.steps import StepReport
@@ -35,7 +36,7 @@ class Job:
     """What to measure. `synthetic` names generated files, `acceptance` forces lengths; both select step times."""
 
     prompts: Path | None = None
-    samples: int = SAMPLES
+    samples: int | None = None
     repeats: int | None = None
     synthetic: str | None = None
     folder: Path | None = None
@@ -43,6 +44,7 @@ class Job:
     steps: bool = False
     out: Path | None = None
     share: Path | None = None  # step times to share with others
+    against: Path | None = None  # another drafter of the same target, to compare with
     contexts: tuple[int, ...] = ()  # context lengths at which steps are timed, in addition to a short one
 
 
@@ -76,7 +78,7 @@ def kernels(*, out: Path | None, as_json: bool) -> int:
 def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     tasks = [Task(text, text) for text in PROMPTS]
     if job.prompts is not None:
-        tasks = list(sample(read_prompts(job.prompts), job.samples))
+        tasks = list(sample(read_prompts(job.prompts), job.samples or SAMPLES))
 
     from dflash_tui.engine_session import laboratory, load_told  # imports torch
 
@@ -86,20 +88,45 @@ def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     modes = ("ar", "chain", "tree", "auto") if engine.session.capabilities else ("ar",)
     grid = settings((Axis("mode", modes),), request.knobs, lab.limits)
     repeats = job.repeats or default_repeats(len(tasks))
-    sweep = lab.sweep(grid, [Case.of(task) for task in tasks], repeats, ["mode"])
-    with stop_on_interrupt(sweep.cancel) as interrupted:
-        for progress in sweep:
-            notes.progress(lab_text.progress(progress))
-    notes.end_line()
+    cases = tuple(Case.of(task) for task in tasks)
+    axes: tuple[str, ...] = ("mode",)
+    others: list[Engine] = []
+    if job.against is not None:
+        grid, axes, others = _two_drafters(request, job.against, engine)
+    repeats = job.repeats or default_repeats(len(tasks))
+    result, fault, code = measure(
+        lab.experiment(Design(grid, cases, repeats, axes, base=0), [one.runner for one in others]), notes
+    )
     loop_ms = _plain_loop_ms(engine)
-    found = {**to_json(sweep.result), "plain_loop_ms": loop_ms}
+    found = {**to_json(result), "plain_loop_ms": loop_ms}
     if as_json:
         write_json(found)
-    elif sweep.result.trials:
-        parts = (lab_text.table(sweep.result), stage_lines(sweep.result, loop_ms), lab_text.notes(sweep.result))
+    elif result.trials:
+        said = [lab_text.finding(result), *lab_text.notes(result)]
+        parts = (lab_text.table(result), lab_text.depths(result), stage_lines(result, loop_ms), said)
         write_out("\n\n".join("\n".join(part) for part in parts if part) + "\n")
     keep_json(job.out, found, notes)
-    return 130 if interrupted else 0
+    if fault is not None:
+        raise fault
+    return code
+
+
+def _two_drafters(
+    request: LoadRequest, other: Path, engine: Engine
+) -> tuple[tuple[Arm, ...], tuple[str, ...], list[Engine]]:
+    """Arms for the loaded drafter and for another file of the same target."""
+    from dflash_core.engine import Engine
+    from dflash_core.loading import load_draft
+
+    if request.draft is None or not engine.session.capabilities:
+        raise DFlashError("--against compares two drafters: name the first one with --draft")
+    second = Engine(
+        engine.target, load_draft(other, engine.target), context_length=engine.context_length, kv=request.kv
+    )
+    names = [request.draft.name, other.name]
+    labels = names if names[0] != names[1] else [str(request.draft), str(other)]
+    arms = tuple(Arm(label, request.knobs, model=model) for model, label in enumerate(labels))
+    return arms, (), [second]
 
 
 def _plain_loop_ms(engine: Engine) -> float:
@@ -111,17 +138,17 @@ def _plain_loop_ms(engine: Engine) -> float:
     return found
 
 
-def stage_lines(result: SweepResult, loop_ms: float) -> list[str]:
-    """Milliseconds of a step by its parts, prompt speed and time to the first token, one line per mode."""
+def stage_lines(result: Result, loop_ms: float) -> list[str]:
+    """Milliseconds of a step by its parts, prompt speed and time to the first token, one line per arm."""
     lines = [f"{'ms per step':<12}" + "".join(f"{name:>9}" for name in STAGES) + f"{'prompt tok/s':>14}{'TTFT ms':>9}"]
-    for index, setting in enumerate(result.settings):
+    for index, arm in enumerate(result.arms):
         stats = [trial.report.stats for trial in result.trials if trial.setting == index]
         if not stats:
             continue
         means = (statistics.median(getattr(one.stage_ms, name) for one in stats) for name in STAGES)
         read = [(one.prompt_tokens - one.reused_tokens) / one.ttft_ms * 1e3 for one in stats if one.ttft_ms > 0]
         lines.append(
-            f"{SPEC['mode'].show(setting.knobs.mode):<12}"
+            f"{(SPEC['mode'].show(arm.knobs.mode) if result.axes else clip(arm.label, 12)):<12}"
             + "".join(f"{value:>9.3f}" for value in means)
             + f"{statistics.median(read):>14,.0f}{statistics.median(one.ttft_ms for one in stats):>9.1f}"
         )

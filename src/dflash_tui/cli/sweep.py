@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_core.bench.prompts import SAMPLES, Task, read_prompts, sample
-from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.capabilities import DRAFT_KNOBS, Capabilities
 from dflash_core.errors import DFlashError
+from dflash_core.knobs import SPEC
+from dflash_core.lab.experiment import Case, Design, Experiment, Result, default_repeats
 from dflash_core.lab.export import check_path, to_json, write
 from dflash_core.lab.grid import parse_axes, settings
-from dflash_core.lab.sweep import Case, SweepResult, default_repeats
 from dflash_core.limits import Limits
 from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.session import LoadRequest
@@ -23,7 +24,8 @@ from dflash_tui.text.bars import clip, counted
 from dflash_tui.text.plot import plot
 
 CURVE_ROWS = 14
-ANY_PAIR = Limits(Capabilities("any", block=2**30), context_length=2**30)
+ANY_PAIR = Limits(Capabilities("+".join(SPEC["draft"].choices), block=2**30, knobs=DRAFT_KNOBS), context_length=2**30)
+"""A pair that supports every parameter: what it refuses no pair takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,21 @@ def run(request: LoadRequest, job: Job, *, as_json: bool = False) -> int:
     lab = laboratory(engine, request.title())
     grid = settings(axes, request.knobs, lab.limits)
     cases, repeats = [Case.of(task) for task in tasks], job.repeats or default_repeats(len(tasks))
-    sweep = lab.sweep(grid, cases, repeats, [axis.name for axis in axes])
+    design = Design(grid, tuple(cases), repeats, tuple(axis.name for axis in axes))
+    result, fault, code = measure(lab.experiment(design), notes)
+    _report(result, job.out, notes, as_json=as_json)
+    if fault is not None:
+        raise fault
+    return code
+
+
+def measure(experiment: Experiment, notes: Notes) -> tuple[Result, DFlashError | None, int]:
+    """Run an experiment with its progress on stderr: what was measured, what ended it, the exit code. Ctrl+C keeps
+    what is done."""
     fault = None
-    with stop_on_interrupt(sweep.cancel) as interrupted:
+    with stop_on_interrupt(experiment.cancel) as interrupted:
         try:
-            for progress in sweep:
+            for progress in experiment:
                 # A line that wraps could not be overwritten.
                 notes.progress(clip(lab_text.progress(progress), shutil.get_terminal_size().columns - 1))
         except DFlashError as error:
@@ -67,16 +79,12 @@ def run(request: LoadRequest, job: Job, *, as_json: bool = False) -> int:
         except KeyboardInterrupt:
             pass
     notes.end_line()
-    result = sweep.result
     if interrupted:
-        notes.line(f"interrupted; kept: {counted(len(result.trials), 'run')}")
-    _report(result, job.out, notes, as_json=as_json)
-    if fault is not None:
-        raise fault
-    return 130 if interrupted else 0
+        notes.line(f"interrupted; kept: {counted(len(experiment.result.trials), 'run')}")
+    return experiment.result, fault, 130 if interrupted else 0
 
 
-def _report(result: SweepResult, files: Sequence[Path], notes: Notes, *, as_json: bool) -> None:
+def _report(result: Result, files: Sequence[Path], notes: Notes, *, as_json: bool) -> None:
     if as_json:
         write_json(to_json(result))
     if not result.trials:
@@ -85,8 +93,9 @@ def _report(result: SweepResult, files: Sequence[Path], notes: Notes, *, as_json
         width = min(shutil.get_terminal_size((80, 24)).columns, 100)
         marks, title = lab_text.curve(result)
         curve = plot(marks, width, CURVE_ROWS, title) if marks else []
+        said = [lab_text.finding(result), *lab_text.notes(result)]
         field = lab_text.plain(lab_text.field(result, width))
-        _print(lab_text.table(result), field, curve, lab_text.notes(result))
+        _print(lab_text.table(result), lab_text.depths(result), field, curve, said)
     for path in files:
         write(result, path)
         notes.line(f"written: {path}")

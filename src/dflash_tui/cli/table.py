@@ -114,7 +114,7 @@ def _sweep_options(parser: argparse.ArgumentParser) -> None:
     add("axes", nargs="+", metavar="NAME=VALUES", help="one or two parameters: budget=4,15,22 or 4..63 or 4..63:8")
     add("--prompt", metavar="TEXT", help="the prompt to measure on")
     add("--prompts", type=file_path, metavar="FILE", help="prompts: HumanEval, GSM8K, MATH-500, MT-bench, JSONL, text")
-    add("--samples", type=at_least_one, default=10, metavar="N", help="how many of them, drawn with seed 42 (10)")
+    add("--samples", type=at_least_one, metavar="N", help="how many of them, drawn with seed 42 (10)")
     add("--repeats", type=at_least_one, metavar="N", help="runs of each setting on each prompt")
     add("--out", type=file_path, action="append", default=[], metavar="FILE", help="write .json, .csv, .png or .svg")
 
@@ -127,7 +127,9 @@ def _sweep(call: Invocation) -> int:
         call.refuse("sweep: give the prompt, --prompt TEXT, or a file of them, --prompts FILE")
     if args.prompt is not None and not args.prompt.strip():
         call.refuse("sweep: the prompt is empty")
-    job = sweep.Job(args.axes, args.prompt, args.prompts, args.samples, args.repeats, args.out)
+    if args.samples is not None and args.prompts is None:
+        call.refuse("sweep: --samples draws from a file of prompts: give it, --prompts FILE")
+    job = sweep.Job(args.axes, args.prompt, args.prompts, args.samples or 10, args.repeats, args.out)
     return sweep.run(call.request, job, as_json=args.json)
 
 
@@ -248,7 +250,10 @@ def _bench_options(parser: argparse.ArgumentParser) -> None:
         "what", nargs="?", choices=kinds, default="modes", help="modes, the kernels' ladder, or how fast the app starts"
     )
     add("--prompts", type=file_path, metavar="FILE", help="a prompt set: HumanEval, GSM8K, MATH, MT-bench, JSON lines")
-    add("--samples", type=int, default=10, metavar="N", help="prompts drawn from it (10)")
+    add("--samples", type=int, metavar="N", help="prompts drawn from it (10)")
+    add(
+        "--against", type=file_path, metavar="FILE", help="another drafter of --target, compared with --draft by prompt"
+    )
     add("--repeats", type=int, metavar="N", help="runs of each")
     sizes = "27b, 35b-a3b, 8b or 4b"
     add("--synthetic", metavar="SIZE", help=f"step times of generated files with the shapes of a real model: {sizes}")
@@ -271,9 +276,22 @@ def _bench(call: Invocation) -> int:
         if value is not None and value < 1:
             call.refuse(f"bench: --{name} {value}: expected 1 or more")
     if args.ui or args.what != "modes":
-        others = ("prompts", "repeats", "synthetic", "folder", "accept_trace", "steps", "share", "contexts")
+        others = (
+            "prompts",
+            "samples",
+            "against",
+            "repeats",
+            "synthetic",
+            "folder",
+            "accept_trace",
+            "steps",
+            "share",
+            "contexts",
+        )
         for name in [one for one in others if getattr(args, one)]:
             call.refuse(f"bench: --{name.replace('_', '-')} goes with modes and step times alone; leave it out")
+    if args.samples is not None and args.prompts is None:
+        call.refuse("bench: --samples draws from a file of prompts: give it, --prompts FILE")
     for path in filter(None, (args.out, args.share)):
         check_file(path)  # measuring takes minutes
     if args.ui:
@@ -290,7 +308,7 @@ def _bench(call: Invocation) -> int:
         return bench.kernels(out=args.out, as_json=args.json)
     job = bench.Job(
         args.prompts, args.samples, args.repeats, args.synthetic, args.folder, args.accept_trace, args.steps, args.out,
-        args.share, args.contexts,
+        args.share, args.against, args.contexts,
     )  # fmt: skip
     return bench.run(call.request, job, as_json=args.json)
 

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dflash_core.bench.statistics import FEWEST_PAIRS, compare
 from dflash_core.events import StepEvent
-from dflash_core.knobs import SPEC, Knobs
-from dflash_tui.text.bars import change, percent, speed
+from dflash_core.knobs import SPEC, Knobs, described
+from dflash_tui.text.bars import percent, speed
 
 if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
@@ -111,8 +112,6 @@ def differing(a: Knobs, b: Knobs) -> list[str]:
 
 def _compared(old: Measured, new: Measured) -> str:
     """The difference, with a placeholder for the words that name the other turn; "" if it cannot be determined."""
-    from dflash_core.bench.statistics import FEWEST_PAIRS, compare  # imports numpy
-
     pairs = zip(old.tokens, new.tokens)
     common = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(old.tokens), len(new.tokens)))
     parts = min(common // LEAST_TOKENS, MOST_PARTS)
@@ -125,9 +124,8 @@ def _compared(old: Measured, new: Measured) -> str:
     shared = f"same {common} tokens"
     if not (it := compare(a, b)).matters:
         return f"no difference beyond noise {{}}, {shared}"
-    before, after = speed(common / old.at(common)), speed(common / new.at(common))
     agree = f"{max(it.wins, it.losses)} of {it.n} parts"
-    return f"from {before} tok/s to {after} tok/s ({percent(change(after, before))}, {agree}) {{}}, {shared}"
+    return f"{speed(common / new.at(common))} tok/s, {percent(it.difference)} ({agree}) {{}}, {shared}"
 
 
 def _speeds(it: Measured, cuts: Sequence[int]) -> list[float] | None:
@@ -138,7 +136,6 @@ def _speeds(it: Measured, cuts: Sequence[int]) -> list[float] | None:
 
 
 def _values(names: Iterable[str], knobs: Knobs) -> str:
-    names = list(names)
-    shown = [f"{name} {SPEC[name].show(getattr(knobs, name))}" for name in names[:NAMED]]
-    more = len(names) - NAMED
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    shown = described(knobs, list(names))
+    more = len(shown) - NAMED
+    return ", ".join(shown[:NAMED]) + (f" and {more} more" if more > 0 else "")

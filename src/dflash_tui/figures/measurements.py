@@ -18,13 +18,13 @@ from dflash_tui.log import LOG
 
 MOST_BYTES = 16 * 2**20
 KEPT = 50  # measurements of a pair; older ones are dropped
-What = Literal["tune", "sweep", "ab"]
+What = Literal["tune", "sweep", "ab", "plain"]
 
 
 class Row(msgspec.Struct, frozen=True):
     """One setting, medians over `runs` runs: tok/s, tokens and ms per step. `mark`: now, auto, plain, best, or none.
 
-    `now_tok_s`: that of the setting that was in use, over the same runs; None if it was not measured in them.
+    `against`: the paired difference from what the experiment compared with, as it was shown.
     """
 
     label: str
@@ -34,7 +34,7 @@ class Row(msgspec.Struct, frozen=True):
     step_ms: float
     runs: int
     mark: str = ""
-    now_tok_s: float | None = None
+    against: str = ""
 
 
 class Measurement(msgspec.Struct, frozen=True):

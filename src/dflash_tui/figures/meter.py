@@ -29,6 +29,7 @@ class Meter:
     parts: PartTotals = field(default_factory=PartTotals)
     tokens: int = 0
     earlier: int = 0  # positions of the previous turn, until the prompt has been prefilled
+    cold: bool = False  # the first turn after a load
     kept: float = 1.0  # the share of the positions that remains after old turns were left out
     thinking_tokens: int = 0
     first_at: float | None = None

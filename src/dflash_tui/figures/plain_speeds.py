@@ -14,6 +14,8 @@ from dflash_core.files import read_input, write_whole
 from dflash_core.lab.plain import PlainSpeed
 
 MOST_BYTES = 16 * 2**20
+ENOUGH_STEPS = 128
+"""A measurement of so many steps is replaced by any newer one of as many: machines and programs change."""
 
 
 class PlainSpeeds:
@@ -31,14 +33,24 @@ class PlainSpeeds:
         self._known = known
 
     def get(self, title: str) -> PlainSpeed | None:
-        """The newest measurement."""
+        """The newest measurement of those that rest on the most steps."""
         return self._known.get(title)
 
-    def put(self, title: str, speed: PlainSpeed) -> None:
-        """Store a measurement; if the disk refuses it, only until the app closes."""
+    def put(self, title: str, speed: PlainSpeed) -> bool:
+        """Store a measurement, unless the known one rests on more steps; if the disk refuses it, only until the app
+        closes."""
+        known = self._known.get(title)
+        if known is not None and _support(speed) < _support(known):
+            return False
         self._known[title] = speed
         with suppress(OSError):
             write_whole(self._file, msgspec.json.format(msgspec.json.encode(self._known)))
+        return True
+
+
+def _support(speed: PlainSpeed) -> tuple[int, datetime]:
+    """Which of two measurements is the better supported one: that of more steps, of equals the newer."""
+    return min(speed.steps, ENOUGH_STEPS), _local(speed.taken)
 
 
 def when(taken: str, now: datetime) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dflash_tui.text.bars import speed
@@ -11,6 +12,28 @@ if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
 
 BINS = 48
+JUDGED_STEPS, JUDGED_TOKENS = 32, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A turn against plain decoding; `open` says why there is none yet, and "" that there is one."""
+
+    said: str = ""
+    slower: bool = False
+    open: str = ""
+
+
+def verdict(rate: float, plain: float, steps: int, tokens: int, *, running: bool, cold: bool) -> Verdict:
+    """Whether drafts paid in a turn. None while it runs, from too little, or in the first turn after a load, whose
+    steps compile kernels and fill caches (`cold`)."""
+    if running:
+        return Verdict(open="compared when the answer is complete")
+    if cold:
+        return Verdict(open="compared from the second answer after a load on")
+    if steps < JUDGED_STEPS or tokens < JUDGED_TOKENS:
+        return Verdict(open=f"compared from {JUDGED_STEPS} steps and {JUDGED_TOKENS} tokens on")
+    return Verdict(as_fast(rate, plain), times(rate, plain) < 1)
 
 
 def times(rate: float, plain: float) -> float:

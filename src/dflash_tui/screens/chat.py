@@ -527,9 +527,6 @@ class ChatScreen(LateParts, Screen[None]):
     def action_reload(self) -> None:
         self.program.reload()
 
-    def action_bench(self) -> None:
-        self.program.bench()
-
     @property
     def about_focused(self) -> str:
         """The help of the focused widget."""

@@ -11,13 +11,11 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
 
-from dflash_core.conversation import Message
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import SPEC, Value
 from dflash_core.lab.grid import show
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
-from dflash_core.lab.sweep import Case
 from dflash_tui.chat.experiment import Experiment
 from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.chat.host import ChatHost
@@ -45,7 +43,7 @@ class LabScreen(Passing, Screen[None]):
     HEADING: ClassVar[str] = ""
     WIDTH: ClassVar[int] = 176
     """Maximum width of the page in cells; it is centered in a wide terminal."""
-    NOT_WHILE_RUNNING: ClassVar[frozenset[str]] = frozenset({"measure", "exact", "start", "file", "view('past')"})
+    NOT_WHILE_RUNNING: ClassVar[frozenset[str]] = frozenset({"exact", "start", "view('past')"})
     COMMANDS = Screen.COMMANDS | {ActionProvider}
 
     def __init__(self, chat: ChatHost) -> None:
@@ -176,15 +174,6 @@ class LabScreen(Passing, Screen[None]):
         if isinstance(error, DFlashError):
             return advice.in_app(error)
         return f"{fault(error)}; {keep_trace(trace, self.chat.past.folder)}"
-
-    def last_prompt(self) -> Case | None:
-        """The last question with the conversation before it; None before the first."""
-        messages = list(self.chat.session.conversation.messages) if self.chat.session is not None else []
-        while messages and messages[-1].role != "user":
-            messages.pop()
-        if not messages:
-            return None
-        return Case("the last prompt", tuple(Message(one.role, one.content, one.thinking) for one in messages))
 
     # Actions
 

@@ -63,7 +63,7 @@ class LateParts:
     def program(self: Chat) -> ProgramController:
         from dflash_tui.chat.program import ProgramController
 
-        return ProgramController(self, self.conversation, self.tuning, self.gauges, self.pair, self.plain)
+        return ProgramController(self, self.conversation, self.tuning, self.pair, self.plain)
 
     @cached_property
     def profiles(self: Chat) -> ProfileKeeper:

@@ -33,16 +33,16 @@ def _made(module: str, name: str) -> Make:
     return make
 
 
-def _sweep(chat: ChatHost, text: str) -> Screen[None]:
-    from dflash_tui.screens.sweep import SweepScreen
+def _experiment(name: str, *, at_once: bool = False) -> Make:
+    """An experiment, which starts at once, or where a text says what to run."""
 
-    return SweepScreen(chat, text, at_once=bool(text))
+    def make(chat: ChatHost, text: str) -> Screen[None]:
+        screen: Screen[None] = getattr(import_module("dflash_tui.screens.experiment"), name)(
+            chat, text, at_once=at_once or bool(text)
+        )
+        return screen
 
-
-def _ab(chat: ChatHost, text: str) -> Screen[None]:
-    from dflash_tui.screens.ab import ABScreen
-
-    return ABScreen(chat, text, at_once=bool(text))
+    return make
 
 
 def _models(chat: ChatHost, text: str) -> Screen[None]:
@@ -61,27 +61,22 @@ def _get(chat: ChatHost, text: str) -> Screen[Any]:
     return _models(chat, text or "get") if pair is None else GetScreen(chat, pair)
 
 
-def _tune(chat: ChatHost, text: str) -> Screen[None]:
-    from dflash_tui.screens.tune import TuneScreen
-
-    return TuneScreen(chat, text)
-
-
 # Each takes a text, which may be "": for the lab's screens an experiment to run at once, for `models` words that
 # filter its list, for `get` the name of a pair to fetch.
 PAGES: dict[str, Make] = {
     "whatif": _made("whatif", "WhatIfScreen"),
-    "sweep": _sweep,
-    "ab": _ab,
+    "sweep": _experiment("SweepScreen"),
+    "ab": _experiment("ABScreen"),
     "steps": _made("steps", "StepsScreen"),
-    "plain": _made("plain", "PlainScreen"),
+    "plain": _experiment("PlainScreen", at_once=True),
     "chats": _made("chats", "ChatsScreen"),
     "themes": _made("themes", "ThemesScreen"),
     "models": _models,
     "get": _get,
     "prompt": _made("prompt", "PromptScreen"),
     "full": _made("full", "FullScreen"),
-    "tune": _tune,
-    "past": _made("tune", "PastScreen"),
+    "tune": _experiment("TuneScreen", at_once=True),
+    "bench": _made("bench", "BenchScreen"),
+    "past": _made("past", "PastScreen"),
     "tour": _made("tour", "TourScreen"),
 }

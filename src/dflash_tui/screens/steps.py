@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import ClassVar
 
 from textual import on
@@ -12,11 +13,13 @@ from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
 
+from dflash_core.calibration import by_position, by_probability
 from dflash_core.clean import one_line
 from dflash_core.events import STAGES, StepEvent
 from dflash_core.knobs import LIVE, SPEC
 from dflash_core.record import TurnRecord
 from dflash_tui.chat.host import ChatHost
+from dflash_tui.screens.exporting import export_rows
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.screens.passing import Passing
@@ -48,6 +51,7 @@ class StepsScreen(Passing, Screen[None]):
 
     def __init__(self, chat: ChatHost) -> None:
         super().__init__()
+        self.chat = chat
         self.turns: Sequence[TurnRecord] = chat.session.turns if chat.session is not None else ()
         self.turn = len(self.turns) - 1
         self.view = "tree"
@@ -82,6 +86,8 @@ class StepsScreen(Passing, Screen[None]):
         of_view = {"by": "text", "left_out": "tree", "taken": "tree", "all": "calibration"}
         others = {"turn(-1)": self.turn > 0, "turn(1)": self.turn < len(self.turns) - 1, "all": len(self.turns) > 1}
         if action in of_view and not (self._steps and self._boxes[of_view[action]].display):
+            return ""
+        if action == "export" and not self._steps:
             return ""
         if action == "view" and (self._record is None or self.has_class("-wide")):
             return ""
@@ -284,6 +290,31 @@ class StepsScreen(Passing, Screen[None]):
     def action_back(self) -> None:
         self.dismiss()
 
+    def action_export(self) -> None:
+        """Write the steps of the turn, or in its view the calibration, to a file."""
+        turns = self.turns[-MOST_TURNS:] if self.all_turns else [self._record] if self._record is not None else []
+        of = [step for turn in turns for step in turn.steps]
+        if self.view == "calibration":
+            rows = [{"by": "position", **asdict(one), "low": "", "high": ""} for one in by_position(of)]
+            rows += [{"by": "probability", "depth": "", "hit_any": "", **asdict(one)} for one in by_probability(of)]
+            export_rows(self.app, rows, "calibration.csv", self._say)
+        else:
+            export_rows(
+                self.app, [_figures(number, one) for number, one in enumerate(self._steps, 1)], "steps.csv", self._say
+            )
+
+    def _say(self, what: str | Exception) -> None:
+        self.chat.say(what)
+
     def action_help(self) -> None:
         about = getattr(self.focused, "HELP", None) or ""
         self.app.push_screen(HelpScreen(about, self.SCOPE))
+
+
+def _figures(number: int, step: StepEvent) -> dict[str, object]:
+    """One step as a row of a file."""
+    return {
+        "step": number, "mode": step.mode, "reason": step.reason, "drafter": step.drafter,
+        "nodes": len(step.tree.tokens) - 1, "depth": step.drafted_depth, "tokens": len(step.tokens),
+        "accepted": len(step.tree.accepted) - 1, **{f"{name}_ms": getattr(step.stages, name) for name in STAGES},
+    }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import ClassVar
 
 from textual import on
@@ -13,8 +14,8 @@ from textual.widget import Widget
 
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC, Value
+from dflash_core.lab.candidates import BUDGETS, P_MINS
 from dflash_core.lab.cost import StepCosts
-from dflash_core.lab.laboratory import TIMED_BUDGETS
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.whatif import (
     Acceptance,
@@ -31,6 +32,7 @@ from dflash_core.lab.whatif import (
 )
 from dflash_core.record import TurnRecord
 from dflash_tui.chat.experiment import Experiment
+from dflash_tui.screens.exporting import export_rows
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import advice
@@ -72,7 +74,7 @@ class WhatIfScreen(LabScreen):
         super().on_mount()
         self.costs = StepCosts()
         self._estimate: tuple[Acceptance, ...] = ()
-        self._timed = False  # steps were timed for this page, all at the same time
+        self.p_min = self._own_p_min = 0.0
         self.drafter = ""  # the shown drafter, if several are loaded
         self.auto: AutoTurn | None = None
         turns = self.chat.session.turns if self.chat.session is not None else ()
@@ -89,6 +91,7 @@ class WhatIfScreen(LabScreen):
             return
         self.record = turns[-1]
         self.drafter = self._first()
+        self.p_min = self._own_p_min = self.record.knobs.p_min
         # Unpacking and rebuilding the trees of long turns takes a while, so it is an experiment too.
         self.begin(self._reckon(), self._reckoned)
 
@@ -100,7 +103,7 @@ class WhatIfScreen(LabScreen):
             for step in of_drafter(turn.steps, self.drafter) if self.drafter else turn.steps:
                 self.costs.add(step)
         self.auto = auto_turn(self.record.steps)
-        self._estimate = estimate(self.record.steps, self.budgets, self.drafter)
+        self._estimate = estimate(self.record.steps, self.budgets, self.drafter, self.p_min)
         self.take("estimate", self._estimate)
 
     def _reckoned(self, experiment: Experiment) -> None:
@@ -135,7 +138,7 @@ class WhatIfScreen(LabScreen):
     def take(self, kind: Kind, acceptance: tuple[Acceptance, ...]) -> None:
         """Add the session's step times to these acceptance lengths."""
         assert self.record is not None
-        own = None if self._timed or self.auto is not None else own_ms(self.record.steps, self.drafter)
+        own = own_ms(self.record.steps, self.drafter) if self.auto is None and self.p_min == self._own_p_min else None
         self.curve = curve(kind, acceptance, self.costs, self.record.knobs.budget, own)
 
     # Actions
@@ -148,8 +151,26 @@ class WhatIfScreen(LabScreen):
         if self.record is None or self.laboratory() is None:
             return
         self.drafter = self.drafters[(self.drafters.index(self.drafter) + 1) % len(self.drafters)]
-        self.costs, self._estimate, self._timed, self.curve = StepCosts(), (), False, None
+        self.costs, self._estimate, self.curve = StepCosts(), (), None
         self.begin(self._reckon(), self._reckoned)
+
+    def action_p_min(self) -> None:
+        """The same with the next p_min."""
+        if self.record is None or self.running:
+            return
+        values = sorted({*P_MINS, self._own_p_min})
+        self.p_min = values[(values.index(self.p_min) + 1) % len(values)]
+        self.costs, self._estimate, self.curve = StepCosts(), (), None
+        self.begin(self._reckon(), self._reckoned)
+
+    def action_export(self) -> None:
+        """Write the curve to a file."""
+        points = self.curve.points if self.curve is not None else ()
+        rows = [
+            {**asdict(p.acceptance), "p_min": self.p_min, "ms": p.ms, "source": p.source, "tok_s": p.tok_s}
+            for p in points
+        ]
+        export_rows(self.app, rows, "whatif.csv", self.say)
 
     def action_exact(self) -> None:
         """Draft again from the step starts that each budget would have had."""
@@ -157,7 +178,7 @@ class WhatIfScreen(LabScreen):
         if lab is None or self.record is None:
             return
         try:
-            replay = lab.replay(self.record, self.budgets, self.drafter)
+            replay = lab.replay(self.record, self.budgets, self.drafter, self.p_min)
         except DFlashError as error:
             self.say(advice.in_app(error))
             return
@@ -169,26 +190,18 @@ class WhatIfScreen(LabScreen):
         self.draw()
 
     def action_measure(self) -> None:
-        """Time steps of several budgets."""
-        lab = self.laboratory()
-        if lab is None or self.record is None or (self.curve is None and not self.drafter):
+        """Measure several budgets against each other: a sweep on the last prompt."""
+        if self.record is None or self.running:
             return
-        # The session's times are older; times taken now are compared only with each other.
-        costs, budgets = StepCosts(), tuple(sorted({*TIMED_BUDGETS, self.record.knobs.budget}))
-        self.begin(lab.time_steps(self.record, budgets, costs, self.drafter), lambda _: self._measured(costs))
-
-    def _measured(self, costs: StepCosts) -> None:
-        if len(costs.measured) > 1:
-            self.costs, self._timed = costs, True
-            if self.curve is not None:
-                self.take(self.curve.kind, tuple(point.acceptance for point in self.curve.points))
-        self.draw()
+        budgets = sorted({*BUDGETS, self.record.knobs.budget})
+        also = [f"draft={self.drafter}"] if self.drafter else []
+        self.chat.open_page("sweep", " ".join([f"budget={','.join(map(str, budgets))}", *also]))
 
     def action_adopt(self) -> None:
         """Adopt the best budget."""
         best = self.curve.best if self.curve is not None else None
         if best is None:
-            self.say("no best budget yet: step times of other budgets are not known; m measures them")
+            self.say("no best budget yet: step times of other budgets are not known; m measures")
         else:
             self.adopt(self._with(best.budget))
 
@@ -201,7 +214,8 @@ class WhatIfScreen(LabScreen):
 
     def _with(self, budget: int) -> dict[str, Value]:
         """A budget, and the drafter that it was chosen for."""
-        return {"budget": budget, **({"draft": self.drafter} if self.drafter else {})}
+        p_min: dict[str, Value] = {"p_min": self.p_min} if self.p_min != self._own_p_min else {}
+        return {"budget": budget, **p_min, **({"draft": self.drafter} if self.drafter else {})}
 
     # Drawing
 
@@ -245,7 +259,7 @@ class WhatIfScreen(LabScreen):
     def _finding(self, it: Curve) -> Iterator[str]:
         steps = self.record.steps if self.record is not None else ()
         if it.kind == "estimate":
-            had = "policy auto" if self.auto is not None else f"budget {it.current}"
+            had = self.record.knobs.state if self.record is not None else ""
             drafted = of_drafter(steps, self.drafter) if self.drafter else steps
             by = f"drafter {self.drafter}, " if self.drafter else ""
             yield f"ESTIMATE from {counted(len(drafted), 'step')} of the last turn ({by}{had})"
@@ -266,6 +280,8 @@ class WhatIfScreen(LabScreen):
 
     def _notes(self, it: Curve) -> Iterator[str]:
         yield lab_text.sources(it)
+        if self.p_min != self._own_p_min:
+            yield f"with p_min {self.p_min:g}, the turn had {self._own_p_min:g}; p shows the next"
         if it.kind == "estimate":
             yield "under another budget steps begin at other tokens: e gives exact figures"
         if len(self.drafters) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ async def _tune(host: ChatHost, rest: str) -> None:
     _ready(host)
     if rest:
         _check_prompts(Path(rest).expanduser())
-    host.open_page("tune", rest)
+    host.open_page("tune", f"prompts={shlex.quote(rest)}" if rest else "")
 
 
 def _check_prompts(path: Path) -> None:

@@ -54,7 +54,7 @@ def complete(text: str, host: ChatHost) -> list[Completion]:
 
 
 async def _set(host: ChatHost, rest: str) -> None:
-    words = rest.replace("=", " ", 1).split()
+    words = rest.replace("=", " ", 1).split(maxsplit=1 if rest.startswith("mode") else -1)
     if len(words) == 2 and words[0] == CONTEXT.name:
         host.tuning.ask_for_context(words[1])
         return
@@ -67,7 +67,8 @@ async def _set(host: ChatHost, rest: str) -> None:
         )
     host.set_knobs(**parse_settings({words[0]: words[1]}))
     name = words[0]
-    host.say(f"{name} {SPEC[name].show(getattr(host.knobs, name))} {host.tuning.when(name)}")
+    shown = host.knobs.state if name == "mode" else SPEC[name].show(getattr(host.knobs, name))
+    host.say(f"{name} {shown} {host.tuning.when(name)}")
 
 
 async def _think(host: ChatHost, rest: str) -> None:

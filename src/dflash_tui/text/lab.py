@@ -4,39 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dflash_core.bench.statistics import FEWEST_PAIRS, Summary
-from dflash_core.knobs import SPEC
+from dflash_core.bench.statistics import FEWEST_PAIRS, Comparison, Summary
+from dflash_core.knobs import SPEC, STATE
+from dflash_core.lab.experiment import Result
 from dflash_core.lab.grid import show
 from dflash_core.lab.progress import ExperimentProgress
-from dflash_core.lab.sweep import SweepResult
 from dflash_core.lab.table import Row, best, rows
-from dflash_core.lab.versus import Versus
 from dflash_core.lab.whatif import AutoTurn, Curve, Point
-from dflash_tui.text.bars import change, counted, meter, percent, seconds, speed
+from dflash_tui.text.bars import bar, change, counted, meter, percent, seconds, speed
 from dflash_tui.text.plot import Mark
 
 SURE = {"measured": "", "interpolated": "~", "extrapolated": "≈"}
-HEADINGS = ("tok/s", "quartiles", "tok/step", "ms/step", "against the best")
-FIGURES = ("median", "quartiles", "acceptance", "step_ms", "difference")
-"""Glossary keys of the table's columns after the first."""
+HEADINGS = ("", "tok/s", "quartiles", "tok/step", "ms/step", "difference", "runs")
+FIGURES = ("marks", "median", "quartiles", "acceptance", "step_ms", "difference", "runs")
+"""Columns after the first, and their glossary keys."""
+NARROW = ("tok/s", "tok/step", "difference", "runs")
+WIDE_FROM = 100
+BAR = 24
+DEPTHS = 12
 
 
-def headings(result: SweepResult) -> tuple[str, ...]:
-    """The columns of the table; the first is named after the swept parameters."""
-    return (f"  {', '.join(SPEC[name].label for name in result.axes) or 'setting'}", *HEADINGS)
+def columns(result: Result, width: int) -> tuple[list[str], list[str]]:
+    """The columns of the table and the glossary keys of their figures, at a width; the first is named after the swept
+    parameters."""
+    first = f"  {', '.join(SPEC[name].label for name in result.axes) or 'setting'}"
+    names = [name for name in HEADINGS if (name or not result.axes) and (width >= WIDE_FROM or name in NARROW)]
+    key = result.axes[0] if result.axes else ""
+    return [first, *names], [key, *(FIGURES[HEADINGS.index(name)] for name in names)]
 
 
-def cells(row: Row, top: Row | None, axes: Sequence[str]) -> tuple[str, ...]:
-    """One row of the table: a text per column of `headings`."""
-    values = ", ".join(show(SPEC[name], getattr(row.setting.knobs, name)) for name in axes)
-    return (
-        f"{'★' if row is top else ' '} {values or row.setting.label}",
-        speed(row.tok_s.median),
-        spread(row.tok_s),
-        f"{row.acceptance:.2f}",
-        f"{row.step_ms:.1f}",
-        "best" if row is top or top is None else against(row, top),
-    )
+def cells(result: Result, its: Sequence[Row], width: int) -> list[list[str]]:
+    """The rows of the table, a text per column. Bars are speeds by the paired difference, all on one scale."""
+    names, _ = columns(result, width)
+    top = max((1 + row.gain for row in its), default=1.0)
+    found = []
+    for row in its:
+        values = {
+            "": bar((1 + row.gain) / top, BAR),
+            "tok/s": speed(row.tok_s.median),
+            "quartiles": spread(row.tok_s),
+            "tok/step": f"{row.acceptance:.2f}",
+            "ms/step": f"{row.step_ms:.1f}",
+            "difference": against(row),
+            "runs": str(row.runs),
+        }
+        found.append([named(row, result.axes), *(values[name] for name in names[1:])])
+    return found
+
+
+def named(row: Row, axes: Sequence[str]) -> str:
+    """The mark of a row and its setting: a star for the best, a dot for one that was dropped."""
+    values = ", ".join(show(SPEC[name], getattr(row.arm.knobs, name)) for name in axes)
+    role = f"  {row.arm.role}" if row.arm.role and row.arm.role != row.arm.label else ""
+    return f"{'★' if row.best else ' ' if row.left else '·'} {values or row.arm.label}{role}"
+
+
+def sorted_rows(result: Result) -> list[Row]:
+    """Rows as they are shown: a sweep in the order of its values, others with the fastest first, dropped ones last."""
+    its = list(rows(result))
+    if result.left is None:
+        return its
+    return sorted(its, key=lambda row: (not row.best, not row.left, -row.gain))
 
 
 def spread(it: Summary) -> str:
@@ -44,43 +72,90 @@ def spread(it: Summary) -> str:
     return f"{speed(it.low)}–{speed(it.high)}" if it.n > 1 else "one run"
 
 
-def against(row: Row, top: Row) -> str:
-    """A row compared with the best: the share is of the two medians shown, the verdict of the paired test."""
-    share = percent(change(speed(row.tok_s.median), speed(top.tok_s.median)))
-    it = row.versus_best
+def against(row: Row) -> str:
+    """The paired difference of a row with what the experiment compares with, and its interval."""
+    it = row.versus
     if it is None:
-        return f"{share}, not paired"
-    if it.verdict == "noise":
-        return f"{share}, noise"
+        return "best" if row.best else "reference"
     if it.verdict == "too few pairs":
-        return f"{share}? {counted(it.n, 'pair')}"  # short: 80 columns have no place for how many are needed
-    return share
+        return f"{percent(it.difference)}? {counted(it.n, 'pair')}"
+    noise = ", noise" if it.verdict == "noise" else ""
+    return f"{percent(it.difference)} ({_interval(it)}){noise}"
+
+
+def _interval(it: Comparison) -> str:
+    low, high = (f"{share * 100:+.0f}".replace("-", "−") for share in (it.low or 0.0, it.high or 0.0))
+    return f"{low} to {high} %"
 
 
 def too_few(pairs: int) -> str:
-    """What a comparison says that has fewer pairs than it takes. "n of m pairs" means elsewhere that n of m agree."""
+    """What a comparison says that has fewer pairs than it takes."""
     return f"only {counted(pairs, 'pair')}, {FEWEST_PAIRS} needed"
 
 
-def table(result: SweepResult) -> list[str]:
-    """The table as aligned lines; if two parameters were swept, a grid of speeds follows."""
+def finding(result: Result, *, running: bool = False) -> str:
+    """The result in a sentence."""
     its = rows(result)
     top = best(its)
-    body = [headings(result), *(cells(row, top, result.axes) for row in its)]
+    if top is None:
+        return "measuring the first settings" if running else "nothing was measured"
+    so_far = "so far: " if running else "" if result.complete else "cut short; so far: "
+    said = f"{so_far}{top.arm.label}: {speed(top.tok_s.median)} tok/s"
+    if len(result.arms) == 1:
+        return said
+    base = result.arms[result.base].label if result.base is not None else ""
+    if top.versus is None:
+        few = next((row.versus.n for row in its if row.versus and row.versus.verdict == "too few pairs"), 0)
+        if few:
+            return f"{said} is the fastest, too few pairs to tell: {too_few(few)}"
+        others = [row.arm.label for row in its if row.versus is not None and not row.versus.matters]
+        alike = f"; no difference beyond noise from {', '.join(others[:3])}" if others else ""
+        more = f" and {counted(len(others) - 3, 'other')}" if len(others) > 3 else ""
+        return f"{said} is the best{alike}{more}"
+    it = top.versus
+    share = f"{said}, {percent(it.difference)} against {base}"
+    if it.verdict == "too few pairs":
+        return f"{share}, too few pairs to tell: {too_few(it.n)}"
+    agree = f"{it.wins} of {it.n} pairs"
+    return f"{share} ({_interval(it)}, {agree})" if it.matters else f"{share}, no more than noise: {agree}"
+
+
+def table(result: Result, width: int = WIDE_FROM) -> list[str]:
+    """The table as aligned lines, without bars; if two parameters were swept, a grid of speeds follows."""
+    names, _ = columns(result, width)
+    kept = [place for place, name in enumerate(names) if name]
+    body = [[line[place] for place in kept] for line in (names, *cells(result, sorted_rows(result), width))]
     widths = [max(map(len, column)) for column in zip(*body)]
     lines = []
-    for line in body:
-        first, *middle, last = line
-        padded = [f"{text:>{width}}" for text, width in zip(middle, widths[1:-1])]
-        lines.append("  ".join([first.ljust(widths[0]), *padded, last]).rstrip())
+    for first, *rest in body:
+        padded = [f"{text:>{width}}" for text, width in zip(rest, widths[1:])]
+        lines.append("  ".join([first.ljust(widths[0]), *padded]).rstrip())
     return lines
+
+
+def depths(result: Result) -> list[str]:
+    """How often a draft was accepted, by depth, a line per arm; empty where nothing was drafted."""
+    its = [row for row in sorted_rows(result) if row.accepted]
+    if not its:
+        return []
+    count = min(max(len(row.accepted) for row in its), DEPTHS)
+    names = ["accepted by depth, %", *(named(row, result.axes) for row in its)]
+    gutter = max(map(len, names))
+    shares = [[f"{depth}" for depth in range(1, count + 1)]]
+    shares += [[f"{share * 100:.0f}" for share in row.accepted[:count]] for row in its]
+    return [name.ljust(gutter) + "".join(f"{text:>5}" for text in line) for name, line in zip(names, shares)]
+
+
+def _ordered(result: Result) -> bool:
+    """Whether one numeric parameter is swept, so that a curve shows the speeds."""
+    return len(result.axes) == 1 and SPEC[result.axes[0]].kind in ("int", "float")
 
 
 Cell = tuple[str, float | None]
 """A piece of a line. Of a speed, where it lies between the slowest (0) and the best (1)."""
 
 
-def field(result: SweepResult, width: int = 0) -> list[list[Cell]]:
+def field(result: Result, width: int = 0) -> list[list[Cell]]:
     """Median tok/s over two parameters, line by line; empty if only one was swept. The first goes downwards, unless the
     lines would be longer than `width` and shorter the other way round."""
     if len(result.axes) != 2:
@@ -97,12 +172,12 @@ def plain(lines: Sequence[Sequence[Cell]]) -> list[str]:
     return ["".join(text for text, _ in line).rstrip() for line in lines]
 
 
-def _field(result: SweepResult, down: str, across: str) -> list[list[Cell]]:
+def _field(result: Result, down: str, across: str) -> list[list[Cell]]:
     its = rows(result)
     top = best(its)
-    speeds = {(getattr(r.setting.knobs, down), getattr(r.setting.knobs, across)): r for r in its}
-    ys = dict.fromkeys(getattr(one.knobs, down) for one in result.settings)
-    xs = dict.fromkeys(getattr(one.knobs, across) for one in result.settings)
+    speeds = {(getattr(r.arm.knobs, down), getattr(r.arm.knobs, across)): r for r in its}
+    ys = dict.fromkeys(getattr(one.knobs, down) for one in result.arms)
+    xs = dict.fromkeys(getattr(one.knobs, across) for one in result.arms)
     left = [show(SPEC[down], y) for y in ys]
     above = [show(SPEC[across], x) for x in xs]
     shown = {at: ("★" if row is top else "") + speed(row.tok_s.median) for at, row in speeds.items()}
@@ -122,20 +197,20 @@ def _field(result: SweepResult, down: str, across: str) -> list[list[Cell]]:
     return lines
 
 
-def curve(result: SweepResult) -> tuple[list[Mark], str]:
+def curve(result: Result) -> tuple[list[Mark], str]:
     """Median tok/s over the only swept parameter, and a title; no marks if its values have no order."""
-    if len(result.axes) != 1 or SPEC[result.axes[0]].kind not in ("int", "float"):
+    if not _ordered(result):
         return [], ""
     its = rows(result)
     top = best(its)
     marks = [
-        Mark(float(getattr(row.setting.knobs, result.axes[0])), row.tok_s.median, "★" if row is top else "●")
+        Mark(float(getattr(row.arm.knobs, result.axes[0])), row.tok_s.median, "★" if row is top else "●")
         for row in sorted(its, key=lambda row: row is top)  # the best last, so that it is on top
     ]
     return marks, f"tok/s by {SPEC[result.axes[0]].label}   ★ best"
 
 
-def notes(result: SweepResult, *, running: bool = False) -> list[str]:
+def notes(result: Result, *, running: bool = False) -> list[str]:
     """What the table does not tell: how much was measured, what was left out, whether texts agree."""
     left_out, its = result.excluded, rows(result)
     prompts = len(result.prompts) - len(left_out)
@@ -143,7 +218,7 @@ def notes(result: SweepResult, *, running: bool = False) -> list[str]:
         f"{counted(len(result.trials), 'run')}: {counted(prompts, 'prompt')}, "
         f"{counted(result.repeats, 'repeat')}, settings taking turns; warm-up not counted"
     ]
-    if result.settings:
+    if result.arms:
         lines.append(f"fixed: {fixed(result)}")
     if not result.complete:
         so_far = "so far" if running else "cut short"
@@ -160,23 +235,36 @@ def notes(result: SweepResult, *, running: bool = False) -> list[str]:
         lines.append(
             f"{counted(other, 'run')} gave a different text than the first run with the same sampling (a near-tie)"
         )
-    few = [row.versus_best.n for row in its if row.versus_best and row.versus_best.verdict == "too few pairs"]
+    few = [row.versus.n for row in its if row.versus and row.versus.verdict == "too few pairs"]
     if few:
         lines.append(f"{too_few(min(few))} for a difference to be more than noise: more prompts, or more repeats")
     return lines
 
 
-def fixed(result: SweepResult) -> str:
-    """What all settings of a sweep share: the drafter, and what differs from the defaults."""
-    knobs = [setting.knobs for setting in result.settings]
+def fixed(result: Result) -> str:
+    """What all settings of an experiment share: the drafter, and what differs from the defaults."""
+    knobs = [arm.knobs for arm in result.arms]
     same = [name for name in SPEC if len({getattr(one, name) for one in knobs}) == 1 and name not in result.axes]
-    always = ("mode", "policy", "budget", "p_min", "temperature", "max_tokens")
+    always = ("p_min", "temperature", "max_tokens")
     named = [name for name in same if name in always or getattr(knobs[0], name) != SPEC[name].default]
-    return ", ".join(f"{name} {show(SPEC[name], getattr(knobs[0], name))}" for name in named)
+    parts = [f"{name} {show(SPEC[name], getattr(knobs[0], name))}" for name in named if name not in STATE]
+    whole = STATE.issubset(same)
+    return ", ".join(
+        [
+            *(
+                [f"mode {knobs[0].state}"]
+                if whole
+                else [
+                    f"{name} {show(SPEC[name], getattr(knobs[0], name))}" for name in ("mode", "budget") if name in same
+                ]
+            ),
+            *parts,
+        ]
+    )
 
 
 def progress(it: ExperimentProgress) -> str:
-    """How far a sweep is, in one line."""
+    """How far an experiment is, in one line."""
     share = it.done / it.total if it.total else 0.0
     left = f" · {seconds(it.left_s)} left" if it.left_s is not None else ""
     return f"{meter(share, 12)} {it.done} of {it.total}{left} · {it.doing}"
@@ -187,11 +275,11 @@ def best_line(it: Curve) -> str:
     top, now = it.best, it.at(it.current)
     if top is None:
         timed = "only steps of one budget" if it.measured else "too few steps"
-        return f"best: not known, {timed} have been timed; m times others"
-    text = f"best: budget {top.budget}, {_speed(top)}"
+        return f"fastest: not known, {timed} have been timed; m measures budgets"
+    text = f"fastest by these step times: budget {top.budget}, {_speed(top)}"
     if now is not None and now.tok_s and top.tok_s and now is not top:
         gain = percent(change(speed(top.tok_s), speed(now.tok_s)))
-        text += f"; budget {it.current}, {_speed(now)}: {gain} with the best"
+        text += f"; budget {it.current}, {_speed(now)}: {gain} with it. Not a comparison: m measures both"
     return text
 
 
@@ -217,7 +305,7 @@ def sources(it: Curve) -> str:
         return "ms per step: not timed yet"
     shown = it.measured if len(it.measured) <= 8 else (*it.measured[:7], "…")
     nodes = ",".join(map(str, shown))
-    unknown = "; ? not known, m times them" if any(point.ms is None for point in it.points) else ""
+    unknown = "; ? not known" if any(point.ms is None for point in it.points) else ""
     return f"ms timed at {nodes} draft tokens; ~ interpolated, ≈ beyond them{unknown}"
 
 
@@ -226,40 +314,6 @@ def point_ms(point: Point) -> str:
     if point.ms is None:
         return "?"
     return f"{SURE[point.source or 'measured']}{point.ms:.1f}"
-
-
-def finding(it: Versus, labels: Sequence[str]) -> str:
-    """Which of two settings is faster, and how sure that is, in one line."""
-    one = it.figures[0].comparison
-    counts = f"{max(one.wins, one.losses)} of {counted(one.n, 'pair')}, sign test p = {one.p:.2g}"
-    if not one.matters:
-        why = too_few(one.n) if one.verdict == "too few pairs" else counts
-        return f"no difference beyond noise so far: B {percent(one.difference)} by the paired median ({why})"
-    faster = labels[1] if one.difference > 0 else labels[0]
-    return f"{faster} is faster: B {percent(one.difference)} against A by the paired median ({counts})"
-
-
-def versus_table(it: Versus) -> list[str]:
-    """Median and quartiles of both sides, and the relative difference of the medians, a line per figure."""
-    lines = [f"{'':<20}{'A':>21}{'B':>21}   B against A"]
-    for one in it.figures:
-        digits = 2 if one.unit == "tok/step" else 1
-        medians = [f"{side.median:.{digits}f}" for side in (one.a, one.b)]
-        a, b = (
-            f"{median} ({side.low:.{digits}f}–{side.high:.{digits}f})" for median, side in zip(medians, (one.a, one.b))
-        )
-        c = one.comparison
-        noise = "" if c.matters else f"  {c.verdict}"
-        share = percent(change(medians[1], medians[0])) if one.a.median else ""
-        lines.append(f"{f'{one.name}, {one.unit}':<20}{a:>21}{b:>21}   {share}{noise}")
-    return lines
-
-
-def same_text(it: Versus) -> str:
-    """Whether the newest answers of both sides are the same."""
-    if it.same_tokens:
-        return f"both answers are the same, {len(it.a.tokens)} tokens"
-    return f"the answers differ ({len(it.a.tokens)} and {len(it.b.tokens)} tokens): underlined below"
 
 
 def _speed(point: Point) -> str:

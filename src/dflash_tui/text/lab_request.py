@@ -10,8 +10,8 @@ from pathlib import Path
 from dflash_core.bench.prompts import SAMPLES, read_prompts, sample
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import Knobs
-from dflash_core.lab.grid import Axis, Setting, joined, parse_axes
-from dflash_core.lab.sweep import Case, default_repeats
+from dflash_core.lab.experiment import Case, default_repeats
+from dflash_core.lab.grid import Arm, Axis, joined, parse_axes
 from dflash_core.lab.versus import TREE_OR_CHAIN, parse_pair
 from dflash_core.limits import Limits
 
@@ -28,13 +28,13 @@ class Options:
     prompts: Path | None = None
     samples: int = SAMPLES
 
-    def cases(self, last: Case | None) -> tuple[Case, ...]:
-        """The prompts. Raises FormatError, or DFlashError if there is none."""
+    def cases(self, asked: Sequence[Case]) -> tuple[Case, ...]:
+        """The prompts of the file, or else those `asked`. Raises FormatError, or DFlashError if there is none."""
         if self.prompts is not None:
             return tuple(map(Case.of, sample(read_prompts(self.prompts), self.samples)))
-        if last is None:
+        if not asked:
             raise DFlashError("no prompt yet: ask something first, or name a file, prompts=FILE")
-        return (last,)
+        return tuple(asked)
 
     def rounds(self, cases: int) -> int:
         """The requested repeats, or enough of them to show a difference."""
@@ -47,11 +47,19 @@ def parse_sweep(text: str) -> tuple[tuple[Axis, ...], Options]:
     return parse_axes(_settings(words)), _options(words)
 
 
-def parse_ab(text: str, base: Knobs, limits: Limits) -> tuple[tuple[Setting, Setting], Options]:
+def parse_ab(text: str, base: Knobs, limits: Limits) -> tuple[tuple[Arm, Arm], Options]:
     """Two settings and the options, which may be on either side of the bar. Raises KnobError."""
     sides = [_words(side) for side in text.split("|", 1)]
     pair = " | ".join(" ".join(_settings(side)) for side in sides)
     return parse_pair(pair, base, limits), _options([word for side in sides for word in side])
+
+
+def parse_options(text: str) -> Options:
+    """Options alone. Raises KnobError."""
+    words = _words(text)
+    if unknown := _settings(words):
+        raise KnobError(f"{unknown[0]}: expected {', '.join(f'{name}=' for name in OPTIONS)}")
+    return _options(words)
 
 
 def _words(text: str) -> list[str]:

@@ -48,8 +48,14 @@ TERMS: tuple[Term, ...] = (
     Term(
         "times", "x plain", "how many times as fast as decoding without drafts",
         "The speed of this turn over the last measured speed of plain decoding, on this machine and for this pair. "
-        "Above 1x drafts pay off. It is measured automatically after the first turns, and by /plain.",
+        "Above 1x drafts pay off. It is measured automatically after the first turns, and by /plain. "
+        "Shown after 32 steps and 64 tokens.",
         "dflash_tui.figures.speeds:times", "speed", ("{n}x",),
+    ),
+    Term(
+        "judged", "compared from", "when a turn says anything about drafts against plain decoding",
+        "Few steps say little, a running answer changes, and the first answer after a load compiles and warms up.",
+        "dflash_tui.figures.speeds:verdict", "speed",
     ),
     Term(
         "plain", "plain decoding", "the speed without any drafts: one token per step",
@@ -331,21 +337,22 @@ TERMS: tuple[Term, ...] = (
         "", "dflash_core.memory:gib", "conversation", ("{n} bytes", "{n} characters", "{n} lines", "{n} line"),
     ),
     Term(
-        "difference", "difference", "how much faster or slower, in per cent of the figure beside it",
-        "Both figures are medians over the same prompts, in a row of Tune the present setting's too. A paired median "
-        "is the median of the prompts' own differences. Noise means that the pairs do not agree.",
-        "dflash_core.bench.statistics:compare", "experiments", ("{n} %", "{n}%"),
+        "difference", "difference", "how much faster or slower, in per cent of the reference or of the best",
+        "The median of the prompts' own differences, and the interval that holds it with 95 % confidence. Noise means "
+        "that the interval holds 0: the prompts do not agree.",
+        "dflash_core.bench.statistics:compare", "experiments", ("{n} %", "{n}%", "{n} to {n} %"),
+    ),
+    Term(
+        "marks", "★ · now", "the star is the fastest setting, a dot one that was dropped, now the present one",
+        "Bars are speeds by the paired difference, all on one scale: the longest is the fastest. A tuning drops the "
+        "slower half after each round. Each round has every prompt, so what is dropped was measured on all of them.",
+        "dflash_core.lab.table:rows", "experiments",
     ),
     Term(
         "pairs", "pairs", "prompts that were run with both settings, and how many of them agree",
         "With fewer than six no difference can be called real.",
         "dflash_core.bench.statistics:compare", "experiments", ("{n} of {n} pairs", "only {n} pairs, {n} needed",
         "only {n} pair, {n} needed", "{n} pairs", "{n} pair", "{n} of {n}"),
-    ),
-    Term(
-        "chance", "p", "how likely so many agreeing pairs would be if there were no difference",
-        "A sign test over the pairs. Under 0.05, and with a bootstrap interval that leaves out 0, a difference counts.",
-        "dflash_core.bench.statistics:sign_test", "experiments", ("p = {n}",),
     ),
     Term(
         "quartiles", "quartiles", "half of all runs lie between these two values",

@@ -12,7 +12,6 @@ from textual.widget import MountError
 
 from dflash_core.clean import clean
 from dflash_core.knobs import SPEC, Knobs
-from dflash_tui.figures.budget import shown_budget
 from dflash_tui.figures.meter import Meter
 from dflash_tui.log import LOG
 from dflash_tui.text.bars import chance, speed
@@ -187,7 +186,7 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
     accept = stats.acceptance_length if stats else meter.totals.acceptance_length
     parts = [f"{speed(rate)} tok/s" if rate else "", f"{tokens} tok", f"{accept:.1f} tok/step" if accept else ""]
     if mode != "ar":
-        parts.append(f"budget {shown_budget(knobs)}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
+        parts.append(f"{knobs.state}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
     parts += [
         SPEC["mode"].show(mode),
         report.draws if report else "",

@@ -14,7 +14,7 @@ from dflash_core.knobs import SPEC
 from dflash_tui.figures.deltas import on_the_way
 from dflash_tui.figures.meter import Meter
 from dflash_tui.figures.plain_speeds import when
-from dflash_tui.figures.speeds import as_fast, course
+from dflash_tui.figures.speeds import Verdict, course
 from dflash_tui.text.bars import bar, columns, counted, seconds, short, spark, speed
 from dflash_tui.text.blocks import Block, Line, beside, content, dotted, flowed, line, wrapped
 from dflash_tui.text.glossary import QUOTED, figure, told
@@ -38,16 +38,21 @@ class Figures:
     changes: Sequence[str] = ()
     plain: PlainSpeed | None = None
     learned: Sequence[FoundRow] = ()
+    verdict: Verdict | None = None
 
 
 def of_turn(
-    record: TurnRecord, report: TurnReport, plain: PlainSpeed | None, learned: Sequence[FoundRow] = ()
+    record: TurnRecord,
+    report: TurnReport,
+    plain: PlainSpeed | None,
+    learned: Sequence[FoundRow] = (),
+    verdict: Verdict | None = None,
 ) -> Figures:
     """A finished turn's figures: the decoder's own."""
     lengths = [len(step.tokens) for step in record.steps]
     changes = on_the_way(record)
     return Figures(
-        "Last turn", report.stats, report.mode, report.reason, course(record), lengths, changes, plain, learned
+        "Last turn", report.stats, report.mode, report.reason, course(record), lengths, changes, plain, learned, verdict
     )
 
 
@@ -58,6 +63,7 @@ def of_meter(
     *,
     running: bool,
     learned: Sequence[FoundRow] = (),
+    verdict: Verdict | None = None,
 ) -> Figures:
     """The figures of a turn so far, or of one that left no record."""
     event = meter.last or meter.prefill
@@ -66,7 +72,8 @@ def of_meter(
         stats = so_far(meter.prefill, meter.totals, meter.decode_s, meter.parts)
     mode, reason = (event.mode, event.reason) if event is not None else ("", "")
     title = "This turn" if running else "Last turn"
-    return Figures(title, stats, mode, reason, list(meter.rates), list(meter.lengths), plain=plain, learned=learned)
+    rates, lengths = list(meter.rates), list(meter.lengths)
+    return Figures(title, stats, mode, reason, rates, lengths, plain=plain, learned=learned, verdict=verdict)
 
 
 _DIM = "$foreground 70%"
@@ -136,7 +143,7 @@ def _about(it: Figures, stats: TurnStats, width: int) -> Block:
     mode = SPEC["mode"].show(it.mode)
     again = f"{stats.read_again:,} tokens read again: {stats.read_why}" if stats.read_again else ""
     return [
-        *flowed(_against(it, stats), width),
+        *flowed(_against(it), width),
         *flowed(prompt, width),
         *wrapped(again, width, figure("read_again", _DIM)),
         *wrapped(f"{mode}: {it.reason}" if it.reason else mode, width, figure("ran", _DIM)),
@@ -148,18 +155,19 @@ def steps_per_second(stats: TurnStats) -> float:
     return stats.steps / stats.decode_s if stats.decode_s > 0 else 0.0
 
 
-def _against(it: Figures, stats: TurnStats) -> Line:
+def _against(it: Figures) -> Line:
     """How much faster than plain decoding, and the measurement behind it."""
     plain = it.plain
     if it.mode == "ar":
         return []
-    if plain is None:
+    if plain is None or it.verdict is None:
         return [("plain decoding not measured; /plain times it", _DIM)]
-    ratio = f"{as_fast(stats.tokens_per_second, plain.tokens_per_second)} plain decoding:"
-    place = f"{counted(plain.steps, 'step')}, context length {short(plain.positions)}"
+    ratio = f"{it.verdict.said} plain decoding," if it.verdict.said else f"plain decoding {it.verdict.open},"
+    place = f"{counted(plain.steps, 'step')} at context length {short(plain.positions)}"
     when_taken = when(plain.taken, datetime.now(UTC))
-    basis = f"{speed(plain.tokens_per_second)} tok/s, {plain.how} {when_taken} ({place})"
-    return [(ratio, figure("times", _DIM)), (basis, figure("plain", _DIM))]
+    basis = f"{speed(plain.tokens_per_second)} tok/s: {plain.how}, {place}, {when_taken}"
+    first = figure("times", _DIM) if it.verdict.said else figure("judged", _DIM)
+    return [(ratio, first), (basis, figure("plain", _DIM))]
 
 
 def _rates(it: Figures, width: int) -> Block:

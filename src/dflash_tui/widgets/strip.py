@@ -13,8 +13,7 @@ from dflash_core.clean import one_line
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.text.reasoning import Reasoning
-from dflash_tui.figures.budget import shown_budget
-from dflash_tui.figures.speeds import as_fast, times
+from dflash_tui.figures.speeds import Verdict
 from dflash_tui.text.bars import clip, fit, meter, short, speed
 from dflash_tui.text.glossary import QUOTED, figure
 
@@ -117,17 +116,17 @@ class Status:
     mode: str = ""
     reason: str = ""
     reasoning: Reasoning | None = None
-    plain: float = 0.0  # tok/s without drafts, 0 where that is not known
+    against: Verdict | None = None  # None where plain decoding has not been measured
 
 
 # What is shown of the knobs, and which of them each part tells of.
 _SHOWN = (
-    ("budget", "budget ", {"budget", "policy"}), ("p_min", "p_min ", {"p_min"}), ("temperature", "T ", {"temperature"}),
+    ("mode", "", {"mode", "budget", "policy"}), ("p_min", "p_min ", {"p_min"}), ("temperature", "T ", {"temperature"}),
     ("thinking", "think ", {"thinking", "reasoning_effort"}),
 )  # fmt: skip
 LEAST_REASON = 12  # cells
 _MORE = " …"
-_TOLD = {"mode", *(name for _, _, names in _SHOWN for name in names)}
+_TOLD = {*(name for _, _, names in _SHOWN for name in names)}
 
 
 class StatusStrip(Widget):
@@ -142,11 +141,10 @@ class StatusStrip(Widget):
         parts: list[tuple[str, str]] = []
         if it.rates or it.rate:
             parts.append((f"{speed(it.rate)} tok/s", figure("speed", "bold")))
-            if it.plain and it.rate and it.mode != "ar":
-                slower = times(it.rate, it.plain) < 1
-                style = "bold $error" if slower else "bold $success"
-                parts.append((f" · {as_fast(it.rate, it.plain)} plain", figure("times", style)))
-                if slower:
+            if it.against is not None and it.against.said:
+                style = "bold $error" if it.against.slower else "bold $success"
+                parts.append((f" · {it.against.said} plain", figure("times", style)))
+                if it.against.slower:
                     parts.append((", F8 finds better", "$error"))
             if it.acceptance and it.mode != "ar":
                 parts.append((f" · {it.acceptance:.1f} tok/step", figure("acceptance", "bold")))
@@ -156,15 +154,13 @@ class StatusStrip(Widget):
             lead = f"{' · ' if place else ' ' if parts else ''}{'•' if changed else ''}"
             style = figure(name, "bold $accent" if changed else "")
             parts.append((f"{lead}{label}{self._shown(name)}", style))
-        if it.knobs.mode != it.used.mode:
-            parts.append((f" · •mode {SPEC['mode'].show(it.knobs.mode)}", figure("mode", "bold $accent")))
         others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _TOLD)
         if others:
             parts.append((f" · •{others} more", figure("changed", "bold $accent")))
-        asked = SPEC["mode"].show(it.mode) or f"mode {SPEC['mode'].show(it.knobs.mode)}"
+        asked = SPEC["mode"].show(it.mode)
         why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
         room = width - sum(cell_len(text) for text, _ in parts)
-        told = f"  │ {why}"
+        told = f"  │ {why}" if it.mode else ""
         if cell_len(told) > room:  # a few letters of the reason say nothing
             told = clip(told, room) if room >= cell_len(f"  │ {asked}: ") + LEAST_REASON else f"  │ {asked}…"
         parts.append((told, figure("ran", "$foreground 80%")))
@@ -172,8 +168,8 @@ class StatusStrip(Widget):
 
     def _shown(self, name: str) -> str:
         knobs = self.status.knobs
-        if name == "budget":
-            return shown_budget(knobs)
+        if name == "mode":
+            return knobs.state
         if name == "thinking" and self.status.reasoning is not None:
             return self.status.reasoning.level(knobs)
         return _value(name, getattr(knobs, name))

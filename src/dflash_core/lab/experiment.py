@@ -1,0 +1,245 @@
+"""The one experiment: arms on prompts, interleaved and paired; it can be cancelled and keeps its finished runs.
+
+A sweep, A against B, a tuning, a comparison of modes and the speed of plain decoding are four ways to fill it. Before
+the first measured run every arm answers once, briefly, and that is discarded: first runs compile, fill caches and raise
+clocks. A prompt with an empty answer cannot be measured; it is left out and counted.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dflash_core.bench.interleave import Slot
+from dflash_core.bench.prompts import Task
+from dflash_core.bench.scoring import is_right
+from dflash_core.bench.statistics import FEWEST_PAIRS
+from dflash_core.conversation import Message
+from dflash_core.errors import ContextError, DFlashError
+from dflash_core.events import TurnReport
+from dflash_core.lab.grid import Arm
+from dflash_core.lab.progress import ExperimentProgress
+from dflash_core.lab.schedule import Schedule
+from dflash_core.lab.table import ranked
+
+if TYPE_CHECKING:
+    from dflash_core.bench.answering import Answerer
+
+WARM_UP_TOKENS = 16
+FINE = 4
+"""When this few arms are left, neighbours of the best one are added."""
+ENDED_AT_ONCE = "the answer ended with its first token"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One prompt to measure: messages that end with a user's, and the right answer where it can be scored."""
+
+    name: str
+    messages: tuple[Message, ...]
+    reference: str = ""
+
+    @staticmethod
+    def of(task: Task) -> Case:
+        return Case(task.name, (Message("user", task.text),), task.reference)
+
+
+def last_prompts(messages: Sequence[Message], count: int = 1) -> list[Case]:
+    """The last questions of a conversation, each with what stands before it."""
+    places = [place for place, one in enumerate(messages) if one.role == "user"][-count:]
+    names = [f"prompt {number}" for number in range(1, len(places) + 1)] if len(places) > 1 else ["the last prompt"]
+    return [Case(name, tuple(messages[: place + 1])) for name, place in zip(names, places)]
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """What is run. `axes`: the parameters of a sweep. `base`: the arm that others are compared with; None: the best.
+
+    `halving`: drop slow arms; `limit_s`: end after so long; `around`: further arms near the leading one, given it and
+    the longest prompt.
+    """
+
+    arms: tuple[Arm, ...]
+    cases: tuple[Case, ...]
+    repeats: int = 1
+    axes: tuple[str, ...] = ()
+    base: int | None = None
+    halving: bool = False
+    limit_s: float = math.inf
+    around: Callable[[Arm, int], Sequence[Arm]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One measured run. `right` is None where the answer cannot be scored, or was cut off by max_tokens."""
+
+    setting: int
+    prompt: int
+    repeat: int
+    report: TurnReport
+    right: bool | None = None
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """The key that this run shares with runs of other arms."""
+        return self.prompt, self.repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A prompt that was left out, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The measured runs. `left`: the arms that were not dropped; None: all of them. `about` names machine and models;
+    `complete` is False if it was cancelled."""
+
+    arms: tuple[Arm, ...]
+    axes: tuple[str, ...]
+    prompts: tuple[str, ...]
+    repeats: int
+    trials: tuple[Trial, ...]
+    excluded: tuple[Excluded, ...]
+    complete: bool
+    about: tuple[tuple[str, str], ...] = ()
+    base: int | None = None
+    left: frozenset[int] | None = None
+
+
+def default_repeats(prompts: int) -> int:
+    """The fewest repeats that can show a difference; one if there are enough prompts."""
+    return math.ceil(FEWEST_PAIRS / prompts)
+
+
+class Experiment:
+    """Iterate it once, in any one thread; `result` is the state so far, readable at any time and from any thread.
+
+    `answerers`: of each loaded pair that arms name. Their sessions are restored afterwards. Raises what answering
+    raises; a prompt that does not fit the context is left out instead.
+    """
+
+    def __init__(self, answerers: Sequence[Answerer], design: Design, about: Sequence[tuple[str, str]] = ()) -> None:
+        self._answerers, self._design, self._about = tuple(answerers), design, tuple(about)
+        self._arms = list(design.arms)
+        self._schedule = Schedule(design.arms, len(design.cases), design.repeats, halving=design.halving)
+        self._trials: list[Trial] = []
+        self._excluded: dict[int, str] = {}
+        self._complete = self._cancelled = self._refined = False
+        self._seconds: dict[int, list[float]] = {}
+        self._began = 0.0
+
+    def cancel(self) -> None:
+        """End after the step under way; its run is dropped, all earlier ones are kept. Callable from any thread."""
+        self._cancelled = True
+        for answerer in self._answerers:
+            answerer.stop()
+
+    @property
+    def result(self) -> Result:
+        left_out = dict(self._excluded)
+        return Result(
+            arms=tuple(self._arms),
+            axes=self._design.axes,
+            prompts=tuple(case.name for case in self._design.cases),
+            repeats=self._design.repeats,
+            trials=tuple(trial for trial in tuple(self._trials) if trial.prompt not in left_out),
+            excluded=tuple(Excluded(self._design.cases[at].name, reason) for at, reason in left_out.items()),
+            complete=self._complete,
+            about=self._about,
+            base=self._design.base,
+            left=frozenset(self._schedule.left) if self._design.halving else None,
+        )
+
+    def __iter__(self) -> Iterator[ExperimentProgress]:
+        """Yields before every run and at the end."""
+        with ExitStack() as stack:
+            for answerer in self._answerers:
+                stack.enter_context(answerer.engine.scratch())
+            yield from self._warm_up()
+            yield from self._measure()
+        if not self._cancelled:
+            if not self._trials:
+                reasons = "; ".join(f"{one.name}: {one.reason}" for one in self.result.excluded[:3])
+                raise DFlashError(f"no prompt could be measured ({reasons}); give other prompts")
+            self._complete = True
+            done = len(self._trials)
+            yield ExperimentProgress(done, done, 0.0, "done")
+
+    def _warm_up(self) -> Iterator[ExperimentProgress]:
+        for number, arm in enumerate(self._arms):
+            while not self._cancelled and (prompt := self._first()) is not None:
+                yield ExperimentProgress(number, len(self._arms), None, f"warming up: {arm.label}")
+                if self._run(prompt, arm, WARM_UP_TOKENS) is not None:
+                    break
+
+    def _first(self) -> int | None:
+        return next((prompt for prompt in range(len(self._design.cases)) if prompt not in self._excluded), None)
+
+    def _measure(self) -> Iterator[ExperimentProgress]:
+        self._began = time.monotonic()
+        while not self._cancelled and (slot := self._next()) is not None:
+            arm, case = self._arms[slot.setting], self._design.cases[slot.prompt]
+            done, waiting = len(self.result.trials), self._schedule.waiting()
+            total = done + len(waiting) + self._schedule.ahead()
+            yield ExperimentProgress(done, total, self._left(waiting), f"{arm.label} · {case.name}")
+            began = time.perf_counter()
+            report = self._run(slot.prompt, arm)
+            if report is not None:
+                self._seconds.setdefault(slot.setting, []).append(time.perf_counter() - began)
+                self._trials.append(Trial(slot.setting, slot.prompt, slot.repeat, report, _score(case, report)))
+                self._schedule.done(slot, report.stats.tokens)
+
+    def _next(self) -> Slot | None:
+        if time.monotonic() - self._began > self._design.limit_s:
+            return None
+        slot = self._schedule.next(lambda arms: ranked(self.result, arms))
+        around, left = self._design.around, self._schedule.left
+        if slot is None or around is None or self._refined or len(left) > FINE or len(left) == len(self._arms):
+            return slot
+        self._refined = True
+        longest = max(trial.report.stats.prompt_tokens for trial in self._trials)
+        known = {arm.knobs for arm in self._arms}
+        best = self._arms[ranked(self.result, left)[0]]
+        more = [arm for arm in around(best, longest) if arm.knobs not in known]
+        self._arms += more
+        self._schedule.extend(more)
+        return self._schedule.next(lambda arms: ranked(self.result, arms))
+
+    def _run(self, prompt: int, arm: Arm, most: int | None = None) -> TurnReport | None:
+        """One answer; None where it was cancelled or its prompt had to be left out."""
+        knobs = arm.knobs if most is None else arm.knobs.replace(max_tokens=min(arm.knobs.max_tokens, most))
+        try:
+            report = self._answerers[arm.model].answer(self._design.cases[prompt].messages, knobs)
+        except ContextError as error:
+            why = str(error)
+        else:
+            if report is None or report.stats.steps:
+                return report
+            why = ENDED_AT_ONCE
+        self._excluded[prompt] = why
+        self._schedule.exclude(prompt)
+        return None
+
+    def _left(self, waiting: Sequence[Slot]) -> float | None:
+        """Estimated seconds of the remaining runs, by the mean of each arm, or of all where it has no runs yet."""
+        every = [seconds for times in self._seconds.values() for seconds in times]
+        if not every:
+            return None
+        mean = sum(every) / len(every)
+        means = {setting: sum(times) / len(times) for setting, times in self._seconds.items()}
+        rest = sum(means.get(slot.setting, mean) for slot in waiting) + self._schedule.ahead() * mean
+        return max(min(rest, self._design.limit_s - (time.monotonic() - self._began)), 0.0)
+
+
+def _score(case: Case, report: TurnReport) -> bool | None:
+    if not case.reference or report.stop != "stop token":
+        return None
+    return is_right(report.text, case.reference)

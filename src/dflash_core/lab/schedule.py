@@ -1,0 +1,104 @@
+"""Which run of an experiment comes next: every arm on every prompt, or sequential halving of the arms.
+
+Runs are interleaved (`bench/interleave.py`), so any two arms that are left have the same prompts.
+
+    grid        every arm has every pair (prompt and repeat)
+    halving     the same, but after each round the slower half of the arms is out (Karnin, Koren and Somekh, 2013)
+
+A round of halving is every prompt at least once, `ROUND_PAIRS` pairs and `ROUND_TOKENS` tokens at least, so the first
+decision already rests on the same prompts for all. The present setting and `auto` stay to the end, as the table shows
+them. Nothing here depends on a model or a screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dflash_core.bench.interleave import Slot, interleave
+from dflash_core.lab.grid import Arm, Role
+
+ROUND_PAIRS, ROUND_TOKENS = 4, 128
+ROUNDS = 3
+STAYS: frozenset[Role] = frozenset({"now", "auto"})
+Rank = Callable[[Sequence[int]], Sequence[int]]
+"""Arms, by their places, the fastest first."""
+
+
+class Schedule:
+    """`next` gives a run, `done` takes the number of its tokens. `repeats`: of a grid."""
+
+    def __init__(self, arms: Sequence[Arm], prompts: int, repeats: int = 1, *, halving: bool = False) -> None:
+        self._arms, self._prompts, self.halving = list(arms), prompts, halving
+        self.left = list(range(len(arms)))  # arms that are still measured
+        self.excluded: set[int] = set()  # prompts that say nothing
+        self._rounds = 0  # of halving, complete
+        self._ran: dict[Slot, int] = {}
+        self._repeats = self._round() if halving else repeats  # of each prompt, at the end of this round
+        self._waiting: list[Slot] = []
+        self._fill()
+
+    def next(self, rank: Rank) -> Slot | None:
+        """The next run; None at the end. Ends rounds of halving by `rank`."""
+        while not self._waiting and self.halving and self._rounds < ROUNDS and len(self.left) > 1:
+            if self._brief():
+                self._repeats += 1
+            else:
+                self._drop(rank)
+                self._rounds += 1
+                if self._rounds == ROUNDS:
+                    return None
+                self._repeats += self._round()
+            self._fill()
+        return self._waiting[0] if self._waiting else None
+
+    def waiting(self) -> Sequence[Slot]:
+        """What is still to run in this round."""
+        return self._waiting
+
+    def done(self, slot: Slot, tokens: int) -> None:
+        """A run is complete."""
+        self._ran[slot] = tokens
+        self._waiting.remove(slot)
+
+    def exclude(self, prompt: int) -> None:
+        """A prompt cannot be measured: it is left out for all arms."""
+        self.excluded.add(prompt)
+        if self.halving:
+            self._repeats = max(self._repeats, self._round())
+        self._fill()
+
+    def extend(self, arms: Sequence[Arm]) -> None:
+        """More arms; they catch up first."""
+        self.left += range(len(self._arms), len(self._arms) + len(arms))
+        self._arms += arms
+        self._fill()
+
+    def ahead(self) -> int:
+        """The most runs that later rounds of halving can need."""
+        if not self.halving:
+            return 0
+        field, runs = len(self.left), 0
+        for _ in range(self._rounds + 1, ROUNDS):
+            field = min(-(-field // 2) + len(STAYS), field)
+            runs += field * (self._prompts - len(self.excluded)) * self._round()
+        return runs
+
+    def _fill(self) -> None:
+        slots = interleave(len(self.left), self._prompts, self._repeats)
+        found = (Slot(self.left[slot.setting], slot.prompt, slot.repeat) for slot in slots)
+        self._waiting = [slot for slot in found if slot.prompt not in self.excluded and slot not in self._ran]
+
+    def _round(self) -> int:
+        """Repeats of each prompt in a round."""
+        return -(-ROUND_PAIRS // max(self._prompts - len(self.excluded), 1))
+
+    def _brief(self) -> bool:
+        """Whether answers are so short that a first round needs more of them; of the briefest there are no more."""
+        if self._rounds or not self._ran or self._repeats >= ROUNDS * self._round():
+            return False
+        return min(sum(n for slot, n in self._ran.items() if slot.setting == at) for at in self.left) < ROUND_TOKENS
+
+    def _drop(self, rank: Rank) -> None:
+        others = [at for at in rank(self.left) if self._arms[at].role not in STAYS]
+        out = others[max(-(-len(others) // 2), 1) :]
+        self.left = [at for at in self.left if at not in out]

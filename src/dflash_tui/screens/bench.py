@@ -1,0 +1,95 @@
+"""What the app costs the decoder, measured on a screen of its own: answers as they come, then the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, cast
+
+from textual.binding import BindingType
+from textual.containers import Horizontal
+from textual.widget import Widget
+
+from dflash_core.errors import DFlashError
+from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.experiment import Experiment
+from dflash_tui.chat.flow import Flow
+from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.ui_bench import measure_tax, tax_notes, tax_table
+from dflash_tui.screens.lab import LabScreen
+from dflash_tui.settings.keys import bindings
+from dflash_tui.text.glossary import sentence
+from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.stats import of_meter
+from dflash_tui.widgets.stats_panel import StatsPanel
+from dflash_tui.widgets.transcript import Transcript
+
+ROUNDS = 3
+
+
+class BenchScreen(LabScreen):
+    """Measures when it opens. Its prompts are no part of the conversation."""
+
+    SCOPE: ClassVar[str] = "bench"
+    HEADING: ClassVar[str] = "What the app costs the decoder"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
+    AUTO_FOCUS = "#transcript"
+
+    def body(self) -> Iterable[Widget]:
+        about = "Four prompts, in turn shown here and not shown. They are no part of the conversation."
+        yield Static(about, id="bench-about")
+        yield Horizontal(Transcript(), StatsPanel(), classes="lab-body")
+        yield Static("", id="bench-result")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.call_after_refresh(self.action_start)
+
+    def action_start(self) -> None:
+        """Measure, from the beginning."""
+        chat = self.chat
+        if chat.session is None or chat.busy or chat.experiment is not None:
+            self.say("/bench needs a loaded model, and no answer under way")
+            return
+        chat.plain.stop()
+        # It is a task, not a thread, but Esc, Ctrl+C and the app's end stop it like a thread.
+        chat.experiment = running = Experiment(iter(()), lambda: self._progress("stopping after this step"))
+        self._show_result("")
+        self.run_worker(self._measure(running), exclusive=True, group="bench")
+
+    async def _measure(self, running: Experiment) -> None:
+        desk = cast(Desk, _MeasuredChat(self.chat, self))
+        try:
+            tax = await measure_tax(desk, rounds=ROUNDS, say=self._progress, stopping=lambda: running.stopping)
+        except DFlashError as error:
+            self.say(f"nothing was measured: {error}")
+        else:
+            self._show_result(f"{tax_table(tax)}\n\n{tax_notes(tax)}")
+        finally:
+            self.chat.experiment = None
+            self._progress("")
+
+    def _progress(self, text: str) -> None:
+        if self.is_mounted:
+            self.query_one("#lab-progress", Static).update(sentence(f" {text}", otherwise="progress"))
+            self.refresh_bindings()
+
+    def _show_result(self, text: str) -> None:
+        self.query_one(".lab-body").display = not text
+        self.query_one("#bench-result", Static).update(sentence(text, otherwise="tax"))
+
+
+class _MeasuredChat:
+    """The chat for measured turns: they and their figures are drawn on the page."""
+
+    def __init__(self, chat: ChatHost, page: BenchScreen) -> None:
+        self._chat, self.screen = chat, page
+        self.transcript, self._stats = page.query_one(Transcript), page.query_one(StatsPanel)
+        self.flow: Flow = chat.flow
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._chat, name)
+
+    def draw_figures(self) -> None:
+        meter, flow = self.flow.meter, self.flow
+        if meter is not None and self.screen.is_mounted:
+            self._stats.show(of_meter(meter, flow.report, None, running=flow.busy))

@@ -1,0 +1,497 @@
+"""The one screen of experiments: a line that says what to run, the result in a sentence, its table, a curve or answers.
+
+A sweep, A against B, a tuning and the speed of plain decoding differ only in how they fill the experiment.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Input
+
+from dflash_core.bench.prompts import PROMPTS, Task
+from dflash_core.clean import clean
+from dflash_core.errors import DFlashError, KnobError
+from dflash_core.knobs import Knobs
+from dflash_core.lab import candidates
+from dflash_core.lab.diff import Stretch, diff
+from dflash_core.lab.experiment import Case, Design, Experiment, Result, Trial, last_prompts
+from dflash_core.lab.export import ENDINGS, check_path, write
+from dflash_core.lab.grid import Arm, settings
+from dflash_core.lab.laboratory import Laboratory
+from dflash_core.lab.plain import of_result, plain_design
+from dflash_core.lab.progress import ExperimentProgress
+from dflash_core.lab.table import best, rows
+from dflash_tui.chat import experiment as background
+from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.new_file import new_path
+from dflash_tui.figures.measurements import Row, What
+from dflash_tui.figures.plain_speeds import when
+from dflash_tui.screens.lab import LabScreen
+from dflash_tui.session import messages_of
+from dflash_tui.settings.keys import bindings
+from dflash_tui.text import lab as lab_text
+from dflash_tui.text.bars import counted, short, speed
+from dflash_tui.text.glossary import QUOTED, figure, sentence, told
+from dflash_tui.text.lab_request import AB, SWEEP, parse_ab, parse_options, parse_sweep
+from dflash_tui.widgets.curve import HIGHEST, CurveView
+from dflash_tui.widgets.line_dialog import LineScreen
+from dflash_tui.widgets.literal import DataTable, Static, row_key
+
+REDRAW_S = 0.5
+LAST = 4  # questions of the conversation that a tuning uses
+TOKENS = 96  # of each answer of a tuning, at most
+LIMIT_S = 600.0  # of a tuning
+OTHER = "bold underline"
+MARGIN = 4  # cells beside a table and a field
+STRONGEST = 40  # percent of the ground of the best speed
+
+
+class Line(Input):
+    """The line that says what to run."""
+
+    HELP = "Enter runs what the line says; Tab goes to the results."
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "submit", "Run")]
+
+
+class ExperimentScreen(LabScreen):
+    """`text` says what to run; with `at_once` it runs when the screen opens. Enter on a row uses its setting."""
+
+    SCOPE: ClassVar[str] = "experiment"
+    WIDTH: ClassVar[int] = 176
+    EXAMPLE: ClassVar[str] = ""
+    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = ()
+    OPTIONS: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("repeats=3", "each setting three times"),
+        ("prompts=FILE samples=10", "on ten prompts of a file"),
+    )
+    WHAT: ClassVar[What]
+    BRIEF: ClassVar[tuple[str, ...]] = ()
+    """Parameters that the experiment sets for itself: a setting that is used leaves the user's."""
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
+    AUTO_FOCUS = "#lab-what"
+
+    def __init__(self, chat: ChatHost, text: str = "", *, at_once: bool = False) -> None:
+        super().__init__(chat)
+        self._text, self._at_once = text, at_once
+        self._file = f"{self.WHAT}.csv"  # the name that was typed last, which may have been refused
+        self._on = ""  # the source of the prompts, in words
+        self.experiment: Experiment | None = None
+        self.result: Result | None = None
+        self._drawn_at = 0.0
+
+    def plan(self, text: str, lab: Laboratory) -> Design:
+        """The runs that `text` asks for. Raises DFlashError."""
+        raise NotImplementedError
+
+    def finding(self, result: Result) -> str:
+        """The result in a sentence."""
+        return lab_text.finding(result, running=self.running)
+
+    def measured(self, result: Result) -> None:
+        """Called with the result at the end."""
+
+    def body(self) -> Iterable[Widget]:
+        field = Line(self._text, placeholder=self.EXAMPLE, id="lab-what", compact=True)
+        yield Horizontal(Static("❯", id="lab-mark"), field, id="lab-line")
+        shown = (*self.EXAMPLES, *self.OPTIONS)
+        its = (f" {example:<30}{what}\n" if example else f" {what}\n\n" for example, what in shown)
+        yield Static(Content.styled("\n" + "".join(its), figure(QUOTED, "$foreground 80%")), id="lab-examples")
+        yield Static("", id="lab-finding")
+        yield Horizontal(
+            _Table(id="lab-table"),
+            Vertical(CurveView("lab-curve"), Static("", id="lab-field"), classes="curves"),
+            classes="lab-body stacked",
+        )
+        yield Horizontal(
+            VerticalScroll(Static("", id="lab-a"), id="lab-left"),
+            VerticalScroll(Static("", id="lab-b"), id="lab-right"),
+            id="lab-answers",
+        )
+        yield Static("", id="lab-notes")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        if self._at_once:
+            self.call_after_refresh(self.action_start)
+
+    def hint(self, action: str, label: str) -> str:
+        of_results = action in ("adopt", "export", "save")
+        return super().hint(action, label) if self.result is not None or not of_results else ""
+
+    # Prompts
+
+    def asked(self, count: int = 1) -> list[Case]:
+        """The last questions of the conversation."""
+        session = self.chat.session
+        return last_prompts(messages_of(session), count) if session is not None else []
+
+    # The run
+
+    @on(Input.Submitted, "#lab-what")
+    def action_start(self) -> None:
+        """Measure what the line says, from the beginning."""
+        lab = self.laboratory()
+        if lab is None:
+            return
+        try:
+            design = self.plan(self.query_one("#lab-what", Input).value, lab)
+        except DFlashError as error:
+            self.say(error)
+            return
+        self.experiment, self.result = lab.experiment(design), None
+        self.begin(iter(self.experiment), self._ended, self.experiment.cancel)
+        self.query_one(_Table).follow = True
+        self.draw()
+        self.focus_results()
+
+    def focus_results(self) -> None:
+        """Move the focus from the line to the results, so that letters are keys again."""
+        self.query_one(_Table).focus()
+
+    def looked(self) -> None:
+        """While runs come in: show their results, but not too often."""
+        now = time.monotonic()
+        if self.experiment is not None and now - self._drawn_at > REDRAW_S:
+            self._drawn_at = now
+            self._take()
+
+    def _ended(self, experiment: background.Experiment) -> None:
+        self._take()
+        result, past = self.result, self.measurements
+        if result is None or not result.trials:
+            return
+        if past is not None:
+            past.add(self.WHAT, self.finding(result), _rows(result))
+        if (
+            plain := of_result(result, "timed for it" if self.WHAT == "plain" else f"among others, /{self.WHAT}")
+        ) is not None:
+            self.chat.gauges.took_plain_speed(plain)
+        if experiment.error is None and not result.complete:
+            self.say(f"cut short; kept: {counted(len(result.trials), 'run')}")
+
+    def _take(self) -> None:
+        result = self.experiment.result if self.experiment is not None else None
+        # Draw the end even if all runs were shown before: the notes say that the measurement is complete.
+        if result is not None and result.trials and (result != self.result or not self.running):
+            self.result = result
+            self.draw()
+
+    # Drawing
+
+    def draw(self) -> None:
+        result = self.result
+        self.query_one("#lab-examples").display = result is None and not self.running
+        self.query_one("#lab-finding").display = result is not None
+        self.query_one(".lab-body").display = result is not None or self.running  # else it takes no focus
+        marks, title = lab_text.curve(result) if result is not None else ([], "")
+        beside = self.room - MARGIN - (max(map(len, lab_text.table(result))) if result is not None else 0)
+        narrow = self.has_class("-narrow")
+        field = lab_text.field(result, self.room - MARGIN if narrow else beside) if result is not None else []
+        below = bool(field) and max(map(len, lab_text.plain(field))) > beside
+        self.query_one(".lab-body").set_class(below, "-below")
+        self.query_one("#lab-curve").display, self.query_one("#lab-field").display = bool(marks), bool(field)
+        self.query_one(".curves").display = bool(marks or field)
+        self.query_one("#lab-answers").display = False
+        notes = self.query_one("#lab-notes", Static)
+        if result is None:
+            notes.update("")
+            return
+        self.query_one("#lab-finding", Static).update(sentence(self.finding(result), otherwise="median"))
+        table = self.query_one(_Table)
+        table.set_class(not (marks or field), "-alone")
+        lines = table.show(result, self.room)
+        self.query_one("#lab-curve", CurveView).show(marks, title, ("median", result.axes[0] if result.axes else ""))
+        self.query_one("#lab-field", Static).update(_heat(field))
+        self.fit(lines + 1, HIGHEST if marks else len(field))
+        on = [f"on {self._on}"] if self._on else []
+        said = "\n".join([*on, *lab_text.notes(result, running=self.running)])
+        notes.update(sentence(said, otherwise="runs"))
+        self._answers(result)
+
+    def _answers(self, result: Result) -> None:
+        """The newest answers of two arms side by side."""
+        if len(result.arms) != 2 or result.axes:
+            return
+        sides: tuple[dict[tuple[int, int], Trial], ...] = ({}, {})
+        for trial in result.trials:
+            sides[trial.setting][trial.pair] = trial
+        both = [pair for pair in sides[0] if pair in sides[1]]
+        if not both:
+            return
+        a, b = (side[both[-1]].report for side in sides)
+        same = f"both answers are the same, {len(a.tokens)} tokens"
+        said = (
+            same
+            if a.tokens == b.tokens
+            else f"the answers differ ({len(a.tokens)} and {len(b.tokens)} tokens): underlined"
+        )
+        stretches = diff(clean(a.text), clean(b.text))
+        heads = [f"{letter}  {arm.label}" for letter, arm in zip("AB", result.arms)]
+        self.query_one("#lab-answers").display = True
+        self.query_one("#lab-a", Static).update(_answer(heads[0], [(s, s.a) for s in stretches]))
+        self.query_one("#lab-b", Static).update(_answer(heads[1], [(s, s.b) for s in stretches]))
+        notes = self.query_one("#lab-notes", Static)
+        notes.update(sentence(f"{said}\n{notes.content}", otherwise="runs"))
+
+    # Actions
+
+    def action_edit(self) -> None:
+        """Change what is run."""
+        self.query_one("#lab-what", Input).focus()
+
+    def action_adopt(self) -> None:
+        """Adopt the best setting."""
+        top = best(rows(self.result)) if self.result is not None else None
+        if top is None:
+            self.say("no best yet: Enter in the line above starts")
+        elif top.versus is not None and not top.versus.matters:
+            self.say("none is faster by more than noise: Enter on a row uses its setting")
+        else:
+            self._use(top.index)
+
+    @on(DataTable.RowSelected)
+    def _chosen(self, event: DataTable.RowSelected) -> None:
+        if (key := row_key(event)) is not None:
+            self._use(int(key))
+
+    def _use(self, index: int) -> None:
+        if self.result is None:
+            return
+        arm = self.result.arms[index]
+        knobs = self._knobs(arm)
+        if knobs == self.chat.knobs:
+            self.say("that is already the current setting")
+            return
+        try:
+            self.chat.set_all_knobs(knobs)
+        except KnobError as error:
+            self.say(error)
+            return
+        self.chat.show_knobs()
+        self.say(f"{arm.label} from the next turn; s keeps it as a preset")
+
+    def _knobs(self, arm: Arm) -> Knobs:
+        return arm.knobs.replace(**{name: getattr(self.chat.knobs, name) for name in self.BRIEF})
+
+    def action_save(self) -> None:
+        """Keep the setting under the cursor as a preset of this model."""
+        key = self.query_one(_Table).cursor_key
+        if self.result is None or key is None:
+            self.say("nothing to keep yet")
+            return
+        arm = self.result.arms[int(key)]
+
+        def named(name: str | None) -> None:
+            if name is None:
+                return
+            try:
+                self.chat.tuning.presets.save(name, self._knobs(arm), f"measured: {arm.label}", self.chat.model)
+            except DFlashError as error:
+                self.say(error)
+                return
+            self.chat.show_knobs()
+            self.say(f"preset {name} is kept: F9 in the chat, or /preset {name}")
+
+        self.app.push_screen(LineScreen("A name for the preset: a to z, 0 to 9, - and _", "tuned"), named)
+
+    def action_view(self, page: str) -> None:
+        """Another view of the lab."""
+        if self.running:
+            self.say("an experiment is running: Esc stops it")
+        else:
+            self.chat.open_page(page)
+
+    def action_export(self) -> None:
+        """Write what was measured to a file."""
+        if self.running or self.result is None:
+            self.say("nothing to write yet" if self.result is None else "wait for the end, or press Esc to stop early")
+            return
+        question = f"Write to which file? Its ending decides: {' '.join(ENDINGS)}"
+        self.app.push_screen(LineScreen(question, self._file), self._export)
+
+    def _export(self, name: str | None) -> None:
+        if not name or self.result is None:
+            return
+        self._file, result = name, self.result
+        try:
+            path = check_path(new_path(name))
+        except DFlashError as error:
+            self.say(error)
+            return
+
+        def writing() -> Iterator[ExperimentProgress]:
+            yield ExperimentProgress(0, 1, None, f"writing {path}")
+            write(result, path)
+            yield ExperimentProgress(1, 1, None, f"written: {path}")
+
+        self.begin(writing(), lambda it: None if it.error else self.say(f"written: {path}"))
+
+
+class SweepScreen(ExperimentScreen):
+    """One or two parameters over ranges."""
+
+    HEADING: ClassVar[str] = "Sweep"
+    WHAT: ClassVar[What] = "sweep"
+    EXAMPLE: ClassVar[str] = SWEEP
+    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("", "Enter measures on the last prompt; an empty line runs the first example."),
+        (SWEEP, "a range"),
+        ("p_min=0..0.5:0.1", "a range in steps of 0.1"),
+        ("budget=4,15,22", "these values"),
+        ("budget=4,15,22 p_min=0,0.1", "two parameters: a field of speeds"),
+    )
+
+    def plan(self, text: str, lab: Laboratory) -> Design:
+        axes, options = parse_sweep(text or SWEEP)
+        grid, cases = settings(axes, self.chat.knobs, lab.limits), options.cases(self.asked())
+        return Design(grid, cases, options.rounds(len(cases)), tuple(axis.name for axis in axes))
+
+
+class ABScreen(ExperimentScreen):
+    """One setting against another. The default comparison is tree against chain."""
+
+    HEADING: ClassVar[str] = "A against B"
+    WHAT: ClassVar[What] = "ab"
+    EXAMPLE: ClassVar[str] = AB
+    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("", "Enter measures on the last prompt; an empty line runs the first example."),
+        (AB, "one setting against another"),
+        ("budget=40", "against the current setting"),
+    )
+
+    def plan(self, text: str, lab: Laboratory) -> Design:
+        pair, options = parse_ab(text, self.chat.knobs, lab.limits)
+        cases = options.cases(self.asked())
+        return Design(pair, cases, options.rounds(len(cases)), base=0)
+
+
+class TuneScreen(ExperimentScreen):
+    """Finds the fastest of many settings on the user's own prompts; it measures when it opens."""
+
+    HEADING: ClassVar[str] = "Tune"
+    WHAT: ClassVar[What] = "tune"
+    BRIEF: ClassVar[tuple[str, ...]] = ("max_tokens",)
+    EXAMPLE: ClassVar[str] = "the prompts of this conversation"
+    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("", "Enter measures many settings on the last prompts of the conversation, or on examples."),
+    )
+    OPTIONS: ClassVar[tuple[tuple[str, str], ...]] = (("prompts=FILE samples=6", "on so many prompts of a file"),)
+
+    def plan(self, text: str, lab: Laboratory) -> Design:
+        if lab.limits.drafter is None:
+            raise DFlashError(
+                "no drafter is loaded, so there is nothing to tune: /load names one, or start with --draft"
+            )
+        options, asked = parse_options(text), self.asked(LAST)
+        examples = [Case.of(Task(f"example {number}", one)) for number, one in enumerate(PROMPTS[:LAST], 1)]
+        cases = options.cases(asked or examples)
+        self._on = f"{counted(len(cases), 'prompt')} of {options.prompts}" if options.prompts else (
+            f"the last {counted(len(asked), 'prompt').removeprefix('1 ')} of this conversation" if asked
+            else f"{counted(len(cases), 'example')}; prompts=FILE takes yours"
+        )  # fmt: skip
+        limits, knobs = lab.limits, self.chat.knobs
+        brief = knobs.replace(max_tokens=min(knobs.max_tokens, TOKENS))
+        return Design(
+            tuple(candidates.arms(brief, limits)), cases, base=0, halving=True, limit_s=LIMIT_S,
+            around=lambda arm, longest: candidates.around(arm.knobs, limits, longest),
+        )  # fmt: skip
+
+
+class PlainScreen(ExperimentScreen):
+    """The speed of plain decoding, which others are compared with; it measures when it opens."""
+
+    HEADING: ClassVar[str] = "Plain decoding on this machine"
+    WHAT: ClassVar[What] = "plain"
+    BRIEF: ClassVar[tuple[str, ...]] = ("max_tokens", "ignore_eos")
+    EXAMPLE: ClassVar[str] = "the last prompt"
+    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("", "Enter times steps without drafts after the last prompt; the conversation stays as it is."),
+    )
+
+    def plan(self, text: str, lab: Laboratory) -> Design:
+        options = parse_options(text)
+        cases = options.cases(self.asked())
+        design = plain_design(cases[0], self.chat.knobs)
+        return replace(design, cases=cases, repeats=options.repeats or design.repeats)
+
+    def finding(self, result: Result) -> str:
+        it = of_result(result, "timed for it")
+        if it is None:
+            return "too few steps so far" if self.running else "stopped early: too few steps; r measures again"
+        said = (
+            f"{speed(it.tokens_per_second)} tok/s without drafts: {counted(it.steps, 'step')} at context length "
+            f"{short(it.positions)}, {when(it.taken, datetime.now(UTC))}"
+        )
+        known = self.chat.gauges.plain
+        if self.running or known is None or known.steps <= it.steps:
+            return said
+        basis = f"{speed(known.tokens_per_second)} tok/s of {counted(known.steps, 'step')}"
+        return f"{said}; answers are compared with the {basis}, which say more"
+
+
+def _answer(heading: str, stretches: list[tuple[Stretch, str]]) -> Content:
+    parts = [(text, figure(QUOTED, "" if stretch.same else OTHER)) for stretch, text in stretches]
+    return Content.assemble(*told(f"{heading}\n\n", "bold $primary"), *parts)
+
+
+def _rows(result: Result) -> list[Row]:
+    return [
+        Row(
+            one.arm.label, one.arm.knobs, one.tok_s.median, one.acceptance, one.step_ms, one.runs,
+            "best" if one.best else one.arm.role, lab_text.against(one),
+        )
+        for one in lab_text.sorted_rows(result)
+    ]  # fmt: skip
+
+
+def _heat(lines: list[list[lab_text.Cell]]) -> Content:
+    """A field of speeds on a ground that is the stronger the faster they are."""
+    parts: list[str | tuple[str, str]] = []
+    for line in lines:
+        for text, share in line:
+            ground = f" on $primary {round(share * STRONGEST)}%" if share else ""
+            parts.append((text, figure("median", f"{'bold' if share == 1 else ''}{ground}".strip())))
+        parts.append("\n")
+    return Content.assemble(*parts[:-1])
+
+
+class _Table(DataTable):
+    """Settings; Enter uses the one under the cursor. The cursor follows the best until it is moved."""
+
+    HELP = "↑ and ↓ choose a setting, Enter uses it from the next turn, s keeps it as a preset."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select_cursor", "Use"),
+        Binding("up", "move(-1)", "up", show=False),
+        Binding("down", "move(1)", "down", show=False),
+    ]
+    follow = True
+
+    def action_move(self, count: int) -> None:
+        """The user moves along the rows."""
+        self.follow = False
+        self.move_cursor(row=min(max(self.cursor_row + count, 0), self.row_count - 1))
+
+    def show(self, result: Result, width: int) -> int:
+        """Refill the table; the cursor stays on its setting. Returns the number of rows."""
+        before, its = self.cursor_key, lab_text.sorted_rows(result)
+        names, figures = lab_text.columns(result, width)
+        self.clear(columns=True)
+        self.add_headings(names, figures)
+        bars = [place for place, name in enumerate(names) if not name]
+        for row, line in zip(its, lab_text.cells(result, its, width)):
+            colors = dict.fromkeys(bars, "success" if row.best else "primary")
+            self.add_texts(line, key=str(row.index), colors=colors)
+        keys: Sequence[str] = [str(row.index) for row in its]
+        top = next((place for place, row in enumerate(its) if row.best), 0)
+        self.move_cursor(row=keys.index(before) if not self.follow and before in keys else top)
+        return len(its)
