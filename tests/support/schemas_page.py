@@ -11,9 +11,9 @@ import msgspec
 
 from dflash_core import record, trace
 from dflash_core.knobs import Knobs
+from dflash_core.lab.experiment import Result, Trial
 from dflash_core.lab.export import to_json
-from dflash_core.lab.grid import Setting
-from dflash_core.lab.sweep import SweepResult, Trial
+from dflash_core.lab.grid import Arm
 from dflash_tui.conversations import exchange
 from support.turns import step_of, turn_of
 
@@ -113,11 +113,11 @@ def paths(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 def sweep_table() -> str:
     """What `sweep --json` and the export of a sweep hold, from a made-up result."""
-    settings = (Setting("budget 4", Knobs(budget=4)), Setting("budget 8", Knobs(budget=8)))
+    settings = (Arm("budget 4", Knobs(budget=4)), Arm("budget 8", Knobs(budget=8)))
     report = turn_of([step_of()]).report
     assert report is not None, "the made-up turn has ended"
     trials = tuple(Trial(setting, 0, repeat, report, True) for setting in range(2) for repeat in range(6))
-    made = to_json(SweepResult(settings, ("budget",), ("a prompt",), 6, trials, (), True, (("target", "a"),)))
+    made = to_json(Result(settings, ("budget",), ("a prompt",), 6, trials, (), True, (("target", "a"),)))
     lines = ["| field | type |", "|---|---|", *(f"| `{path}` | {kind} |" for path, kind in paths(made))]
     return "\n".join(lines) + "\n"
 
