@@ -147,7 +147,7 @@ def test_prompts_in_passes_are_an_option_of_a_card(monkeypatch: pytest.MonkeyPat
     made = engine(monkeypatch, SnapshotStore(0), reading="passes")
     session = made.session
     assert isinstance(session, CudaSession)
-    assert session.memory.capacity == 64
+    assert session.pass_rows == 64
     monkeypatch.setattr(session, "prefill_chunk", None)
     assert read(made, text(TINY)[:100]).reused_tokens == 0
     with pytest.raises(UnsupportedError, match=r"^reading 'chunks', expected one of auto passes$"):
