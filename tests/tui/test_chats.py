@@ -79,7 +79,7 @@ async def test_a_resumed_conversation_is_as_it_was(make_app: MakeApp, size: Size
         await pilot.press("ctrl+o")
         await shows(pilot, "1 conversation", "first question", "2 messages")
         await pilot.press("enter")
-        await shows(pilot, "❯ first question", "answer 1/2", "‹2/2›", "thought for", "budget auto≤40")
+        await shows(pilot, "❯ first question", "answer 1/2", "‹2/2›", "thought for", "auto up to 40")
         assert session.conversation.messages == before
         assert app.chat.knobs == Knobs(budget=40, thinking=True)
         assert "it was with Qwen3.5-demo" in app.notices.page()  # by now it may have faded

@@ -342,20 +342,17 @@ async def test_shares_are_of_the_figures_beside_them(make_app: MakeApp) -> None:
         assert len(rows) == 4
         best = max(float(row[1]) for row in rows)
         for row in rows:
-            said = " ".join(row[5:7]).removesuffix(" │")
             share = round((float(row[1]) / best - 1) * 100)
-            assert said == ("best" if share == 0 else f"−{-share} %"), row
-        await shows(pilot, "fixed: mode auto, policy fixed, p_min 0, temperature 0")
+            assert row[5] == ("best" if share == 0 else f"−{-share}"), row
+        await shows(pilot, "fixed: mode auto, p_min 0, temperature 0")
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.screen is app.chat)
         await ab(app, pilot)
         text = await settled(pilot)
-        line = next(line for line in text.splitlines() if line.strip().startswith("speed, tok/s"))
-        a, b, share = (line.split()[place] for place in (2, 4, 6))
-        assert share == f"+{(float(b) / float(a) - 1) * 100:.0f}"
-        assert "sign test p = 0.031)" in " ".join(text.split())
+        shares = re.findall(r"([+−]\d+) % ", text)
+        assert set(shares) == {"+26"}, "one estimator says one thing"
+        assert "6 of 6 pairs" in text
         assert "?" not in text
-        assert text.splitlines()[-1].strip().startswith("Enter Use B"), "the faster one"
 
 
 @pytest.mark.parametrize("size", [(80, 24), full((120, 40))])

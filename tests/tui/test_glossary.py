@@ -270,7 +270,7 @@ async def test_a_click_on_a_figure_explains_it(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
         await answered(pilot)
-        row = next(at for at, line in enumerate(screen_text(app).splitlines()) if "tok/step  │ budget" in line)
+        row = next(at for at, line in enumerate(screen_text(app).splitlines()) if "tok/step  │ auto" in line)
         await pilot.click(offset=(3, row))
         await shows(pilot, "tokens of the answer per second")
         await pilot.press("escape")

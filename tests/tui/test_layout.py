@@ -183,7 +183,7 @@ async def test_without_color(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch)
         await shows(pilot, "✓", "✗", "‹Tree›")
         await pilot.press("f2", "right")
         # A set budget is the most that auto takes: two parameters.
-        await shows(pilot, "▸•tree budget", "‹off›", "•budget 23", "• 2 changed")
+        await shows(pilot, "▸•tree budget", "‹off›", "•tree 23", "• 2 changed")
         for strip in app.screen._compositor.render_strips():
             for segment in strip.apply_filter(app._filters[-1], Color(0, 0, 0)):
                 color = segment.style.color if segment.style else None

@@ -218,7 +218,7 @@ def test_an_unmeasured_machine_says_how_to_measure() -> None:
 def test_a_changed_turn_says_so() -> None:
     record = turn_of([step_of(SHORT)] * 2 + [step_of(LONG, bonus=1, knobs=Knobs(budget=9))] * 2)
     assert "changed on the way" in shown(record)
-    assert "budget 9 from step 3 on" in shown(record).replace("\n", " ")
+    assert "mode auto up to 9 from step 3 on" in shown(record).replace("\n", " ")
 
 
 def test_a_turn_of_plain_decoding_is_a_measurement() -> None:

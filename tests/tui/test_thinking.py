@@ -141,7 +141,7 @@ async def test_a_smaller_tree_is_one_change(make_app: MakeApp) -> None:
         await loaded(pilot)
         await pilot.press("alt+j")
         await wait_until(pilot, lambda: app.chat.knobs.policy == "fixed")
-        assert "•budget 21" in strip(app)
+        assert "•tree 21" in strip(app)
         assert "more" not in strip(app)
 
 

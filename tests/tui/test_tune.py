@@ -113,7 +113,7 @@ async def test_window_and_temperature_of_the_tree_are_rows_that_can_be_used(
 ) -> None:
     """Around the leading setting, which the test sets: another one is fastest on another machine. Prompts have 8
     tokens."""
-    leads = KNOBS.replace(mode="auto", policy="auto")
+    leads = KNOBS.replace(mode="auto")
     monkeypatch.setattr(candidates, "WINDOWS", (0, 8))
     around = AROUND
     monkeypatch.setattr(candidates, "around", lambda best, *rest: around(leads, *rest))

@@ -39,14 +39,12 @@ async def test_type_and_stream(make_app: MakeApp, size: Size) -> None:
         await wait_until(pilot, lambda: "Speculative decoding" in screen_text(app))
         assert app.chat.flow.busy
         assert app.chat.query_one("#prompt-row").has_class("-busy")
-        await wait_until(pilot, lambda: "tok/step  │ budget" in screen_text(app))
+        await wait_until(pilot, lambda: "tok/step  │ auto" in screen_text(app))
         assert session.gate is not None
         session.gate.release(1000)
         await idle(pilot)
         tokens = app.chat.flow.report.stats.tokens  # type: ignore[union-attr]
-        await shows(
-            pilot, "but each verify pass gets slower", f"{tokens} tok · ", "tok/step · budget auto, p_min 0 · tree"
-        )
+        await shows(pilot, "but each verify pass gets slower", f"{tokens} tok · ", "tok/step · auto, p_min 0 · tree")
         answer = app.chat.transcript.answer
         assert answer is not None
         assert answer.text == ANSWER
@@ -109,11 +107,11 @@ async def test_the_next_turn_uses_a_slider_moved_by_keys(make_app: MakeApp, size
         assert isinstance(app.focused, Slider)
         assert app.focused.spec.name == "budget"
         await pilot.press("right", "right", "shift+right")
-        await wait_until(pilot, lambda: "•budget 34" in screen_text(app))
+        await wait_until(pilot, lambda: "•tree 34" in screen_text(app))
         await ask(pilot, "hi")
         await idle(pilot)
         assert session.asked[-1][1] == Knobs(policy="fixed", budget=34)
-        await shows(pilot, "budget 34, p_min 0", "│ budget 34")
+        await shows(pilot, "tree 34, p_min 0", "│ tree 34")
         assert "•budget" not in screen_text(app)
 
 
@@ -141,14 +139,14 @@ async def test_a_change_during_a_turn_waits_for_the_next(make_app: MakeApp) -> N
         await loaded(pilot)
         await ask(pilot, "hi")
         await pilot.press("f2", "right")
-        await wait_until(pilot, lambda: "•budget 23" in screen_text(app))
+        await wait_until(pilot, lambda: "•tree 23" in screen_text(app))
         assert session.asked[-1][1].budget == 22
         await shows(pilot, "• 2 changed; a applies now")
         assert session.gate is not None
         session.gate.release(1000)
         await idle(pilot)
         assert app.chat.transcript.answer.knobs.budget == 22  # type: ignore[union-attr]
-        await shows(pilot, "•budget 23")
+        await shows(pilot, "•tree 23")
 
 
 async def test_resize_while_streaming(make_app: MakeApp) -> None:
@@ -260,7 +258,7 @@ async def test_a_turn_goes_on_behind_the_help_page(make_app: MakeApp) -> None:
         session.gate.release(1000)
         await idle(pilot)
         await pilot.press("escape")
-        await shows(pilot, "but each verify pass gets slower", "budget auto, p_min 0 · tree")
+        await shows(pilot, "but each verify pass gets slower", "auto, p_min 0 · tree")
 
 
 async def test_a_retry_in_the_same_moment_as_a_message_loses_neither(make_app: MakeApp) -> None:

@@ -69,13 +69,14 @@ class BenchScreen(LabScreen):
             self._progress("")
 
     def _progress(self, text: str) -> None:
-        if self.is_mounted:
-            self.query_one("#lab-progress", Static).update(sentence(f" {text}", otherwise="progress"))
+        for line in self.query("#lab-progress").results(Static):  # none once the page is closed
+            line.update(sentence(f" {text}", otherwise="progress"))
             self.refresh_bindings()
 
     def _show_result(self, text: str) -> None:
-        self.query_one(".lab-body").display = not text
-        self.query_one("#bench-result", Static).update(sentence(text, otherwise="tax"))
+        for line in self.query("#bench-result").results(Static):
+            self.query_one(".lab-body").display = not text
+            line.update(sentence(text, otherwise="tax"))
 
 
 class _MeasuredChat:
