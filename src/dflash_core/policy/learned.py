@@ -26,7 +26,7 @@ from dflash_core.tree import Candidates, Tree
 from dflash_core.tree import build as best_first
 
 MOST_NODES = MOST_ROWS - 1
-NEVER_RIGHT = 8.0  # decayed steps of a drafter without an accepted token, after which certainty predicts nothing
+NEVER_RIGHT = 4.0  # decayed steps of a drafter without an accepted token, after which certainty predicts nothing
 RANKS = 8  # candidates per depth that are considered
 _MORE = 8  # rows that the reason mentions
 _TRIED_ROWS = 8  # assumed for a drafter's steps before any was measured
