@@ -86,7 +86,7 @@ async def test_what_if_waits_for_the_end_of_bench(make_app: MakeApp, monkeypatch
         await wait_until(pilot, lambda: app.chat.experiment is not None)
         bench = app.chat.experiment
         await send(pilot, "/whatif")
-        await shows(pilot, "Something is being measured: Esc stops it")
+        await shows(pilot, "A measurement is running: Esc stops it")
         assert app.chat.experiment is bench
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.chat.experiment is None)

@@ -23,7 +23,7 @@ from dflash_tui.text.bars import clip, counted
 from dflash_tui.text.plot import plot
 
 CURVE_ROWS = 14
-ANY_PAIR = Limits(Capabilities("any", block=2**30), context_length=2**30)
+ANY_PAIR = Limits(Capabilities("loaded", block=2**30), context_length=2**30)
 
 
 @dataclass(frozen=True, slots=True)
