@@ -30,9 +30,8 @@ class Limits:
         Raises KnobError with what is allowed.
         """
         if self.drafter is not None and (idle := sorted((DRAFT_KNOBS & set(changed)) - self.drafter.knobs)):
-            which = "the loaded drafters" if self.drafter.kind == "any" else f"the {self.drafter.kind} drafter"
             read = ", ".join(sorted(self.drafter.knobs))
-            raise KnobError(f"{idle[0]} has no effect on {which}; parameters that have one: {read}")
+            raise KnobError(f"{idle[0]} has no effect on {self.drafter.words}; parameters that have one: {read}")
         if (unread := self.unread() & set(changed)) and (name := min(unread)):
             raise KnobError(f"{name} has no effect: the model's template does not read it")
         self.check_possible(knobs, changed)

@@ -172,7 +172,7 @@ def _without_effect(knobs: Knobs, limits: Limits) -> list[str]:
     idle = sorted(DRAFT_KNOBS - limits.drafter.knobs)
     changed = [name for name in idle if getattr(knobs, name) != SPEC[name].default]
     if changed:
-        notes.append(f"{', '.join(changed)}: no effect with the {limits.drafter.kind} drafter")
+        notes.append(f"{', '.join(changed)}: no effect on {limits.drafter.words}")
     kinds = limits.drafter.kind.split("+")
     if "draft" not in idle and knobs.draft not in ("auto", *kinds):
         notes.append(f"draft={knobs.draft}: not loaded; the choices are {', '.join(kinds)}")

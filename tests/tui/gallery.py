@@ -373,7 +373,7 @@ async def get_running(app: DFlashApp, pilot: Pilot[int]) -> None:
     app.push_screen(screen)
     await shows(pilot, "Enter fetches it")
     await pilot.press("enter")
-    await shows(pilot, "It continues when you leave")
+    await shows(pilot, "The download continues when you leave")
 
 
 @shown

@@ -16,6 +16,7 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from dflash_tui.app import DFlashApp
+from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
 
 from .fake import FakeSession
@@ -47,9 +48,14 @@ async def wait_until(pilot: Pilot[int], predicate: Callable[[], bool]) -> None:
 
 
 async def shows(pilot: Pilot[int], *texts: str) -> None:
-    """Wait until the screen has all of `texts`."""
+    """Wait until the screen has all of `texts`; a notice may have them over several lines."""
+
+    def seen(text: str) -> bool:
+        notices = [one.text for one in pilot.app.screen.query(Flash) if one.display]
+        return any(text in shown for shown in (screen_text(pilot.app), *notices))
+
     for text in texts:
-        await wait_until(pilot, lambda text=text: text in screen_text(pilot.app))
+        await wait_until(pilot, lambda text=text: seen(text))
 
 
 def chat(pilot: Pilot[int]) -> DFlashApp:

@@ -499,8 +499,9 @@ async def test_a_new_conversation_has_no_figures_yet(make_app: MakeApp) -> None:
     async with talking(make_app, ("one", "answer one")) as (app, pilot, _):
         await shows(pilot, "Last turn")
         await pilot.press("ctrl+n")
+        await wait_until(pilot, lambda: "tok/s" not in screen_text(app) and "Last turn" not in screen_text(app))
+        await pilot.press("f3")
         await shows(pilot, "No turn yet")
-        await wait_until(pilot, lambda: "tok/s" not in screen_text(app))
 
 
 async def test_a_long_question_is_asked_whole(make_app: MakeApp) -> None:

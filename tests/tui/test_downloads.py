@@ -204,7 +204,7 @@ async def test_two_at_once_and_the_others_wait(make_app: MakeApp, hub: Hub) -> N
         await loaded(pilot)
         await in_background(pilot, "slow-1")
         await get(pilot, "twin")
-        await shows(pilot, "waits until another download is over", "It begins on its own")
+        await shows(pilot, "waits until another download is over", "The download begins by itself")
         await pilot.press("escape")
         await in_background(pilot, "slow-2")
         await get(pilot, "slow-3")
@@ -518,7 +518,7 @@ async def test_a_model_is_not_loaded_into_an_answer(make_app: MakeApp, hub: Hub)
         await shows(pilot, "here, and checked")
         it.app.chat.experiment = object()  # type: ignore[assignment]
         await pilot.press("enter")
-        await shows(pilot, "something is being loaded or answered")
+        await shows(pilot, "a load or an answer is running")
         assert not it.asked
         it.app.chat.experiment = None
         await pilot.press("enter")

@@ -89,7 +89,7 @@ async def test_what_is_typed_narrows_the_list(make_app: MakeApp, home: Path) -> 
         assert it.asked[-1].target == home / "models" / "Other-4B.gguf"
         await it.open(pilot)
         await pilot.press(*"zzz")
-        await shows(pilot, "Nothing has these words")
+        await shows(pilot, "No model has these words")
         await pilot.press("enter")
         assert isinstance(it.app.screen, ModelsScreen)
         await pilot.press("escape")

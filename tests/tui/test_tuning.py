@@ -102,7 +102,7 @@ async def test_nothing_to_apply(make_app: MakeApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         await pilot.press("alt+a")
-        assert "nothing is being written" in flash(app)
+        assert "no answer is being written" in flash(app)
         await send(pilot, "hi")
         await wait_until(pilot, lambda: app.chat.flow.busy)
         await pilot.press("alt+a")

@@ -285,6 +285,8 @@ async def test_a_panel_that_begins_to_scroll_keeps_its_width(make_app: MakeApp) 
     app = make_app(FakeSession())
     async with app.run_test(size=(120, 26)) as pilot:
         await loaded(pilot)
+        app.chat.places.show("stats")
+        await pilot.pause()
         scroll = app.chat.inspector.stats_panel.query_one(VerticalScroll)
         assert not scroll.show_vertical_scrollbar
         width = scroll.scrollable_content_region.width

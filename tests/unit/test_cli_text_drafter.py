@@ -30,7 +30,7 @@ def test_ask_says_which_drafter_ran_and_what_it_does_not_follow(capsys: pytest.C
     told = json.loads(out)
     assert told["drafter"] == "text"
     assert (told["mode"], told["reason"].split(":")[0]) in (("ar", "auto"), ("chain", "copying"))
-    assert "note: draft_window: no effect with the text drafter" in err
+    assert "note: draft_window: no effect on the text drafter" in err
     assert cli.main(["ask", *TARGET, *BRIEF, "--json", "hi"]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert (plain["drafter"], plain["mode"]) == (None, "ar")

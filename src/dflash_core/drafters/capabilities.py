@@ -36,6 +36,11 @@ class Capabilities:
         """Positions below the root that it proposes tokens for, at most."""
         return self.block - 1
 
+    @property
+    def words(self) -> str:
+        """What a message calls the drafter, or several."""
+        return "the loaded drafters" if self.parts else f"the {self.kind} drafter"
+
     def named(self, kind: str) -> Capabilities:
         """Among several drafters, the capabilities of the one of that kind; these if there is none."""
         return next((one for one in self.parts if one.kind == kind), self)
