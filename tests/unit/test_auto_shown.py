@@ -124,7 +124,7 @@ def test_what_a_fixed_budget_would_have_taken() -> None:
     assert auto.saved(point) == pytest.approx(auto.tokens / point.tok_s - auto.seconds)
     assert " s that budget 22 takes" in lab_text.auto_line(auto, found)
     short = lab_text.auto_line(replace(auto, tokens=9, seconds=0.12), found)
-    assert re.search(r"; it lost \d+ ms against the \d+ ms that budget 22 takes$", short)
+    assert re.search(r"; auto lost \d+ ms against the \d+ ms that budget 22 takes$", short)
     untimed = curve("estimate", estimate(steps, (7, 22)), StepCosts(), 22)
     assert lab_text.auto_line(auto, untimed).endswith("; how long budget 22 would take is not known")
     assert " now " not in lab_text.best_line(found), "the turn ran under auto, not with the budget"
