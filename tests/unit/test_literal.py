@@ -42,7 +42,7 @@ def faults(source: str, name: str) -> Iterator[str]:
         elif isinstance(node, ast.keyword) and node.arg == "markup" and name != DOOR:
             if not (isinstance(node.value, ast.Constant) and node.value.value is False):
                 yield f"{at} markup"
-        elif isinstance(node, ast.Attribute) and node.attr in MARKUP:
+        elif isinstance(node, ast.Attribute) and node.attr in MARKUP and name != DOOR:
             yield f"{at} {node.attr} reads markup"
         elif isinstance(node, ast.FunctionDef) and node.name in ("render", "render_line"):
             method = bool(node.args.args) and node.args.args[0].arg == "self"

@@ -53,7 +53,7 @@ def test_a_drafter_that_is_never_right_is_said_not_to_fit(mode: str, learned: bo
     (note,) = run.drafter_notes
     assert note.startswith(f"counting does not fit this target: none of its {sum(drafted)} drafts was accepted; load ")
     plain = steps(run, knobs.replace(mode="ar"), 20)
-    assert {step.reason for step in plain} == {"asked for"}
+    assert {step.reason for step in plain} == {"the mode is set"}
     backend.right = 3
     steps(run, knobs.replace(mode="tree"), 20)
     assert run.drafter_notes == ()

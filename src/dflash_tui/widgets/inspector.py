@@ -16,6 +16,7 @@ from textual.widget import Widget
 
 from dflash_core.knobs import Knobs
 from dflash_tui.settings.keys import actions_of
+from dflash_tui.widgets.literal import name_border
 from dflash_tui.widgets.memory import MemoryPanel
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.params import ParamsPanel
@@ -134,4 +135,4 @@ class Inspector(Container):
     def name_keys(self, shown: bool) -> None:
         """Show each panel's key on its border."""
         for name, _, key in tabs(self.app):
-            self._panels[name].border_title = key if shown else ""
+            name_border(self._panels[name], key if shown else "")

@@ -187,3 +187,8 @@ class ControlCodeFilter(LineFilter):
             segment if (text := stripped(segment.text)) == segment.text else segment._replace(text=text)
             for segment in segments
         ]
+
+
+def name_border(widget: Widget, name: str) -> None:
+    """Show a name on a widget's border; "" for none."""
+    widget.border_title = Content(name) if name else None
