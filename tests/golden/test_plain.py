@@ -31,7 +31,7 @@ def test_the_speed_is_that_of_steps_without_drafts(engine: Engine, whole: bool) 
     for progress in run:
         if not whole and not progress.doing.startswith("warming"):
             run.cancel()
-    speed = of_result(run.result, "timed for it")
+    speed = of_result(run.result, "timed separately")
     assert engine.session.length == length
     if not whole:
         assert speed is None

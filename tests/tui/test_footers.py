@@ -151,7 +151,7 @@ async def test_models_name_what_is_possible(make_app: MakeApp) -> None:
         await pilot.press(*"no such")
         await wait_until(pilot, lambda: footer(app) == "F1 Help  Esc Whole list")
         await pilot.press("escape", *"qwen3-4b")
-        await wait_until(pilot, lambda: footer(app) == "Enter Get  F1 Help  Esc Whole list")
+        await wait_until(pilot, lambda: footer(app) == "Enter Get  F5 Memory  F1 Help  Esc Whole list")
         app.screen.query_one("#models-target", Input).value = "/m.gguf"
         await wait_until(pilot, lambda: app.screen.query_one("#models-draft").region.area > 0)
         await pilot.press("tab")

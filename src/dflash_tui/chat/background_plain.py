@@ -110,5 +110,5 @@ class BackgroundPlain:
         else:
             from dflash_core.lab.plain import of_result
 
-            if (speed := of_result(run.result, "timed for it")) is not None and run.result.complete:
+            if (speed := of_result(run.result, "timed separately")) is not None and run.result.complete:
                 self._gauges.took_plain_speed(speed)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
 from dflash_core.formats.splits import SPLIT_NAME
@@ -145,8 +144,8 @@ def _pair(name: str, entry: Any) -> Pair:
     words = {key: entry.get(key, "") for key in ("about", "licence", "shapes")}
     if not all(isinstance(value, str) for value in words.values()):
         raise _BadEntryError("about, licence and shapes must be strings")
-    if words["shapes"] and words["shapes"] not in MODELS:
-        raise _BadEntryError(f"shapes: {one_line(words['shapes'])!r}, expected {', '.join(MODELS)}")
+    if words["shapes"]:
+        _check_shapes(words["shapes"])
     draft = _source(entry["draft"], "draft") if "draft" in entry else None
     target = _source(entry.get("target"), "target")
     about, licence = (one_line(words[key], ABOUT) for key in ("about", "licence"))
@@ -182,3 +181,10 @@ def _source(entry: Any, what: str) -> Source:
         if not _FILE.fullmatch(file) or ".." in file.split("/"):
             raise _BadEntryError(f"{what}: {one_line(file)!r} is no name of a file in a repository")
     return source
+
+
+def _check_shapes(name: str) -> None:
+    from dflash_core.bench.synthetic_models import MODELS  # late: it imports numpy, and few read the shapes
+
+    if name not in MODELS:
+        raise _BadEntryError(f"shapes: {one_line(name)!r}, expected {', '.join(MODELS)}")

@@ -173,7 +173,7 @@ class ExperimentScreen(LabScreen):
         if past is not None:
             past.add(self.WHAT, self.finding(result), _rows(result))
         if (
-            plain := of_result(result, "timed for it" if self.WHAT == "plain" else f"among others, /{self.WHAT}")
+            plain := of_result(result, "timed separately" if self.WHAT == "plain" else f"among others, /{self.WHAT}")
         ) is not None:
             self.chat.gauges.took_plain_speed(plain)
         if experiment.error is None and not result.complete:
@@ -425,7 +425,7 @@ class PlainScreen(ExperimentScreen):
         return replace(design, cases=cases, repeats=options.repeats or design.repeats)
 
     def finding(self, result: Result) -> str:
-        it = of_result(result, "timed for it")
+        it = of_result(result, "timed separately")
         if it is None:
             return "too few steps so far" if self.running else "stopped early: too few steps; r measures again"
         said = (

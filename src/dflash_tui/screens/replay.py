@@ -10,7 +10,7 @@ from dflash_tui.settings.keys import ACTIONS, offered, retold
 from dflash_tui.widgets.transcript import TurnBlock
 
 WHAT = "A replay, without a model: Ctrl+R plays again, Alt+I steps, Ctrl+Q leaves"
-NEED_A_MODEL = frozenset({"tune", "sweep", "ab", "plain", "bench", "models", "get", "full", "prompt"})
+NEED_A_MODEL = frozenset({"tune", "sweep", "ab", "plain", "past", "bench", "models", "get", "full", "prompt"})
 """Pages that need a model."""
 NO_EFFECT = NEED_A_MODEL | {
     "apply", "bench", "chats", "clear", "continue", "edit", "import", "kv", "load", "params", "policy", "preset",

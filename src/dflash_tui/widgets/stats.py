@@ -162,10 +162,10 @@ def _against(it: Figures) -> Line:
         return []
     if plain is None or it.verdict is None:
         return [("plain decoding not measured; /plain times it", _DIM)]
-    ratio = f"{it.verdict.said} plain decoding," if it.verdict.said else f"plain decoding {it.verdict.open},"
-    place = f"{counted(plain.steps, 'step')} at context length {short(plain.positions)}"
+    ratio = f"{it.verdict.said} plain decoding:" if it.verdict.said else f"plain decoding {it.verdict.open}:"
+    place = f"{counted(plain.steps, 'step')}, context length {short(plain.positions)}"
     when_taken = when(plain.taken, datetime.now(UTC))
-    basis = f"{speed(plain.tokens_per_second)} tok/s: {plain.how}, {place}, {when_taken}"
+    basis = f"{speed(plain.tokens_per_second)} tok/s, {plain.how} {when_taken} ({place})"
     first = figure("times", _DIM) if it.verdict.said else figure("judged", _DIM)
     return [(ratio, first), (basis, figure("plain", _DIM))]
 
