@@ -77,7 +77,8 @@ def fault_while_loading(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Scrip
         raise ValueError(HOSTILE)
 
     async def script(pilot: Pilot[int]) -> None:
-        await shows(pilot, "fault in the program", MARKUP)
+        await shows(pilot, "fault in the program")
+        await wait_until(pilot, lambda: MARKUP in "".join(screen_text(pilot.app).split()))  # over two lines
         assert_harmless((home / "data" / "last-error.txt").read_bytes())
 
     return make_app(load=load), script
