@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, TYPES, checked
 from dflash_core.errors import KnobError
 from dflash_core.knobs import CONTEXT, SPEC, SPECS, described, parse_settings
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.host import ChatHost, no_pair
 from dflash_tui.hub.typed_pair import typed_pair
 from dflash_tui.settings.keys import ACTIONS
 from dflash_tui.slash.chats import CHATS
@@ -160,7 +160,7 @@ async def _policy(host: ChatHost, rest: str) -> None:
         host.session.forget_learned()
         host.say("what was learned of this pair is forgotten; start values from the next turn")
     elif rest == "reset":
-        raise SlashError("an answer is being written: Esc stops it" if host.busy else "no model is loaded")
+        raise SlashError("an answer is being written: Esc stops it" if host.busy else no_pair(host))
     elif rest in SPEC["policy"].choices:
         await _set(host, f"policy {rest}")
     else:
