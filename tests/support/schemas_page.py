@@ -19,7 +19,7 @@ from support.turns import step_of, turn_of
 
 LINES = (trace.Header, record.Loaded, record.Start, record.Read, record.Step, record.End)
 NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
-KNOBS = "object: every [parameter](../README.md#parameters) by its name"
+KNOBS = "object: every [parameter](knobs.md) by its name"
 
 
 def title(kind: type) -> str:

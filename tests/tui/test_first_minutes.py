@@ -116,6 +116,8 @@ async def test_a_model_that_is_being_loaded_or_missing_is_said(make_app: MakeApp
     app = make_app(load=load)
     async with app.run_test(size=(80, 24)) as pilot:
         await shows(pilot, "is being loaded; what you send waits for it")
+        await send(pilot, "/sweep budget=4,15")
+        await shows(pilot, "the model is still being loaded; try again when it is ready")
         go.set()
         await shows(pilot, "none is loaded", "/models lists what is here, /get fetches one")
 

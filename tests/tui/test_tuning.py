@@ -470,3 +470,24 @@ async def test_a_slider_that_is_put_back_leaves_auto_on(make_app: MakeApp) -> No
         await wait_until(pilot, lambda: app.chat.knobs.state == "tree 30")
         await send(pilot, "/set mode auto")
         await wait_until(pilot, lambda: app.chat.knobs.state == "auto")
+
+
+async def test_set_takes_several_parameters(make_app: MakeApp) -> None:
+    """As /sweep, /ab and --set take them."""
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await send(pilot, "/set ignore_eos=on max_tokens=1200")
+        await shows(pilot, "ignore_eos on, max_tokens 1200 from the next turn")
+        assert (app.chat.knobs.ignore_eos, app.chat.knobs.max_tokens) == (True, 1200)
+
+
+async def test_a_slider_leaves_no_old_budget_in_the_message(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await send(pilot, "/set mode=auto")
+        app.chat.set_knobs(budget=23)
+        app.chat.set_knobs(budget=24)
+        await shows(pilot, "mode auto is off: budget was set")
+        assert "23" not in flash(app)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dflash_core.errors import DFlashError
-from dflash_core.knobs import SPECS
+from dflash_core.knobs import SPECS, Knobs
 from dflash_core.lab import export
 from dflash_core.lab.experiment import Excluded, Result
 from dflash_core.lab.table import best, rows
@@ -47,7 +47,7 @@ def test_too_few_pairs_are_not_said_to_agree() -> None:
     """ "n of m pairs" means elsewhere that n of m agree."""
     result = sweep_of("budget=4,12", speeds=(74.7, 100), repeats=3)
     table = rows(result)
-    assert lab_text.against(table[0]) == "−25 %? 3 pairs"
+    assert lab_text.against(table[0], result) == "−25 %? 3 pairs"
     assert any(line.startswith("only 3 pairs, 6 needed for a difference") for line in lab_text.notes(result))
 
 
@@ -59,10 +59,29 @@ def test_noise_is_called_noise() -> None:
         replace(trial, report=report_of(100 * scatter[(trial.repeat + 2 * trial.setting) % 6], 4, trial.report.knobs))
         for trial in result.trials
     ]
-    table = rows(replace(result, trials=tuple(trials)))
+    result = replace(result, trials=tuple(trials))
+    table = rows(result)
     verdicts = [row.versus.verdict for row in table if row.versus]
     assert verdicts == ["noise"]
-    assert any("noise" in lab_text.against(row) for row in table)
+    assert any("noise" in lab_text.against(row, result) for row in table)
+
+
+def test_only_a_base_is_called_the_reference() -> None:
+    """In the first round of a sweep nothing is paired yet."""
+    whole = sweep_of("budget=4,12,20", speeds=(74.7, 100, 90), repeats=3)
+    begun = replace(whole, trials=whole.trials[:2], complete=False)
+    assert [lab_text.against(row, begun) for row in rows(begun)] == ["", "best"]
+    based = replace(begun, base=0)
+    assert [lab_text.against(row, based) for row in rows(based)] == ["reference", "best"]
+    alone = replace(begun, arms=whole.arms[:1], trials=whole.trials[:1])
+    assert lab_text.against(rows(alone)[0], alone) == "", "nothing to compare with"
+
+
+def test_budgets_under_auto_are_trees() -> None:
+    base = Knobs(mode="auto")
+    whole = sweep_of("budget=4,12")
+    arms = tuple(replace(arm, knobs=base.replace(budget=arm.knobs.budget)) for arm in whole.arms)
+    assert lab_text.fixed(replace(whole, arms=arms)).startswith("mode tree, p_min 0")
 
 
 def test_repeats_of_many_prompts_are_not_prompts() -> None:

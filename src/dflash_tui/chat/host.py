@@ -17,6 +17,11 @@ from dflash_tui.chat.sending import Sending
 from dflash_tui.chat.tuning import Tuning
 
 
+def no_pair(desk: Desk) -> str:
+    """Why there is no model to measure or to ask."""
+    return "the model is still being loaded; try again when it is ready" if desk.loading_now else "no model is loaded"
+
+
 class ChatHost(Desk, Protocol):
     """A desk with the parts that act on it."""
 

@@ -149,7 +149,7 @@ class PairLoading:
             if desk.flow.lost:
                 note.advise(advice)
             self._failed()
-            desk.say("no model is loaded; what you typed is kept")
+            desk.say("no model is loaded; what you typed is kept" if desk.prompt.text else "no model is loaded")
 
     async def _keep(self, note: Note, session: SessionLike) -> None:
         self._desk.session = session

@@ -41,7 +41,8 @@ class Tuning:
         if knobs.policy != before.policy and "policy" not in changes:
             named = ", ".join(sorted(SHAPES_FIXED & changes.keys()))
             self._auto = before
-            desk.say(f"mode is {knobs.state}: {named} was set; /set mode=auto lets the program choose again")
+            # Without the value, which the next key of a slider changes.
+            desk.say(f"mode auto is off: {named} was set; /set mode=auto lets the program choose again")
 
     def set_all(self, knobs: Knobs) -> None:
         """Stage a whole set: a preset's, or that of an earlier turn, as far as values go here. Raises KnobError if the

@@ -383,7 +383,7 @@ class TuneScreen(ExperimentScreen):
     BRIEF: ClassVar[tuple[str, ...]] = ("max_tokens",)
     EXAMPLE: ClassVar[str] = "the prompts of this conversation"
     EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("", "Enter measures many settings on the last prompts of the conversation, or on examples."),
+        ("", "Enter measures many settings on your last prompts, or on examples."),
     )
     OPTIONS: ClassVar[tuple[tuple[str, str], ...]] = (("prompts=FILE samples=6", "on so many prompts of a file"),)
 
@@ -448,7 +448,7 @@ def _rows(result: Result) -> list[Row]:
     return [
         Row(
             one.arm.label, one.arm.knobs, one.tok_s.median, one.acceptance, one.step_ms, one.runs,
-            "best" if one.best else one.arm.role, lab_text.against(one),
+            "best" if one.best else one.arm.role, lab_text.against(one, result),
         )
         for one in lab_text.sorted_rows(result)
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_tui.chat.experiment import Experiment
 from dflash_tui.chat.flow import fault, keep_trace
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.host import ChatHost, no_pair
 from dflash_tui.figures.measurements import Measurements
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
@@ -122,7 +122,7 @@ class LabScreen(Passing, Screen[None]):
         """Where experiments run; None, and a notice why, if none can run now."""
         session = self.chat.session
         if session is None:
-            self.say("no model is loaded")
+            self.say(no_pair(self.chat))
         elif self.chat.busy:
             self.say("an answer is being written: Esc, wait for its end or stop it, then come back")
         elif self.running:

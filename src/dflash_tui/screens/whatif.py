@@ -260,9 +260,10 @@ class WhatIfScreen(LabScreen):
         steps = self.record.steps if self.record is not None else ()
         if it.kind == "estimate":
             had = self.record.knobs.state if self.record is not None else ""
-            drafted = of_drafter(steps, self.drafter) if self.drafter else steps
+            drafted = of_drafter(steps, self.drafter)
+            some = f"{len(drafted)} of " if len(drafted) < len(steps) else ""
             by = f"drafter {self.drafter}, " if self.drafter else ""
-            yield f"ESTIMATE from {counted(len(drafted), 'step')} of the last turn ({by}{had})"
+            yield f"ESTIMATE from {some}{counted(len(steps), 'step')} of the last turn ({by}{had})"
         elif not self._estimate:
             yield f"EXACT: {self.drafter} ran again alone, and drafted nothing in the turn itself"
         else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dflash_core.errors import KnobError
 from dflash_core.files import check_regular
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.host import ChatHost, no_pair
 from dflash_tui.slash.command import Slash, SlashError, knob_words
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ async def _ab(host: ChatHost, rest: str) -> None:
 def _ready(host: ChatHost) -> SessionLike:
     """The session, if an experiment can begin."""
     if host.session is None:
-        raise SlashError("no model is loaded")
+        raise SlashError(no_pair(host))
     if host.busy:
         raise SlashError("an answer is being written: Esc stops it")
     return host.session

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, TYPES, checked
 from dflash_core.errors import KnobError
-from dflash_core.knobs import CONTEXT, SPEC, SPECS, parse_settings
-from dflash_tui.chat.host import ChatHost
+from dflash_core.knobs import CONTEXT, SPEC, SPECS, described, parse_settings
+from dflash_tui.chat.host import ChatHost, no_pair
 from dflash_tui.hub.typed_pair import typed_pair
 from dflash_tui.settings.keys import ACTIONS
 from dflash_tui.slash.chats import CHATS
@@ -54,6 +54,12 @@ def complete(text: str, host: ChatHost) -> list[Completion]:
 
 
 async def _set(host: ChatHost, rest: str) -> None:
+    several = [word.partition("=") for word in rest.split()]
+    if len(several) > 1 and all(name and value for name, _, value in several):
+        changes = parse_settings({name: value for name, _, value in several})
+        host.set_knobs(**changes)
+        host.say(f"{', '.join(described(host.knobs, changes))} from the next turn")
+        return
     words = rest.replace("=", " ", 1).split(maxsplit=1 if rest.startswith("mode") else -1)
     if len(words) == 2 and words[0] == CONTEXT.name:
         host.tuning.ask_for_context(words[1])
@@ -154,7 +160,7 @@ async def _policy(host: ChatHost, rest: str) -> None:
         host.session.forget_learned()
         host.say("what was learned of this pair is forgotten; start values from the next turn")
     elif rest == "reset":
-        raise SlashError("an answer is being written: Esc stops it" if host.busy else "no model is loaded")
+        raise SlashError("an answer is being written: Esc stops it" if host.busy else no_pair(host))
     elif rest in SPEC["policy"].choices:
         await _set(host, f"policy {rest}")
     else:

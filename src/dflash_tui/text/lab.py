@@ -45,7 +45,7 @@ def cells(result: Result, its: Sequence[Row], width: int) -> list[list[str]]:
             "quartiles": spread(row.tok_s),
             "tok/step": f"{row.acceptance:.2f}",
             "ms/step": f"{row.step_ms:.1f}",
-            "difference": against(row),
+            "difference": against(row, result),
             "runs": str(row.runs),
         }
         found.append([named(row, result.axes), *(values[name] for name in names[1:])])
@@ -72,11 +72,14 @@ def spread(it: Summary) -> str:
     return f"{speed(it.low)}–{speed(it.high)}" if it.n > 1 else "one run"
 
 
-def against(row: Row) -> str:
-    """The paired difference of a row with what the experiment compares with, and its interval."""
+def against(row: Row, result: Result) -> str:
+    """The paired difference of a row with what the experiment compares with, and its interval; empty where there is
+    nothing to compare with yet."""
     it = row.versus
     if it is None:
-        return "best" if row.best else "reference"
+        if len(result.arms) == 1:
+            return ""
+        return "best" if row.best else "reference" if row.index == result.base else ""
     if it.verdict == "too few pairs":
         return f"{percent(it.difference)}? {counted(it.n, 'pair')}"
     noise = ", noise" if it.verdict == "noise" else ""
@@ -214,9 +217,11 @@ def notes(result: Result, *, running: bool = False) -> list[str]:
     """What the table does not tell: how much was measured, what was left out, whether texts agree."""
     left_out, its = result.excluded, rows(result)
     prompts = len(result.prompts) - len(left_out)
+    # The rounds of a tournament repeat those that are left more often than was asked.
+    repeats = counted(result.repeats, "repeat") if result.left is None else "more rounds for the fastest"
     lines = [
         f"{counted(len(result.trials), 'run')}: {counted(prompts, 'prompt')}, "
-        f"{counted(result.repeats, 'repeat')}, settings taking turns; warm-up not counted"
+        f"{repeats}, settings taking turns; warm-up not counted"
     ]
     if result.arms:
         lines.append(f"fixed: {fixed(result)}")
@@ -248,19 +253,12 @@ def fixed(result: Result) -> str:
     always = ("p_min", "temperature", "max_tokens")
     named = [name for name in same if name in always or getattr(knobs[0], name) != SPEC[name].default]
     parts = [f"{name} {show(SPEC[name], getattr(knobs[0], name))}" for name in named if name not in STATE]
-    whole = STATE.issubset(same)
-    return ", ".join(
-        [
-            *(
-                [f"mode {knobs[0].state}"]
-                if whole
-                else [
-                    f"{name} {show(SPEC[name], getattr(knobs[0], name))}" for name in ("mode", "budget") if name in same
-                ]
-            ),
-            *parts,
-        ]
-    )
+    if STATE.issubset(same):
+        return ", ".join([f"mode {knobs[0].state}", *parts])
+    shape = [f"{name} {show(SPEC[name], getattr(knobs[0], name))}" for name in ("mode", "budget") if name in same]
+    if {"mode", "policy"}.issubset(same) and (knobs[0].mode, knobs[0].policy) == ("auto", "fixed"):
+        shape[0] = "mode tree"  # as Knobs.state names it, without the budget
+    return ", ".join([*shape, *parts])
 
 
 def progress(it: ExperimentProgress) -> str:

@@ -11,13 +11,13 @@ from typing import Literal
 Part = Literal["speed", "drafts", "time", "memory", "conversation", "experiments", "parameters"]
 
 READING: dict[Part, tuple[str, str]] = {
-    "speed": ("README.md", "Tune it"),
+    "speed": ("docs/tuning.md", "Tuning"),
     "drafts": ("docs/drafters.md", "How many drafts: `auto`"),
-    "time": ("README.md", "Looking inside"),
+    "time": ("docs/tuning.md", "Looking inside"),
     "memory": ("docs/fits.md", "How it is computed"),
-    "conversation": ("README.md", "Conversations"),
-    "experiments": ("README.md", "The lab"),
-    "parameters": ("README.md", "Parameters"),
+    "conversation": ("docs/conversations.md", "Conversations"),
+    "experiments": ("docs/tuning.md", "The lab"),
+    "parameters": ("docs/knobs.md", "Parameters"),
 }
 """What to read about the terms of a part: a document and its heading."""
 

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 
+from dflash_tui.text.bars import counted
 from dflash_tui.text.glossary import told
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel, redraw
@@ -46,7 +47,7 @@ class TreePanel(Panel):
         from dflash_tui.text.tree_text import drawn  # with the first step
 
         nodes = len(event.tree.tokens) - 1
-        note = f"  step {step} · {nodes} nodes · {event.accepted_depth} accepted"
+        note = f"  step {step} · {counted(nodes, 'node')} · {event.accepted_depth} accepted"
         redraw(heading, Content.assemble(("Tree", "bold"), *told(note, "$foreground 70%")))
         width = max(self.text_width, 24)
         redraw(body, drawn(event, self._token_text, width) if nodes else _PLAIN)
