@@ -122,7 +122,7 @@ def turn_failed(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Script]:
         await loaded(pilot)
         await ask(pilot, "hi")
         await idle(pilot)
-        await shows(pilot, "fault in the program", MARKUP)
+        await shows(pilot, "fault in the program", "quit[/]")  # the rest of it is on the line before
 
     return make_app(FakeSession(fail_after=1, error=ValueError(HOSTILE))), script
 
@@ -204,7 +204,7 @@ def presets_and_themes(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Script
         await shows(pilot, "Themes left out", "Settings and log", "Presets", SEEN)
         await press(pilot, "f2", *["f9"] * 7)
         await ask(pilot, "/theme")
-        await shows(pilot, "Enter keeps it", SEEN)
+        await shows(pilot, "Enter keeps, Esc restores", SEEN)
         names = pilot.app.screen.query_one(OptionList)
         names.highlighted = next(at for at, one in enumerate(names.options) if SEEN in (one.id or ""))
         await press(pilot, "enter")

@@ -51,7 +51,9 @@ def shown(record: TurnRecord, plain: PlainSpeed | None = None, width: int = 60) 
 def test_the_strip_has_a_mark_where_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     strip = StatusStrip()
     reason = "auto takes the tree for now"
-    status = Status(rate=257.0, acceptance=4.8, against=Verdict("2.6x"), mode="tree", reason=reason, used=Knobs(p_min=0.2))
+    status = Status(
+        rate=257.0, acceptance=4.8, against=Verdict("2.6x"), mode="tree", reason=reason, used=Knobs(p_min=0.2)
+    )
     strip.set_reactive(StatusStrip.status, status)
     shown = {}
     for width in range(20, 140):
@@ -339,7 +341,8 @@ async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> N
         await wait_until(
             pilot,
             lambda: (
-                re.search(r"plain decoding compared from the second answer.* timed separately", figures(app)) is not None
+                re.search(r"plain decoding compared from the second answer.* timed separately", figures(app))
+                is not None
             ),
         )
         await send(pilot, "And the budget?")
