@@ -659,7 +659,7 @@ async def test_the_field_of_a_sweep_has_colors_and_is_not_cut(make_app: MakeApp,
         screen.result = sweep_of(*axes, prompts=2, repeats=1)
         screen.draw()
         await pilot.pause()
-        field = screen.query_one("#sweep-field", Static)
+        field = screen.query_one("#lab-field", Static)
         seen = field.region.intersection(field.parent.content_region)
         assert seen.width == field.region.width
         strips = [field.render_line(y) for y in range(field.size.height)]

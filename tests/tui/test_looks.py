@@ -214,6 +214,6 @@ async def test_the_footer_outlives_what_it_asks_about(make_app: MakeApp) -> None
         await wait_until(pilot, lambda: app.screen is not app.chat)
         line = app.screen.query_one(KeyLine)
         await wait_until(pilot, lambda: bool(line.hints))
-        await app.screen.query_one("#tune-table").remove()
+        await app.screen.query_one("#lab-table").remove()
         line._look()
         assert line.hints

@@ -14,7 +14,8 @@ TREE_OR_CHAIN = "mode=chain | mode=tree"
 def parse_pair(text: str, base: Knobs, limits: Limits) -> tuple[Arm, Arm]:
     """Two settings from `name=value ... | name=value ...`; without a bar, `base` against the given one.
 
-    For an empty text, the preset. Both draw with the same seed where it is to be random. Raises KnobError: unknown or impossible settings, or two that are the same.
+    For an empty text, the preset. Both draw with the same seed where it is to be random. Raises KnobError: unknown or
+    impossible settings, or two that are the same.
     """
     base = base.fixed()
     left, bar, right = (text.strip() or TREE_OR_CHAIN).partition("|")
