@@ -40,7 +40,8 @@ def at_rest(app: DFlashApp) -> bool:
 def disagreements(app: DFlashApp) -> Iterator[str]:
     """A line for each pair that does not agree. Something may still be under way, so callers ask again later."""
     chat, current = app.chat, app.chat.conversation.current
-    if journal_of(app).draft != encodable(chat.prompt.text):
+    typed = chat.prompt.text
+    if journal_of(app).draft != (encodable(typed) if typed.strip() else ""):  # spaces alone are not kept
         yield "the journal has another draft than the prompt"
     if not at_rest(app):
         return

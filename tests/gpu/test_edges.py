@@ -426,7 +426,7 @@ def test_the_largest_budget_says_what_it_is() -> None:
     small = CudaSession(pair("emulated", FILE).device_target, fresh().draft_weights, context=192, nodes=64)
     assert small.most_drafted == 63
     decoder = small.decoder(Knobs(mode="tree", budget=64), frozenset(), 192)
-    said = "asked for; budget 63: there is memory for trees of 64 nodes with its root"
+    said = "the mode is set; budget 63: there is memory for trees of 64 nodes with its root"
     assert (decoder.knobs.budget, decoder.decision.reason) == (63, said)
     decoder.take(Knobs(mode="tree", budget=22))
     decoder.take(Knobs(mode="tree", budget=255))

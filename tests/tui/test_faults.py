@@ -344,7 +344,7 @@ async def test_shares_are_of_the_figures_beside_them(make_app: MakeApp) -> None:
         for row in rows:
             share = round((float(row[1]) / best - 1) * 100)
             assert row[5] == ("best" if share == 0 else f"−{-share}"), row
-        await shows(pilot, "fixed: mode auto, p_min 0, temperature 0")
+        await shows(pilot, "fixed: mode tree, p_min 0, temperature 0")
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.screen is app.chat)
         await ab(app, pilot)
