@@ -98,7 +98,8 @@ class LabScreen(Passing, Screen[None]):
 
     def say(self, what: str | Exception) -> None:
         """Show a short notice above the footer, or why something is refused."""
-        self.query_one(Flash).say(what)
+        for flash in self.query(Flash):  # none once the page is closed
+            flash.say(what)
 
     def hint(self, action: str, label: str) -> str:
         """The footer's label of an action. While an experiment runs, Esc stops it and no other can begin."""
