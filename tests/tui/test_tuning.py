@@ -448,7 +448,7 @@ async def test_no_reload_in_the_middle_of_an_answer(make_app: MakeApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await under_way(pilot, app, 2)
         await send(pilot, "/reload")
-        await wait_until(pilot, lambda: "reload when it has ended" in flash(app))
+        await wait_until(pilot, lambda: "reload after its end" in flash(app))
         gate.release(1000)
         await idle(pilot)
 
