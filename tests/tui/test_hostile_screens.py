@@ -22,7 +22,7 @@ from dflash_core.record import Loaded, lines, pack
 from dflash_core.trace import TraceWriter, read_trace
 from dflash_tui.app import DFlashApp
 from dflash_tui.conversations.branches import Branches, Node
-from dflash_tui.conversations.journal import Journal, Place
+from dflash_tui.conversations.journal import Place
 from dflash_tui.conversations.store import Card, Held, Store
 from dflash_tui.replay import replaying
 from dflash_tui.screens.models import ModelsScreen
@@ -30,7 +30,7 @@ from dflash_tui.screens.replay import ReplayScreen
 from dflash_tui.session import LoadRequest
 from dflash_tui.settings.config import Config, config_folder
 from support.hostile import HOSTILE, MARKUP, NAME, SEEN, TEXT, assert_harmless
-from support.stored import a_report, a_turn
+from support.stored import a_report, a_turn, killed_app
 from support.turns import step_of, turn_of
 
 from .fake import FakeSession, loader
@@ -77,7 +77,8 @@ def fault_while_loading(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Scrip
         raise ValueError(HOSTILE)
 
     async def script(pilot: Pilot[int]) -> None:
-        await shows(pilot, "fault in the program", MARKUP)
+        await shows(pilot, "fault in the program")
+        await wait_until(pilot, lambda: MARKUP in "".join(screen_text(pilot.app).split()))  # over two lines
         assert_harmless((home / "data" / "last-error.txt").read_bytes())
 
     return make_app(load=load), script
@@ -121,7 +122,7 @@ def turn_failed(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Script]:
         await loaded(pilot)
         await ask(pilot, "hi")
         await idle(pilot)
-        await shows(pilot, "fault in the program", MARKUP)
+        await shows(pilot, "fault in the program", "quit[/]")  # the rest of it is on the line before
 
     return make_app(FakeSession(fail_after=1, error=ValueError(HOSTILE))), script
 
@@ -168,11 +169,7 @@ def conversations(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Script]:
 
 
 def cut_off(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Script]:
-    journal = Journal(home / "data" / "journal")
-    journal.typed(TEXT)
-    journal.begin(Place("c", "q", "a", TEXT, None, TEXT))
-    assert journal._lock is not None
-    journal._lock.close()
+    killed_app(home / "data", TEXT, place=Place("c", "q", "a", TEXT, None, TEXT))
 
     async def script(pilot: Pilot[int]) -> None:
         await shows(pilot, f"The program ended in the middle of an answer: {SEEN}", MARKUP[:15])
