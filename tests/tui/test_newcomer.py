@@ -67,7 +67,8 @@ def test_ten_minutes(tmp_path: Path, columns: int, rows: int, monkeypatch: pytes
         first.keys("Escape")
         first.wait(lambda screen: "cut short" in screen and "★" in screen, "the best of what was measured")
         first.keys("Enter")
-        first.wait(lambda screen: "from the next turn" in screen, "the best setting, in use")
+        used = ("from the next turn", "already the current setting")  # which is best depends on the machine
+        first.wait(lambda screen: any(words in screen for words in used), "the best setting, in use")
         first.keys("s")
         first.wait(lambda screen: "A name for the preset" in screen, "the question for a name")
         first.keys("Enter")
