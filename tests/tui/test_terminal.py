@@ -78,7 +78,7 @@ def test_text_comes_from_an_unmarked_paste_and_an_editor_and_goes_to_a_buffer(
     terminal.wait(lambda screen: "three+four" in screen, "the text from the editor")
     terminal.keys("Enter")
     terminal.wait(lambda screen: " tok/step · " in screen, "the answer")
-    terminal.keys("M-Up", "M-Up", "M-c")
+    terminal.keys("C-b", "M-Up", "M-Up", "M-c")  # without panels the notice stands on one line
     terminal.wait(lambda screen: "to the tmux buffer only" in screen, "where the copy is")
     assert terminal.tmux("show-buffer") == "one\ntwo\nthree+four"
     terminal.keys("C-q")
