@@ -26,7 +26,6 @@ from dflash_core.ids import check_ids
 from dflash_core.knobs import MOST_WIDTH, Knobs
 from dflash_core.limits import Limits
 from dflash_core.policy.base import Policy
-from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.watched import Watched
 from dflash_core.snapshots.kept import Snapshots
 from dflash_core.tree import Candidates
@@ -51,8 +50,7 @@ class Runner:
         keys and values, for events. `snapshots`: the store for sequences that the session does not hold."""
         self.backend, self.stop_ids, self.prefill_chunk = backend, stop_ids, prefill_chunk
         self.context_length, self.vocab_size, self._tree_width = context_length, vocab_size, tree_width
-        drafter = backend.capabilities
-        self.policy, self._kv, self.snapshots = Watched(policy or FixedPolicy(drafter), drafter), kv, snapshots
+        self.policy, self._kv, self.snapshots = Watched.around(policy, backend.capabilities), kv, snapshots
         self._scratch = False
         self._committed: list[int] = []
         self._window = EVERYTHING  # what `_committed` was read under

@@ -53,9 +53,7 @@ class LatePolicy(PairPolicy):
         self._decided: tuple[Knobs, Decision] | None = None  # since the last result
         self._results = 0  # of the present answer
         self._flying = 0  # results until a try that was decided must have been reported
-        self._rest: tuple[Knobs, Decision] | None = None  # a decision that holds for `_rested` results
-        self._rested = 0
-        self._plain: list[StepEvent] = []  # results under it
+        self._plain: list[StepEvent] = []  # results of a rest
         self._text = TextTable()
         self._reset()
         self._untaught: dict[Part, list[Trials]] = {part: [] for part in PARTS}
@@ -64,7 +62,7 @@ class LatePolicy(PairPolicy):
         super().begin(ids, stops)
         self._text.become(ids)
         self._decided, self._results, self._flying = None, 0, 0
-        self._rest, self._plain = None, []
+        self._rested, self._plain = 0, []
 
     def reset(self, state: PairState) -> None:
         super().reset(state)
@@ -75,6 +73,7 @@ class LatePolicy(PairPolicy):
         self._means = dict.fromkeys(CHOICES, 0.0)
         self._steps = 0
         self._resting: tuple[Part, Knobs, float, Decision] | None = None  # what a try would lose, and the decision
+        self._rested = 0  # results for which that decision holds; 0: for the next step alone
 
     @property
     def _allowance(self) -> Allowance:
@@ -97,9 +96,9 @@ class LatePolicy(PairPolicy):
         return self._text if self._free(knobs) and knobs.from_text else None
 
     def next(self, knobs: Knobs) -> Decision:
-        if self._rest is not None:
-            if self._rest[0] is knobs:
-                return self._rest[1]
+        if self._rested and self._resting is not None:
+            if self._resting[1] is knobs:
+                return self._resting[3]
             self._count_plain()
         fixed = self._fixed.next(knobs)
         if not self._free(knobs):
@@ -138,8 +137,8 @@ class LatePolicy(PairPolicy):
         wanted = LEAST_LOST if pays else lost
         self._resting = self._part, knobs, wanted, rest
         if not self._flying and self._results:
-            self._rested = min(math.floor((wanted - allowance.spare) / SHARE), MOST_RESTED)
-            self._rest = (knobs, rest) if self._rested > 1 else None
+            results = min(math.floor((wanted - allowance.spare) / SHARE), MOST_RESTED)
+            self._rested = results if results > 1 else 0
         return rest
 
     def _why(self, rows: int, widths: Sequence[int], curve: Sequence[float], rate: float) -> str:
@@ -161,8 +160,8 @@ class LatePolicy(PairPolicy):
         return False
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
-        if self._rest is not None:
-            if step.mode == "ar" and step.knobs is self._rest[0]:
+        if self._rested and self._resting is not None:
+            if step.mode == "ar" and step.knobs is self._resting[1]:
                 self._plain.append(step)
                 if len(self._plain) == self._rested:
                     self._count_plain()
@@ -176,7 +175,7 @@ class LatePolicy(PairPolicy):
 
     def _count_plain(self) -> None:
         """End the rest, and count its steps together."""
-        steps, self._plain, self._rest = self._plain, [], None
+        steps, self._plain, self._rested = self._plain, [], 0
         if not steps:
             return
         usual = sorted(steps, key=lambda step: step.stages.total - step.stages.host)[len(steps) // 2]

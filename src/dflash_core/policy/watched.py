@@ -12,6 +12,7 @@ from dflash_core.errors import NumericsError
 from dflash_core.events import FoundRow, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision, Plan, Policy
+from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.several import SeveralPolicy
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ class Watched:
         self._right = set[str]()
         self._failed: dict[str, str] = {}
         self._said: str | None = None  # what is wrong with drafters, for reasons; None: not put into words yet
+
+    @classmethod
+    def around(cls, policy: Policy | None, drafter: Capabilities | None) -> Watched:
+        """`policy`, watched; without one, the settings decide. One that is watched already is returned."""
+        return policy if isinstance(policy, Watched) else cls(policy or FixedPolicy(drafter), drafter)
 
     @property
     def _none(self) -> bool:

@@ -46,14 +46,6 @@ def of_catalogue(request: LoadRequest) -> LoadRequest:
     return replace(request, target=target, draft=draft) if whole else pair.planned(request)
 
 
-def plan_for(request: LoadRequest, memory: int = 0) -> MemoryPlan:
-    """What `request` would load. Imports torch, for the overhead of its allocator."""
-    from dflash_tui.reckoning import reckoner_for
-
-    reckoner = reckoner_for(request, memory)
-    return plan(reckoner, request.setup(reckoner))
-
-
 def facts(plan: MemoryPlan) -> dict[str, Any]:
     """A plan as JSON."""
     return {

@@ -23,7 +23,6 @@ from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups
 from dflash_core.backends.cuda.shares import (
     FEWER_WARPS,
     LEAST_PARTIALS,
-    NOMINAL_COLUMNS,
     PARTIALS_OF_L2,
     WARPS,
     Layout,
@@ -163,11 +162,6 @@ class Plan:
     def forms(self) -> dict[str, object]:
         """Defines of int8 activations, for the kernels that write and read them (kernels/acts.cuh)."""
         return forms_of(self.shapes, self.rounding)
-
-    @property
-    def partial_bytes(self) -> int:
-        """Bytes of partial sums at a typical width, which the next kernel reads again."""
-        return self.split_k * self.stride * NOMINAL_COLUMNS * 4
 
     def shared_bytes(self, columns: int) -> int:
         """Bytes of dynamic shared memory of a pass over `columns` columns."""

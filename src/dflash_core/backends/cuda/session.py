@@ -459,11 +459,6 @@ class CudaSession:
                 self._arriving.whole()
             self.drafter.update_cache(self.launch)
 
-    def forget_launches(self) -> None:
-        """Have all later launches bound again, because plans have changed."""
-        self._bound.clear()
-        self.steps.clear()
-
     def plant(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         """Set the tree of the next pass."""
         assert self.length + len(tokens) <= self.memory.slots, "more positions than the sequence's memory holds"

@@ -45,7 +45,6 @@ from dflash_core.events import EffectiveMode, GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.policy.base import Decision, Policy
 from dflash_core.policy.depth import at_depth
-from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.late import BUILT
 from dflash_core.policy.watched import Watched
 from dflash_core.progress import Progress
@@ -150,11 +149,6 @@ class Steps:
             self._drain = self.device.bind(drafter.drain_launches())
         self._drain()
 
-    def clear(self) -> None:
-        """Drop all graphs, because plans have changed."""
-        self._graphs.clear()
-        self._drain = None
-
     def launches(self, kind: StepKind) -> list[Launch]:
         """The launches of one step, from the newest token to the ring."""
         session = self.session
@@ -243,8 +237,7 @@ class CudaDecoder:
                 code=Code.NOT_ON_THIS_DEVICE,
             )
         check_tree_width(knobs, MAX_WIDTH)
-        drafter = session.capabilities
-        self.policy = policy if isinstance(policy, Watched) else Watched(policy or FixedPolicy(drafter), drafter)
+        self.policy = Watched.around(policy, session.capabilities)
         self._asked = knobs, self.policy.next(knobs)
         self._weights = self.policy.weights(knobs)
         self.knobs, self.decision = _followed(*self._asked, session.most_drafted)
