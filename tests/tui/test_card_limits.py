@@ -22,24 +22,25 @@ class NarrowSession(FakeSession):
         return Limits(self.capabilities, self.context_length, tree_width=8, budget=63)
 
 
+def said(app: DFlashApp, text: str) -> bool:
+    return text in app.chat.query_one(Flash).text
+
+
 async def test_more_candidates_than_the_card_keeps(make_app: Callable[..., DFlashApp]) -> None:
     """A value that was set before the limit was known is lowered to it; afterwards it is refused at once."""
     app = make_app(NarrowSession(), Knobs(tree_width=20))
 
-    def said(text: str) -> bool:
-        return text in app.chat.query_one(Flash).text
-
     async with app.run_test(size=(120, 50)) as pilot:
         await loaded(pilot)
-        await wait_until(pilot, lambda: said("tree_width is 8 here, not 20"))
+        await wait_until(pilot, lambda: said(app, "tree_width is 8 here, not 20"))
         assert app.chat.knobs == Knobs(tree_width=8)
         await send(pilot, "/set tree_width=9")
-        await wait_until(pilot, lambda: said("tree_width=9: the card keeps 8 candidates per draft position"))
+        await wait_until(pilot, lambda: said(app, "tree_width=9: the card keeps 8 candidates per draft position"))
         await pilot.press("f2")
         row = app.chat.inspector.params_panel.row("tree_width")
         row.focus()
         await pilot.press("1", "2", "enter")
-        await wait_until(pilot, lambda: said("tree_width=12: the card keeps 8 candidates per draft position"))
+        await wait_until(pilot, lambda: said(app, "tree_width=12: the card keeps 8 candidates per draft position"))
         assert app.chat.knobs == Knobs(tree_width=8)
         assert row.value == 8
 
@@ -48,15 +49,12 @@ async def test_larger_trees_than_there_is_memory_for(make_app: Callable[..., DFl
     """Lowered at the load, refused afterwards; the slider ends there, and a preset is taken as far as it goes."""
     app = make_app(NarrowSession(), Knobs(budget=200))
 
-    def said(text: str) -> bool:
-        return text in app.chat.query_one(Flash).text
-
     async with app.run_test(size=(120, 50)) as pilot:
         await loaded(pilot)
-        await wait_until(pilot, lambda: said("budget is 63 here, not 200: there is memory for no more"))
+        await wait_until(pilot, lambda: said(app, "budget is 63 here, not 200: there is memory for no more"))
         assert app.chat.knobs == Knobs(budget=63)
         await send(pilot, "/set budget=64")
-        await wait_until(pilot, lambda: said("budget=64: there is memory for trees of 63 drafted tokens"))
+        await wait_until(pilot, lambda: said(app, "budget=64: there is memory for trees of 63 drafted tokens"))
         await pilot.press("f2")
         row = app.chat.inspector.params_panel.row("budget")
         row.focus()
@@ -64,6 +62,6 @@ async def test_larger_trees_than_there_is_memory_for(make_app: Callable[..., DFl
         await pilot.pause()
         assert row.value == 63
         await pilot.press("9", "9", "enter")
-        await wait_until(pilot, lambda: said("budget=99: expected 1 to 63"))
+        await wait_until(pilot, lambda: said(app, "budget=99: expected 1 to 63"))
         app.chat.tuning.set_all(Knobs(budget=128, p_min=0.1))
         assert (app.chat.knobs.budget, app.chat.knobs.p_min) == (63, 0.1)

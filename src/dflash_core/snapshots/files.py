@@ -64,8 +64,8 @@ def write(folder: Path, space: str, snapshot: Snapshot) -> Path:
     The library's own writer would first copy every tensor, and a snapshot may take gigabytes.
     """
     named = list(_named(snapshot.pages, snapshot.state.tensors))
-    text = ",".join(map(str, snapshot.tokens.tolist()))
-    metadata = {"version": VERSION, "space": space, "tokens": text, "digest": _digest(space, text, named)}
+    digest = _digest(space, snapshot.tokens, named)
+    metadata = {"version": VERSION, "space": space, "tokens": _listed(snapshot.tokens), "digest": digest}
     header: dict[str, object] = {"__metadata__": metadata}
     at = 0
     for name, tensor in named:
@@ -111,8 +111,7 @@ def read(stored: Stored) -> Snapshot:
                 (state if begin < 0 else spans.setdefault((begin, end), [])).append(tensor)
         except (ValueError, KeyError, SafetensorError):
             raise SnapshotError(f"{stored.path.name} is damaged: its tensors cannot be read") from None
-    text = ",".join(map(str, stored.tokens.tolist()))
-    if _digest(stored.space, text, named) != stored.digest:
+    if _digest(stored.space, stored.tokens, named) != stored.digest:
         raise SnapshotError(f"{stored.path.name} is damaged: its sum is another")
     pages = tuple(Rows(begin, end, tuple(tensors)) for (begin, end), tensors in spans.items())
     found: State = LoadedState(len(stored.tokens), tuple(state))
@@ -165,10 +164,14 @@ def _places(names: Iterable[str]) -> list[tuple[str, int, int]]:
     return [(name, -1 if begin == math.inf else int(begin), end) for (begin, end, _), name in sorted(placed)]
 
 
-def _digest(space: str, tokens: str, named: Iterable[tuple[str, Tensor]]) -> str:
+def _listed(tokens: Tokens) -> str:
+    return ",".join(map(str, tokens.tolist()))
+
+
+def _digest(space: str, tokens: Tokens, named: Iterable[tuple[str, Tensor]]) -> str:
     """A sum of everything that a file says."""
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(f"{VERSION}\n{space}\n{tokens}\n".encode())
+    digest.update(f"{VERSION}\n{space}\n{_listed(tokens)}\n".encode())
     for name, tensor in named:
         digest.update(f"{name} {_kind(tensor)} {tuple(tensor.shape)}\n".encode())
         digest.update(_bytes(tensor).data)

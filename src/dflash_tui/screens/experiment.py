@@ -194,11 +194,7 @@ class ExperimentScreen(LabScreen):
         self.query_one("#lab-finding").display = result is not None
         self.query_one(".lab-body").display = result is not None or self.running  # else it takes no focus
         marks, title = lab_text.curve(result) if result is not None else ([], "")
-        beside = self.room - MARGIN - (max(map(len, lab_text.table(result))) if result is not None else 0)
-        narrow = self.has_class("-narrow")
-        field = lab_text.field(result, self.room - MARGIN if narrow else beside) if result is not None else []
-        below = bool(field) and max(map(len, lab_text.plain(field))) > beside
-        self.query_one(".lab-body").set_class(below, "-below")
+        field = self._field(result) if result is not None else []
         self.query_one("#lab-curve").display, self.query_one("#lab-field").display = bool(marks), bool(field)
         self.query_one(".curves").display = bool(marks or field)
         self.query_one("#lab-answers").display = False
@@ -217,6 +213,16 @@ class ExperimentScreen(LabScreen):
         said = "\n".join([*on, *lab_text.notes(result, running=self.running)])
         notes.update(sentence(said, otherwise="runs"))
         self._answers(result)
+
+    def _field(self, result: Result) -> list[list[lab_text.Cell]]:
+        """The speeds over two parameters, which stand below the table where they do not fit beside it."""
+        width, below, field = self.room - MARGIN, False, list[list[lab_text.Cell]]()
+        if len(result.axes) == 2:
+            beside = width - max(map(len, lab_text.table(result)))
+            field = lab_text.field(result, width if self.has_class("-narrow") else beside)
+            below = max(map(len, lab_text.plain(field))) > beside
+        self.query_one(".lab-body").set_class(below, "-below")
+        return field
 
     def _answers(self, result: Result) -> None:
         """The newest answers of two arms side by side."""

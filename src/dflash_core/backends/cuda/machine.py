@@ -63,17 +63,17 @@ class CudaMachine:
 
     def learn(self, session: Session, progress: Progress) -> None:
         self.hold_limit()  # by now the driver has allocated all its memory
-        only_passes = False
-        if isinstance(session, CudaSession) and session.chunks_from == NEVER:
-            only_passes = True
-            session.read_in_passes(NEVER, progress)  # wide ones are faster
-        if self.footprint.target_bytes < LEAST_LEARNED:
+        if not isinstance(session, CudaSession):
             return
-        if self.timer is not None and isinstance(session, CudaSession):
-            self._passes = self.timer.passes(session, progress)
-            below = None if only_passes else chunks_from(self._passes, self.timer.chunks(session, progress))
-            if below is not None:
-                session.read_in_passes(below, progress)
+        only_passes = session.chunks_from == NEVER
+        if only_passes:
+            session.read_in_passes(NEVER, progress)  # wide ones are faster
+        if self.timer is None or self.footprint.target_bytes < LEAST_LEARNED:
+            return
+        self._passes = self.timer.passes(session, progress)
+        below = None if only_passes else chunks_from(self._passes, self.timer.chunks(session, progress))
+        if below is not None:
+            session.read_in_passes(below, progress)
 
     def step_costs(self, drafter: Capabilities) -> Shape | None:
         """The costs measured on this card by an earlier load; otherwise those of a known card."""
