@@ -31,11 +31,11 @@ from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, STAMPS, STEP_STATE
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.fits import PREFILL_ROWS
+from dflash_core.fits import LEAST_NODES, PREFILL_ROWS
 from dflash_core.snapshots.store import PAGE
 
 # Tree sizes in nodes that memory is reserved for, the largest first: whole passes; for the least, the default settings.
-CAPACITIES = (*range(MAX_NODES, 0, -PASS_ROWS), 24)
+CAPACITIES = (*range(MAX_NODES, 0, -PASS_ROWS), LEAST_NODES)
 TURNS, PROMPT_ROWS = 7, 24  # the most passes of a prompt that is too short for chunks, and their rows
 SMALL_RESULTS = [MOST_SMALL] * 4  # torch never takes a small result from the memory of a large one
 

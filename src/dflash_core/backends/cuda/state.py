@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dflash_core.backends.decoder import step_drafts
 from dflash_core.events import Choice, EffectiveMode, StageTimes, StepEvent, StepTree, Stop, brings
-from dflash_core.fits import MOST_NODES
+from dflash_core.fits import MOST_NODES, ONE_PASS
 from dflash_core.knobs import Knobs
 from dflash_core.policy.values import CLASSES, FEATURES
 from dflash_core.tree import Candidates
@@ -22,7 +22,7 @@ MAX_WIDTH = 8
 MAX_STOP_IDS = 16
 HISTORY = 256
 VALUE_CLASSES, VALUE_FEATURES = CLASSES, FEATURES
-PASS_ROWS = 64  # nodes of the widest pass
+PASS_ROWS = ONE_PASS  # nodes of the widest pass
 STEP_SLOTS = 8  # slots of the ring to which steps write their results
 # Rows of the compiled passes: a tree uses the smallest that holds it.
 WIDTHS = (1, 4, 8, 16, 24, 32, 40, 48, 64)
