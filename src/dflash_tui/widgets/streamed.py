@@ -220,6 +220,8 @@ class Streamed(Stack, Vertical):
         self._segments = [segment for segment in self._segments if segment.start < start]
         self._settled, self._tail = [], []
         self._since, self._settling, self._fresh = None, False, True
+        if not old:  # the message is being removed
+            return
         if len(text) <= WHOLE_LIMIT:
             with self.app.batch_update():
                 await self._replace(old, _WHOLE_PARSER.parse(text))
