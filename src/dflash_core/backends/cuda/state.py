@@ -308,8 +308,7 @@ def step_event(
     drafts = Candidates(offered.astype(np.int64), log_probs)
     token, path, tokens, parents, depths = map(tuple, read["ids"][:, :n].tolist())
     probs, path_probs = map(tuple, np.nan_to_num(np.exp(read["floats"][:2, :n].astype(np.float64))).tolist())
-    # A plain step has no tree to choose, also where the session builds trees by value.
-    values = tuple(np.nan_to_num(read["floats"][2, :built]).tolist()) if by_value and mode != "ar" else ()
+    values = tuple(np.nan_to_num(read["floats"][2, :built]).tolist()) if by_value else ()
     return StepEvent(
         tokens=token[:said],
         tree=StepTree(
