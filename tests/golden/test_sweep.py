@@ -8,10 +8,12 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dflash_core import Engine, Knobs
+from dflash_core.bench.answering import Answerer
 from dflash_core.bench.interleave import interleave
 from dflash_core.bench.prompts import Task
 from dflash_core.conversation import Conversation, Message
@@ -130,6 +132,22 @@ def test_cancel_keeps_what_is_done() -> None:
     assert not it.result.complete
     assert len(it.result.trials) == 5
     assert len(rows(it.result)) == 3
+
+
+def test_a_cancel_after_the_last_run_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = sweep("budget=4", cases=CASES[:1], repeats=2)
+    answer = Answerer.answer
+
+    def answered(*args: Any) -> Any:
+        report = answer(*args)
+        if len(it.result.trials) == 1:  # this was the second of two
+            it.cancel()
+        return report
+
+    monkeypatch.setattr(Answerer, "answer", answered)
+    assert [progress.doing for progress in it][-1] == "done"
+    assert it.result.complete
+    assert len(it.result.trials) == 2
 
 
 def test_a_fault_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -337,6 +337,7 @@ async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> N
         await idle(pilot)
         await send(pilot, "/plain")
         await wait_until(pilot, lambda: "tok/s without drafts: 126 steps at context length" in screen_text(app))
+        await wait_until(pilot, lambda: app.chat.experiment is None)  # Esc stops one that runs
         await pilot.press("escape", "f3")
         await wait_until(
             pilot,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -100,7 +100,7 @@ class Excluded:
 @dataclass(frozen=True, slots=True)
 class Result:
     """The measured runs. `left`: the arms that were not dropped; None: all of them. `about` names machine and models;
-    `complete` is False if it was cancelled."""
+    `complete` is False if it was cancelled before its last run had ended."""
 
     arms: tuple[Arm, ...]
     axes: tuple[str, ...]
@@ -164,14 +164,15 @@ class Experiment:
             for answerer in self._answerers:
                 stack.enter_context(answerer.engine.scratch())
             yield from self._warm_up()
-            yield from self._measure()
-        if not self._cancelled:
-            if not self._trials:
-                reasons = "; ".join(f"{one.name}: {one.reason}" for one in self.result.excluded[:3])
-                raise DFlashError(f"no prompt could be measured ({reasons}); give other prompts")
-            self._complete = True
-            done = len(self._trials)
-            yield ExperimentProgress(done, done, 0.0, "done")
+            ran = yield from self._measure()
+        if not ran:
+            return
+        if not self._trials:
+            reasons = "; ".join(f"{one.name}: {one.reason}" for one in self.result.excluded[:3])
+            raise DFlashError(f"no prompt could be measured ({reasons}); give other prompts")
+        self._complete = True
+        done = len(self._trials)
+        yield ExperimentProgress(done, done, 0.0, "done")
 
     def _warm_up(self) -> Iterator[ExperimentProgress]:
         for number, arm in enumerate(self._arms):
@@ -183,9 +184,12 @@ class Experiment:
     def _first(self) -> int | None:
         return next((prompt for prompt in range(len(self._design.cases)) if prompt not in self._excluded), None)
 
-    def _measure(self) -> Iterator[ExperimentProgress]:
+    def _measure(self) -> Generator[ExperimentProgress, None, bool]:
+        """Returns whether every run was made; a cancel after the last one changes nothing."""
         self._began = time.monotonic()
-        while not self._cancelled and (slot := self._next()) is not None:
+        while (slot := self._next()) is not None:
+            if self._cancelled:
+                return False
             arm, case = self._arms[slot.setting], self._design.cases[slot.prompt]
             done, waiting = len(self.result.trials), self._schedule.waiting()
             total = done + len(waiting) + self._schedule.ahead()
@@ -196,6 +200,7 @@ class Experiment:
                 self._seconds.setdefault(slot.setting, []).append(time.perf_counter() - began)
                 self._trials.append(Trial(slot.setting, slot.prompt, slot.repeat, report, _score(case, report)))
                 self._schedule.done(slot, report.stats.tokens)
+        return True
 
     def _next(self) -> Slot | None:
         if time.monotonic() - self._began > self._design.limit_s:
