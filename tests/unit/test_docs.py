@@ -19,7 +19,8 @@ from support.imports import imports_of
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md")
 # Where a path may begin: the top, or a package, whose name readers can add.
-PLACES = (ROOT, ROOT / "src", ROOT / "src" / "dflash_core", ROOT / "src" / "dflash_tui", ROOT / "tests")
+PROGRAMS = tuple(ROOT / "src" / part for part in ("", "dflash_core", "dflash_tui", "dflash_tui/application"))
+PLACES = (ROOT, *PROGRAMS, ROOT / "tests")
 SOURCES = ("src", "tests")
 SUFFIXES = {".py", ".cu", ".cuh", ".md", ".toml", ".json", ".tcss"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -146,7 +147,7 @@ def symbol_exists(word: str) -> bool:
     known = everything()
     if word in known[""] or word in libraries():
         return True
-    for package in ("", "dflash_core.", "dflash_tui."):
+    for package in ("", "dflash_core.", "dflash_tui.", "dflash_tui.application."):
         parts = (package + word).split(".")
         for at in range(len(parts), 0, -1):
             module, name = ".".join(parts[:at]), ".".join(parts[at:])
@@ -175,12 +176,12 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def test_the_picture_is_the_import_graph() -> None:
-    """Every room (a module or folder at the top of a package) imports only from lower lines of its half of the picture,
+    """Every room (a module or folder at the top of a package) imports only from lower lines of its part of the picture,
     late imports and imports for types included."""
     _, picture = FENCE.findall(DOCUMENTS[0].read_text(encoding="utf-8"))[0]
-    for half in re.split(r"^-+\n", picture, flags=re.MULTILINE):
-        root, *lines = half.strip().splitlines()
-        package = (ROOT / root).name
+    for part in re.split(r"^-+\n", picture, flags=re.MULTILINE):
+        root, *lines = part.strip().splitlines()
+        package = ".".join(Path(root).parts[1:])
         line_of = {
             room.removesuffix("/").removesuffix(".py"): number
             for number, line in enumerate(lines)
@@ -206,7 +207,7 @@ def imported(path: Path, package: str) -> set[str]:
             found |= {node.module} | {f"{node.module}.{one.name}" for one in node.names if node.module == package}
         elif isinstance(node, ast.Import):
             found |= {one.name for one in node.names}
-    return {name.split(".")[1] for name in found if name.startswith(package + ".")}
+    return {name.removeprefix(f"{package}.").split(".")[0] for name in found if name.startswith(f"{package}.")}
 
 
 @pytest.mark.parametrize(
