@@ -12,6 +12,7 @@ from collections.abc import Collection
 from datetime import datetime
 from operator import attrgetter
 
+from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import FormatError
 from dflash_core.events import (
     SHOWN_ROWS,
@@ -25,10 +26,10 @@ from dflash_core.events import (
     StepTree,
     TurnReport,
 )
-from dflash_core.knobs import MOST_WIDTH, SPEC
+from dflash_core.knobs import MOST_WIDTH
 from dflash_core.memory import MemoryBreakdown
 
-MOST_NODES = 1 + int(SPEC["budget"].maximum)
+MOST_NODES = 1 + MAX_NODES
 MOST_DEPTH = 256  # positions of the longest block that a drafter file may have
 MOST_ID = 2**31 - 1
 MOST_POSITIONS = 2**31 - 1

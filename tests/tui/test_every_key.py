@@ -81,7 +81,7 @@ class NoHub(Fetching):
 DIALOGS: dict[type[Screen[object]], Opener] = {
     ConfirmScreen: lambda app: ConfirmScreen("A question", "yes", "no"),
     LineScreen: lambda app: LineScreen("A line", "text"),
-    ExplainScreen: lambda app: ExplainScreen(["speed", "budget"]),
+    ExplainScreen: lambda app: ExplainScreen(["speed", "drafting"]),
     HelpScreen: lambda app: HelpScreen("about"),
     Palette: lambda app: Palette(id="--command-palette"),
     PlanScreen: lambda app: PlanScreen(app.chat, None, None, card),

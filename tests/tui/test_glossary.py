@@ -73,9 +73,9 @@ def app(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> DFlashApp:
 
     def few(now: Knobs, limits: Limits) -> list[Arm]:
         now = now.replace(max_tokens=6)
-        knobs = [now.replace(mode="chain", budget=7), now.replace(mode="tree", policy="fixed", budget=15, p_min=0.1)]
+        knobs = [now.replace(mode="chain", budget=7), now.replace(mode="tree", budget=15, p_min=0.1)]
         arms = [Arm(candidates.label(one), one) for one in knobs]
-        return [Arm("auto", now, "now"), Arm("plain", now.replace(mode="ar"), "plain"), *arms]
+        return [Arm("auto", now, "now"), Arm("plain", now.replace(mode="plain"), "plain"), *arms]
 
     monkeypatch.setattr(candidates, "arms", few)
     monkeypatch.setattr("dflash_core.lab.candidates.around", lambda *_: [])
@@ -197,7 +197,7 @@ def test_every_parameter_is_in_it_with_the_text_of_its_row() -> None:
     ("text", "keys"),
     [
         ("130 tok/s with 22 draft tokens", ["speed", "nodes"]),
-        ("tree 8, p_min 0.1: 27 tok/s", ["budget", "p_min", "speed"]),
+        ("tree 8, p_min 0.1: 27 tok/s", ["drafting", "p_min", "speed"]),
         ("Qwen3.6-27B in Q4_K_M, F8 and v1.2 are names", []),
         ("+3.1 % (9 of 10 pairs)", ["difference", "pairs"]),
     ],
@@ -226,7 +226,7 @@ async def test_a_question_mark_on_a_parameter_a_panel_and_in_the_empty_prompt(ma
     async with app.run_test(size=(120, 40)) as pilot:
         await answered(pilot)
         await pilot.press("f2", "question_mark")
-        await shows(pilot, "tree budget", "draft tokens that a target pass verifies", "read on: docs/drafters.md")
+        await shows(pilot, "drafting", "as many draft tokens as pay", "read on: docs/drafters.md")
         assert "dflash_core." not in screen_text(app)
         await pilot.press("escape", "f3", "question_mark")
         await shows(pilot, "What the figures here mean", "tokens of the answer per second")
@@ -262,7 +262,7 @@ def test_what_to_read_about_each_term_is_there() -> None:
         document, heading = reading(key).split(", ", 1)
         text = (root / document).read_text(encoding="utf-8").replace("`", "")
         assert any(line.lstrip("#") == f" {heading}" for line in text.splitlines() if line.startswith("#")), key
-    assert reading("budget") == "docs/drafters.md, How many drafts: auto"
+    assert reading("drafting") == "docs/drafters.md, How many drafts: auto"
     assert reading("context") == "docs/fits.md, How it is computed"
 
 

@@ -181,11 +181,11 @@ async def test_slash_sets(make_app: MakeApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         for typed, expected in (
-            ("/set budget 32", Knobs(policy="fixed", budget=32)),
-            ("/set p_min=0.1", Knobs(policy="fixed", p_min=0.1)),
+            ("/set budget 32", Knobs(drafting="tree 32")),
+            ("/set p_min=0.1", Knobs(drafting="tree 22", p_min=0.1)),
             ("/set thinking on", Knobs(thinking=True)),
             ("/think on", Knobs(thinking=True)),
-            ("/SET mode chain", Knobs(mode="chain")),
+            ("/SET mode chain", Knobs(drafting="chain 22")),
         ):
             app.chat.set_all_knobs(Knobs())
             app.chat.prompt.text = typed

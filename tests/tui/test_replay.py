@@ -71,7 +71,7 @@ async def test_a_replay_shows_the_numbers_of_the_live_run(tmp_path: Path) -> Non
                 await wait_until(pilot, lambda number=number: len(app.chat.session.turns) == number)  # type: ignore[union-attr]
                 await wait_until(pilot, lambda: not app.chat.flow.busy)
                 # The policy is named: where it is not, a notice of the change lies over the panels of the live run.
-                app.chat.set_knobs(budget=7, p_min=0.05, policy="fixed")
+                app.chat.set_knobs(budget=7, p_min=0.05)
             app.chat.knobs = app.chat.used
             app.chat.show_knobs()
             live = await panels(pilot, app)

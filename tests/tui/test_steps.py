@@ -29,7 +29,7 @@ Snapshot = Callable[[str, str], None]
 
 PICTURE = Path(__file__).parents[2] / "docs" / "steps.svg"
 WORDS = {1: " a", 2: " b", 3: " c", 4: "one", 5: "two", 6: "three", 7: " the", 8: " end", 9: "\\n", 100: "Well"}
-KNOBS = Knobs(budget=4, p_min=0.15)
+KNOBS = Knobs(drafting="auto up to 4", p_min=0.15)
 STEPS = (
     step_of(tree_of((0, 0), (1, 0), (2, 0), (0, 1), accepted=(0, 1, 2)), bonus=8, knobs=KNOBS),
     step_of(tree_of((0, 0), (0, 1), (1, 0), (2, 0), accepted=(0, 2)), bonus=9, knobs=KNOBS),

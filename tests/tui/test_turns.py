@@ -110,7 +110,7 @@ async def test_the_next_turn_uses_a_slider_moved_by_keys(make_app: MakeApp, size
         await wait_until(pilot, lambda: "•tree 34" in screen_text(app))
         await ask(pilot, "hi")
         await idle(pilot)
-        assert session.asked[-1][1] == Knobs(policy="fixed", budget=34)
+        assert session.asked[-1][1] == Knobs(drafting="tree 34")
         await shows(pilot, "tree 34, p_min 0", "│ tree 34")
         assert "•budget" not in screen_text(app)
 
@@ -232,18 +232,18 @@ async def test_a_message_during_a_turn_waits_for_its_end(make_app: MakeApp) -> N
         await idle(pilot)
 
 
-@pytest.mark.parametrize("mode", ["ar", "chain", "tree"])
+@pytest.mark.parametrize("mode", ["plain", "chain", "tree"])
 async def test_what_ran_is_what_is_shown(make_app: MakeApp, mode: str) -> None:
-    app = make_app(FakeSession(), Knobs(mode=mode))  # type: ignore[arg-type]
+    app = make_app(FakeSession(), Knobs().replace(mode=mode))  # type: ignore[arg-type]
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await ask(pilot, "hi")
         await idle(pilot)
         await pilot.press("f3")
         await pilot.pause()
-        name = "plain" if mode == "ar" else mode
+        name = "plain" if mode == "plain" else mode
         await shows(pilot, f"{name}: auto takes the tree for now", "accepted by depth")
-        assert ("nothing drafted: plain decoding" in screen_text(app)) == (mode == "ar")
+        assert ("nothing drafted: plain decoding" in screen_text(app)) == (mode == "plain")
 
 
 async def test_a_turn_goes_on_behind_the_help_page(make_app: MakeApp) -> None:

@@ -142,7 +142,7 @@ def joint(backend: ToyBackend) -> np.ndarray:
     return np.array(cells)
 
 
-TREE = Knobs(mode="tree", budget=7, tree_width=4, max_tokens=3).replace(**SAMPLING)
+TREE = Knobs(drafting="tree 7", tree_width=4, max_tokens=3).replace(**SAMPLING)
 
 
 def statistic(

@@ -48,9 +48,9 @@ def mine(home: Path) -> Profiles:
 def test_what_a_file_says(mine: Profiles) -> None:
     coding, near = mine
     assert mine.problems == []
-    assert coding == Profile("coding", Path("/a/b.gguf"), Path("mtp"), 65536, "q8_0/q4_0", {"budget": 15})
+    assert coding == Profile("coding", Path("/a/b.gguf"), Path("mtp"), 65536, "q8_0/q4_0", {"drafting": "tree 15"})
     assert coding.knobs.budget == 15
-    assert coding.words == "b.gguf + mtp · 65,536 positions · q8_0/q4_0 · budget 15"
+    assert coding.words == "b.gguf + mtp · 65,536 positions · q8_0/q4_0 · drafting tree 15"
     folder = mine.path.parent
     assert (near.target, str(near.draft)) == (folder / "sub" / "x.gguf", f"text+{folder}/sub/d")
     assert near.gone() == folder / "sub" / "x.gguf"
@@ -59,14 +59,14 @@ def test_what_a_file_says(mine: Profiles) -> None:
 def test_changes_leave_the_rest_of_the_file_as_it_stands(mine: Profiles) -> None:
     """Comments, order, spacing: the program takes out or adds an entry and nothing else."""
     before = mine.path.read_text()
-    mine.save(Profile("new", None, Path("text"), changes={"budget": 3}))
+    mine.save(Profile("new", None, Path("text"), changes={"drafting": "tree 3"}))
     assert mine.path.read_text().startswith(before.rstrip())
     mine.rename("coding", "code2")
     text = mine.path.read_text()
     for line in ("# mine", "# for code", "budget = 15  # measured"):
         assert line in text
     assert [one.name for one in mine if one.name != "new"] == ["near", "code2"]
-    assert mine["code2"].changes == {"budget": 15}
+    assert mine["code2"].changes == {"drafting": "tree 15"}
     gone = mine.delete("new")
     assert "new" not in mine
     mine.save(gone)

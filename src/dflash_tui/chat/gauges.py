@@ -148,7 +148,7 @@ class Gauges:
             mode,
             reason,
             desk.session.limits.reasoning if desk.session is not None else None,
-            self._verdict(known) if known is not None and mode != "ar" else None,
+            self._verdict(known) if known is not None and mode != "plain" else None,
         )
 
     def _verdict(self, plain: PlainSpeed) -> Verdict | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from dflash_core.bench.prompts import PROMPTS
 from dflash_core.errors import DFlashError
-from dflash_core.knobs import SPEC, Knobs
+from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import change, counted
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.running import Running
@@ -182,10 +182,8 @@ async def measure_tax(
     for number in range(rounds + 1):
         for place, ((prompt, mode), arms) in enumerate(cases.items(), 1):
             of_round = f"round {number:,} of {rounds:,}" if number else "warming up"
-            say(f"{of_round} · prompt {place} of {len(cases)}, {SPEC['mode'].show(mode)}")
-            knobs = chat.knobs.replace(
-                temperature=0.0, mode=mode, policy="fixed", max_tokens=min(chat.knobs.max_tokens, MOST_TOKENS)
-            )
+            say(f"{of_round} · prompt {place} of {len(cases)}, {mode}")
+            knobs = chat.knobs.replace(temperature=0.0, mode=mode, max_tokens=min(chat.knobs.max_tokens, MOST_TOKENS))
             # Which arm goes first changes from turn to turn.
             for turn in range(arms.turns):
                 for shown in (False, True) if (number + turn) % 2 else (True, False):
@@ -235,7 +233,7 @@ def _modes(chat: Desk) -> tuple[str, ...]:
     session, mode = chat.session, chat.knobs.mode
     if mode != "auto":
         return (mode,)
-    return ("ar", "tree") if session is not None and session.limits.drafter is not None else ("ar",)
+    return ("plain", "tree") if session is not None and session.limits.drafter is not None else ("plain",)
 
 
 async def measure_lag(chat: Desk, names: Sequence[str] = tuple(DOCUMENTS), say: Say = lambda text: None) -> list[Lag]:
@@ -361,7 +359,7 @@ def tax_table(tax: UiTax) -> str:
     lines = [f"{'median tok/s':<34}{'headless':>10}{'in the app':>12}{'lost':>8}"]
     for pair in tax.pairs:
         headless, app = pair.seconds
-        prompt = f"{SPEC['mode'].show(pair.mode)}: {pair.prompt}" if pair.mode else pair.prompt
+        prompt = f"{pair.mode}: {pair.prompt}" if pair.mode else pair.prompt
         prompt = prompt if len(prompt) <= 32 else prompt[:31] + "…"
         lines.append(_tax_line(prompt, pair.tokens / headless, pair.tokens / app))
     return "\n".join([*lines, _tax_line("all", *tax.rates)])

@@ -13,7 +13,6 @@ from dflash_core.bench.plain_loop import plain_loop_ms
 from dflash_core.bench.prompts import PROMPTS, SAMPLES, Task, read_prompts, sample
 from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES
-from dflash_core.knobs import SPEC
 from dflash_core.lab.experiment import Case, Design, Result, default_repeats
 from dflash_core.lab.export import to_json
 from dflash_core.lab.grid import Arm, Axis, settings
@@ -86,7 +85,7 @@ def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     notes = Notes()
     engine = load_with_notes(request, notes)
     lab = laboratory(engine, request.title())
-    modes = ("ar", "chain", "tree", "auto") if engine.session.capabilities else ("ar",)
+    modes = ("plain", "chain", "tree", "auto") if engine.session.capabilities else ("plain",)
     grid = settings((Axis("mode", modes),), request.knobs, lab.limits)
     repeats = job.repeats or default_repeats(len(tasks))
     cases = tuple(Case.of(task) for task in tasks)
@@ -149,7 +148,7 @@ def stage_lines(result: Result, loop_ms: float) -> list[str]:
         means = (statistics.median(getattr(one.stage_ms, name) for one in stats) for name in STAGES)
         read = [(one.prompt_tokens - one.reused_tokens) / one.ttft_ms * 1e3 for one in stats if one.ttft_ms > 0]
         lines.append(
-            f"{(SPEC['mode'].show(arm.knobs.mode) if result.axes else clip(arm.label, 12)):<12}"
+            f"{(arm.knobs.mode if result.axes else clip(arm.label, 12)):<12}"
             + "".join(f"{value:>9.3f}" for value in means)
             + f"{statistics.median(read):>14,.0f}{statistics.median(one.ttft_ms for one in stats):>9.1f}"
         )
@@ -159,7 +158,7 @@ def stage_lines(result: Result, loop_ms: float) -> list[str]:
 def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     from dataclasses import replace
 
-    from dflash_core.bench.steps import DEEP, DEPTHS, ROOM, StepBench, acceptance_pattern, default_cases, shown
+    from dflash_core.bench.steps import DEEP, DEPTHS, ROOM, StepBench, acceptance_pattern, default_cases
     from dflash_core.loading import CardOptions, load_draft, load_target
 
     notes = Notes()
@@ -187,7 +186,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     target = bench.target
     engine.machine.learn(engine.session, notes.progress)
     for done, total, name in bench.run(cases, job.repeats or 5):
-        notes.progress(f"step times: {shown(name)}", done / total)
+        notes.progress(f"step times: {name}", done / total)
     notes.end_line()
     if target.machine.timer is not None:
         steps = {case.name: case.wall.median for case in bench.report.cases}
@@ -206,29 +205,28 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
 
 def step_lines(report: StepReport, facts: dict[str, str]) -> list[str]:
     """The report as a table."""
-    from dflash_core.bench.steps import shown  # imports torch
 
     lines = [f"{name}: {value}" for name, value in facts.items()]
     lines += ["", f"{'step':<18}{'rows':>5}{'context':>8}{'wall ms':>9}{'least':>8}{'most':>8}" + "".join(
         f"{name:>8}" for name in STAGES) + f"{'tok/step':>10}"]  # fmt: skip
     for case in report.cases:
         wall = case.wall
-        name = shown(case.name) + (" (forced)" if case.forced else "")
+        name = case.name + (" (forced)" if case.forced else "")
         lines.append(
             f"{name:<18}{case.nodes:>5}{case.depth:>8,}{wall.median:>9.3f}{wall.least:>8.3f}{wall.most:>8.3f}"
             + "".join(f"{case.stages[stage]:>8.3f}" for stage in STAGES)
             + f"{case.acceptance_length:>10.2f}"
         )
-    ar = report.case("ar").wall.median
+    plain = report.case("plain").wall.median
     ratios = ", ".join(f"{rows} rows {report.verify_ratio(rows):.2f}" for rows in (16, 24, 40, 64))
-    deep = [case for case in report.cases if case.name.startswith("ar at")]
+    deep = [(case.depth, plain / case.wall.median) for case in report.cases if case.name.startswith("plain at")]
     bushy = report.case("bushy tree 23").stages["verify"] / report.case("tree 23").stages["verify"]
     prompt = report.prefill_tokens / report.prefill_ms.median * 1e3
     lines += [
         "",
-        f"plain decoding: {1e3 / ar:,.1f} tok/s; a one-row loop from the host: {report.plain_loop_ms.median:.3f} ms",
+        f"plain decoding: {1e3 / plain:,.1f} tok/s; a one-row loop from the host: {report.plain_loop_ms.median:.3f} ms",
         f"verify in plain steps: {ratios}; a bushy tree against a seeded one of its size: {bushy:.3f}",
-        *(f"plain decoding at context length {one.depth:,}: {ar / one.wall.median:.3f} of that speed" for one in deep),
+        *(f"plain decoding at context length {depth:,}: {share:.3f} of that speed" for depth, share in deep),
         f"prompt of {report.prefill_tokens:,}: {prompt:,.0f} tok/s",
         f"idle between steps: {max(case.idle for case in report.cases):.1%} at most",
         f"a plain step moves {gib(report.step_bytes)}: {report.bandwidth_share:.1%} of the measured read bandwidth, "

@@ -365,8 +365,8 @@ class ChatScreen(LateParts, Screen[None]):
     def action_preset(self) -> None:
         self.tuning.cycle()
 
-    def action_nudge(self, name: str, steps: int) -> None:
-        self.tuning.nudge(name, steps)
+    def action_nudge(self, steps: int) -> None:
+        self.tuning.nudge(steps)
 
     def action_reset(self) -> None:
         self.tuning.reset()

@@ -206,7 +206,7 @@ class ExperimentScreen(LabScreen):
         table = self.query_one(_Table)
         table.set_class(not (marks or field), "-alone")
         lines = table.show(result, self.room)
-        self.query_one("#lab-curve", CurveView).show(marks, title, ("median", result.axes[0] if result.axes else ""))
+        self.query_one("#lab-curve", CurveView).show(marks, title, ("median", lab_text.axis_key(result)))
         self.query_one("#lab-field", Static).update(_heat(field))
         self.fit(lines + 1, HIGHEST if marks else len(field))
         on = [f"on {self._on}"] if self._on else []

@@ -131,7 +131,7 @@ class WhatIfScreen(LabScreen):
     @property
     def budgets(self) -> tuple[int, ...]:
         """Every budget on the slider, and the turn's own."""
-        low, high = SPEC["budget"].slider or (1, 64)
+        low, high = SPEC["drafting"].slider or (1, 64)
         own = self.record.knobs.budget if self.record is not None else int(low)
         return tuple(sorted({*range(int(low), int(high) + 1), own}))
 
@@ -208,14 +208,15 @@ class WhatIfScreen(LabScreen):
     @on(DataTable.RowSelected)
     def _chosen(self, event: DataTable.RowSelected) -> None:
         if row_key(event) == AUTO:
-            self.adopt({"mode": "auto", "policy": "auto", **({"draft": "auto"} if self.drafter else {})})
+            self.adopt({"drafting": "auto", **({"draft": "auto"} if self.drafter else {})})
         elif (key := row_key(event)) is not None:
             self.adopt(self._with(int(key)))
 
     def _with(self, budget: int) -> dict[str, Value]:
-        """A budget, and the drafter that it was chosen for."""
+        """A size, and the drafter that it was chosen for."""
         p_min: dict[str, Value] = {"p_min": self.p_min} if self.p_min != self._own_p_min else {}
-        return {"budget": budget, **p_min, **({"draft": self.drafter} if self.drafter else {})}
+        kind = "chain" if self.chat.knobs.mode == "chain" else "tree"
+        return {"drafting": f"{kind} {budget}", **p_min, **({"draft": self.drafter} if self.drafter else {})}
 
     # Drawing
 
@@ -227,7 +228,7 @@ class WhatIfScreen(LabScreen):
                 self.query_one("#whatif-finding", Static).update(none)
                 self.query_one(_Table).clear()
                 for view in self.query(CurveView):
-                    view.show([], "not known", ("", "budget"))
+                    view.show([], "not known", ("", "drafting"))
             return
         finding, notes = ("\n".join(lines) for lines in (self._finding(it), self._notes(it)))
         self.query_one("#whatif-finding", Static).update(sentence(finding))
@@ -250,16 +251,16 @@ class WhatIfScreen(LabScreen):
         seen = {mark.sign for mark in speeds} | {LINE}
         known = "  ".join(["tok/s", *(f"{sign} {name}" for sign, name in SIGNS.items() if sign in seen)])
         self.query_one("#whatif-speed", CurveView).show(
-            speeds, known if speeds else "tok/s: not known yet", ("speed", "budget"), span
+            speeds, known if speeds else "tok/s: not known yet", ("speed", "drafting"), span
         )
         self.query_one("#whatif-length", CurveView).show(
-            lengths, f"tokens per step, {_name(it)}", ("acceptance", "budget"), span
+            lengths, f"tokens per step, {_name(it)}", ("acceptance", "drafting"), span
         )
 
     def _finding(self, it: Curve) -> Iterator[str]:
         steps = self.record.steps if self.record is not None else ()
         if it.kind == "estimate":
-            had = self.record.knobs.state if self.record is not None else ""
+            had = self.record.knobs.drafting if self.record is not None else ""
             drafted = of_drafter(steps, self.drafter)
             some = f"{len(drafted)} of " if len(drafted) < len(steps) else ""
             by = f"drafter {self.drafter}, " if self.drafter else ""
@@ -316,7 +317,7 @@ class _Table(DataTable):
         estimated_too = ["estimate"] if exact else []
         self.add_headings(
             ["budget", "tok/step", *estimated_too, "ms", "tok/s"],
-            ["budget", "acceptance", *estimated_too, "step_ms", "speed"],
+            ["drafting", "acceptance", *estimated_too, "step_ms", "speed"],
         )
         if auto is not None:
             extra = ["–"] if exact else []

@@ -18,8 +18,8 @@ from dflash_tui.text.terms import READING, TERMS, Term
 
 META = "figure"  # the name of the key in a cell's style
 SHORT = {
-    "budget": ("B=", "tree ", "chain "), "p_min": ("p=",), "temperature": ("T ", "T="),
-    "tree_temperature": ("tree T ",), "draft_window": ("window ",),
+    "drafting": ("B=", "tree ", "chain ", "up to ", "budget ", "budget="), "p_min": ("p=",),
+    "temperature": ("T ", "T="), "tree_temperature": ("tree T ",), "draft_window": ("window ",),
 }  # fmt: skip
 """Short names of parameters, for narrow places."""
 QUOTED = "quoted"

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 MORE: dict[str, tuple[str, str]] = {
-    "mode": (
-        "auto chooses before every step by what drafts brought and cost so far. The answer is the same in every mode.",
+    "drafting": (
+        "auto chooses before every step by what drafts brought and cost so far. The answer is the same with every "
+        "value. A larger tree brings more tokens per step and takes longer: 16 to 40 is common on a card, less on a "
+        "CPU. F8 finds the best one on your prompts. Setting p_min or chain_seed under auto means a tree.",
         "dflash_core.policy.learned:LearnedPolicy.next",
     ),
-    "policy": (
-        "auto verifies as many candidates as pay for their time. capped does so up to the budget. fixed fills the "
-        "budget in every step: that is what a budget or p_min of your own asks for.",
-        "dflash_core.policy.learned:LearnedPolicy.plan",
-    ),
-    "budget": (
-        "A larger tree holds more alternatives, so a step brings more tokens; it also takes the target longer. On a "
-        "card 16 to 40 is common, on a CPU less. F8 finds the best one on your prompts. Policy auto takes 22, the "
-        "default, for not set, and any other as its most; capped takes 22 so too.",
-        "dflash_core.tree:build",
-    ),
     "p_min": (
-        "Unlikely drafts cost time and are seldom right. 0 takes all that fit into the budget; .05 to .15 makes "
+        "Unlikely drafts cost time and are seldom right. 0 takes all that fit into the tree; .05 to .15 makes "
         "trees small where the drafter is unsure.",
         "dflash_core.tree:build",
     ),
@@ -28,7 +19,7 @@ MORE: dict[str, tuple[str, str]] = {
         "dflash_core.tree:candidates",
     ),
     "tree_width": (
-        "How many alternatives a position has at most. The budget limits the whole tree.",
+        "How many alternatives a position has at most. The size in drafting limits the whole tree.",
         "dflash_core.tree:candidates",
     ),
     "by_parent": (
@@ -36,7 +27,7 @@ MORE: dict[str, tuple[str, str]] = {
         "dflash_core.pair_scores:PairScores.log_probs",
     ),
     "chain_seed": (
-        "The likeliest chain is always in the tree; the rest of the budget goes to branches.",
+        "The likeliest chain is always in the tree; the rest of its size goes to branches.",
         "dflash_core.tree:build",
     ),
     "from_text": (

@@ -31,7 +31,7 @@ STEPS = (
     Step("The headline", _means("speed", "times", "acceptance"), "strip"),
     Step(
         "Parameters, F2",
-        f"{_means('budget')}\nIn there ← and → move a value, m shows the others. F8 finds the best.",
+        f"{_means('drafting')}\nIn there ← and → move a value, m shows the others. F8 finds the best.",
         "panel-params",
         "params",
     ),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from dflash_core.events import STAGES, FoundRow, PartStats, TurnReport, TurnStats, so_far
-from dflash_core.knobs import SPEC
 from dflash_tui.application.amounts import counted, seconds, short, speed
 from dflash_tui.application.figures.deltas import on_the_way
 from dflash_tui.application.figures.meter import Meter
@@ -141,7 +140,7 @@ def _about(it: Figures, stats: TurnStats, width: int) -> Block:
         prompt.append((reused, figure("reused", _DIM)))
     if stats.kv:
         prompt.append((f"keys and values {stats.kv}", figure(QUOTED, _DIM)))
-    mode = SPEC["mode"].show(it.mode)
+    mode = it.mode
     again = f"{stats.read_again:,} tokens read again: {stats.read_why}" if stats.read_again else ""
     return [
         *flowed(_against(it), width),
@@ -159,7 +158,7 @@ def steps_per_second(stats: TurnStats) -> float:
 def _against(it: Figures) -> Line:
     """How much faster than plain decoding, and the measurement behind it."""
     plain = it.plain
-    if it.mode == "ar":
+    if it.mode == "plain":
         return []
     if plain is None or it.verdict is None:
         return [("plain decoding not measured; /plain times it", _DIM)]

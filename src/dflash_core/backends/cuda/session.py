@@ -31,7 +31,7 @@ from dflash_core.drafters.base import Drafter, check_finite, ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import Code, ContextError, KernelError, UnsupportedError
 from dflash_core.fits import PREFILL_ROWS
-from dflash_core.knobs import Knobs, Mode
+from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Policy
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.late import CHOICES
@@ -39,7 +39,7 @@ from dflash_core.progress import Progress
 from dflash_core.snapshots.base import Snapshot, SnapshotError, check_rows, check_tensors
 from dflash_core.tree import Candidates
 
-MODES: tuple[Mode, ...] = ("ar", "auto")  # the default modes of answers
+USUAL = ("plain", "auto")  # what most answers are drafted with
 # Passes of host-driven calls need only a few widths.
 CHUNK_WIDTHS = (1, 24, 64)
 FEWEST_ROWS = 64  # the fewest rows of a prompt chunk; rows are halved down to this if memory is short
@@ -390,10 +390,10 @@ class CudaSession:
     def prepare(self, progress: Progress) -> None:
         """Compile what a first prompt and the default settings need, in one batch: the compiler uses every core."""
         policy = FixedPolicy(self.capabilities)
-        usual = [policy.next(Knobs(mode=mode)) for mode in MODES]
+        usual = [policy.next(Knobs(drafting=one)) for one in USUAL]
         most = self.host_drafter.capabilities.depths if self.host_drafter else MAX_NODES
         kinds = dict.fromkeys(
-            self._kind(min(one.budget, most), drafts=one.mode != "ar" and self.drafter is not None) for one in usual
+            self._kind(min(one.budget, most), drafts=one.mode != "plain" and self.drafter is not None) for one in usual
         )
         text = self.memory.text
         if self.drafter is not None:  # the widths that mode auto chooses from

@@ -21,7 +21,7 @@ from dflash_core.clean import encodable
 from dflash_core.drafters.registry import resolved
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.files import write_whole
-from dflash_core.knobs import SPEC, Knobs, Value
+from dflash_core.knobs import SPEC, SPEC_FORMER, Knobs, Value, spec_of
 from dflash_core.memory import parse_bytes
 from dflash_core.user_folders import user_folder
 from dflash_tui.application.here import here
@@ -136,28 +136,42 @@ def load_config(
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     themes: list[tuple[str, str]] = []
-    for entry in (entry for source in sources for entry in source):
-        try:
-            values[entry.name] = entry.read()
-        except _BadValueError as error:
-            stands = origins.get(entry.name, "the default")
-            problems.append(f"{entry.origin}: {entry.name}: {error}; {stands} stands")
-        else:
-            origins[entry.name] = entry.origin
-            themes += [(values["theme"], entry.origin)] if entry.name == "theme" else []
-    for origin, given in ((f"profile {profile[0]}", profile[1]), ("command line", command_line or {})):
-        for name, value in given.items():
-            values[name], origins[name] = value, origin
+    knobs = Knobs()
+    for source in sources:
+        given: dict[str, Any] = {}
+        for entry in source:
+            try:
+                given[entry.name] = entry.read()
+            except _BadValueError as error:
+                stands = origins.get(_stored(entry.name), "the default")
+                problems.append(f"{entry.origin}: {entry.name}: {error}; {stands} stands")
+            else:
+                origins[_stored(entry.name)] = entry.origin
+                themes += [(given["theme"], entry.origin)] if entry.name == "theme" else []
+        values |= given
+        knobs = knobs.replace(**_knobs_of(given))
+    for origin, checked_ones in ((f"profile {profile[0]}", profile[1]), ("command line", command_line or {})):
+        for name, value in checked_ones.items():
+            values[name], origins[_stored(name)] = value, origin
             themes += [(value, origin)] if name == "theme" else []
-    knobs = {name.removeprefix("knobs."): value for name, value in values.items() if name.startswith("knobs.")}
+        knobs = knobs.replace(**_knobs_of(checked_ones))
     keys = {name.removeprefix("keys."): value for name, value in values.items() if name.startswith("keys.")}
     plain = {name: value for name, value in values.items() if name in PLAIN}
     if "draft" in plain and _rank(origins.get("target", "")) > _rank(origins["draft"]):
         # A drafter belongs to the target named by the same source.
         del plain["draft"], origins["draft"]
     keys = _without_clashes(keys, key_rules, origins, problems)
-    settings = Settings(**plain, knobs=Knobs().replace(**knobs), keys=keys)
+    settings = Settings(**plain, knobs=knobs, keys=keys)
     return Config(settings, origins, tuple(problems), tuple(reversed(themes)))
+
+
+def _knobs_of(values: Mapping[str, Any]) -> dict[str, Value]:
+    return {name.removeprefix("knobs."): value for name, value in values.items() if name.startswith("knobs.")}
+
+
+def _stored(name: str) -> str:
+    """The name under which a setting is shown: former names of parameters set `drafting`."""
+    return "knobs.drafting" if name.removeprefix("knobs.") in SPEC_FORMER else name
 
 
 def remember(name: str, value: str | bool | Path, path: Path | None = None) -> None:
@@ -244,7 +258,7 @@ def _parsed(name: str, text: str) -> Any:
     """A value from the environment, where everything is text."""
     if name.startswith("knobs."):
         try:
-            return SPEC[name.removeprefix("knobs.")].parse(text)
+            return spec_of(name.removeprefix("knobs.")).parse(text)
         except KnobError as error:
             raise _BadValueError(str(error)) from None
     kind = PLAIN[name].metadata["kind"]
@@ -266,7 +280,7 @@ def _reader(name: str, key_rules: KeyRules) -> Callable[[Any, Path], Any] | None
     if name in PLAIN:
         return lambda value, folder: _plain(name, value, folder)
     table, _, inner = name.partition(".")
-    if table == "knobs" and inner in SPEC:
+    if table == "knobs" and (inner in SPEC or inner in SPEC_FORMER):
         return lambda value, folder: _knob(inner, value)
     if table == "keys" and inner:
         return lambda value, folder: _keys(inner, value, key_rules)
@@ -326,7 +340,7 @@ def _size(value: Any) -> str | None:
 
 def _knob(name: str, value: Any) -> Value:
     try:
-        return SPEC[name].check(value)
+        return spec_of(name).check(value)
     except KnobError as error:
         raise _BadValueError(str(error)) from None
 
@@ -353,6 +367,6 @@ def _without_clashes(
 
 
 def _near(name: str) -> str:
-    known = [*PLAIN, *(f"knobs.{knob}" for knob in SPEC)]
+    known = [*PLAIN, *(f"knobs.{knob}" for knob in (*SPEC, *SPEC_FORMER))]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(PLAIN)}, [knobs], [keys]"

@@ -10,7 +10,7 @@ from typing import Any
 
 from dflash_core.errors import DFlashError, InputError, KnobError
 from dflash_core.files import read_input
-from dflash_core.knobs import SPEC, Value, spec_of
+from dflash_core.knobs import Value, current, spec_of
 
 MOST_BYTES = 1 << 20
 DEEPEST = 20  # levels of nested tables
@@ -52,9 +52,16 @@ def checked_knobs(entry: object, problem: Callable[[str, str], None]) -> dict[st
         try:
             found[name] = spec_of(name).check(value)
         except KnobError as error:
-            default = f"; its default, {SPEC[name].show(SPEC[name].default)}, is used" if name in SPEC else ""
-            problem(f"knobs.{name}", f"{error}{default}")
-    return found
+            problem(f"knobs.{name}", f"{error}{_instead(name)}")
+    return current(found)
+
+
+def _instead(name: str) -> str:
+    try:
+        spec = spec_of(name)
+    except KnobError:
+        return ""
+    return f"; its default, {spec.show(spec.default)}, is used"
 
 
 def _deeper(value: object, levels: int) -> bool:
