@@ -93,7 +93,7 @@ def laboratory(engine: Engine, title: str) -> Laboratory:
         ("keys and values", str(engine.kv)),
         ("created", datetime.now(UTC).isoformat(timespec="seconds")),
     )
-    return Laboratory(engine.runner, engine.target.tokenizer, engine.target.template, about)
+    return Laboratory(engine, engine.target.tokenizer, engine.target.template, about)
 
 
 def begin(conversation: Conversation, request: LoadRequest, engine: Engine) -> None:

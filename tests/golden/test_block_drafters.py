@@ -361,7 +361,7 @@ def test_several_at_once_are_lossless_and_each_step_says_which(tmp_path: Path) -
     draft = open_several(target(), [*opened, open_draft("text", target())]).load()
     plain = answer(None, Knobs(mode="ar"))[0]
     engine, ids, seen = Engine(target(), draft), list(range(40, 70)), Counter[str]()
-    assert isinstance(engine.policy, SeveralPolicy)
+    assert isinstance(engine.policy.policy, SeveralPolicy)
     for knobs in (Knobs(), *(Knobs(draft=kind, mode="tree", budget=9) for kind in kinds)):  # type: ignore[arg-type]
         engine.reset()
         events = list(engine.generate(ids, knobs.replace(ignore_eos=True, max_tokens=TOKENS)))

@@ -105,7 +105,7 @@ def test_prompts_that_end_at_once_are_left_out(monkeypatch: pytest.MonkeyPatch) 
     """The first token of one prompt's answer is made a stop token; the other prompt's answers never contain it."""
     chat = Conversation(engine(), engine().target.tokenizer, engine().target.template)
     first = ask(chat, SUM).tokens[0]
-    monkeypatch.setattr(engine().runner, "stop_ids", engine().runner.stop_ids | {first})
+    monkeypatch.setattr(engine(), "stop_ids", engine().stop_ids | {first})
     it = sweep("budget=4,12", cases=CASES[::-1])
     list(it)
     assert [(one.name, one.reason) for one in it.result.excluded] == [("sum", ENDED_AT_ONCE)]

@@ -94,9 +94,7 @@ def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     if job.against is not None:
         grid, axes, others = _two_drafters(request, job.against, engine)
     repeats = job.repeats or default_repeats(len(tasks))
-    result, fault, code = measure(
-        lab.experiment(Design(grid, cases, repeats, axes, base=0), [one.runner for one in others]), notes
-    )
+    result, fault, code = measure(lab.experiment(Design(grid, cases, repeats, axes, base=0), others), notes)
     loop_ms = _plain_loop_ms(engine)
     found = {**to_json(result), "plain_loop_ms": loop_ms}
     if as_json:
