@@ -60,6 +60,7 @@ def load_target(
     Raises FormatError, UnsupportedError, DeviceError, OutOfMemoryError.
     """
     target = open_target(path, device, progress=progress, card=card)
+    target.check_room(None, None)
     target.load(packed=packed, dtype=dtype, progress=progress or silent)
     return target
 
