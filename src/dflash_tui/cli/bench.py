@@ -163,7 +163,6 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     lengths = _lengths(job.acceptance) if job.acceptance else ()
     if job.synthetic:
         request = replace(request, **_synthetic(job, notes))
-    from dflash_core.backends.cuda.timings import target_name
     from dflash_core.engine import Engine
     from dflash_tui.cli.share import shared
 
@@ -181,14 +180,10 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     depths = DEPTHS if drafter and drafter.kind == "mtp" else ()
     cases = default_cases(drafter.block if drafter else 1, pattern, depths, contexts)
     bench = StepBench(engine)
-    target = bench.target
     engine.machine.learn(engine.session, notes.progress)
     for done, total, name in bench.run(cases, job.repeats or 5):
         notes.progress(f"step times: {shown(name)}", done / total)
     notes.end_line()
-    if target.machine.timer is not None:
-        steps = {case.name: case.wall.median for case in bench.report.cases}
-        target.machine.timer.add_steps(target_name(target.model), steps)
     facts = _facts(request.title(), engine)
     found = {"about": facts, **bench.report.to_json()}
     if as_json:
@@ -196,7 +191,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     else:
         write_out("\n".join(step_lines(bench.report, facts)) + "\n")
     if job.share is not None:
-        keep_json(job.share, shared(target, bench.report), notes)
+        keep_json(job.share, shared(bench.target, bench.report), notes)
     keep_json(job.out, found, notes)
     return 0
 
