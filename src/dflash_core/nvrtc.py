@@ -3,10 +3,8 @@ its headers."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,23 +32,6 @@ def version() -> tuple[int, int]:
     return major, minor
 
 
-@dataclass(frozen=True, slots=True)
-class KernelUse:
-    """The resources of one kernel: registers per thread, bytes of static shared memory per block.
-
-    `spilled`: bytes of registers per thread that did not fit and are spilled to memory, in the kernel and its callees.
-    `stack`: bytes of local arrays.
-    `releases`, `waits`: whether it lets the next kernel start early, and waits for the one before.
-    """
-
-    registers: int
-    spilled: int
-    shared: int
-    stack: int
-    releases: bool
-    waits: bool
-
-
 def compile_cubin(
     source: str, name: str, arch: str, *, defines: Mapping[str, str] | None = None, include: Iterable[Path] = ()
 ) -> bytes:
@@ -65,37 +46,6 @@ def compile_cubin(
     if not code:
         raise UnsupportedError(f"{name} compiled to nothing for {arch}; expected an architecture such as sm_90a")
     return bytes(code)
-
-
-def report(
-    source: str, name: str, arch: str, *, defines: Mapping[str, str] | None = None, include: Iterable[Path] = ()
-) -> dict[str, KernelUse]:
-    """Compile as compile_cubin does; returns what each kernel uses, by name. Needs no card."""
-    with _compiled(source, name, arch, defines or {}, include, "--ptxas-options=-v") as (nvrtc, program, log):
-        text = bytearray(_ok(nvrtc.nvrtcGetPTXSize(program)))
-        _ok(nvrtc.nvrtcGetPTX(program, text))
-    bodies = dict(_ENTRY.findall(_text(text)))
-    return {
-        kernel: KernelUse(
-            int(registers),
-            sum(int(stores) + int(loads) for stores, loads in _SPILLS.findall(section)),
-            int(shared or 0),
-            int(stack),
-            "griddepcontrol.launch_dependents" in bodies[kernel],
-            "griddepcontrol.wait" in bodies[kernel],
-        )
-        for section in log.split("Compiling entry function")
-        for kernel, stack, registers, shared in _USE.findall(section)
-    }
-
-
-_ENTRY = re.compile(r"\.entry (\w+)\(.*?\n\{(.*?)\n\}", re.DOTALL)
-_USE = re.compile(
-    r"Function properties for (\w+)\s+(?:ptxas\s+\.\s+)?(\d+) bytes stack frame, "
-    r"\d+ bytes spill stores, \d+ bytes spill loads"
-    r"\s+ptxas info\s*: Used (\d+) registers(?:[^\n]*?(\d+) bytes smem)?"
-)
-_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
 @contextmanager

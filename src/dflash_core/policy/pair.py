@@ -9,6 +9,7 @@ from typing import Literal
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import FoundRow, StepEvent
 from dflash_core.knobs import Knobs
+from dflash_core.policy.base import Policy
 from dflash_core.policy.choosing import Drafts
 from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.depth import Depths, most_depth
@@ -51,7 +52,7 @@ KINDS = (
 
 
 @dataclass(eq=False, repr=False)
-class PairPolicy:
+class PairPolicy(Policy):
     """The part of `policy.base.Policy` that does not depend on where trees are built.
 
     `think_ids`: the tokens that open and close reasoning, where the vocabulary has them. `keep` is called after an

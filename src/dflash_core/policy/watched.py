@@ -31,7 +31,7 @@ COPIES = "text"
 PLAIN = Decision("ar", 0, "no other drafter is loaded")
 
 
-class Watched:
+class Watched(Policy):
     """Implements `policy.base.Policy` around `policy`. `drafter`: the capabilities of what is loaded, None for none."""
 
     def __init__(self, policy: Policy, drafter: Capabilities | None) -> None:
