@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dflash_core.errors import Code, DeviceError, UnsupportedError
+from dflash_core.errors import DeviceError, UnsupportedError, cpu_only
 
 # The architectures that every kernel must compile for. Hopper's matrix instructions exist under the name sm_90a only.
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_120")
@@ -18,11 +18,7 @@ OLDEST = (7, 5)
 def architecture(major: int, minor: int) -> str:
     """The name to compile for on a card of this compute capability. Raises UnsupportedError for a card too old."""
     if (major, minor) < OLDEST:
-        raise UnsupportedError(
-            f"compute capability {major}.{minor}, expected {OLDEST[0]}.{OLDEST[1]} (Turing) or later; "
-            "run it on the CPU",
-            code=Code.NOT_ON_THIS_DEVICE,
-        )
+        raise cpu_only(f"compute capability {major}.{minor}, expected {OLDEST[0]}.{OLDEST[1]} (Turing) or later")
     return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
 
 

@@ -25,7 +25,7 @@ from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.errors import Code, UnsupportedError
+from dflash_core.errors import cpu_only
 from dflash_core.models.norm import Rotary
 
 PREPARE_WARPS = 4  # heads that a block of attn_prepare and draft_prepare writes
@@ -88,10 +88,8 @@ class AttentionLayers:
 
     def __init__(self, device: Device, spec: kinds.Attention, activations: Activations) -> None:
         if spec.window:
-            raise UnsupportedError(
-                f"a target whose layers see only the last {spec.window:,} positions, expected full attention; "
-                "run it on the CPU",
-                code=Code.NOT_ON_THIS_DEVICE,
+            raise cpu_only(
+                f"a target whose layers see only the last {spec.window:,} positions, expected full attention"
             )
         self.device, self.spec, self.activations = device, spec, activations
         self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)
