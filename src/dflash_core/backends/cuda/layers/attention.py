@@ -17,7 +17,7 @@ from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, Argument, At, Device, Launch, ceil_div
-from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, Pass, Upload
+from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, MixerLayers, MixerMemory, Pass, Upload
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, windowed_results
 from dflash_core.backends.cuda.products import Arena, Op, Wanted
@@ -81,7 +81,7 @@ def frequencies(spec: kinds.Attention, device: Device) -> Tensor:
     return Rotary(spec.rotary, spec.rope_base, torch.float32, spec.scaling).frequencies.to(device.torch_device)
 
 
-class AttentionLayers:
+class AttentionLayers(MixerLayers):
     """Implements `base.MixerLayers`. Raises UnsupportedError for head shapes that the kernels do not support."""
 
     chunked = True
@@ -109,9 +109,6 @@ class AttentionLayers:
     def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
         return Splits.pieces(self.split_order(context, kv), self.heads)
 
-    def rows_room(self, capacity: int) -> Sequence[Wanted]:
-        return ()
-
     def memory(self, context: int, capacity: int, room: Arena, rows: Arena, kv: CachePair = F16) -> AttentionMemory:
         return AttentionMemory(self, context, room, kv)
 
@@ -134,19 +131,16 @@ class AttentionLayers:
         copies = sum(kind == F16.k for kind in (kv.k, kv.v))  # the other types are unpacked into the arena
         return windowed_results(q, context, copies)
 
-    def check(self) -> None:
-        """Never raises: smaller tiles are used if shared memory is short."""
-
 
 def slots_of(context: int) -> int:
     """Cache slots for `context` positions: a tree's nodes are stored after the committed ones."""
     return context + MAX_NODES
 
 
-class AttentionMemory:
+class AttentionMemory(MixerMemory):
     """Implements `base.MixerMemory`: rewinding only truncates keys and values, so a checkpoint keeps nothing."""
 
-    component, detail = "target KV", ""
+    component = "target KV"
 
     def __init__(self, layers: AttentionLayers, context: int, room: Arena, kv: CachePair) -> None:
         self.layers, heads = layers, layers.heads
@@ -161,31 +155,11 @@ class AttentionMemory:
     def layer(self, place: int) -> AttentionBranch:
         return AttentionBranch(self.layers, self.layers.weights[place], self.kv, self.splits, place)
 
-    @property
-    def handed(self) -> Kept:
-        return ()
-
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
         return self.kv.commit(state, stamps)
 
-    def flush(self, state: DeviceState) -> list[Launch]:
-        return []
-
-    def restore(self, kept: Kept | None) -> None:
-        """Rows past the committed length are never read."""
-
-    @property
-    def tensors(self) -> Kept:
-        return ()
-
     def positions(self, begin: int, end: int) -> Kept:
         return self.kv.positions(begin, end)
-
-    def keep(self) -> None:
-        """A chunk only writes past the committed length."""
-
-    def undo(self) -> None:
-        """See `keep`."""
 
 
 @dataclass(frozen=True, slots=True)
