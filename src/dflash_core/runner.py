@@ -20,7 +20,7 @@ from dflash_core.backends.base import (
 )
 from dflash_core.backends.guarded import guarded_step, watched
 from dflash_core.errors import Code, ContextError, OutOfMemoryError
-from dflash_core.events import Event, FoundRow, PrefillEvent, StepEvent, Stop
+from dflash_core.events import Event, PrefillEvent, StepEvent, Stop
 from dflash_core.guards.base import Guard
 from dflash_core.ids import check_ids
 from dflash_core.knobs import MOST_WIDTH, Knobs
@@ -29,6 +29,7 @@ from dflash_core.policy.base import Policy
 from dflash_core.policy.watched import Watched
 from dflash_core.snapshots.kept import Snapshots
 from dflash_core.tree import Candidates
+from dflash_core.turn_stats import FoundRow
 
 
 class Runner:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dflash_core.events import Choice, EffectiveMode, FoundRow, StepEvent
+from dflash_core.events import Choice, EffectiveMode, StepEvent
 from dflash_core.knobs import Knobs
+from dflash_core.turn_stats import FoundRow
 
 if TYPE_CHECKING:
     import numpy as np

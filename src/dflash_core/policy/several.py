@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dflash_core.events import FoundRow, StepEvent
+from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision, Plan, Policy
 from dflash_core.policy.choosing import Chooser, Expected, Picked
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pace import START_ROWS, Pace
+from dflash_core.turn_stats import FoundRow
 
 if TYPE_CHECKING:
     from dflash_core.tree import Candidates
