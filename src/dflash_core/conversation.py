@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dflash_core.clean import encodable
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import ContextError, DFlashError
 from dflash_core.events import Event, Piece, PrefillEvent, StepEvent
-from dflash_core.generation import GenerationEngine, OnPrefill
 from dflash_core.guards.turn import TurnGuard
 from dflash_core.knobs import RANDOM_SEED, READ_AGAIN, SPEC, Knobs
 from dflash_core.messages import Message, Prompt, build_prompt, to_template, visible_end
@@ -27,6 +26,11 @@ from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.turn_stats import PartTotals, TurnReport, turn_stats
 from dflash_core.turns import Turns
+
+if TYPE_CHECKING:
+    from dflash_core.runner import Runner
+
+OnPrefill = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +243,7 @@ class Conversation:
 
     def __init__(
         self,
-        engine: GenerationEngine,
+        engine: Runner,
         tokenizer: Tokenizer,
         template: ChatTemplate,
         system: str = "",
