@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from dflash_core import fits, memory
-from dflash_core.backends.base import Session, Target
+from dflash_core.backends.base import Session
+from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, Choice, checked, named
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities

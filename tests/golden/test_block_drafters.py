@@ -14,8 +14,8 @@ import torch
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.arch.draft_heads import Convolution, Markov, Selector
-from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.dflash import CpuDFlash
+from dflash_core.backends.opened import Target
 from dflash_core.config import DraftConfig, check_pair
 from dflash_core.demo import demo_draft
 from dflash_core.drafters.base import Draft

@@ -25,7 +25,7 @@ from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import Timer, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
-from dflash_core.backends.opened import OpenedTarget
+from dflash_core.backends.opened import Target
 from dflash_core.backends.placement import Placement
 from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
@@ -45,8 +45,8 @@ def open_device(index: int) -> CudaDevice:
     return CudaDevice(index)
 
 
-class CudaTarget(OpenedTarget):
-    """Implements `backends.base.Target` on one card.
+class CudaTarget(Target):
+    """Implements `backends.opened.Target` on one card.
 
     `activations`: how inputs of products are rounded, a name of activations.CHOICES. `draft_type`: "q8_0" or "q4_0"
     requantises a drafter's larger matrices when it is loaded. `timed`: at a first load, time
@@ -56,6 +56,7 @@ class CudaTarget(OpenedTarget):
     """
 
     model: DeviceTarget
+    machine: CudaMachine
     packed = False
 
     def __init__(
