@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.target import CpuTarget
+from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, checked
 from dflash_core.drafters import registry
 from dflash_core.drafters.base import Draft, OpenedDraft
@@ -60,6 +60,7 @@ def load_target(
     Raises FormatError, UnsupportedError, DeviceError, OutOfMemoryError.
     """
     target = open_target(path, device, progress=progress, card=card)
+    target.check_room(None, None)
     target.load(packed=packed, dtype=dtype, progress=progress or silent)
     return target
 

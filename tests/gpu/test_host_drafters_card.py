@@ -108,12 +108,12 @@ def test_it_stands_where_the_sequence_stands() -> None:
     said = [token for event in found.generate(IDS, knobs, keep=(9,)) for token in event.tokens]
     for ids in ([*IDS, *said, 3], [*IDS[:10], 7, 8], IDS[:4]):
         list(found.generate(ids, knobs, keep=(9,)))
-        assert drafter.ids == found.runner._committed
+        assert drafter.ids == found._committed
         assert found.session.length == len(drafter.ids)
     events = found.generate(IDS, knobs)
     next(events), next(events)
     events.close()  # type: ignore[attr-defined]
-    assert drafter.ids == found.runner._committed
+    assert drafter.ids == found._committed
 
 
 def test_knobs_change_in_mid_turn() -> None:

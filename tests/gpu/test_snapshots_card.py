@@ -50,7 +50,7 @@ def taken(session: CudaSession, ids: Sequence[int]) -> Snapshot:
     host = session.device.host
     session.make_room(spans, 1 << 24)
     host.settle()
-    if isinstance(host, host_room.LockedRoom) and session.host_drafter is None:
+    if isinstance(host, host_room.HostRoom) and session.host_drafter is None:
         assert all(host.holds(tensor) for page in pages for tensor in page.tensors)
         assert all(host.holds(tensor) for tensor in found.state.tensors)
     return found

@@ -13,8 +13,8 @@ import torch
 
 from dflash_core import loading
 from dflash_core.arch.draft_heads import Convolution, Heads, Markov, Selector
-from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.dflash import CpuDFlash
+from dflash_core.backends.opened import Target
 from dflash_core.config import DraftConfig
 from dflash_core.drafters.base import Draft
 from dflash_core.drafters.dflash_file import open_drafter

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dflash_core import Knobs
-from dflash_core.backends.base import Target
+from dflash_core.backends.opened import Target
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.text import TextDraft, TextDrafter
 from dflash_core.tree import Candidates

@@ -101,7 +101,7 @@ class DraftModel(Protocol):
 
 
 class DraftTarget(Protocol):
-    """The part of `backends.base.Target` that a drafter uses."""
+    """The part of `backends.opened.Target` that a drafter uses."""
 
     @property
     def config(self) -> ModelSpec: ...

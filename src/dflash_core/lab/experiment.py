@@ -18,13 +18,13 @@ from dflash_core.bench.interleave import Slot
 from dflash_core.bench.prompts import Task
 from dflash_core.bench.scoring import is_right
 from dflash_core.bench.statistics import FEWEST_PAIRS
-from dflash_core.conversation import Message
 from dflash_core.errors import ContextError, DFlashError
-from dflash_core.events import TurnReport
 from dflash_core.lab.grid import Arm
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.schedule import Schedule
 from dflash_core.lab.table import ranked
+from dflash_core.messages import Message
+from dflash_core.turn_stats import TurnReport
 
 if TYPE_CHECKING:
     from dflash_core.bench.answering import Answerer

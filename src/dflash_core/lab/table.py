@@ -15,8 +15,8 @@ from dflash_core.bench.statistics import FEWEST_PAIRS, Comparison, Summary, comp
 from dflash_core.lab.grid import Arm
 
 if TYPE_CHECKING:
-    from dflash_core.events import TurnReport
     from dflash_core.lab.experiment import Result, Trial
+    from dflash_core.turn_stats import TurnReport
 
 Pairs = Mapping[tuple[int, int], "Trial"]
 Figure = Callable[["TurnReport"], float]

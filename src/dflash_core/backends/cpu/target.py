@@ -14,7 +14,7 @@ from dflash_core.backends.cpu.mtp import CpuMtp
 from dflash_core.backends.cpu.reckoner import DENSE_SHARE, HostReckoner, held_bytes, stays_packed
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cpu.speed import time_step
-from dflash_core.backends.opened import OpenedTarget
+from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, CachePair
 from dflash_core.config import target_weights
 from dflash_core.drafters.base import Draft, Drafter, HostDraft, KeepsContext, OpenedDraft
@@ -31,14 +31,16 @@ from dflash_core.models.target import TargetModel
 from dflash_core.progress import Progress
 
 
-class CpuTarget(OpenedTarget):
-    """Implements `backends.base.Target`. `model` is there after `load`."""
+class CpuTarget(Target):
+    """Implements `backends.opened.Target`. `model` is there after `load`."""
 
     model: TargetModel
+    machine: CpuMachine
 
     def __init__(self, path: str | Path, memory_bytes: int = 0) -> None:
         """`memory_bytes`: what a plan may use, 0 for what this machine has free."""
         super().__init__(path)
+        self.machine = CpuMachine(self.program_bytes)
         self._memory_bytes = memory_bytes
         self._packed: bool | None = None  # until it is loaded
 
@@ -50,10 +52,6 @@ class CpuTarget(OpenedTarget):
     @property
     def weight_bytes(self) -> int:
         return held_bytes(target_weights(self.file, self.config), self.packed)
-
-    @property
-    def machine(self) -> CpuMachine:
-        return CpuMachine(self.program_bytes)
 
     def reckoner(self, draft: OpenedDraft | Draft | None) -> HostReckoner:
         return HostReckoner(self.machine, self.file, self.config, draft, self._memory_bytes, self._packed)

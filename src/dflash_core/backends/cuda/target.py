@@ -25,7 +25,7 @@ from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import Timer, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
-from dflash_core.backends.opened import OpenedTarget
+from dflash_core.backends.opened import Target
 from dflash_core.backends.placement import Placement
 from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
@@ -35,7 +35,7 @@ from dflash_core.drafters.several import OpenedSeveral, not_on_a_card
 from dflash_core.errors import Shortage, UnsupportedError
 from dflash_core.fits import ON_CARD, ON_HOST, PREFILL_ROWS, SMALLEST_CONTEXT, asked, longest_context
 from dflash_core.formats.weights import WeightFile
-from dflash_core.memory import Component, gib
+from dflash_core.memory import gib
 from dflash_core.progress import Progress
 
 
@@ -45,8 +45,8 @@ def open_device(index: int) -> CudaDevice:
     return CudaDevice(index)
 
 
-class CudaTarget(OpenedTarget):
-    """Implements `backends.base.Target` on one card.
+class CudaTarget(Target):
+    """Implements `backends.opened.Target` on one card.
 
     `activations`: how inputs of products are rounded, a name of activations.CHOICES. `draft_type`: "q8_0" or "q4_0"
     requantises a drafter's larger matrices when it is loaded. `timed`: at a first load, time
@@ -56,6 +56,7 @@ class CudaTarget(OpenedTarget):
     """
 
     model: DeviceTarget
+    machine: CudaMachine
     packed = False
 
     def __init__(
@@ -114,10 +115,15 @@ class CudaTarget(OpenedTarget):
         else:
             rest = needed.predicted - self.footprint.target_bytes
             remedy = f"take a model of at most {gib(max(needed.free - rest, 0))}"
-        self._refuse_what_does_not_fit(needed, remedy, fits=fits, pack=pack)
+        held = self.machine.other_processes()
+        others = f"other programs on the card hold {gib(held)}: close them, or " if held else "or "
+        memory.check(
+            needed,
+            f"{remedy}; {others}run it on the CPU",
+            Shortage(needed.predicted, needed.free, fits, pack, on_card=True),
+        )
 
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
-        self._check("target", self.footprint.target_bytes)
         self.machine.hold_limit()
         with self._upload("target", self.file) as upload:
             self.model = DeviceTarget(
@@ -140,7 +146,6 @@ class CudaTarget(OpenedTarget):
 
     def _drafter(self, opened: OpenedDFlash | OpenedMtp, mask_token: int = 0) -> OnDevice:
         self.footprint.add_draft(opened.file, opened.config, self.draft_type)
-        self._check("drafter", self.footprint.draft_bytes)
         with self._upload("drafter", opened.file, self.draft_type) as upload:
             return on_device(opened.config, upload, self.model, self.activations, mask_token)
 
@@ -178,18 +183,3 @@ class CudaTarget(OpenedTarget):
             self.machine.held[component] = torch.cuda.memory_allocated() - before
         finally:
             upload.close()
-
-    def _check(self, component: str, need: int) -> None:
-        needed = self.machine.breakdown((Component(component, need),))
-        self._refuse_what_does_not_fit(needed, f"take a model of at most {gib(int(0.85 * needed.free))}")
-
-    def _refuse_what_does_not_fit(
-        self, needed: memory.MemoryBreakdown, remedy: str, *, fits: int = 0, pack: bool = False
-    ) -> None:
-        held = self.machine.other_processes()
-        others = f"other programs on the card hold {gib(held)}: close them, or " if held else "or "
-        memory.check(
-            needed,
-            f"{remedy}; {others}run it on the CPU",
-            Shortage(needed.predicted, needed.free, fits, pack, on_card=True),
-        )
