@@ -175,7 +175,7 @@ def reckoner_of(
 ) -> Reckoner:
     """The reckoner that `plan_pair` uses, for plans of several ways of loading. Raises what `plan_pair` raises."""
     opened = _open_for_plan(target, device, memory, card)
-    named = "mtp" if draft is None and opened.drafts_itself else draft
+    named = opened.own_draft if draft is None else draft
     return opened.reckoner(open_draft(named, opened) if named is not None else None)
 
 

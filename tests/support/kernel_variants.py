@@ -13,7 +13,7 @@ from typing import Any
 from dflash_core.arch.draft_heads import Heads, Markov
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT
-from dflash_core.backends.cuda.drafters.kinds import DeviceConfig, on_device
+from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card
@@ -37,6 +37,7 @@ from dflash_core.bench.synthetic_models import (
 )
 from dflash_core.config import target_config
 from dflash_core.demo import demo_dflash2_path, demo_draft_path, demo_mtp_path, demo_target_path
+from dflash_core.drafters.base import DraftModel
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import find_head
 from dflash_core.errors import UnsupportedError
@@ -67,7 +68,7 @@ class Pair:
     target: Any
     target_config: ModelSpec
     draft: Any
-    draft_config: DeviceConfig
+    draft_config: DraftModel
 
 
 def large() -> Pair:

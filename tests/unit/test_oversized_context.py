@@ -26,7 +26,7 @@ def launched(context: int, model: Any, kv: str) -> Iterator[Launch]:
     device = PlanningDevice(CARDS["sm_90a"])
     chosen = CHOICES["int8"]
     target = DeviceTarget(device, MetaUpload(model.target), model.target_config, chosen)
-    draft = on_device(model.draft_config, MetaUpload(model.draft), target, chosen, 5)
+    draft = on_device(model.draft_config, MetaUpload(model.draft), target, chosen)
     session = CudaSession(target, draft, context=context, kv=CachePair.parse(kv))
     for width, windowed in ((1, False), (24, False), (24, True)):
         yield from session.steps.launches(StepKind((width,), drafts=width > 1, sampled=False, windowed=windowed))

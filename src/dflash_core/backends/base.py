@@ -246,8 +246,8 @@ class Target(DraftTarget, Protocol):
         """
 
     @property
-    def drafts_itself(self) -> bool:
-        """Whether its file has an MTP head that runs here."""
+    def own_draft(self) -> str | None:
+        """The kind of drafter in its own file; None if there is none."""
 
     def mtp_logits(self, ids: Sequence[int]) -> Logits:
         """Logits of the MTP head in its file, (n - 1, vocab) float32: row p is from token p + 1 and the hidden of

@@ -181,7 +181,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     engine = Engine(loaded, load_draft(request.draft, loaded), context_length=longest, kv=request.kv)
     pattern = acceptance_pattern(lengths[0]) if len(lengths) == 1 else tuple(round(length) for length in lengths)
     drafter = engine.session.capabilities
-    depths = DEPTHS if drafter and drafter.kind == "mtp" else ()
+    depths = DEPTHS if drafter and drafter.depth_knob else ()
     cases = default_cases(drafter.block if drafter else 1, pattern, depths, contexts)
     bench = StepBench(engine)
     target = bench.target
