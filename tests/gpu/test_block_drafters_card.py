@@ -17,7 +17,7 @@ from dflash_core.arch.spec import EMBEDDING
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.drafters.draft import CudaDraft
 from dflash_core.backends.cuda.launch import Launch
-from dflash_core.backends.cuda.step import TREE_THREADS
+from dflash_core.backends.cuda.step_graphs import TREE_THREADS
 from dflash_core.errors import UnsupportedError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value

@@ -19,9 +19,10 @@ from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.programs import Variant
 from dflash_core.backends.cuda.repack import TILE_TYPES
-from dflash_core.backends.cuda.session import CHUNK_WIDTHS, CudaSession
+from dflash_core.backends.cuda.sequence_passes import CHUNK_WIDTHS
+from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
-from dflash_core.backends.cuda.step import StepKind
+from dflash_core.backends.cuda.step_graphs import StepKind
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.bench.shapes import header
 from dflash_core.bench.synthetic_models import (

@@ -14,7 +14,7 @@ from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
-from dflash_core.backends.cuda.step import StepKind
+from dflash_core.backends.cuda.step_graphs import StepKind
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.config import DraftConfig
 from dflash_core.knobs import Knobs

@@ -13,7 +13,7 @@ from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.meta import MetaUpload
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.cuda.step import StepKind
+from dflash_core.backends.cuda.step_graphs import StepKind
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import CachePair
 from support.kernel_variants import CARDS, PlanningDevice, experts, large

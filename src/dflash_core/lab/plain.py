@@ -12,7 +12,8 @@ from dflash_core.lab.grid import Arm
 
 if TYPE_CHECKING:
     from dflash_core.events import StepEvent
-    from dflash_core.lab.experiment import Case, Design, Result
+    from dflash_core.lab.experiment import Case, Design
+    from dflash_core.lab.results import Result
     from dflash_core.record import TurnRecord
 
 REPEATS, TOKENS = 2, 64

@@ -14,9 +14,10 @@ from dflash_core.bench.prompts import PROMPTS, SAMPLES, Task, read_prompts, samp
 from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES
 from dflash_core.knobs import SPEC
-from dflash_core.lab.experiment import Case, Design, Result, default_repeats
+from dflash_core.lab.experiment import Case, Design, default_repeats
 from dflash_core.lab.export import to_json
 from dflash_core.lab.grid import Arm, Axis, settings
+from dflash_core.lab.results import Result
 from dflash_core.memory import gib
 from dflash_core.nvml import driver_version
 from dflash_tui import __version__
