@@ -21,6 +21,7 @@ from dflash_core.bench.statistics import FEWEST_PAIRS
 from dflash_core.conversation import Message
 from dflash_core.errors import ContextError, DFlashError
 from dflash_core.events import TurnReport
+from dflash_core.knobs import Knobs
 from dflash_core.lab.grid import Arm
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.results import Excluded, Result, Trial
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from dflash_core.bench.answering import Answerer
 
 WARM_UP_TOKENS = 16
+PLAIN_REPEATS, PLAIN_TOKENS = 2, 64
 FINE = 4
 """When this few arms are left, neighbours of the best one are added."""
 ENDED_AT_ONCE = "the answer ended with its first token"
@@ -72,6 +74,12 @@ class Design:
     halving: bool = False
     limit_s: float = math.inf
     around: Callable[[Arm, int], Sequence[Arm]] | None = None
+
+
+def plain_design(case: Case, knobs: Knobs) -> Design:
+    """The experiment that times plain decoding after a prompt."""
+    arm = Arm("plain", knobs.replace(mode="ar", ignore_eos=True, max_tokens=PLAIN_TOKENS), "plain")
+    return Design((arm,), (case,), PLAIN_REPEATS)
 
 
 def default_repeats(prompts: int) -> int:
