@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dflash_core.turn_stats import TurnReport
 from dflash_core.lab.grid import Arm
+from dflash_core.turn_stats import TurnReport
 
 
 @dataclass(frozen=True, slots=True)
