@@ -18,7 +18,6 @@ from dflash_core.backends.decoder import Decoder
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.events import StepTotals
 from dflash_core.knobs import Knobs, Value
 from dflash_core.models.kv_cache import KVCache
 from dflash_core.policy.costs import Shape
@@ -26,6 +25,7 @@ from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
 from dflash_core.sampling import philox
 from dflash_core.tree import Candidates, Tree, Walk, walk
+from dflash_core.turn_stats import StepTotals
 from support.statistics import chi_square, limit, truncated
 
 VOCAB, ROOT, TURNS = 12, 3, 6000
@@ -221,7 +221,7 @@ def said(backend: ToyBackend, tokens: int) -> list[int]:
 def auto(backend: ToyBackend, turns: int, prompt: Sequence[int], **knobs: Value) -> StepTotals:
     """Steps of answers under `auto`, which learns from each of them; their distribution must be the target's."""
     policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(FLAT), pausing=False)
-    totals, asked = StepTotals(), TREE.replace(mode="auto", budget=22, policy="auto", **knobs)
+    totals, asked = StepTotals(), TREE.replace(drafting="auto", **knobs)
     value, bound, accepted = statistic(
         Decoder, backend, turns, knobs=asked, policy=policy, prompt=prompt, totals=totals
     )
@@ -252,7 +252,7 @@ def test_text_alone_keeps_it(turns: int) -> None:
     prompt, totals = said(backend, 60), StepTotals()
     policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(FLAT), pausing=False)
     value, bound, _ = statistic(
-        Decoder, backend, turns, knobs=TREE.replace(mode="auto", policy="auto"), policy=policy, prompt=prompt,
+        Decoder, backend, turns, knobs=TREE.replace(drafting="auto"), policy=policy, prompt=prompt,
         totals=totals,
     )  # fmt: skip
     assert value < bound
@@ -263,6 +263,6 @@ def test_auto_with_a_ratio_test_acceptor_fails() -> None:
     """The slice is large enough to see a biased acceptor."""
     policy = LearnedPolicy(ToyBackend.capabilities, PairState(), GivenCosts(FLAT), pausing=False)
     value, bound, _ = statistic(
-        RatioTestDecoder, ToyBackend(), 1200, knobs=TREE.replace(mode="auto", policy="auto"), policy=policy
+        RatioTestDecoder, ToyBackend(), 1200, knobs=TREE.replace(drafting="auto"), policy=policy
     )
     assert value > bound

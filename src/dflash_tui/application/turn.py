@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dflash_core.events import TurnReport
+    from dflash_core.turn_stats import TurnReport
 
 
 def figures(report: TurnReport) -> str:

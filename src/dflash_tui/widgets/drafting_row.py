@@ -9,7 +9,6 @@ from textual.content import Content
 
 from dflash_core.drafting import CAPPED, DEFAULT_NODES, kind_of, nodes_of
 from dflash_core.knobs import Value
-from dflash_tui.text.glossary import figure
 from dflash_tui.widgets.knob_row import LEFT
 from dflash_tui.widgets.slider import Slider
 
@@ -69,7 +68,7 @@ class DraftingRow(Slider):
         return self.spec.parse(f"{self.kind if self._has_size else 'tree'} {typed}")
 
     def render(self) -> Content:
-        kind = (f"‹{self.kind}› ", figure(self.spec.name, "bold"))
+        kind = (f"‹{self.kind}› ", "bold")
         if not self._has_size and not self._typed:
             return Content.assemble(self.label(), kind)
         return Content.assemble(self.label(), kind, *self.drawn(f"{self.number:.0f}", SIZE))
