@@ -125,7 +125,7 @@ def test_what_does_not_apply_is_refused_and_what_it_is_is_said() -> None:
     assert engine.limits.drafter.kind == "text"
     for name, value in (("draft_window", 64), ("tree_temperature", 2.0), ("tree_width", 3)):
         with pytest.raises(
-            KnobError, match=f"{name} has no effect on the text drafter; parameters that have one: budget"
+            KnobError, match=f"{name} has no effect on the text drafter; parameters that have one: chain_seed, p_min"
         ):
             engine.limits.check(Knobs().replace(**{name: value}), {name})
     engine.limits.check(Knobs(drafting="auto up to 5", p_min=0.3), {"budget", "p_min"})

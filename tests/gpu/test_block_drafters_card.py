@@ -128,7 +128,7 @@ def runner(pair: BlockPair) -> Runner:
 
 
 def answer(one: Runner, tokens: int = 10, **knobs: Value) -> tuple[list[int], list[StepEvent]]:
-    asked = Knobs(**{"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True, **knobs})  # type: ignore[arg-type]
+    asked = Knobs().replace(**{"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True, **knobs})  # type: ignore[arg-type]
     events = list(one.generate(prompt()[:7], asked))
     return [token for event in events for token in event.tokens], [one for one in events if isinstance(one, StepEvent)]
 

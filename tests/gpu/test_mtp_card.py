@@ -40,7 +40,7 @@ SAMPLED: dict[str, Value] = {"temperature": 0.9, "top_k": 20, "seed": 4}
 
 
 def answer(runner: Runner, tokens: int = 10, **knobs: Value) -> tuple[list[int], list[StepEvent]]:
-    asked = Knobs(**{"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True, **knobs})  # type: ignore[arg-type]
+    asked = Knobs().replace(**{"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True, **knobs})  # type: ignore[arg-type]
     events = list(runner.generate(prompt()[:7], asked))
     return [token for event in events for token in event.tokens], [one for one in events if isinstance(one, StepEvent)]
 

@@ -90,7 +90,7 @@ def runners(device_name: str, context: int = CONTEXT, stops: frozenset[int] = fr
 
 
 def answer(runner: Runner, ids: tuple[int, ...], **knobs: Value) -> tuple[list[int], list[Event]]:
-    events = list(runner.generate(ids, Knobs(**{"temperature": 0.0, "max_tokens": 10, **knobs})))  # type: ignore[arg-type]
+    events = list(runner.generate(ids, Knobs().replace(**{"temperature": 0.0, "max_tokens": 10, **knobs})))  # type: ignore[arg-type]
     return [token for event in events for token in event.tokens], events
 
 

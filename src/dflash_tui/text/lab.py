@@ -252,9 +252,11 @@ def fixed(result: Result) -> str:
     always = ("drafting", "p_min", "temperature", "max_tokens")
     named = [name for name in same if name in always or getattr(knobs[0], name) != SPEC[name].default]
     parts = [f"{name} {show(SPEC[name], getattr(knobs[0], name))}" for name in named]
-    kinds = {kind_of(one.drafting) for one in knobs}
+    kinds, sizes = {kind_of(one.drafting) for one in knobs}, {one.cap for one in knobs}
     if len(kinds) == 1 and "drafting" not in same:
         parts.insert(0, f"drafting {kinds.pop()}")
+    elif len(kinds) > 1 and len(sizes) == 1 and (size := sizes.pop()):
+        parts.insert(0, f"budget {size}")
     return ", ".join(parts)
 
 
