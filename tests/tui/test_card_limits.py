@@ -51,10 +51,14 @@ async def test_larger_trees_than_there_is_memory_for(make_app: Callable[..., DFl
 
     async with app.run_test(size=(120, 50)) as pilot:
         await loaded(pilot)
-        await wait_until(pilot, lambda: said(app, "drafting is auto up to 63 here, not auto up to 200: there is memory for no more"))
+        await wait_until(
+            pilot, lambda: said(app, "drafting is auto up to 63 here, not auto up to 200: there is memory for no more")
+        )
         assert app.chat.knobs == Knobs(drafting="auto up to 63")
         await send(pilot, "/set budget=64")
-        await wait_until(pilot, lambda: said(app, "drafting=auto up to 64: there is memory for trees of 63 drafted tokens"))
+        await wait_until(
+            pilot, lambda: said(app, "drafting=auto up to 64: there is memory for trees of 63 drafted tokens")
+        )
         await pilot.press("f2")
         row = app.chat.inspector.params_panel.row("drafting")
         row.focus()

@@ -39,7 +39,7 @@ async def test_what_is_here(
 ) -> None:
     (home / "models" / "page.gguf").write_bytes(b"<html>no</html>")
     profiles = Profiles()
-    profiles.save(Profile("coding", home / "near" / TARGET, Path("text"), 65536, "q8_0", {"budget": 15}))
+    profiles.save(Profile("coding", home / "near" / TARGET, Path("text"), 65536, "q8_0", {"drafting": "tree 15"}))
     profiles.save(Profile("travel", Path("/gone/m.gguf")))
     it = Opened(make_app)
     async with it.app.run_test(size=size) as pilot:
@@ -172,7 +172,7 @@ async def test_leaving_ends_the_looking(make_app: MakeApp) -> None:
 
 
 async def test_a_profile_is_loaded_whole(make_app: MakeApp, home: Path) -> None:
-    Profiles().save(Profile("coding", home / "near" / TARGET, Path("text"), 65536, "q8_0", {"budget": 15}))
+    Profiles().save(Profile("coding", home / "near" / TARGET, Path("text"), 65536, "q8_0", {"drafting": "tree 15"}))
     Profiles().save(Profile("plain", None))
     it = Opened(make_app)
     async with it.app.run_test(size=(120, 40)) as pilot:
@@ -205,7 +205,7 @@ async def test_a_profile_of_more_than_the_model_was_made_for_shows_what_it_gets(
 async def test_a_profile_that_does_not_load_leaves_nothing_of_it(make_app: MakeApp, home: Path) -> None:
     bad = home / "near" / "bad.gguf"
     bad.write_bytes(b"GGUF")
-    Profiles().save(Profile("bad", bad, None, 8192, "q4_0", {"budget": 3}))
+    Profiles().save(Profile("bad", bad, None, 8192, "q4_0", {"drafting": "tree 3"}))
     it = Opened(make_app)
     it.refuse = "bad"
     async with it.app.run_test(size=(100, 30)) as pilot:
@@ -224,7 +224,7 @@ async def test_a_profile_that_does_not_load_leaves_nothing_of_it(make_app: MakeA
 
 
 async def test_a_profile_whose_file_moved(make_app: MakeApp, home: Path) -> None:
-    Profiles().save(Profile("coding", Path("/old") / TARGET, Path("/old/none"), 0, "auto", {"budget": 15}))
+    Profiles().save(Profile("coding", Path("/old") / TARGET, Path("/old/none"), 0, "auto", {"drafting": "tree 15"}))
     it = Opened(make_app)
     async with it.app.run_test(size=(100, 30)) as pilot:
         await it.open(pilot)
@@ -260,7 +260,7 @@ async def test_profiles_are_kept_renamed_deleted_and_brought_back(make_app: Make
         await shows(pilot, "profile qwen3.6-27b-q4_k_m is kept in")
         made = Profiles()["qwen3.6-27b-q4_k_m"]
         assert (made.target, made.draft) == (home / "near" / TARGET, home / "near" / DRAFT)
-        assert made.changes["budget"] == 12
+        assert made.changes["drafting"] == "tree 12"
         await it.to(pilot, f"{PROFILE}qwen3.6-27b-q4_k_m")
         await pilot.press("ctrl+r")
         await wait_until(pilot, lambda: isinstance(it.app.screen, LineScreen))
