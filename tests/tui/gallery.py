@@ -283,14 +283,6 @@ async def plain(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 
 @shown
-async def bench(app: DFlashApp, pilot: Pilot[int]) -> None:
-    await _page(app, pilot, "bench")
-    await wait_until(pilot, lambda: app.chat.experiment is not None)
-    app.screen.action_back()  # type: ignore[attr-defined]
-    await wait_until(pilot, lambda: app.chat.experiment is None)
-
-
-@shown
 async def whatif(app: DFlashApp, pilot: Pilot[int]) -> None:
     screen = WhatIfScreen(app.chat)
     await app.push_screen(screen)

@@ -181,7 +181,7 @@ def test_the_decoder_is_not_imported_by_the_app_package() -> None:
 
 def test_the_bench_sees_the_first_frame_and_the_loaded_pair(tmp_path: Path) -> None:
     out = tmp_path / "start.json"
-    command = [sys.executable, "-m", "dflash_tui", "bench", "start", "--rounds", "1", "--demo", "--out", str(out)]
+    command = [sys.executable, "-m", "tools.bench.start", "--rounds", "1", "--out", str(out)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, result.stderr
     found = json.loads(out.read_text())["start"]

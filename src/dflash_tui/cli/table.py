@@ -245,10 +245,7 @@ def _contexts(text: str) -> tuple[int, ...]:
 
 def _bench_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    kinds = ("modes", "kernels", "start")
-    add(
-        "what", nargs="?", choices=kinds, default="modes", help="modes, the kernels' ladder, or how fast the app starts"
-    )
+    add("what", nargs="?", choices=("modes", "kernels"), default="modes", help="modes, or the kernels' ladder")
     add("--prompts", type=file_path, metavar="FILE", help="a prompt set: HumanEval, GSM8K, MATH, MT-bench, JSON lines")
     add("--samples", type=int, metavar="N", help="prompts drawn from it (10)")
     add(
@@ -265,17 +262,16 @@ def _bench_options(parser: argparse.ArgumentParser) -> None:
     add("--steps", action="store_true", help="step times of --target and --draft")
     add("--out", type=file_path, metavar="FILE", help="write everything measured as JSON")
     add("--share", type=file_path, metavar="FILE", help="step times as JSON without any text, path or host name")
-    add("--ui", action="store_true", help="what the app costs the decoder, and the lag of its loop")
-    add("--rounds", type=int, default=7, metavar="N", help="turns per prompt in each arm of --ui, or starts (7)")
+    parser.epilog = "What the app costs the decoder, and how long it takes to start: tools/bench/ui.py and start.py"
 
 
 def _bench(call: Invocation) -> int:
     args = call.args
-    for name in ("rounds", "samples", "repeats"):
+    for name in ("samples", "repeats"):
         value = getattr(args, name)
         if value is not None and value < 1:
             call.refuse(f"bench: --{name} {value}: expected 1 or more")
-    if args.ui or args.what != "modes":
+    if args.what != "modes":
         others = (
             "prompts",
             "samples",
@@ -294,14 +290,6 @@ def _bench(call: Invocation) -> int:
         call.refuse("bench: --samples draws from a file of prompts: give it, --prompts FILE")
     for path in filter(None, (args.out, args.share)):
         check_file(path)  # measuring takes minutes
-    if args.ui:
-        from dflash_tui.cli import ui_run
-
-        return ui_run.run(call.request, rounds=args.rounds, out=args.out, as_json=args.json)
-    if args.what == "start":
-        from dflash_tui.cli import start_run
-
-        return start_run.run(call.request, rounds=args.rounds, out=args.out, as_json=args.json)
     from dflash_tui.cli import bench
 
     if args.what == "kernels":
@@ -362,5 +350,5 @@ COMMANDS: tuple[Command, ...] = (
         "get", "fetch a pair of the catalogue, sizes and licence first", _get, _get_options, models=False, profile=False
     ),
     Command("config", "the settings in effect and where each came from", _config, _config_options, models=False),
-    Command("bench", "measure: modes side by side, step times, kernels, the app's cost", _bench, _bench_options),
+    Command("bench", "measure: modes side by side, step times, kernels", _bench, _bench_options),
 )
