@@ -76,7 +76,7 @@ def started(tmp_path: Path, then: str) -> tuple[bytes, dict[str, Any]]:
     program = f"""
     import asyncio, gc, json, sys
     from pathlib import Path
-    import dflash_tui.app
+    import dflash_tui.launch
 
     found = {{}}
 
@@ -102,7 +102,7 @@ def started(tmp_path: Path, then: str) -> tuple[bytes, dict[str, Any]]:
         chat.pair.begin = lambda: app.call_later(tell)
         return app.run()
 
-    dflash_tui.app.open_app = open_app
+    dflash_tui.launch.open_app = open_app
     sys.argv = ["dflash-tui", "--demo"]
     from dflash_tui.__main__ import run
     sys.exit(run())

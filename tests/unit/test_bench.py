@@ -26,8 +26,8 @@ from dflash_core.events import STAGES
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
 from dflash_core.knobs import Knobs
-from dflash_tui.cli import bench, main
-from dflash_tui.cli.bench import step_lines
+from dflash_tui.cli import bench, bench_steps, main
+from dflash_tui.cli.bench_steps import step_lines
 from dflash_tui.terminal import output
 
 
@@ -157,7 +157,7 @@ def test_without_a_card_no_synthetic_files_are_written(
     def none(index: int) -> None:
         raise DeviceError("no NVIDIA driver")
 
-    monkeypatch.setattr("dflash_core.backends.cuda.target.open_device", none)
+    monkeypatch.setattr("dflash_tui.cli.bench_steps.open_device", none)
     assert main(["bench", "--synthetic", "27b", "--folder", str(tmp_path / "made")]) == 1
     assert capsys.readouterr().err == "dflash-tui: no NVIDIA driver\n"
     assert not (tmp_path / "made").exists()
@@ -173,7 +173,7 @@ def test_kernels_are_not_timed_on_the_cpu(monkeypatch: pytest.MonkeyPatch, capsy
 def test_a_folder_that_cannot_be_written_is_said_in_a_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("dflash_core.backends.cuda.target.open_device", lambda index: None)
+    monkeypatch.setattr("dflash_tui.cli.bench_steps.open_device", lambda index: None)
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert main(["bench", "--synthetic", "27b", "--folder", str(blocked)]) == 1
@@ -250,7 +250,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     def measures(*_: object, **__: object) -> int:
         raise AssertionError("it was measured")
 
-    monkeypatch.setattr(bench, "run", measures)
+    monkeypatch.setattr(bench, "modes", measures)
+    monkeypatch.setattr(bench_steps, "steps", measures)
     for path, says in ((tmp_path / "no" / "out.json", "there is no folder"), (tmp_path, "is a folder")):
         assert main(["bench", *options, str(path)]) == 1
         assert says in capsys.readouterr().err

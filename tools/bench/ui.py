@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.errors import DFlashError
-from dflash_tui.app import DFlashApp, share_the_interpreter
+from dflash_tui.app import DFlashApp
 from dflash_tui.application.session import LoadRequest
+from dflash_tui.launch import share_the_interpreter
 from dflash_tui.terminal.output import Notes
 from tools.bench.tool import add_options, report, request_of, run_tool
 from tools.bench.ui_tax import ROUNDS, Lag, UiTax, lag_table, measure_lag, measure_tax, tax_notes, tax_table

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from dflash_tui.application.hub.find import of_name
+from dflash_tui.application.hub.walk import of_name
 from dflash_tui.application.settings.presets import changed
 from dflash_tui.application.settings.profiles import Profile, ProfileError, Profiles
 from dflash_tui.chat.desk import Desk
