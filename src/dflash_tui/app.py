@@ -38,6 +38,7 @@ from dflash_tui.application.settings.config import Config, ConfigError, remember
 from dflash_tui.application.starting import arguments_again
 from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.screens.chat import ChatScreen
+from dflash_tui.screens.pages import of_screens
 from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spelled
 from dflash_tui.settings.themes import installed, load_themes, with_known_theme
 from dflash_tui.terminal.clipboard import copied
@@ -57,6 +58,7 @@ from dflash_tui.widgets.prompt import Prompt
 ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 JOIN_S = 2.0  # how long quitting waits for a running step
 FETCH_S = 0.5  # and for a download thread, which writes out what it has received
+PALETTE = "--command-palette"  # the id that Textual gives it
 TOLD = 2  # problems that a toast lists; the log has all of them
 
 
@@ -123,9 +125,7 @@ class DFlashApp(App[int]):
         self.set_keymap({id: keys or nowhere(id) for id, keys in self._keymap_wanted.items()})
         await AwaitMount(self.chat, [self.chat])
         if self._first_run:
-            from dflash_tui.screens.models import ModelsScreen
-
-            await self.push_screen(ModelsScreen(self.chat, first=True))
+            await self.push_screen(of_screens("models", "ModelsScreen")(self.chat, first=True))
         if self._watchers:
             self.set_interval(1, self._tell_watchers)
         about = f"These themes cannot be used; the colours are those of {self.theme}."
@@ -242,10 +242,8 @@ class DFlashApp(App[int]):
         self.run_worker(hand_over, thread=True, group="clipboard", exclusive=True)
 
     def action_command_palette(self) -> None:
-        from dflash_tui.screens.palette import Palette
-
-        if not isinstance(self.screen, Palette):
-            self.push_screen(Palette(id="--command-palette"))
+        if self.screen.id != PALETTE:
+            self.push_screen(of_screens("palette", "Palette")(id=PALETTE))
 
     def action_explain(self) -> None:
         """Explain the figures of the focused row, panel or screen."""
@@ -267,9 +265,7 @@ class DFlashApp(App[int]):
             self._explain([key])
 
     def _explain(self, keys: Sequence[str], typed: str = "") -> None:
-        from dflash_tui.screens.explain import ExplainScreen
-
-        self.push_screen(ExplainScreen(keys, typed))
+        self.push_screen(of_screens("explain", "ExplainScreen")(keys, typed))
 
     def get_key_display(self, binding: Binding) -> str:
         # The footer still shows an action without a key, for clicks.

@@ -34,9 +34,7 @@ def run_app(request: LoadRequest, config: Config | None = None) -> int:
         return load
 
     def check(request: LoadRequest) -> None:
-        from dflash_tui.application.reckoning import reckoner_for
-
-        reckoner_for(request)
+        request.reckoner()
 
     first_run = config is not None and "target" not in config.origins and not user_file().exists()
     return open_app(
