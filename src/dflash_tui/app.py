@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual._context import active_message_pump
 from textual.app import App, ScreenStackError, SystemCommand
@@ -24,7 +21,7 @@ from textual.message_pump import MessagePump
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widget import AwaitMount, Widget
-from textual.widgets import Input, TextArea
+from textual.widgets import TextArea
 from textual.worker import WorkerFailed
 
 from dflash_core.cache_types import AUTO
@@ -39,12 +36,12 @@ from dflash_tui.application.starting import arguments_again
 from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.pages import of_screens
-from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spelled
+from dflash_tui.settings.keys import is_nowhere, nowhere, remapped, spelled
 from dflash_tui.settings.themes import installed, load_themes, with_known_theme
 from dflash_tui.terminal.clipboard import copied
 from dflash_tui.terminal.driver import TerminalDriver
-from dflash_tui.terminal.hangup import end_later
-from dflash_tui.terminal.key_order import KeyOrder, TakesText, is_text
+from dflash_tui.terminal.ends import EndSignals
+from dflash_tui.terminal.key_order import KeyOrder, TakesText, as_move
 from dflash_tui.terminal.notices import desktop_notice
 from dflash_tui.text.glossary import GLOSSARY, META
 from dflash_tui.text.notices import Notices
@@ -55,7 +52,6 @@ from dflash_tui.widgets.literal import ControlCodeFilter
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.prompt import Prompt
 
-ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 JOIN_S = 2.0  # how long quitting waits for a running step
 FETCH_S = 0.5  # and for a download thread, which writes out what it has received
 PALETTE = "--command-palette"  # the id that Textual gives it
@@ -84,29 +80,26 @@ class DFlashApp(App[int]):
         check: Callable[[LoadRequest], None] = lambda request: None,
         first_run: bool = False,
         config: Config | None = None,
-        theme: str = "",
         data_dir: Path | None = None,
         theme_dirs: Iterable[Path] | None = None,
         chat: type[ChatScreen] = ChatScreen,
     ) -> None:
         super().__init__()
         self.config = config or Config()
-        if theme:
-            self.config = dataclasses.replace(self.config, themes=((theme, ""), *self.config.themes))
         self._theme_problems = self._load_themes(theme_dirs)
         self.settings = self.config.settings
         self.actions, self._keymap_wanted, _ = remapped(self.settings.keys)
         self._control_codes = ControlCodeFilter()
         self._away = self._tells_focus = False
-        self._signals: dict[signal.Signals, Any] = {}  # the handlers before the app started
+        self.signals = EndSignals()
         self._keys = KeyOrder(self)
         self.notices = Notices()
         self.fault = ""  # why the app ended, if the user did not end it
         self.again: list[str] = []  # the arguments to restart with after the app has ended
         self._watchers = list(request.watchers)
-        self._request = request
+        self.request = request  # what was loaded last, or is being loaded
         self._loaders = loaders or (lambda request: loader)
-        self._check = check
+        self.check = check  # raises DFlashError if a pair cannot be loaded; not for the app's own thread
         self._first_run = first_run
         history = History(data_dir or data_folder())
         title = request.title(endings=True)
@@ -145,7 +138,7 @@ class DFlashApp(App[int]):
             if self._keys.waits(event):
                 return
             if isinstance(event, Key) and self.screen_stack:
-                event = self._as_move(event)
+                event = as_move(event, self.screen, self.focused)
             for screen in self.screen_stack[-1:]:
                 if isinstance(screen, TakesText):
                     screen.take_text(event)
@@ -159,18 +152,6 @@ class DFlashApp(App[int]):
             if widget is not None and not widget.is_attached:
                 return  # removed since the last frame; Textual would look up its place in its parent
         await super().on_event(event)
-
-    def _as_move(self, event: Key) -> Key:
-        """j and its like as the keys that they stand for, in lists and pages. Letters that are text stay so."""
-        screen = self.screen
-        meant = MOVES.get(event.key)
-        if meant is None or isinstance(self.focused, (Input, TextArea)):
-            return event
-        if is_text(event) and not getattr(screen, "LETTERS_MOVE", not isinstance(screen, TakesText)):
-            return event
-        bound = screen.active_bindings
-        key = event.key if event.key in bound else next((one for one in meant if one in bound), event.key)
-        return event if key == event.key else Key(key, None)
 
     def on_ready(self) -> None:
         self.screen.refresh()  # nothing was drawn during startup
@@ -271,51 +252,36 @@ class DFlashApp(App[int]):
         # The footer still shows an action without a key, for clicks.
         return "" if is_nowhere(binding.key) else binding.key_display or spelled(binding.key)
 
-    @property
-    def request(self) -> LoadRequest:
-        """What was loaded last, or is being loaded."""
-        return self._request
-
     def asked_for(self, target: Path | None, draft: Path | None, context: int, kv: str) -> LoadRequest:
         """The request for another pair: like the present one, except for the arguments."""
-        return dataclasses.replace(self._request, target=target, draft=draft, context=context, kv=kv)
+        return dataclasses.replace(self.request, target=target, draft=draft, context=context, kv=kv)
 
     def open_model(self, request: LoadRequest) -> tuple[Loader, str]:
         """The loader of another pair, and the name to show until it is loaded."""
-        self._request = request
-        return self._loaders(self._request), self._request.title(endings=True)
+        self.request = request
+        return self._loaders(self.request), self.request.title(endings=True)
 
     def open_again(self, context: int, kv: str) -> tuple[Loader, str]:
         """The loader of the present pair with `context` positions (0: as many as fit) and cache type `kv`; and its
         name."""
-        self._request = dataclasses.replace(self._request, context=context, kv=kv)
-        return self._loaders(self._request), self._request.title(endings=True)
-
-    def check(self, request: LoadRequest) -> None:
-        """Raises DFlashError if the headers show that a pair cannot be loaded. Not for the app's own thread."""
-        self._check(request)
+        return self.open_model(dataclasses.replace(self.request, context=context, kv=kv))
 
     def stay_with(self, request: LoadRequest) -> None:
         """The last load did not happen; `request` is what is loaded."""
-        self._request = request
+        self.request = request
 
     def restart(self, conversation: str, context: int, kv: str = AUTO) -> None:
         """End, and start again as a new process in this terminal, with the present pair and this conversation."""
-        request = dataclasses.replace(self._request, context=context, kv=kv)
+        request = dataclasses.replace(self.request, context=context, kv=kv)
         self.again = arguments_again(sys.argv[1:], request, conversation)
         self.chat.downloads.hand_over()
         self.call_after_refresh(self._leave)  # by then the prompt no longer holds the command
 
     def remember_model(self, target: Path | None, draft: Path | None) -> str:
         """Open with this pair from the next start on. Returns the problem, or ""."""
-        try:
-            remember("target", target or "")
-            remember("draft", draft or "")
-        except ConfigError as error:
-            return str(error)
-        return ""
+        return self.remember_setting("target", target or "") or self.remember_setting("draft", draft or "")
 
-    def remember_setting(self, name: str, value: str) -> str:
+    def remember_setting(self, name: str, value: str | Path) -> str:
         """Keep a plain setting for the next start. Returns the problem, or ""."""
         try:
             remember(name, value)
@@ -380,29 +346,14 @@ class DFlashApp(App[int]):
             self._leave()
 
     def handle_signals(self) -> None:
-        """A signal that ends the program ends it as Ctrl+Q does: the terminal is restored, nothing is lost."""
-        if self.is_headless or self._signals:
-            return
-        loop = asyncio.get_running_loop()
+        """Called by the driver, once the terminal must be restored at the end."""
+        if not self.is_headless:
+            self.signals.handle(self._leave, self._signalled)
 
-        def end(number: int, _frame: FrameType | None) -> None:
-            # One signal is enough; and if the terminal is closed, the app may wait for it for ever.
-            for one in ENDS:
-                signal.signal(one, signal.SIG_IGN)
-            self.again = []
-            end_later(128 + number)
-            loop.call_soon_threadsafe(self._leave, 128 + number)
-            self.chat.last_words()  # saves a conversation elsewhere if the disk refuses it
-
-        # Not the loop's own handlers: those do not run while the loop is blocked.
-        for number in ENDS:
-            self._signals[number] = signal.signal(number, end)
-
-    def restore_signals(self) -> None:
-        """The app has ended. If a signal ended it, later signals stay ignored: the exit is under way."""
-        for number, before in self._signals.items():
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, before)
+    def _signalled(self) -> None:
+        """A signal ends the app: it does not start again, and saves a conversation elsewhere if the disk refuses it."""
+        self.again = []
+        self.chat.last_words()
 
     def _handle_exception(self, error: Exception) -> None:
         """A bug in the program: one line once the terminal is restored, the trace in a file, nothing lost.
@@ -441,15 +392,6 @@ class DFlashApp(App[int]):
                 running.join(JOIN_S)
         self.chat.downloads.stop(FETCH_S)
         self.exit(code)
-
-    def keep_states(self) -> None:
-        """After the app's end: write the conversation state that the settings ask to keep."""
-        session = self.chat.session
-        if self.settings.keep_states and session is not None and not (self.chat.busy or self.chat.flow.lost):
-            try:
-                session.leave()
-            except Exception:  # only an optimization: the conversation itself is kept
-                LOG.warning("the state of the conversation is not kept", exc_info=True)
 
 
 def closes(pump: MessagePump | None) -> bool:

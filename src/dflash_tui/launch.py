@@ -7,6 +7,7 @@ import sys
 
 from dflash_core.progress import Progress
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import Config, user_file
 from dflash_tui.application.starting import way_back
@@ -49,13 +50,13 @@ def open_app(app: DFlashApp) -> int:
     take_pastes()
     with watched((0, 1, 2)):
         code = app.run(mouse=app.settings.mouse)
-    app.restore_signals()
+    app.signals.restore()
     if code is None:
         code = app.return_code or 0
     if app.fault:
         write_err(f"dflash-tui: {app.fault}")
     elif not app.again:
-        app.keep_states()
+        _keep_states(app)
     if app.chat.resumable and not app.again:
         write_err(f"dflash-tui: to come back: {way_back(sys.argv[1:], app.chat.resumable)}")
     for line in app.chat.downloads.last_words():
@@ -73,3 +74,13 @@ def open_app(app: DFlashApp) -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _keep_states(app: DFlashApp) -> None:
+    """After the app's end: write the conversation state that the settings ask to keep."""
+    session = app.chat.session
+    if app.settings.keep_states and session is not None and not (app.chat.busy or app.chat.flow.lost):
+        try:
+            session.leave()
+        except Exception:  # only an optimization: the conversation itself is kept
+            LOG.warning("the state of the conversation is not kept", exc_info=True)
