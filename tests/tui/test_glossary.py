@@ -22,7 +22,7 @@ from dflash_core.lab import candidates
 from dflash_core.lab.grid import Arm
 from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
-from dflash_tui.screens.experiment import TuneScreen
+from dflash_tui.screens.experiments import TuneScreen
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.text.glossary import GLOSSARY, QUOTED, reading, told

@@ -39,7 +39,7 @@ def _with_text(module: str, name: str) -> Make:
 
 def _experiment(name: str, *, at_once: bool = False) -> Make:
     """An experiment, which starts at once, or where a text says what to run."""
-    return lambda chat, text: of_screens("experiment", name)(chat, text, at_once=at_once or bool(text))
+    return lambda chat, text: of_screens("experiments", name)(chat, text, at_once=at_once or bool(text))
 
 
 # Each takes a text, which may be "": for the lab's screens an experiment to run at once, for `models` words that
