@@ -6,7 +6,7 @@ commit to the drafter and truncates both together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
@@ -200,11 +200,9 @@ class LoadedModel(Generic[Config]):
         return self.opened.config
 
 
-class DraftOpener(Protocol):
-    """How a kind of drafter is opened, see drafters/registry.py."""
-
-    def __call__(self, path: str | Path, target: DraftTarget, /) -> OpenedDraft:
-        """Read its header only. Raises FormatError, UnsupportedError, MismatchError."""
+DraftOpener = Callable[[str | Path, DraftTarget], OpenedDraft]
+"""How a kind of drafter is opened, see drafters/kinds.py: by name or file, and reading no more than the header. Raises
+FormatError, UnsupportedError, MismatchError."""
 
 
 def ranked(logits: DraftLogits, knobs: Knobs, position: int) -> Candidates:
