@@ -35,7 +35,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KINDS, "toy", Kind("toy", "a toy", TOY, by_name=True))
+    monkeypatch.setitem(KINDS, "toy", Kind("toy", "toy", "a toy", TOY, by_name=True))
 
 
 @cache

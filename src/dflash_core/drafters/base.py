@@ -117,6 +117,17 @@ class DraftTarget(Protocol):
         UnsupportedError for a kind without a loader for this machine."""
 
 
+@dataclass(frozen=True, slots=True)
+class TargetHeader:
+    """Implements `DraftTarget` for a target whose weights are not loaded: shows whether a drafter fits it."""
+
+    file: GGUFFile
+    config: ModelSpec
+
+    def load_draft(self, opened: OpenedModel[DraftModel], dtype: torch.dtype | None = None) -> Draft:
+        raise AssertionError("only the header of this target is known")
+
+
 class ForTarget(Protocol):
     """The description of a drafter, opened or loaded."""
 
