@@ -136,7 +136,7 @@ def test_captured_layers_on_the_host_are_refused_by_name() -> None:
         capabilities = Capabilities("reader", 4, captured_layers=(1,))
 
     class Draft(type(load_draft("toy", base))):  # type: ignore[misc]
-        def drafter(self) -> Reader:
+        def drafter(self, kv: object = None) -> Reader:
             return Reader()
 
     with pytest.raises(UnsupportedError, match="the reader drafter reads captured layers on the host"):

@@ -79,14 +79,6 @@ class DenseDrafter(Drafter, Protocol):
         `Drafter.propose`."""
 
 
-@runtime_checkable
-class KeepsContext(Drafter, Protocol):
-    """A drafter with keys and values of all positions."""
-
-    def keep_as(self, kv: CachePair) -> None:
-        """The cache type; floats by default. Called before anything is observed."""
-
-
 class DraftModel(Protocol):
     """A drafter's own model, as far as plans and descriptions need it."""
 
@@ -167,8 +159,8 @@ class Draft(ForTarget, Protocol):
 class HostDraft(Protocol):
     """A loaded drafter that proposes on the host, in lock-step with the target's steps."""
 
-    def drafter(self) -> Drafter:
-        """Its state over a new sequence."""
+    def drafter(self, kv: CachePair | None = None) -> Drafter:
+        """Its state over a new sequence. `kv`: the types of its keys and values of all positions; None: floats."""
 
 
 class OpenedDraft(ForTarget, Protocol):
