@@ -66,9 +66,10 @@ class DraftConfig:
         return self.heads.kind
 
     @property
-    def title(self) -> str:
-        """Its kind, as shown to users."""
-        return {"dspark": "DSpark", "dflash2": "DFlash 2", "dflash": "DFlash"}[self.kind]
+    def mask_token(self) -> int:
+        """The token that stands for positions to be drafted, once `paired` has filled it in."""
+        assert self.mask_token_id is not None, "a drafter that was not checked against its target"
+        return self.mask_token_id
 
     @property
     def depths(self) -> int:
@@ -114,6 +115,10 @@ class MtpConfig:
     embedding_length: int
     vocab_size: int
     rms_eps: float
+
+    @property
+    def kind(self) -> str:
+        return "mtp"
 
     @property
     def block_count(self) -> int:

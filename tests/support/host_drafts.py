@@ -1,6 +1,6 @@
 """Drafters on the host, to test their interface: a toy one, and the text drafter with an answer to copy from.
 
-The toy shows what a new kind needs: its own file, and a line in the registry that names `open_toy`.
+The toy shows what a new kind needs: its own file, and a row in the table that names `open_toy`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from dflash_core import Knobs
-from dflash_core.backends.base import Target
+from dflash_core.backends.opened import Target
+from dflash_core.cache_types import CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.text import TextDraft, TextDrafter
 from dflash_core.tree import Candidates
@@ -69,7 +70,7 @@ class ToyDraft(TextDraft):
     def capabilities(self) -> Capabilities:
         return ToyDrafter.capabilities
 
-    def drafter(self) -> Any:
+    def drafter(self, kv: CachePair | None = None) -> Any:
         return ToyDrafter()
 
 
@@ -96,7 +97,7 @@ class PrimedDraft(TextDraft):
 
     said: Sequence[int] = ()
 
-    def drafter(self) -> TextDrafter:
+    def drafter(self, kv: CachePair | None = None) -> TextDrafter:
         return PrimedText(self.said)
 
 

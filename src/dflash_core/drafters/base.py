@@ -6,9 +6,10 @@ commit to the drafter and truncates both together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from dflash_core.cache_types import CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import not_finite
 from dflash_core.knobs import Knobs
+from dflash_core.progress import Progress, silent
 from dflash_core.tree import Candidates, candidates
 
 if TYPE_CHECKING:
@@ -24,12 +26,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dflash_core.arch.spec import ModelSpec
-    from dflash_core.drafters.dflash import OpenedDFlash
-    from dflash_core.drafters.mtp import OpenedMtp
     from dflash_core.formats.gguf import GGUFFile
     from dflash_core.formats.weights import WeightFile
-    from dflash_core.progress import Progress
 
+Config = TypeVar("Config", bound="DraftModel", covariant=True)
 DraftLogits = npt.NDArray[np.float32]
 """float32 (depths, vocab): a row per position below the root."""
 
@@ -79,16 +79,12 @@ class DenseDrafter(Drafter, Protocol):
         `Drafter.propose`."""
 
 
-@runtime_checkable
-class KeepsContext(Drafter, Protocol):
-    """A drafter with keys and values of all positions."""
-
-    def keep_as(self, kv: CachePair) -> None:
-        """The cache type; floats by default. Called before anything is observed."""
-
-
 class DraftModel(Protocol):
     """A drafter's own model, as far as plans and descriptions need it."""
+
+    @property
+    def kind(self) -> str:
+        """Its row in drafters/kinds.py."""
 
     @property
     def name(self) -> str: ...
@@ -101,20 +97,27 @@ class DraftModel(Protocol):
 
 
 class DraftTarget(Protocol):
-    """The part of `backends.base.Target` that a drafter uses."""
+    """The part of `backends.opened.Target` that a drafter uses."""
 
     @property
     def config(self) -> ModelSpec: ...
     @property
     def file(self) -> GGUFFile: ...
-    @property
-    def mask_token_id(self) -> int | None: ...
 
-    def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> Draft:
-        """A DFlash drafter's weights, stored like this target's. Raises OutOfMemoryError."""
+    def load_draft(self, opened: OpenedModel[DraftModel], dtype: torch.dtype | None = None) -> Draft:
+        """A drafter's weights, stored like this target's, in float32 by default. Raises OutOfMemoryError, and
+        UnsupportedError for a kind without a loader for this machine."""
 
-    def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> Draft:
-        """An MTP head's weights, stored like this target's. Raises OutOfMemoryError, UnsupportedError."""
+
+@dataclass(frozen=True, slots=True)
+class TargetHeader:
+    """Implements `DraftTarget` for a target whose weights are not loaded: shows whether a drafter fits it."""
+
+    file: GGUFFile
+    config: ModelSpec
+
+    def load_draft(self, opened: OpenedModel[DraftModel], dtype: torch.dtype | None = None) -> Draft:
+        raise AssertionError("only the header of this target is known")
 
 
 class ForTarget(Protocol):
@@ -156,22 +159,53 @@ class Draft(ForTarget, Protocol):
 class HostDraft(Protocol):
     """A loaded drafter that proposes on the host, in lock-step with the target's steps."""
 
-    def drafter(self) -> Drafter:
-        """Its state over a new sequence."""
+    def drafter(self, kv: CachePair | None = None) -> Drafter:
+        """Its state over a new sequence. `kv`: the types of its keys and values of all positions; None: floats."""
 
 
 class OpenedDraft(ForTarget, Protocol):
     """A drafter whose header was read and found to fit `target`."""
 
     def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
-        """Read the weights, stored like the target's, in float32 by default. Raises OutOfMemoryError."""
+        """Read the weights, see `DraftTarget.load_draft`."""
 
 
-class DraftOpener(Protocol):
-    """How a kind of drafter is opened, see drafters/registry.py."""
+@dataclass(frozen=True, slots=True)
+class OpenedModel(Generic[Config]):
+    """Implements `OpenedDraft` for a drafter with weights. `config` is complete for this target; `file` holds the
+    drafter's tensors alone."""
 
-    def __call__(self, path: str | Path, target: DraftTarget, /) -> OpenedDraft:
-        """Read its header only. Raises FormatError, UnsupportedError, MismatchError."""
+    target: DraftTarget
+    config: Config
+    file: WeightFile
+    capabilities: Capabilities
+    notes: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[WeightFile, ...]:
+        return (self.file,)
+
+    def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
+        (progress or silent)("loading the drafter", 0.0)
+        return self.target.load_draft(self, dtype)
+
+
+class LoadedModel(Generic[Config]):
+    """The part of `Draft` that the header tells, for a drafter with weights. `weight_bytes`: in their stored form."""
+
+    def __init__(self, opened: OpenedModel[Config], weight_bytes: int) -> None:
+        self.opened, self.weight_bytes = opened, weight_bytes
+        self.target, self.file, self.files, self.notes = opened.target, opened.file, opened.files, opened.notes
+        self.capabilities = opened.capabilities
+
+    @property
+    def config(self) -> Config:
+        return self.opened.config
+
+
+DraftOpener = Callable[[str | Path, DraftTarget], OpenedDraft]
+"""How a kind of drafter is opened, see drafters/kinds.py: by name or file, and reading no more than the header. Raises
+FormatError, UnsupportedError, MismatchError."""
 
 
 def ranked(logits: DraftLogits, knobs: Knobs, position: int) -> Candidates:

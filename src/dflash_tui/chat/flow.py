@@ -20,8 +20,9 @@ from dflash_tui.application.session import OnPrefill, TurnLike
 from dflash_tui.chat.frames import LOOK_S, Frames, next_look
 
 if TYPE_CHECKING:
-    from dflash_core.events import Piece, TurnReport
+    from dflash_core.events import Piece
     from dflash_core.record import TurnRecord
+    from dflash_core.turn_stats import TurnReport
     from dflash_tui.application.figures.meter import Meter
     from dflash_tui.widgets.answer import Answer
     from dflash_tui.widgets.transcript import TurnBlock

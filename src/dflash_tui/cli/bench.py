@@ -11,9 +11,10 @@ from dflash_core.bench.prompts import PROMPTS, SAMPLES, Task, read_prompts, samp
 from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES
 from dflash_core.knobs import SPEC
-from dflash_core.lab.experiment import Case, Design, Result, default_repeats
+from dflash_core.lab.experiment import Case, Design, default_repeats
 from dflash_core.lab.export import to_json
 from dflash_core.lab.grid import Arm, Axis, settings
+from dflash_core.lab.results import Result
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.options import Invocation
 from dflash_tui.cli.sweep import measure
@@ -78,9 +79,7 @@ def modes(call: Invocation) -> int:
     if args.against is not None:
         grid, axes, others = _two_drafters(request, args.against, engine)
     repeats = args.repeats or default_repeats(len(tasks))
-    result, fault, code = measure(
-        lab.experiment(Design(grid, cases, repeats, axes, base=0), [one.runner for one in others]), notes
-    )
+    result, fault, code = measure(lab.experiment(Design(grid, cases, repeats, axes, base=0), others), notes)
     loop_ms = _plain_loop_ms(engine)
     found = {**to_json(result), "plain_loop_ms": loop_ms}
     if args.json:

@@ -12,7 +12,6 @@ import torch
 
 from dflash_core import nvrtc
 from dflash_core.backends.cuda.target import open_device
-from dflash_core.backends.cuda.timings import target_name
 from dflash_core.bench.kernels import chain, chain_table, ladder, table
 from dflash_core.bench.steps import DEEP, DEPTHS, ROOM, StepBench, StepReport, acceptance_pattern, default_cases, shown
 from dflash_core.bench.synthetic import synthetic_pair
@@ -60,17 +59,13 @@ def steps(call: Invocation) -> int:
     engine = Engine(loaded, load_draft(request.draft, loaded), context_length=longest, kv=request.kv)
     pattern = acceptance_pattern(lengths[0]) if len(lengths) == 1 else tuple(round(length) for length in lengths)
     drafter = engine.session.capabilities
-    depths = DEPTHS if drafter and drafter.kind == "mtp" else ()
+    depths = DEPTHS if drafter and drafter.depth_knob else ()
     cases = default_cases(drafter.block if drafter else 1, pattern, depths, contexts)
     bench = StepBench(engine)
-    target = bench.target
     engine.machine.learn(engine.session, notes.progress)
     for done, total, name in bench.run(cases, args.repeats or 5):
         notes.progress(f"step times: {shown(name)}", done / total)
     notes.end_line()
-    if target.machine.timer is not None:
-        times = {case.name: case.wall.median for case in bench.report.cases}
-        target.machine.timer.add_steps(target_name(target.model), times)
     facts = _facts(request.title(), engine)
     found = {"about": facts, **bench.report.to_json()}
     if call.args.json:
@@ -78,7 +73,7 @@ def steps(call: Invocation) -> int:
     else:
         write_out("\n".join(step_lines(bench.report, facts)) + "\n")
     if args.share is not None:
-        keep_json(args.share, shared(target, bench.report), notes)
+        keep_json(args.share, shared(bench.target, bench.report), notes)
     keep_json(args.out, found, notes)
     return 0
 

@@ -9,10 +9,11 @@ from typing import ClassVar
 from dflash_core.bench.prompts import PROMPTS, Task
 from dflash_core.errors import DFlashError
 from dflash_core.lab import candidates
-from dflash_core.lab.experiment import Case, Design, Result
+from dflash_core.lab.experiment import Case, Design, plain_design
 from dflash_core.lab.grid import settings
 from dflash_core.lab.laboratory import Laboratory
-from dflash_core.lab.plain import of_result, plain_design
+from dflash_core.lab.plain import of_result
+from dflash_core.lab.results import Result
 from dflash_tui.application.amounts import counted, short, speed
 from dflash_tui.application.figures.measurements import What
 from dflash_tui.application.figures.plain_speeds import when
