@@ -105,7 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop("PYTHONHASHSEED", None)
     if (seconds := config.getoption("--slow-threads")) is None:
         return
-    from dflash_tui.chat.background import Background
+    from dflash_tui.application.background import Background
 
     run = Background._run
 

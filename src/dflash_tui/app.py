@@ -33,15 +33,15 @@ from dflash_core.clean import lines, one_line
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_core.progress import Progress
+from dflash_tui.application.conversations.history import History, data_folder
+from dflash_tui.application.log import LOG
+from dflash_tui.application.session import Loader, LoadRequest, SessionLike
+from dflash_tui.application.settings.config import Config, ConfigError, remember, user_file
+from dflash_tui.application.starting import arguments_again, way_back
 from dflash_tui.chat.flow import fault, keep_trace
-from dflash_tui.conversations.history import History, data_folder
-from dflash_tui.log import LOG
 from dflash_tui.screens.chat import ChatScreen
-from dflash_tui.session import Loader, LoadRequest, SessionLike
-from dflash_tui.settings.config import Config, ConfigError, remember, user_file
 from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spelled
 from dflash_tui.settings.themes import installed, load_themes, with_known_theme
-from dflash_tui.starting import arguments_again, way_back
 from dflash_tui.terminal.clipboard import copied
 from dflash_tui.terminal.driver import TerminalDriver
 from dflash_tui.terminal.hangup import end_later, watched
@@ -477,14 +477,14 @@ def run_app(request: LoadRequest, config: Config | None = None) -> int:
 
     def loader(request: LoadRequest) -> Loader:
         def load(progress: Progress) -> SessionLike:
-            from dflash_tui.engine_session import load_session  # on the loader's thread: it imports torch
+            from dflash_tui.application.engine_session import load_session  # on the loader's thread: it imports torch
 
             return load_session(request, progress)
 
         return load
 
     def check(request: LoadRequest) -> None:
-        from dflash_tui.reckoning import reckoner_for
+        from dflash_tui.application.reckoning import reckoner_for
 
         reckoner_for(request)
 

@@ -13,7 +13,7 @@ import msgspec
 from dflash_core.clean import clean, encodable
 from dflash_core.engine import Engine
 from dflash_tui.app import DFlashApp
-from dflash_tui.conversations.journal import Typed
+from dflash_tui.application.conversations.journal import Typed
 
 WORD = re.compile(r"[a-z]\d+(?:y\d+)?x\d+x")
 

@@ -24,16 +24,17 @@ from dflash_core.formats.weights import WeightFile
 from dflash_core.loading import open_draft, open_target
 from dflash_core.record import encode, lines, pack
 from dflash_core.trace import read_trace
-from dflash_tui.conversations.branches import Branches, Node
-from dflash_tui.conversations.current import CurrentConversation
-from dflash_tui.conversations.exchange import from_json, import_file, to_json
-from dflash_tui.conversations.history import History
-from dflash_tui.conversations.journal import Place
-from dflash_tui.conversations.pages import to_markdown, to_svg
-from dflash_tui.conversations.store import Card, Held, Store
-from dflash_tui.settings.config import load_config
-from dflash_tui.settings.presets import Presets
+from dflash_tui.application.conversations.branches import Branches, Node
+from dflash_tui.application.conversations.current import CurrentConversation
+from dflash_tui.application.conversations.exchange import from_json, import_file, to_json
+from dflash_tui.application.conversations.history import History
+from dflash_tui.application.conversations.journal import Place
+from dflash_tui.application.conversations.store import Card, Held, Store
+from dflash_tui.application.settings.config import load_config
+from dflash_tui.application.settings.presets import Presets
+from dflash_tui.settings.key_rules import KEY_RULES
 from dflash_tui.settings.themes import load_themes
+from dflash_tui.text.pages import to_markdown, to_svg
 from support import formats
 from support.golden import golden, target
 from support.mutation import damaged, mutate_lines, mutate_value
@@ -373,7 +374,7 @@ def _open_settings(folder: Path) -> None:
         theme.to_color_system().generate()
     presets = Presets(folder / "presets")
     [preset.knobs for preset in presets]
-    load_config({}, {}, user=folder / "config.toml", project=folder / "none.toml")
+    load_config({}, {}, user=folder / "config.toml", project=folder / "none.toml", key_rules=KEY_RULES)
     history = History(folder)
     history.add("one more")
     history.previous("now")

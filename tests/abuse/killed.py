@@ -7,7 +7,7 @@ import sys
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp, open_app
-from dflash_tui.session import LoadRequest, SessionLike
+from dflash_tui.application.session import LoadRequest, SessionLike
 from tui.fake import FakeSession
 
 PACE_S = 0.004

@@ -20,8 +20,8 @@ from pathlib import Path
 from abuse.agreement import damaged
 from abuse.home import environment
 from abuse.report import Finding, Report
-from dflash_tui.conversations.current import CurrentConversation
-from dflash_tui.conversations.history import History
+from dflash_tui.application.conversations.current import CurrentConversation
+from dflash_tui.application.conversations.history import History
 
 PATIENCE_S = 600.0  # for the first frame on a busy machine
 SEEN_S = 10.0  # for a typed word to be drawn

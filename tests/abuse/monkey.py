@@ -25,8 +25,8 @@ from abuse.scripted import ANSWERS, Scripted, scripted
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
-from dflash_tui.engine_session import EngineSession
-from dflash_tui.session import LoadRequest, SessionLike
+from dflash_tui.application.engine_session import EngineSession
+from dflash_tui.application.session import LoadRequest, SessionLike
 from dflash_tui.terminal.pasting import PasteParser
 
 LIFE = 150  # actions on one data folder, over as many starts as it takes

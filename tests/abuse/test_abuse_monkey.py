@@ -10,8 +10,8 @@ from abuse import monkey
 from abuse.actions import Action, load, save, sequence
 from abuse.report import Report
 from abuse.scripted import scripted
-from dflash_tui.conversations.journal import Journal
-from dflash_tui.conversations.store import Store
+from dflash_tui.application.conversations.journal import Journal
+from dflash_tui.application.conversations.store import Store
 
 ACTIONS = 120
 

@@ -22,9 +22,9 @@ from dflash_core.errors import KnobError, OutOfMemoryError, UnsupportedError
 from dflash_core.fits import Setup, plan, total
 from dflash_core.lab.grid import parse_axes, settings
 from dflash_core.loading import CardOptions, open_draft, open_target
+from dflash_tui.application.engine_session import laboratory, load_session
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli import main
-from dflash_tui.engine_session import laboratory, load_session
-from dflash_tui.session import LoadRequest
 from support import engines
 from support.device_pairs import TOLERANCE, close
 from support.emulated_device import EmulatedCard

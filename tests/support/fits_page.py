@@ -10,7 +10,7 @@ from dflash_core.bench.synthetic_models import SIZE_8B, SIZE_27B, SIZE_35B_A3B, 
 from dflash_core.cache_types import AUTO
 from dflash_core.fits import DESKTOP, MemoryPlan, Setup, asked, longest_context, plan, total
 from dflash_core.memory import gib
-from dflash_tui.text import fits
+from dflash_tui.application import fits
 from support.reckoned import reckoner
 
 GIB = 1 << 30

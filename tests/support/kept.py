@@ -9,7 +9,7 @@ from pathlib import Path
 from dflash_core.conversation import Conversation
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
-from dflash_tui.conversations.current import CurrentConversation
+from dflash_tui.application.conversations.current import CurrentConversation
 from support.golden import golden, target
 
 LONG = Knobs(max_tokens=2000, ignore_eos=True)

@@ -14,7 +14,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.lab.experiment import Result, Trial
 from dflash_core.lab.export import to_json
 from dflash_core.lab.grid import Arm
-from dflash_tui.conversations import exchange
+from dflash_tui.application.conversations import exchange
 from support.turns import step_of, turn_of
 
 LINES = (trace.Header, record.Loaded, record.Start, record.Read, record.Step, record.End)

@@ -14,9 +14,9 @@ from dflash_core.events import Piece, PrefillEvent, StageTimes, StepDrafts, Step
 from dflash_core.knobs import Knobs
 from dflash_core.record import Line, Start, TurnRecord, pack
 from dflash_core.turn_stats import TurnReport, turn_stats
-from dflash_tui.conversations.branches import Node
-from dflash_tui.conversations.journal import Journal, Place
-from dflash_tui.conversations.store import Card, Store, schema, title_of
+from dflash_tui.application.conversations.branches import Node
+from dflash_tui.application.conversations.journal import Journal, Place
+from dflash_tui.application.conversations.store import Card, Store, schema, title_of
 
 Kept = TypeVar("Kept", Card, Node)
 NOON = 1_767_355_200.0  # of 2 January 2026, in seconds since 1970

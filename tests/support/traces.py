@@ -21,10 +21,10 @@ from dflash_core.record import Loaded, encode, lines
 from dflash_core.rejected import first_rejection, rejected
 from dflash_core.trace import HEADER, Trace
 from dflash_core.turns import Turns
+from dflash_tui.application.figures import deltas, plain_speeds, speeds
+from dflash_tui.application.figures.meter import Meter
+from dflash_tui.application.replay import ReplaySession, reported
 from dflash_tui.cli.replay import summary
-from dflash_tui.figures import deltas, plain_speeds, speeds
-from dflash_tui.figures.meter import Meter
-from dflash_tui.replay import ReplaySession, reported
 from dflash_tui.text import calibration, step_text, tree_text
 from dflash_tui.widgets import memory, scrubber, stats
 from support.stored import a_turn

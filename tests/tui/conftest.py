@@ -11,9 +11,9 @@ import pytest
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.conversations.store import Store
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.chat import background_plain, collector
-from dflash_tui.conversations.store import Store
-from dflash_tui.session import LoadRequest
 from dflash_tui.terminal import key_order
 from support import seeds
 from support.hub_server import Hub

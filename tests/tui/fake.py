@@ -19,7 +19,7 @@ from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.reasoning import Effort, Reasoning
 from dflash_core.turn_stats import FoundRow, PartTotals, TurnReport, turn_stats
 from dflash_core.turns import Turns
-from dflash_tui.session import OnPrefill, Progress
+from dflash_tui.application.session import OnPrefill, Progress
 
 ANSWER = """Speculative decoding keeps the target distribution intact: a cheap drafter proposes tokens, \
 one target pass verifies them, and the longest matching path is kept.

@@ -15,8 +15,8 @@ from dflash_core.lab.experiment import Result, Trial
 from dflash_core.lab.grid import Arm
 from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
-from dflash_tui.figures.measurements import Measurements, Row
-from dflash_tui.hub.fetch import HubError, Wanted
+from dflash_tui.application.figures.measurements import Measurements, Row
+from dflash_tui.application.hub.fetch import HubError, Wanted
 from dflash_tui.screens.experiment import ABScreen, ExperimentScreen, SweepScreen, TuneScreen
 from dflash_tui.screens.explain import ExplainScreen
 from dflash_tui.screens.get import GetScreen

@@ -15,12 +15,12 @@ from dflash_core.errors import DeviceError, FormatError
 from dflash_core.memory import HostMemory
 from dflash_core.progress import Progress
 from dflash_tui.app import DFlashApp
-from dflash_tui.hub import fetch, room
-from dflash_tui.hub.catalogue import Catalogue, Pair, Source
-from dflash_tui.hub.room import Room
+from dflash_tui.application.hub import fetch, room
+from dflash_tui.application.hub.catalogue import Catalogue, Pair, Source
+from dflash_tui.application.hub.room import Room
+from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.screens import models as screen
 from dflash_tui.screens.models import ModelsScreen
-from dflash_tui.session import Loader, LoadRequest
 from dflash_tui.widgets.model_rows import PAIR
 from support.hub_server import Hub, serving
 
@@ -73,7 +73,7 @@ PAIRS = {
 @contextmanager
 def a_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the files of `PAIRS`, which are the catalogue."""
-    for place in ("dflash_tui.screens.models", "dflash_tui.slash.models", "dflash_tui.hub.catalogue"):
+    for place in ("dflash_tui.screens.models", "dflash_tui.slash.models", "dflash_tui.application.hub.catalogue"):
         monkeypatch.setattr(f"{place}.load_catalogue", lambda: Catalogue(PAIRS, ()))
     monkeypatch.setattr(fetch, "PAUSE_S", 0.01)
     monkeypatch.setattr(fetch, "TIMEOUT_S", 300.0)

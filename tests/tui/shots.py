@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from dflash_tui.app import DFlashApp
-from dflash_tui.session import LoadRequest
+from dflash_tui.application.session import LoadRequest
 
 from .fake import FakeSession, loader
 from .gallery import walk

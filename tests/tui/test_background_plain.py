@@ -13,8 +13,8 @@ from dflash_core.lab.experiment import Design, Result
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.engine_session import EngineSession
 from dflash_tui.chat import background_plain
-from dflash_tui.engine_session import EngineSession
 
 from .support import ask, idle, loaded, wait_until
 from .test_lab import KNOBS, QUESTION, demo

@@ -6,6 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from dflash_core.memory import Component, MemoryBreakdown
+from dflash_tui.application import amounts
 from dflash_tui.text import bars
 from dflash_tui.widgets import memory
 
@@ -45,21 +46,21 @@ def test_spark() -> None:
     [(0, "0"), (842, "842"), (1000, "1k"), (1900, "1.9k"), (32_768, "33k"), (1_100_000, "1.1M"), (9_999, "10k")],
 )
 def test_short(value: float, expected: str) -> None:
-    assert bars.short(value) == expected
+    assert amounts.short(value) == expected
 
 
 @pytest.mark.parametrize(
     ("value", "expected"), [(1, "1.0"), (0.93, ".93"), (0.001, "<.01"), (0.0, ".00"), (0.996, "1.0"), (0.994, ".99")]
 )
 def test_chance(value: float, expected: str) -> None:
-    assert bars.chance(value) == expected
+    assert amounts.chance(value) == expected
 
 
 @pytest.mark.parametrize(
     ("value", "expected"), [(0.084, "84 ms"), (1.44, "1.4 s"), (125, "2 m 05 s"), (0.999, "1.0 s")]
 )
 def test_seconds(value: float, expected: str) -> None:
-    assert bars.seconds(value) == expected
+    assert amounts.seconds(value) == expected
 
 
 @pytest.mark.parametrize("width", range(8))

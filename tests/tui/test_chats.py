@@ -14,13 +14,13 @@ from textual.pilot import Pilot
 from dflash_core.knobs import Knobs
 from dflash_core.record import lines
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.conversations.branches import Node
+from dflash_tui.application.conversations.current import CUT_OFF
+from dflash_tui.application.conversations.journal import Place
+from dflash_tui.application.conversations.store import Card, Held, Store
 from dflash_tui.chat import files
-from dflash_tui.conversations.branches import Node
-from dflash_tui.conversations.current import CUT_OFF
-from dflash_tui.conversations.journal import Place
-from dflash_tui.conversations.pages import render
-from dflash_tui.conversations.store import Card, Held, Store
 from dflash_tui.screens.chats import ChatsScreen
+from dflash_tui.text.pages import render
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.strip import TitleRow

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dflash_tui.app import DFlashApp
-from dflash_tui.conversations.store import Store
+from dflash_tui.application.conversations.store import Store
 from support.grids import full
 from support.stored import talk
 

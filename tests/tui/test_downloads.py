@@ -15,14 +15,14 @@ from textual.pilot import Pilot
 
 from dflash_tui import app as apps
 from dflash_tui.app import DFlashApp
+from dflash_tui.application import fetching
+from dflash_tui.application.hub import fetch
+from dflash_tui.application.hub.catalogue import load_catalogue
+from dflash_tui.application.hub.fetch import begun
+from dflash_tui.application.settings.config import user_file
 from dflash_tui.chat import downloads as holder
-from dflash_tui.chat import fetching
-from dflash_tui.hub import fetch
-from dflash_tui.hub.catalogue import load_catalogue
-from dflash_tui.hub.fetch import begun
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.models import FIRST, ModelsScreen
-from dflash_tui.settings.config import user_file
 from dflash_tui.widgets.model_rows import PAIR
 from dflash_tui.widgets.strip import TitleRow
 from support.grids import full

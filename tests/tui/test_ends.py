@@ -18,14 +18,14 @@ from textual.screen import Screen
 
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.background import Background
+from dflash_tui.application.conversations.comparing import Comparing
+from dflash_tui.application.conversations.store import Store
+from dflash_tui.application.experiment import Experiment
+from dflash_tui.application.hub import find
+from dflash_tui.application.lab_request import AB
 from dflash_tui.chat import background_plain
-from dflash_tui.chat.background import Background
-from dflash_tui.chat.experiment import Experiment
-from dflash_tui.conversations.comparing import Comparing
-from dflash_tui.conversations.store import Store
-from dflash_tui.hub import find
 from dflash_tui.screens.plan import PlanScreen
-from dflash_tui.text.lab_request import AB
 from support.grids import full
 from support.hub_server import Hub
 

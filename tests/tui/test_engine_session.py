@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
-from dflash_tui.engine_session import load_session
-from dflash_tui.session import LoadRequest, SessionLike
+from dflash_tui.application.engine_session import load_session
+from dflash_tui.application.session import LoadRequest, SessionLike
 from support.golden import golden
 
 from .support import ask, idle, wait_until

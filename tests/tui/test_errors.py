@@ -13,9 +13,9 @@ from textual.worker import WorkerFailed
 
 from dflash_core.errors import DFlashError, FormatError, TemplateError
 from dflash_tui.app import DFlashApp, run_app
-from dflash_tui.conversations.current import CurrentConversation
-from dflash_tui.conversations.store import StoreError, database
-from dflash_tui.session import LoadRequest
+from dflash_tui.application.conversations.current import CurrentConversation
+from dflash_tui.application.conversations.store import StoreError, database
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.note import Note
 

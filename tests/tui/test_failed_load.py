@@ -15,8 +15,8 @@ from dflash_core.errors import FormatError, KernelError, MismatchError, OutOfMem
 from dflash_core.knobs import Knobs
 from dflash_core.progress import Progress
 from dflash_tui.app import DFlashApp
-from dflash_tui.session import Loader, LoadRequest, SessionLike
-from dflash_tui.settings.config import load_config
+from dflash_tui.application.session import Loader, LoadRequest, SessionLike
+from dflash_tui.application.settings.config import load_config
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.strip import TitleRow
 from support.golden import golden
@@ -239,7 +239,7 @@ async def test_real_files(make_app: MakeApp, tmp_path: Path) -> None:
 
     def loaders(request: LoadRequest) -> Loader:
         def load(progress: Progress) -> SessionLike:
-            from dflash_tui.engine_session import load_session
+            from dflash_tui.application.engine_session import load_session
 
             if request.target == cut:
                 os.truncate(cut, cut.stat().st_size - 5_000)  # while it is read, as by a download that begins again
@@ -248,7 +248,7 @@ async def test_real_files(make_app: MakeApp, tmp_path: Path) -> None:
         return load
 
     def check(request: LoadRequest) -> None:
-        from dflash_tui.reckoning import reckoner_for
+        from dflash_tui.application.reckoning import reckoner_for
 
         reckoner_for(request)
 

@@ -18,12 +18,12 @@ from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.session import Loader, LoadRequest
+from dflash_tui.application.settings.config import user_file
 from dflash_tui.chat.ui_bench import Pair, Timed, UiTax, tax_table
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.whatif import WhatIfScreen
-from dflash_tui.session import Loader, LoadRequest
-from dflash_tui.settings.config import user_file
 from dflash_tui.text.plot import LINE
 from dflash_tui.widgets.curve import CurveView
 from dflash_tui.widgets.flash import Flash

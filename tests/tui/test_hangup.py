@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.conversations.current import CurrentConversation
+from dflash_tui.application.conversations.current import CurrentConversation
 
 PATIENCE_S = 600.0  # loading torch on a busy machine
 LIMIT_S = 600.0  # for an end that takes 3 s at most; more only where others have the processor

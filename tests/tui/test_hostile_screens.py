@@ -21,14 +21,14 @@ from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Loaded, lines, pack
 from dflash_core.trace import TraceWriter, read_trace
 from dflash_tui.app import DFlashApp
-from dflash_tui.conversations.branches import Branches, Node
-from dflash_tui.conversations.journal import Place
-from dflash_tui.conversations.store import Card, Held, Store
-from dflash_tui.replay import replaying
+from dflash_tui.application.conversations.branches import Branches, Node
+from dflash_tui.application.conversations.journal import Place
+from dflash_tui.application.conversations.store import Card, Held, Store
+from dflash_tui.application.replay import replaying
+from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.settings.config import Config, config_folder
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.replay import ReplayScreen
-from dflash_tui.session import LoadRequest
-from dflash_tui.settings.config import Config, config_folder
 from support.hostile import HOSTILE, MARKUP, NAME, SEEN, TEXT, assert_harmless
 from support.stored import a_report, a_turn, killed_app
 from support.turns import step_of, turn_of

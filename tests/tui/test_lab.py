@@ -22,13 +22,13 @@ from dflash_core.lab.cost import StepCosts
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
-from dflash_tui.engine_session import EngineSession
+from dflash_tui.application.amounts import counted
+from dflash_tui.application.engine_session import EngineSession
 from dflash_tui.screens import experiment
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.experiment import ABScreen, ExperimentScreen, SweepScreen
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.whatif import WhatIfScreen
-from dflash_tui.text.bars import counted
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.line_dialog import LineScreen
 from support.measured import PAIR, report_of, sweep_of
@@ -173,7 +173,7 @@ class TestWhatIf:
     ) -> None:
         """Regression: each size was timed once, and the fastest was called the best."""
         monkeypatch.setattr("dflash_tui.screens.whatif.BUDGETS", TIMED)
-        monkeypatch.setattr("dflash_tui.text.lab_request.default_repeats", lambda _: 1)
+        monkeypatch.setattr("dflash_tui.application.lab_request.default_repeats", lambda _: 1)
         async with app.run_test(size=(120, 40)) as pilot:
             await asked(pilot)
             screen = await opened(pilot, "/whatif", WhatIfScreen)

@@ -11,9 +11,9 @@ import pytest
 
 from dflash_core.demo import demo_target_path
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.settings.config import Config, Settings
+from dflash_tui.application.settings.profiles import Profile, Profiles
 from dflash_tui.screens.models import ModelsScreen
-from dflash_tui.settings.config import Config, Settings
-from dflash_tui.settings.profiles import Profile, Profiles
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.model_list import is_path
@@ -126,7 +126,7 @@ async def test_rows_come_while_others_are_still_read(
     make_app: MakeApp, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A header that takes long (a file on a slow disk) holds up neither the keys nor the rows before it."""
-    from dflash_tui.hub import find
+    from dflash_tui.application.hub import find
 
     read, slow = find.read_header, threading.Event()
 

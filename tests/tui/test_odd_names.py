@@ -15,10 +15,10 @@ import pytest
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
-from dflash_tui.conversations.current import CurrentConversation
-from dflash_tui.engine_session import load_session
-from dflash_tui.session import LoadRequest
-from dflash_tui.settings.config import ConfigError, remember
+from dflash_tui.application.conversations.current import CurrentConversation
+from dflash_tui.application.engine_session import load_session
+from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.settings.config import ConfigError, remember
 from support.golden import golden
 
 from .support import ask, idle, loaded

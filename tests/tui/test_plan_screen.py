@@ -11,14 +11,14 @@ from textual.pilot import Pilot
 from dflash_core.backends.cuda.reckoner import CardReckoner
 from dflash_core.fits import Setup, plan
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.hub.room import Room
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.hub.room import Room
 from dflash_tui.screens import models
 from dflash_tui.screens import plan as screen
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.plan import PlanScreen, bar, drawn
-from dflash_tui.session import LoadRequest
 from support.grids import full
 from support.reckoned import reckoner
 

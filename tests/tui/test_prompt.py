@@ -19,9 +19,9 @@ from textual.widgets import Input
 from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
-from dflash_tui.conversations.history import History
+from dflash_tui.application.conversations.history import History
+from dflash_tui.application.session import Progress
 from dflash_tui.screens.full import FullScreen
-from dflash_tui.session import Progress
 from dflash_tui.terminal.pasting import PasteParser
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.knob_row import KnobRow
@@ -470,7 +470,7 @@ async def test_two_running_apps_do_not_lose_each_others_text(make_app: MakeApp) 
 
 
 def test_the_history_does_not_grow_without_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dflash_tui.conversations.history.KEEP", 10)
+    monkeypatch.setattr("dflash_tui.application.conversations.history.KEEP", 10)
     history, sizes = History(tmp_path), []
     for number in range(100):
         history.add(f"prompt {number:02}")

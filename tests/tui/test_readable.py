@@ -9,10 +9,10 @@ from textual.command import CommandList
 from textual.widgets import Input
 
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.lab_request import parse_ab, parse_sweep
 from dflash_tui.screens.experiment import ABScreen, SweepScreen
 from dflash_tui.screens.help import NAMES, HelpScreen
 from dflash_tui.screens.palette import Palette
-from dflash_tui.text.lab_request import parse_ab, parse_sweep
 from dflash_tui.widgets.curve import CurveView
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.key_line import KeyLine

@@ -12,9 +12,9 @@ import pytest
 from dflash_core.errors import KernelError
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
-from dflash_tui.chat.background import Background
-from dflash_tui.engine_session import EngineSession, load_session
-from dflash_tui.session import LoadRequest, Progress
+from dflash_tui.application.background import Background
+from dflash_tui.application.engine_session import EngineSession, load_session
+from dflash_tui.application.session import LoadRequest, Progress
 from support.grids import full
 
 from .support import ask, idle, loaded, wait_until

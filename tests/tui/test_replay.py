@@ -16,13 +16,13 @@ from dflash_core.memory import MemoryBreakdown
 from dflash_core.record import Loaded, lines
 from dflash_core.trace import TraceWriter, read_trace
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.engine_session import load_session
+from dflash_tui.application.replay import replaying
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli import main
 from dflash_tui.cli.replay import summary
-from dflash_tui.engine_session import load_session
-from dflash_tui.replay import replaying
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.screens.replay import WHAT, ReplayScreen
-from dflash_tui.session import LoadRequest
 from dflash_tui.slash.table import complete
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.knob_row import KnobRow

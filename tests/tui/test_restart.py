@@ -11,10 +11,10 @@ import pytest
 
 from dflash_core.errors import KernelError
 from dflash_tui.app import DFlashApp, open_app
+from dflash_tui.application.session import LAST, LISTED, LoadRequest
+from dflash_tui.application.starting import arguments_again, way_back
 from dflash_tui.cli.command_line import build_parser
 from dflash_tui.screens.chat import ChatScreen
-from dflash_tui.session import LAST, LISTED, LoadRequest
-from dflash_tui.starting import arguments_again, way_back
 
 from .fake import ANSWER, FakeSession
 from .support import ask, idle, loaded, says, shows, talking, wait_until

@@ -11,8 +11,8 @@ import pytest
 
 from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
-from dflash_tui.engine_session import load_session
-from dflash_tui.session import LoadRequest
+from dflash_tui.application.engine_session import load_session
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.widgets.note import Note
 
 from .conftest import SIZES

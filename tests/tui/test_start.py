@@ -24,7 +24,7 @@ def test_the_first_frame_needs_no_torch(tmp_path: Path) -> None:
     import asyncio, sys
     from pathlib import Path
     from dflash_tui.app import DFlashApp
-    from dflash_tui.session import LoadRequest
+    from dflash_tui.application.session import LoadRequest
 
     painted = []
 

@@ -21,12 +21,12 @@ from dflash_core.lab.plain import PlainSpeed, of_turn
 from dflash_core.record import TurnRecord
 from dflash_core.turn_stats import PartTotals
 from dflash_tui.app import DFlashApp
-from dflash_tui.engine_session import load_session
-from dflash_tui.figures.measurements import Measurements
-from dflash_tui.figures.meter import Meter
-from dflash_tui.figures.plain_speeds import ENOUGH_STEPS, PlainSpeeds, when
-from dflash_tui.figures.speeds import Verdict, course, verdict
-from dflash_tui.session import LoadRequest
+from dflash_tui.application.engine_session import load_session
+from dflash_tui.application.figures.measurements import Measurements
+from dflash_tui.application.figures.meter import Meter
+from dflash_tui.application.figures.plain_speeds import ENOUGH_STEPS, PlainSpeeds, when
+from dflash_tui.application.figures.speeds import Verdict, course, verdict
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.widgets import stats
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.strip import Status, StatusStrip

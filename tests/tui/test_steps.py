@@ -12,9 +12,9 @@ from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
 from dflash_core.turns import Turns
 from dflash_tui.app import DFlashApp
-from dflash_tui.engine_session import load_session
+from dflash_tui.application.engine_session import load_session
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.screens.steps import StepsScreen
-from dflash_tui.session import LoadRequest
 from dflash_tui.text.step_text import StepText, broken, spans
 from dflash_tui.text.tree_text import drawn, rejection_line
 from dflash_tui.widgets.scrubber import Scrubber

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.conversations.current import CurrentConversation
+from dflash_tui.application.conversations.current import CurrentConversation
 from support.golden import golden
 from support.grids import full
 

@@ -10,9 +10,9 @@ import pytest
 from textual.widgets._toast import Toast
 
 from dflash_core.errors import DFlashError
-from dflash_tui import log
 from dflash_tui.app import DFlashApp
-from dflash_tui.settings.config import Config, Settings
+from dflash_tui.application import log
+from dflash_tui.application.settings.config import Config, Settings
 from dflash_tui.terminal.notices import desktop_notice
 
 from .fake import FakeSession

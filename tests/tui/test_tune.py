@@ -18,7 +18,7 @@ from dflash_core.lab.grid import Arm
 from dflash_core.lab.table import best, rows
 from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
-from dflash_tui.figures.measurements import Measurements, Row
+from dflash_tui.application.figures.measurements import Measurements, Row
 from dflash_tui.screens.experiment import TuneScreen
 from dflash_tui.screens.past import PastScreen
 from dflash_tui.widgets import literal as widgets

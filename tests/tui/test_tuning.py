@@ -13,11 +13,11 @@ from textual.pilot import Pilot
 from dflash_core.knobs import CONTEXT, SPECS, Knobs
 from dflash_core.record import TurnRecord, pack
 from dflash_tui.app import DFlashApp
-from dflash_tui.conversations.branches import Branches, Node
-from dflash_tui.conversations.comparing import LOOK_BACK
-from dflash_tui.conversations.store import Card, Held, Store
-from dflash_tui.session import Loader, LoadRequest
-from dflash_tui.settings.config import config_folder
+from dflash_tui.application.conversations.branches import Branches, Node
+from dflash_tui.application.conversations.comparing import LOOK_BACK
+from dflash_tui.application.conversations.store import Card, Held, Store
+from dflash_tui.application.session import Loader, LoadRequest
+from dflash_tui.application.settings.config import config_folder
 from dflash_tui.widgets import choices
 from dflash_tui.widgets.knob_row import LEFT
 from dflash_tui.widgets.params import GROUPS

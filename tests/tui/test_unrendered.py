@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dflash_tui import log
 from dflash_tui.app import DFlashApp
-from dflash_tui.figures.meter import Meter
+from dflash_tui.application import log
+from dflash_tui.application.figures.meter import Meter
 from dflash_tui.widgets.streamed import Streamed
 
 from .fake import FakeSession

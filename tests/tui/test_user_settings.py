@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dflash_tui.app import DFlashApp
-from dflash_tui.settings.config import Config, Settings, load_config, user_file
+from dflash_tui.application.settings.config import Config, Settings, load_config, user_file
+from dflash_tui.settings.key_rules import KEY_RULES
 from dflash_tui.widgets.note import Note
 
 from .scenes import answered
@@ -17,7 +18,7 @@ MakeApp = Callable[..., DFlashApp]
 async def test_wrong_settings_are_told_once_the_app_is_there(make_app: MakeApp) -> None:
     user_file().parent.mkdir(parents=True, exist_ok=True)
     user_file().write_text('mouse = 1\n[keys]\n"turn.retri" = "f10"\n')
-    app = make_app(config=load_config({}, {}))
+    app = make_app(config=load_config({}, {}, key_rules=KEY_RULES))
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await loaded(pilot)
         await shows(pilot, "line 1: mouse", "turn.retri: no such action")

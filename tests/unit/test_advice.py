@@ -10,7 +10,7 @@ import pytest
 
 import dflash_core
 from dflash_core.errors import MESSAGE, Code, ContextError, DFlashError, OutOfMemoryError, Shortage
-from dflash_tui.text import advice
+from dflash_tui.application import advice
 
 # Not the demo pair: its recipe is run by hand, and its training texts are about the app.
 EXEMPT = {"demo"}

@@ -19,7 +19,7 @@ from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import KINDS, PairState
 from dflash_core.turn_check import check_step
 from dflash_core.turn_stats import PartTotals, TurnReport, turn_stats
-from dflash_tui.figures.meter import Meter
+from dflash_tui.application.figures.meter import Meter
 from dflash_tui.text import lab as lab_text
 from dflash_tui.text.tree_text import drawn as tree_drawn
 from dflash_tui.widgets.answer import summary

@@ -12,12 +12,12 @@ import pytest
 
 from dflash_core.clean import LINE, clean, escaped, lines, marked, one_line, stripped
 from dflash_core.errors import DFlashError, KernelError
-from dflash_tui import log
+from dflash_tui.application import log
+from dflash_tui.application.conversations.branches import Branches, Node
+from dflash_tui.application.conversations.store import Card, Held
 from dflash_tui.chat.flow import fault
-from dflash_tui.conversations.branches import Branches, Node
-from dflash_tui.conversations.pages import to_svg
-from dflash_tui.conversations.store import Card, Held
 from dflash_tui.terminal.output import Notes, write_err
+from dflash_tui.text.pages import to_svg
 
 EVERY = "".join(map(chr, range(0x3000))) + "\ud800 \udfff\ufeff\ufffd\ufffe\uffff😀"
 LONG = "found " + "x" * 599_511 + ", expected less"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dflash_core.record import pack
+from dflash_tui.application.conversations.store import Card, Store
 from dflash_tui.cli import main
-from dflash_tui.conversations.store import Card, Store
 from support.stored import a_turn, talk, titles
 
 

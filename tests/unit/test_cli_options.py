@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from dflash_tui import __version__
+from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.settings.config import Config
 from dflash_tui.cli import command_line as cli
-from dflash_tui.session import LoadRequest
-from dflash_tui.settings.config import Config
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dflash_core.memory import parse_bytes
+from dflash_tui.application.engine_session import load_session, state_folder
+from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.settings.config import load_config
 from dflash_tui.cli.command_line import main
-from dflash_tui.engine_session import load_session, state_folder
-from dflash_tui.session import LoadRequest
-from dflash_tui.settings.config import load_config
 
 FOLDER = "dflash_tui.cli.states.user_folder"
 

@@ -15,8 +15,8 @@ from dflash_core.drafters.registry import missing, parts
 from dflash_core.drafters.several import OpenedSeveral
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
+from dflash_tui.application.settings.config import load_config, remember
 from dflash_tui.cli import command_line as cli
-from dflash_tui.settings.config import load_config, remember
 
 DATA = Path(__file__).parents[1] / "golden" / "data"
 TARGET = ["--target", str(DATA / "tiny-Q4_K_M.gguf")]
@@ -56,7 +56,7 @@ def test_it_is_remembered_by_its_name(tmp_path: Path, monkeypatch: pytest.Monkey
     remember("target", tmp_path / "x.gguf", file)
     remember("draft", Path("text"), file)
     assert 'draft = "text"' in file.read_text()
-    monkeypatch.setattr("dflash_tui.settings.config.user_file", lambda: file)
+    monkeypatch.setattr("dflash_tui.application.settings.config.user_file", lambda: file)
     assert load_config({}).settings.draft == Path("text")
 
 
@@ -78,7 +78,7 @@ def test_several_are_found_from_the_folder_that_names_them(tmp_path: Path, monke
         (tmp_path / name).touch()
     file, elsewhere = tmp_path / "config.toml", tmp_path / "elsewhere"
     elsewhere.mkdir()
-    monkeypatch.setattr("dflash_tui.settings.config.user_file", lambda: file)
+    monkeypatch.setattr("dflash_tui.application.settings.config.user_file", lambda: file)
     asked, whole = "mtp+a.gguf+b+c.gguf+text", f"mtp+{tmp_path}/a.gguf+{tmp_path}/b+c.gguf+text"
     monkeypatch.chdir(elsewhere)
     file.write_text(f'target = "x.gguf"\ndraft = "{asked}"\n')

@@ -10,8 +10,8 @@ from dflash_core.conversation import Conversation
 from dflash_core.errors import ContextError, DFlashError
 from dflash_core.knobs import Knobs
 from dflash_core.messages import build_prompt
-from dflash_tui.conversations.current import CurrentConversation
-from dflash_tui.conversations.store import StoreError
+from dflash_tui.application.conversations.current import CurrentConversation
+from dflash_tui.application.conversations.store import StoreError
 from support.kept import answer, conversation
 
 KNOBS = Knobs(max_tokens=12, ignore_eos=True)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
-from dflash_tui.figures import deltas
-from dflash_tui.figures.deltas import measured, on_the_way, stretches
+from dflash_tui.application.figures import deltas
+from dflash_tui.application.figures.deltas import measured, on_the_way, stretches
 from support.turns import step_of, tree_of, turn_of
 
 LONG = tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3))  # four tokens

@@ -1,4 +1,4 @@
-"""docs/architecture.md and CONTRIBUTING.md name what exists: files, folders, symbols, tests and make targets.
+"""The documents of the code name what exists: files, folders, symbols, tests and make targets.
 
 Checked are code spans, and paths and `make` lines in fenced blocks. NAME stands for any name, as in `arch/NAME.py`.
 """
@@ -17,9 +17,11 @@ import pytest
 from support.imports import imports_of
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md")
+PAGES = ("architecture", "delta-net", "tree", "card-step", "memory", "app")
+DOCUMENTS = (*(ROOT / "docs" / f"{page}.md" for page in PAGES), ROOT / "CONTRIBUTING.md")
 # Where a path may begin: the top, or a package, whose name readers can add.
-PLACES = (ROOT, ROOT / "src", ROOT / "src" / "dflash_core", ROOT / "src" / "dflash_tui", ROOT / "tests")
+PROGRAMS = tuple(ROOT / "src" / part for part in ("", "dflash_core", "dflash_tui", "dflash_tui/application"))
+PLACES = (ROOT, *PROGRAMS, ROOT / "tests")
 SOURCES = ("src", "tests")
 SUFFIXES = {".py", ".cu", ".cuh", ".md", ".toml", ".json", ".tcss"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -146,7 +148,7 @@ def symbol_exists(word: str) -> bool:
     known = everything()
     if word in known[""] or word in libraries():
         return True
-    for package in ("", "dflash_core.", "dflash_tui."):
+    for package in ("", "dflash_core.", "dflash_tui.", "dflash_tui.application."):
         parts = (package + word).split(".")
         for at in range(len(parts), 0, -1):
             module, name = ".".join(parts[:at]), ".".join(parts[at:])
@@ -164,7 +166,7 @@ def libraries() -> frozenset[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_a_document_names_what_exists(document: Path) -> None:
     spans = list(words(document.read_text(encoding="utf-8")))
-    assert len(spans) > 100
+    assert len(spans) > 5
     assert not [fault for span in spans for fault in wrong(span)]
 
 
@@ -175,12 +177,12 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def test_the_picture_is_the_import_graph() -> None:
-    """Every room (a module or folder at the top of a package) imports only from lower lines of its half of the picture,
+    """Every room (a module or folder at the top of a package) imports only from lower lines of its part of the picture,
     late imports and imports for types included."""
     _, picture = FENCE.findall(DOCUMENTS[0].read_text(encoding="utf-8"))[0]
-    for half in re.split(r"^-+\n", picture, flags=re.MULTILINE):
-        root, *lines = half.strip().splitlines()
-        package = (ROOT / root).name
+    for part in re.split(r"^-+\n", picture, flags=re.MULTILINE):
+        root, *lines = part.strip().splitlines()
+        package = ".".join(Path(root).parts[1:])
         line_of = {
             room.removesuffix("/").removesuffix(".py"): number
             for number, line in enumerate(lines)
@@ -206,7 +208,7 @@ def imported(path: Path, package: str) -> set[str]:
             found |= {node.module} | {f"{node.module}.{one.name}" for one in node.names if node.module == package}
         elif isinstance(node, ast.Import):
             found |= {one.name for one in node.names}
-    return {name.split(".")[1] for name in found if name.startswith(package + ".")}
+    return {name.removeprefix(f"{package}.").split(".")[0] for name in found if name.startswith(f"{package}.")}
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,11 +29,7 @@ from dflash_core.events import PrefillEvent, StepEvent
 from dflash_core.loading import reckoner_of
 from dflash_core.memory import Component, MemoryBreakdown, check, gib, host_memory
 from support.golden import draft, golden, goldens, target
-
-
-def run_python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+from support.processes import run_python
 
 
 def test_importing_the_core_is_cheap() -> None:

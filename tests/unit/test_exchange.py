@@ -14,12 +14,12 @@ import pytest
 
 from dflash_core.errors import FormatError
 from dflash_core.record import pack
-from dflash_tui.conversations.branches import Branches, Node
-from dflash_tui.conversations.exchange import file_name, from_json, import_file, to_json
-from dflash_tui.conversations.pages import to_markdown, to_svg
-from dflash_tui.conversations.store import Card, Held, Store
-from dflash_tui.conversations.store.card import LONGEST_TITLE
-from dflash_tui.conversations.store.conversations import ENDING
+from dflash_tui.application.conversations.branches import Branches, Node
+from dflash_tui.application.conversations.exchange import file_name, from_json, import_file, to_json
+from dflash_tui.application.conversations.store import Card, Held, Store
+from dflash_tui.application.conversations.store.card import LONGEST_TITLE
+from dflash_tui.application.conversations.store.conversations import ENDING
+from dflash_tui.text.pages import to_markdown, to_svg
 from support.stored import a_report, a_turn
 
 

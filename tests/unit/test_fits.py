@@ -39,8 +39,9 @@ from dflash_core.fits import asked as fitting
 from dflash_core.formats import gguf as gguf_file
 from dflash_core.loading import CardOptions, load_target
 from dflash_core.memory import parse_bytes
+from dflash_tui.application import fits as words
 from dflash_tui.cli.command_line import main
-from dflash_tui.text import fits as words
+from dflash_tui.text.fits import lines as page
 from support.golden import draft, golden, target
 from support.made_up_card import MadeUpCard
 from support.plans import plan_pair
@@ -167,14 +168,14 @@ def test_smaller_chunks_of_prompts_make_it_fit() -> None:
         made = plan(reckoner(size), Setup(32_768))
         most = max(other for other, taken in ways.items() if taken <= size)  # fewer rows need not take less
         assert (made.setup.rows, made.total, made.fits, made.remedies) == (most, size, True, ())
-        said = [line for line in words.lines(made) if "prompts are read" in line]
+        said = [line for line in page(made) if "prompts are read" in line]
         assert len(said) == (most < 2048)
         assert all(f"{most:,} tokens at once, not 2,048" in line for line in said)
         assert made.context_that_fits["f16"] >= 32_768
         assert fitting(reckoner(size), 32_768, "f16").rows == most
     short = plan(reckoner(min(ways.values()) - 1), Setup(32_768))
     assert (short.fits, short.setup.rows) == (False, 256)
-    assert not any("prompts are read" in line for line in words.lines(short))
+    assert not any("prompts are read" in line for line in page(short))
 
 
 def test_trees_end_where_memory_ends() -> None:
@@ -188,10 +189,10 @@ def test_trees_end_where_memory_ends() -> None:
         ways = fitting(found, 131_072, "q8_0", room), fitting(found, 131_072, "q8_0", room - 1)
         assert ways == (replace(setup, nodes=nodes), replace(setup, nodes=smaller))
     made = plan(found, setup)
-    assert "trees end at a budget of 127 here: there is no memory left for larger ones" in "".join(words.lines(made))
+    assert "trees end at a budget of 127 here: there is no memory left for larger ones" in "".join(page(made))
     roomy = reckoner(80 * GIB, draft="Q8_0")
     assert fitting(roomy, 131_072, "auto").nodes == 256
-    assert "trees end" not in "".join(words.lines(plan(roomy, setup)))
+    assert "trees end" not in "".join(page(plan(roomy, setup)))
 
 
 def test_what_a_load_leaves_free_a_plan_leaves_too() -> None:
@@ -273,7 +274,7 @@ def test_nothing_helps_where_the_weights_are_too_large(capsys: pytest.CaptureFix
     assert not made.fits
     assert not made.remedies
     assert set(made.context_that_fits.values()) == {0}
-    assert "take a smaller model" in "\n".join(words.lines(made))
+    assert "take a smaller model" in "\n".join(page(made))
 
 
 @pytest.mark.parametrize("memory", [1, 100 << 10, 50 << 20, 24 * GIB])

@@ -14,11 +14,11 @@ from text_data import metadata
 from dflash_core.clean import LINE
 from dflash_core.record import lines, pack
 from dflash_core.trace import TraceWriter
+from dflash_tui.application.conversations.branches import Branches, Node
+from dflash_tui.application.conversations.exchange import to_json
+from dflash_tui.application.conversations.store import Card, Held, Store
+from dflash_tui.application.log import log_file
 from dflash_tui.cli import ask, main
-from dflash_tui.conversations.branches import Branches, Node
-from dflash_tui.conversations.exchange import to_json
-from dflash_tui.conversations.store import Card, Held, Store
-from dflash_tui.log import log_file
 from dflash_tui.terminal.output import Notes
 from support.formats import TARGET_KEYS, TARGET_SHAPES, ZLAB, header, write_target, write_zlab
 from support.golden import golden

@@ -14,15 +14,25 @@ from typing import Any
 
 import pytest
 
+from dflash_tui.application.hub import catalogue as catalogues
+from dflash_tui.application.hub import fetch as fetching
+from dflash_tui.application.hub import room
+from dflash_tui.application.hub.catalogue import CatalogueError, Pair, Source, load_catalogue
+from dflash_tui.application.hub.fetch import (
+    CancelledError,
+    HubError,
+    Wanted,
+    check_room,
+    fetch,
+    here,
+    kept,
+    place,
+    wanted,
+)
+from dflash_tui.application.hub.places import downloads
+from dflash_tui.application.settings.config import Settings
 from dflash_tui.cli import models
 from dflash_tui.cli.command_line import main
-from dflash_tui.hub import catalogue as catalogues
-from dflash_tui.hub import fetch as fetching
-from dflash_tui.hub import room
-from dflash_tui.hub.catalogue import CatalogueError, Pair, Source, load_catalogue
-from dflash_tui.hub.fetch import CancelledError, HubError, Wanted, check_room, fetch, here, kept, place, wanted
-from dflash_tui.hub.places import downloads
-from dflash_tui.settings.config import Settings
 from support.homes import move_home
 from support.hub_server import BODY, Hub, serving
 

@@ -16,16 +16,16 @@ import pytest
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.errors import UnsupportedError
 from dflash_core.fits import Reckoner
+from dflash_tui.application.hub import header as headers
+from dflash_tui.application.hub import pairing
+from dflash_tui.application.hub.find import Found, PassedOver, look, of_name
+from dflash_tui.application.hub.pairing import likeness
+from dflash_tui.application.hub.places import Place, places
+from dflash_tui.application.hub.room import room_for
+from dflash_tui.application.hub.shelf import Shelf
+from dflash_tui.application.hub.walk import walk
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.command_line import main
-from dflash_tui.hub import header as headers
-from dflash_tui.hub import pairing
-from dflash_tui.hub.find import Found, PassedOver, look, of_name
-from dflash_tui.hub.pairing import likeness
-from dflash_tui.hub.places import Place, places
-from dflash_tui.hub.room import room_for
-from dflash_tui.hub.shelf import Shelf
-from dflash_tui.hub.walk import walk
-from dflash_tui.session import LoadRequest
 from support.homes import work_at_home
 from support.reckoned import reckoner
 
@@ -208,7 +208,7 @@ def test_an_unchanged_file_is_not_opened_again(home: Path, monkeypatch: pytest.M
         opened.append(path)
         return read(path, folder=folder)
 
-    monkeypatch.setattr("dflash_tui.hub.find.read_header", counted)
+    monkeypatch.setattr("dflash_tui.application.hub.find.read_header", counted)
     monkeypatch.setattr(pairing, "open_gguf", lambda path: pytest.fail("opened again"))
     assert found(folder)[0] == first
     assert opened == []

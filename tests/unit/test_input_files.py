@@ -16,8 +16,8 @@ from dflash_core.bench.prompts import read_prompts
 from dflash_core.errors import ContextError, DFlashError, InputError
 from dflash_core.files import open_output, read_input, read_most
 from dflash_core.trace import TraceWriter, read_trace
+from dflash_tui.application.conversations import exchange
 from dflash_tui.cli import ask
-from dflash_tui.conversations import exchange
 
 LIMIT_S = 600  # only what waits for ever takes longer
 # The command lines that name a file to read or write.

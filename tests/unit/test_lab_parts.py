@@ -13,7 +13,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.lab.cost import FEWEST_STEPS, Cost, StepCosts
 from dflash_core.lab.diff import diff
 from dflash_core.lab.experiment import Case, default_repeats
-from dflash_tui.text.lab_request import Options, parse_ab, parse_sweep
+from dflash_tui.application.lab_request import Options, parse_ab, parse_sweep
 from dflash_tui.text.plot import Mark, plot
 from support.measured import PAIR
 from support.turns import step_of, tree_of

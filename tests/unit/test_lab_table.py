@@ -17,7 +17,7 @@ from dflash_core.knobs import SPECS, Knobs
 from dflash_core.lab import export
 from dflash_core.lab.experiment import Excluded, Result
 from dflash_core.lab.table import best, rows
-from dflash_tui import engine_session
+from dflash_tui.application import engine_session
 from dflash_tui.cli import command_line as cli
 from dflash_tui.cli.sweep import _report
 from dflash_tui.terminal import marks

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.text.mentions import (
+from dflash_tui.application.mentions import (
     LOOKED_AT,
     MOST_BYTES,
     MOST_FILES,

@@ -142,8 +142,8 @@ def test_a_card_s_breakdown_opens_it_once(library: FakeLibrary) -> None:
 
 def test_who_asks_it(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     """`doctor`, a benchmark and the list of models; each closes it, and has its own message for no library."""
+    from dflash_tui.application.hub import room
     from dflash_tui.cli import probe
-    from dflash_tui.hub import room
 
     facts = probe.management()
     assert (facts["driver"], facts["cuda"], len(facts["cards"])) == ("580.95.05", (13, 1), 2)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_tui.text.pasted import ENDS, KEPT, LIMIT, SMALL, Pasted, clipped, ends
+from dflash_tui.application.pasted import ENDS, KEPT, LIMIT, SMALL, Pasted, clipped, ends
 
 
 def test_a_short_text_is_shown_as_it_is_and_a_long_one_by_its_ends() -> None:

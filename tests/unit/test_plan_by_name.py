@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("cuda.bindings")
+from dflash_tui.application.hub.catalogue import CatalogueError, load_catalogue
+from dflash_tui.application.hub.fetch import HubError
+from dflash_tui.application.hub.quantisations import Quantisation, chosen, grouped
+from dflash_tui.application.hub.room import room_for
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli import models
 from dflash_tui.cli.command_line import main
-from dflash_tui.hub.catalogue import CatalogueError, load_catalogue
-from dflash_tui.hub.fetch import HubError
-from dflash_tui.hub.quantisations import Quantisation, chosen, grouped
-from dflash_tui.hub.room import room_for
-from dflash_tui.session import LoadRequest
 
 GIB = 1 << 30
 FILES = [

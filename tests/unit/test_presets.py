@@ -15,7 +15,7 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import KnobError
 from dflash_core.knobs import SPECS, Knobs, Spec, Value
 from dflash_core.limits import Limits
-from dflash_tui.settings.presets import BUILT_IN, Preset, PresetError, Presets, read_preset, write_preset
+from dflash_tui.application.settings.presets import BUILT_IN, Preset, PresetError, Presets, read_preset, write_preset
 
 
 def _values(spec: Spec) -> st.SearchStrategy[Value]:

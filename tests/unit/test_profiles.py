@@ -8,11 +8,11 @@ import pytest
 
 from dflash_core.demo import demo_target_path
 from dflash_tui import cli
+from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.settings.profiles import Profile, ProfileError, Profiles
+from dflash_tui.application.starting import arguments_again
 from dflash_tui.cli import command_line
 from dflash_tui.cli.table import COMMANDS, Command, Invocation
-from dflash_tui.session import LoadRequest
-from dflash_tui.settings.profiles import Profile, ProfileError, Profiles
-from dflash_tui.starting import arguments_again
 from support.homes import work_at_home
 
 TEXT = """\

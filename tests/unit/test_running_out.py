@@ -14,7 +14,7 @@ from dflash_core.engine import Engine, load_pair
 from dflash_core.errors import Code, OutOfMemoryError
 from dflash_core.fits import MemoryPlan, RanOutError, Remedy, Setup, ran_out
 from dflash_core.memory import OTHERS, Component, MemoryBreakdown
-from dflash_tui.text import advice
+from dflash_tui.application import advice
 
 GIB = 1 << 30
 KNOBS = Knobs(temperature=0.0, max_tokens=12, ignore_eos=True, mode="tree", budget=3)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from dflash_core.record import pack
-from dflash_tui.conversations.branches import Branches, Node
-from dflash_tui.conversations.store import Card, Store, StoreError
-from dflash_tui.conversations.store.schema import VERSION, migrate
+from dflash_tui.application.conversations.branches import Branches, Node
+from dflash_tui.application.conversations.store import Card, Store, StoreError
+from dflash_tui.application.conversations.store.schema import VERSION, migrate
 from support.stored import a_report, a_turn, talk, titles
 
 
@@ -205,8 +205,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from dflash_tui.conversations.branches import Node
-from dflash_tui.conversations.store import Card, Store, database
+from dflash_tui.application.conversations.branches import Node
+from dflash_tui.application.conversations.store import Card, Store, database
 database.PATIENCE_S = 600.0  # on a busy machine the other one may hold the file for long
 store = Store(Path(sys.argv[1]))
 for number in range(20):
@@ -238,7 +238,7 @@ def locked(folder: Path) -> Iterator[sqlite3.Connection]:
 
 
 def test_a_new_file_that_another_program_holds_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dflash_tui.conversations.store.database.PATIENCE_S", 600.0)
+    monkeypatch.setattr("dflash_tui.application.conversations.store.database.PATIENCE_S", 600.0)
     with locked(tmp_path) as other:
         release = threading.Timer(0.2, other.execute, ["ROLLBACK"])
         release.start()
@@ -251,7 +251,7 @@ def test_a_new_file_that_another_program_holds_is_waited_for(tmp_path: Path, mon
 def test_a_file_held_for_too_long_gets_what_was_written_once_it_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dflash_tui.conversations.store.database.PATIENCE_S", 0.05)
+    monkeypatch.setattr("dflash_tui.application.conversations.store.database.PATIENCE_S", 0.05)
     with locked(tmp_path):
         store = Store(tmp_path)
         assert "locked" in store.problem()

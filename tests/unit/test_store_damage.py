@@ -13,9 +13,9 @@ import pytest
 
 from dflash_core.errors import FormatError
 from dflash_core.record import pack
-from dflash_tui.conversations.branches import Branches, Node
-from dflash_tui.conversations.store import Card, Held, Store, StoreError
-from dflash_tui.conversations.store.card import LONGEST_TITLE
+from dflash_tui.application.conversations.branches import Branches, Node
+from dflash_tui.application.conversations.store import Card, Held, Store, StoreError
+from dflash_tui.application.conversations.store.card import LONGEST_TITLE
 from support.stored import a_turn, stored_file, talk, titles
 
 FILE = "conversations.db"

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from dflash_core.record import pack
-from dflash_tui.conversations.branches import Node
-from dflash_tui.conversations.store import Card, Store
-from dflash_tui.conversations.store.schema import VERSION
+from dflash_tui.application.conversations.branches import Node
+from dflash_tui.application.conversations.store import Card, Store
+from dflash_tui.application.conversations.store.schema import VERSION
 from support.stored import a_turn, talk, titles
 
 FILE = "conversations.db"
@@ -231,7 +231,7 @@ def test_a_write_that_the_system_refuses(tmp_path: Path) -> None:
 
 
 def test_another_program_that_holds_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dflash_tui.conversations.store.database.PATIENCE_S", 0.05)
+    monkeypatch.setattr("dflash_tui.application.conversations.store.database.PATIENCE_S", 0.05)
     store = Store(tmp_path)
     card, nodes = talk(store, "before", "yes")
     with sqlite3.connect(tmp_path / FILE, isolation_level=None) as other:

@@ -18,8 +18,8 @@ from dflash_core.record import TurnRecord, assemble, lines
 from dflash_core.trace import TraceError, read_trace
 from dflash_core.turn_check import check_report, check_step
 from dflash_core.turn_stats import FoundRow, TurnReport
+from dflash_tui.application.figures.meter import Meter
 from dflash_tui.cli.ask import figures
-from dflash_tui.figures.meter import Meter
 from dflash_tui.widgets import stats
 from support.mutation import mutate_lines, mutate_value
 from support.stored import a_report

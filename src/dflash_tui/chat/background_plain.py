@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
+from dflash_tui.application.experiment import Experiment
+from dflash_tui.application.log import LOG
 from dflash_tui.chat.desk import Desk
-from dflash_tui.chat.experiment import Experiment
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.log import LOG
 
 if TYPE_CHECKING:
     from dflash_core.lab import experiment as lab
@@ -80,7 +80,7 @@ class BackgroundPlain:
             return
         from dflash_core.lab.experiment import last_prompts
         from dflash_core.lab.plain import plain_design
-        from dflash_tui.session import messages_of
+        from dflash_tui.application.session import messages_of
 
         cases = last_prompts(messages_of(session))
         if not cases:

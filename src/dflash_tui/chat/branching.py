@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from textual.widget import Widget
 
+from dflash_tui.application.conversations.current import CurrentConversation
 from dflash_tui.chat.desk import Desk
-from dflash_tui.conversations.current import CurrentConversation
 from dflash_tui.text.blocks import DOT
 from dflash_tui.widgets.transcript import TurnBlock
 

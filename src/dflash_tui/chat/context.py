@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import ContextError
-from dflash_tui.text.bars import clip, counted, short
-from dflash_tui.text.mentions import collapse
+from dflash_tui.application.amounts import counted, short
+from dflash_tui.application.mentions import collapse
+from dflash_tui.text.bars import clip
 
 if TYPE_CHECKING:
     from dflash_tui.chat.host import ChatHost

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 from dflash_core.clean import one_line
 from dflash_core.errors import ContextError, DFlashError, FormatError, KnobError
 from dflash_core.knobs import Knobs
+from dflash_tui.application.amounts import counted
+from dflash_tui.application.conversations.branches import Node
+from dflash_tui.application.conversations.comparing import Comparing
+from dflash_tui.application.conversations.current import CurrentConversation
+from dflash_tui.application.conversations.store import Held
+from dflash_tui.application.experiment import UNDER_WAY
+from dflash_tui.application.mentions import collapse
+from dflash_tui.application.session import LAST, LISTED, OnPrefill, TurnLike
 from dflash_tui.chat.branching import Branching
 from dflash_tui.chat.desk import Desk
-from dflash_tui.chat.experiment import UNDER_WAY
 from dflash_tui.chat.files import ConversationFiles
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.conversations.branches import Node
-from dflash_tui.conversations.comparing import Comparing
-from dflash_tui.conversations.current import CurrentConversation
-from dflash_tui.conversations.store import Held
-from dflash_tui.session import LAST, LISTED, OnPrefill, TurnLike
-from dflash_tui.text.bars import counted
-from dflash_tui.text.mentions import collapse
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.note import Note

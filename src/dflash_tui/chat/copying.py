@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dflash_core.clean import clean
+from dflash_tui.application.amounts import counted
 from dflash_tui.chat.branching import Branching
 from dflash_tui.chat.desk import Desk
-from dflash_tui.text.bars import counted
 from dflash_tui.widgets.roomy import Fence
 
 

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 from textual.screen import Screen
 
 from dflash_core.knobs import Knobs
-from dflash_tui.chat.experiment import Experiment
+from dflash_tui.application.conversations.history import History
+from dflash_tui.application.experiment import Experiment
+from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.flow import Flow
-from dflash_tui.conversations.history import History
-from dflash_tui.session import SessionLike
 from dflash_tui.widgets.inspector import Inspector
 from dflash_tui.widgets.prompt import Prompt
 from dflash_tui.widgets.transcript import Transcript

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_core.files import write_whole
+from dflash_tui.application.log import LOG
 from dflash_tui.chat.desk import Desk
-from dflash_tui.log import LOG
 from dflash_tui.settings.keys import retold
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.strip import TitleRow
 
 if TYPE_CHECKING:
-    from dflash_tui.chat.fetching import Fetching
-    from dflash_tui.hub.catalogue import Pair
-    from dflash_tui.hub.fetch import Wanted
+    from dflash_tui.application.fetching import Fetching
+    from dflash_tui.application.hub.catalogue import Pair
+    from dflash_tui.application.hub.fetch import Wanted
 
 AT_ONCE = 2
 LOOK_S = 0.25
@@ -70,8 +70,8 @@ class Downloads:
 
     def new(self, pair: Pair, make: type[Fetching] | None = None) -> Fetching:
         """A new download of a pair, not started."""
-        from dflash_tui.chat.fetching import Fetching
-        from dflash_tui.hub.places import downloads
+        from dflash_tui.application.fetching import Fetching
+        from dflash_tui.application.hub.places import downloads
 
         it = (make or Fetching)(pair, downloads())
         it.others = lambda: self.before(it)
@@ -129,7 +129,7 @@ class Downloads:
             names = json.loads(written)
         if not isinstance(names, list):
             return
-        from dflash_tui.hub.catalogue import load_catalogue
+        from dflash_tui.application.hub.catalogue import load_catalogue
 
         pairs = load_catalogue().pairs
         found = [pairs[name] for name in names if isinstance(name, str) and name in pairs]

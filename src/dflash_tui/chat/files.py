@@ -10,12 +10,12 @@ from tempfile import gettempdir
 from typing import BinaryIO
 
 from dflash_core.errors import DFlashError
+from dflash_tui.application.conversations.current import CurrentConversation
+from dflash_tui.application.conversations.exchange import file_name, from_file, import_file
+from dflash_tui.application.conversations.store import Card
+from dflash_tui.application.new_file import new_path, unwritable, why
 from dflash_tui.chat.desk import Desk
-from dflash_tui.chat.new_file import new_path, unwritable, why
-from dflash_tui.conversations.current import CurrentConversation
-from dflash_tui.conversations.exchange import file_name, from_file, import_file
-from dflash_tui.conversations.pages import KINDS, render
-from dflash_tui.conversations.store import Card
+from dflash_tui.text.pages import KINDS, render
 from dflash_tui.widgets.line_dialog import LineScreen
 
 

@@ -14,16 +14,16 @@ from textual.widget import Widget
 from dflash_core.clean import lines, one_line
 from dflash_core.errors import MESSAGE, ContextError, DFlashError, KernelError
 from dflash_core.knobs import Knobs
+from dflash_tui.application.amounts import seconds, short
+from dflash_tui.application.running import Running
+from dflash_tui.application.session import OnPrefill, TurnLike
 from dflash_tui.chat.frames import LOOK_S, Frames, next_look
-from dflash_tui.chat.running import Running
-from dflash_tui.session import OnPrefill, TurnLike
-from dflash_tui.text.bars import seconds, short
 
 if TYPE_CHECKING:
     from dflash_core.events import Piece
     from dflash_core.record import TurnRecord
     from dflash_core.turn_stats import TurnReport
-    from dflash_tui.figures.meter import Meter
+    from dflash_tui.application.figures.meter import Meter
     from dflash_tui.widgets.answer import Answer
     from dflash_tui.widgets.transcript import TurnBlock
 
@@ -75,7 +75,7 @@ class Flow:
         saved: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
         """Start a turn under `block`; `open_turn`, `pieces` and `saved` as in Running."""
-        from dflash_tui.figures.meter import Meter
+        from dflash_tui.application.figures.meter import Meter
 
         # Busy before the first await: keys are handled concurrently, so a retry may arrive meanwhile.
         self.running = running = Running(open_turn, pieces, saved)
@@ -96,7 +96,7 @@ class Flow:
 
     def recall(self, record: TurnRecord | None) -> None:
         """Set the figures to the end of an earlier turn, or to none."""
-        from dflash_tui.figures.meter import Meter
+        from dflash_tui.application.figures.meter import Meter
 
         self.record = record
         self.meter = Meter.of(record) if record is not None else None
@@ -227,7 +227,7 @@ def explain(error: Exception, trace: str, folder: Path) -> tuple[str, str]:
     if needs_restart(error):
         return str(error), "The conversation is kept. /reload restarts the program and goes on with it."
     if isinstance(error, DFlashError):
-        from dflash_tui.text import advice
+        from dflash_tui.application import advice
 
         return advice.in_app(error), "The conversation is kept. Ctrl+R tries again; F2 changes parameters."
     return fault(error), f"The conversation is kept; {keep_trace(trace, folder)}. Ctrl+R tries again."

@@ -11,9 +11,9 @@ from dflash_tui.widgets.strip import Status, StatusStrip, TitleRow
 if TYPE_CHECKING:
     from dflash_core.lab.plain import PlainSpeed
     from dflash_core.turn_stats import TurnReport
+    from dflash_tui.application.figures.plain_speeds import PlainSpeeds
+    from dflash_tui.application.figures.speeds import Verdict
     from dflash_tui.chat.desk import Desk
-    from dflash_tui.figures.plain_speeds import PlainSpeeds
-    from dflash_tui.figures.speeds import Verdict
     from dflash_tui.widgets.stats import Figures
 
 
@@ -29,7 +29,7 @@ class Gauges:
 
     @cached_property
     def _plain(self) -> PlainSpeeds:
-        from dflash_tui.figures.plain_speeds import PlainSpeeds  # with the first model
+        from dflash_tui.application.figures.plain_speeds import PlainSpeeds  # with the first model
 
         return PlainSpeeds(self._desk.past.folder)
 
@@ -157,7 +157,7 @@ class Gauges:
         meter, report = flow.meter, flow.report
         if meter is None:
             return None
-        from dflash_tui.figures.speeds import verdict
+        from dflash_tui.application.figures.speeds import verdict
 
         rate = report.stats.tokens_per_second if report is not None else meter.overall_rate
         steps, tokens = meter.totals.steps, meter.tokens

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from textual.geometry import Size
 
+from dflash_tui.application.settings.remembered import Remembered
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.settings.remembered import Remembered
 from dflash_tui.widgets.literal import Static
 
 NARROW, PAIRS, WIDE, SHORT, LOW = 110, 160, 200, 34, 16

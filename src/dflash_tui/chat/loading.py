@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from dflash_core.progress import Progress
+from dflash_tui.application.background import Background
+from dflash_tui.application.log import LOG
+from dflash_tui.application.session import Loader, SessionLike
 from dflash_tui.chat import collector
-from dflash_tui.chat.background import Background
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.flow import explain, needs_restart
-from dflash_tui.log import LOG
-from dflash_tui.session import Loader, SessionLike
 from dflash_tui.widgets.loading_line import LoadingLine
 from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.strip import TitleRow

@@ -10,14 +10,14 @@ from textual.content import Content
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import one_line
+from dflash_tui.application.finding import Finding, Question
+from dflash_tui.application.hub.catalogue import Catalogue, Pair
+from dflash_tui.application.hub.fetch import begun_words
+from dflash_tui.application.hub.find import Found
+from dflash_tui.application.hub.places import downloads
+from dflash_tui.application.settings.profiles import Profile
 from dflash_tui.chat.downloads import Downloads
-from dflash_tui.chat.finding import Finding, Question
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.hub.catalogue import Catalogue, Pair
-from dflash_tui.hub.fetch import begun_words
-from dflash_tui.hub.find import Found
-from dflash_tui.hub.places import downloads
-from dflash_tui.settings.profiles import Profile
 from dflash_tui.text.glossary import QUOTED, figure
 from dflash_tui.widgets.model_rows import DEMO, FILE, PAIR, PROFILE, Choice, beside, choices, option, passed_over, takes
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from textual.screen import Screen
 
 from dflash_core.errors import DFlashError
+from dflash_tui.application.settings.profiles import Profile
 from dflash_tui.chat.profiles import ProfileKeeper, suggested
-from dflash_tui.settings.profiles import Profile
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.line_dialog import LineScreen
 

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from dflash_tui.application.hub.find import of_name
+from dflash_tui.application.settings.presets import changed
+from dflash_tui.application.settings.profiles import Profile, ProfileError, Profiles
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.hub.find import of_name
-from dflash_tui.settings.presets import changed
-from dflash_tui.settings.profiles import Profile, ProfileError, Profiles
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 
 Say = Callable[[str], None]

@@ -9,17 +9,17 @@ from typing import Protocol, cast
 
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.memory import OTHERS
+from dflash_tui.application.hub.places import Place, places
+from dflash_tui.application.log import LOG, log_file
+from dflash_tui.application.session import Loader, LoadRequest
+from dflash_tui.application.settings.config import Settings
+from dflash_tui.application.settings.profiles import Profile, Profiles
 from dflash_tui.chat import collector
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.loading import PairLoading
 from dflash_tui.chat.tuning import Tuning
-from dflash_tui.hub.places import Place, places
-from dflash_tui.log import LOG, log_file
-from dflash_tui.session import Loader, LoadRequest
-from dflash_tui.settings.config import Settings
-from dflash_tui.settings.profiles import Profile, Profiles
 from dflash_tui.text.notices import Notices
 from dflash_tui.widgets.text_dialog import TextScreen
 

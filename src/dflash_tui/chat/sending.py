@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from dflash_core.clean import blank
 from dflash_core.errors import ContextError
 from dflash_core.knobs import RANDOM_SEED
-from dflash_tui.chat.experiment import UNDER_WAY
+from dflash_tui.application.experiment import UNDER_WAY
+from dflash_tui.application.here import here
+from dflash_tui.application.mentions import MentionError, files
 from dflash_tui.chat.typed import about
-from dflash_tui.here import here
 from dflash_tui.text.commands import as_message
-from dflash_tui.text.mentions import MentionError, files
 from dflash_tui.widgets.transcript import TurnBlock
 
 if TYPE_CHECKING:
+    from dflash_tui.application.session import OnPrefill, TurnLike
     from dflash_tui.chat.host import ChatHost
-    from dflash_tui.session import OnPrefill, TurnLike
 
 
 class Sending:

@@ -11,8 +11,8 @@ from dflash_core.cache_types import AUTO
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SHAPES_FIXED, SPEC, Knobs, Value, described
 from dflash_core.text.reasoning import Reasoning
+from dflash_tui.application.settings.presets import Presets
 from dflash_tui.chat.desk import Desk
-from dflash_tui.settings.presets import Presets
 from dflash_tui.widgets.flash import Flash
 
 TOLD_FROM = 64  # tokens: fewer are read again at once

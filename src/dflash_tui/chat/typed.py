@@ -10,12 +10,12 @@ from textual.events import Key, Paste
 from textual.timer import Timer
 from textual.widgets import Input, TextArea
 
+from dflash_tui.application.here import here
+from dflash_tui.application.mentions import MentionError, files, offers
+from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.here import here
-from dflash_tui.session import SessionLike
 from dflash_tui.text.commands import is_command
-from dflash_tui.text.mentions import MentionError, files, offers
 from dflash_tui.widgets.completions import Completion, Completions
 
 PAUSE_S = 0.25  # pause in typing, in seconds, before the tokens are counted

@@ -19,13 +19,13 @@ from typing import Any
 from dflash_core.bench.prompts import PROMPTS
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC, Knobs
+from dflash_tui.application.amounts import change, counted
+from dflash_tui.application.figures.meter import Meter
+from dflash_tui.application.running import Running
+from dflash_tui.application.session import OnPrefill, TurnLike
 from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.flow import Flow
-from dflash_tui.chat.running import Running
 from dflash_tui.chat.ui_feed import DOCUMENTS, RATE, FedTurn
-from dflash_tui.figures.meter import Meter
-from dflash_tui.session import OnPrefill, TurnLike
-from dflash_tui.text.bars import change, counted
 from dflash_tui.widgets.transcript import TurnBlock
 
 ROUNDS = 7

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from dflash_core.clean import clean
 from dflash_core.errors import ContextError
+from dflash_tui.application.here import here
+from dflash_tui.application.mentions import ON_COMMAND_LINE, attached
+from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.turn import figures
 from dflash_tui.cli.interrupt import stop_on_interrupt
-from dflash_tui.here import here
-from dflash_tui.session import LoadRequest
 from dflash_tui.terminal.output import Notes, write_json, write_out
-from dflash_tui.text.mentions import ON_COMMAND_LINE, attached
-from dflash_tui.text.turn import figures
 
 if TYPE_CHECKING:
     from dflash_core.conversation import Turn
@@ -64,10 +64,11 @@ def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = 
     nothing.
     """
     from dflash_core.conversation import Conversation
-    from dflash_tui.engine_session import begin, load_told
+    from dflash_tui.application.engine_session import begin
+    from dflash_tui.cli.loading import load_with_notes
 
     notes = Notes(plain=plain)
-    engine = load_told(request, notes)
+    engine = load_with_notes(request, notes)
     conversation = Conversation(engine, engine.target.tokenizer, engine.target.template, system)
     begin(conversation, request, engine)
     turn = conversation.ask(

@@ -20,8 +20,8 @@ from dflash_core.lab.grid import Arm, Axis, settings
 from dflash_core.memory import gib
 from dflash_core.nvml import driver_version
 from dflash_tui import __version__
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.sweep import measure
-from dflash_tui.session import LoadRequest
 from dflash_tui.terminal.output import Notes, keep_json, write_json, write_out
 from dflash_tui.text import lab as lab_text
 from dflash_tui.text.bars import clip
@@ -80,10 +80,11 @@ def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     if job.prompts is not None:
         tasks = list(sample(read_prompts(job.prompts), job.samples or SAMPLES))
 
-    from dflash_tui.engine_session import laboratory, load_told  # imports torch
+    from dflash_tui.application.engine_session import laboratory  # imports torch
+    from dflash_tui.cli.loading import load_with_notes
 
     notes = Notes()
-    engine = load_told(request, notes)
+    engine = load_with_notes(request, notes)
     lab = laboratory(engine, request.title())
     modes = ("ar", "chain", "tree", "auto") if engine.session.capabilities else ("ar",)
     grid = settings((Axis("mode", modes),), request.knobs, lab.limits)

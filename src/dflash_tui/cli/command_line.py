@@ -24,11 +24,13 @@ from dflash_core.drafters.registry import is_named, missing, parts
 from dflash_core.errors import MESSAGE, DFlashError, KnobError
 from dflash_core.files import check_regular
 from dflash_core.knobs import CONTEXT, SPECS, parse_settings
-from dflash_tui import __version__, log
+from dflash_tui import __version__
+from dflash_tui.application import log
+from dflash_tui.application.session import LAST, LISTED, LoadRequest
+from dflash_tui.application.settings.config import Config, load_config
+from dflash_tui.application.settings.profiles import Profile, Profiles
 from dflash_tui.cli.table import COMMANDS, TRACE_HELP, Invocation, file_path, memory_size
-from dflash_tui.session import LAST, LISTED, LoadRequest
-from dflash_tui.settings.config import Config, load_config
-from dflash_tui.settings.profiles import Profile, Profiles
+from dflash_tui.settings.key_rules import KEY_RULES
 from dflash_tui.terminal import marks
 from dflash_tui.terminal.hangup import watched
 from dflash_tui.terminal.output import discard, write_err
@@ -106,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except DFlashError as error:
-        from dflash_tui.text import advice
+        from dflash_tui.application import advice
 
         return _fail(advice.on_command_line(error))
     except BrokenPipeError:
@@ -314,7 +316,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
     given |= {name: value for name, value in plain if value is not None}
     if args.no_mouse:
         given["mouse"] = False
-    return load_config(given, profile=profile)
+    return load_config(given, profile=profile, key_rules=KEY_RULES)
 
 
 def _profile(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
@@ -372,7 +374,7 @@ def _check_files(config: Config, profile: Profile | None, command: str | None) -
     """Report files that are missing or cannot be read as such before anything is loaded or the screen is used."""
     if profile is not None and config.origins.get("target") == f"profile {profile.name}" and (gone := profile.gone()):
         raise DFlashError(_moved(profile, gone, config))
-    from dflash_tui.hub.catalogue import named as named_pair  # late: most commands need no catalogue
+    from dflash_tui.application.hub.catalogue import named as named_pair  # late: most commands need no catalogue
 
     for name, path in (("target", config.settings.target), ("draft", config.settings.draft)):
         if path is not None and path.exists() and not path.is_dir():
@@ -392,8 +394,8 @@ def _check_files(config: Config, profile: Profile | None, command: str | None) -
 
 def _moved(profile: Profile, gone: Path, config: Config) -> str:
     """The error for a profile whose file is missing: where it was, and where a file of that name is."""
-    from dflash_tui.hub.find import of_name
-    from dflash_tui.hub.places import places
+    from dflash_tui.application.hub.find import of_name
+    from dflash_tui.application.hub.places import places
 
     found = of_name(gone.name, places(config.settings.model_folders))
     said = f"profile {profile.name}: {gone} is not there"

@@ -8,14 +8,14 @@ from typing import Any
 from textual.theme import BUILTIN_THEMES
 
 from dflash_core.knobs import SPECS
-from dflash_tui.here import here
-from dflash_tui.hub import catalogue
-from dflash_tui.hub.places import downloads
-from dflash_tui.log import log_file
-from dflash_tui.settings import profiles
-from dflash_tui.settings.config import PLAIN, PROJECT_NAME, Config, config_folder, quoted, user_file
+from dflash_tui.application.here import here
+from dflash_tui.application.hub import catalogue
+from dflash_tui.application.hub.places import downloads
+from dflash_tui.application.log import log_file
+from dflash_tui.application.settings import profiles
+from dflash_tui.application.settings.config import PLAIN, PROJECT_NAME, Config, config_folder, quoted, user_file
+from dflash_tui.application.settings.presets import Presets
 from dflash_tui.settings.keys import FIXED, remapped
-from dflash_tui.settings.presets import Presets
 from dflash_tui.settings.themes import Themes, installed, with_known_theme
 from dflash_tui.terminal.output import write_err, write_json, write_out
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from dflash_core.clean import escaped, one_line
 from dflash_core.errors import DFlashError
-from dflash_tui.conversations.history import data_folder
-from dflash_tui.conversations.store import Card, Entry, Store
+from dflash_tui.application.amounts import counted
+from dflash_tui.application.conversations.history import data_folder
+from dflash_tui.application.conversations.store import Card, Entry, Store
 from dflash_tui.terminal.output import Notes, keep, write_err, write_json, write_out
-from dflash_tui.text.bars import counted
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,7 +66,7 @@ def _short(ids: Sequence[str]) -> int:
 
 
 def _export(store: Store, args: argparse.Namespace) -> int:
-    from dflash_tui.conversations.pages import KINDS, render
+    from dflash_tui.text.pages import KINDS, render
 
     kind = args.kind or (args.output.suffix.lstrip(".") if args.output else "md")
     if kind not in KINDS:
@@ -94,7 +94,7 @@ def _export(store: Store, args: argparse.Namespace) -> int:
 
 
 def _import(store: Store, args: argparse.Namespace) -> int:
-    from dflash_tui.conversations.exchange import from_file, import_file
+    from dflash_tui.application.conversations.exchange import from_file, import_file
 
     found = [one for path in args.files for one in from_file(path)]  # all of them are valid, or none is imported
     notes = Notes()

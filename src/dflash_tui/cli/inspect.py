@@ -36,7 +36,7 @@ from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.formats.suspects import suspects
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
-from dflash_tui.hub.drafters_beside import drafters
+from dflash_tui.application.hub.drafters_beside import drafters
 from dflash_tui.terminal.output import write_json, write_out
 
 Rows = list[tuple[str, str]]

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.memory import gib
-from dflash_tui.cli.interrupt import stop_on_interrupt
-from dflash_tui.hub.catalogue import Pair, load_catalogue
-from dflash_tui.hub.fetch import (
+from dflash_tui.application.hub.catalogue import Pair, load_catalogue
+from dflash_tui.application.hub.fetch import (
     HubError,
     Told,
     Wanted,
@@ -22,14 +21,15 @@ from dflash_tui.hub.fetch import (
     kept,
     wanted,
 )
-from dflash_tui.hub.find import Found, PassedOver, counted_others, look
-from dflash_tui.hub.places import downloads, places
-from dflash_tui.hub.quantisations import Quantisation, chosen, quantisations
-from dflash_tui.hub.room import Room, by_size, room_for
-from dflash_tui.hub.shelf import Shelf
-from dflash_tui.session import LoadRequest
-from dflash_tui.settings.config import Settings
-from dflash_tui.settings.profiles import Profiles
+from dflash_tui.application.hub.find import Found, PassedOver, counted_others, look
+from dflash_tui.application.hub.places import downloads, places
+from dflash_tui.application.hub.quantisations import Quantisation, chosen, quantisations
+from dflash_tui.application.hub.room import Room, by_size, room_for
+from dflash_tui.application.hub.shelf import Shelf
+from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.settings.config import Settings
+from dflash_tui.application.settings.profiles import Profiles
+from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.terminal.output import Notes, write_json, write_out
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 from dflash_core.fits import DESKTOP, MemoryPlan, cut_note, plan, with_desktop
 from dflash_core.memory import gib
-from dflash_tui.hub.catalogue import named
-from dflash_tui.hub.fetch import begun, fetched
-from dflash_tui.hub.places import downloads
-from dflash_tui.session import LoadRequest
+from dflash_tui.application import fits
+from dflash_tui.application.hub.catalogue import named
+from dflash_tui.application.hub.fetch import begun, fetched
+from dflash_tui.application.hub.places import downloads
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.terminal.output import write_json, write_out
-from dflash_tui.text import fits
+from dflash_tui.text.fits import lines
 
 ALONE = f"nothing else on the card; beside a desktop: {gib(DESKTOP)} held by other programs, 0.5 to 1.5 GiB are usual"
 FREE = "what is free on this machine now"
@@ -21,7 +22,7 @@ SHAPED = "weights as Q4_K_M, of the published shapes: files that mix types are 4
 
 def run(request: LoadRequest, memory: int, *, as_json: bool = False) -> int:
     """Plan what the command line asks for, for `memory` bytes (0: for this machine). Raises DFlashError."""
-    from dflash_tui.reckoning import reckoner_for
+    from dflash_tui.application.reckoning import reckoner_for
 
     request = of_catalogue(request)
     reckoner = reckoner_for(request, memory)
@@ -31,8 +32,8 @@ def run(request: LoadRequest, memory: int, *, as_json: bool = False) -> int:
         write_json({**facts(found), "context_beside_a_desktop": desktop})
         return 0
     assumed = [*([SHAPED] if request.shapes[0] else []), ALONE if memory else FREE]
-    lines = [*cut_note(request.context, found.setup.context), *fits.lines(found, desktop), "", "assumed"]
-    write_out("".join(f"{line}\n" for line in (*lines, *(f"  {one}" for one in assumed))))
+    page = [*cut_note(request.context, found.setup.context), *lines(found, desktop), "", "assumed"]
+    write_out("".join(f"{line}\n" for line in (*page, *(f"  {one}" for one in assumed))))
     return 0
 
 

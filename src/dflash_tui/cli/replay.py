@@ -9,7 +9,7 @@ from typing import Any
 
 from dflash_core.errors import DFlashError
 from dflash_core.trace import Trace, read_trace
-from dflash_tui.replay import replaying, reported
+from dflash_tui.application.replay import replaying, reported
 from dflash_tui.terminal.output import Notes, write_json
 
 
@@ -24,8 +24,8 @@ def run(path: Path, *, as_json: bool = False) -> int:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise DFlashError("a replay needs a terminal; in a pipe or a script use: dflash-tui replay FILE --json")
     from dflash_tui.app import DFlashApp, open_app
+    from dflash_tui.application.session import LoadRequest
     from dflash_tui.screens.replay import ReplayScreen
-    from dflash_tui.session import LoadRequest
 
     # A temporary folder: a replay must not add to the user's conversations or prompt history.
     with tempfile.TemporaryDirectory(prefix="dflash-replay-") as folder:

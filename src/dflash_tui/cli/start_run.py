@@ -19,8 +19,8 @@ from pathlib import Path
 
 from dflash_core.errors import DFlashError
 from dflash_core.user_folders import KINDS
-from dflash_tui.session import LoadRequest
-from dflash_tui.starting import arguments_again
+from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.starting import arguments_again
 from dflash_tui.terminal.output import Notes, keep_json, write_json, write_out
 
 COLUMNS, ROWS = 120, 40

@@ -16,11 +16,12 @@ from dflash_core.lab.experiment import Case, Design, Experiment, Result, default
 from dflash_core.lab.export import check_path, to_json, write
 from dflash_core.lab.grid import parse_axes, settings
 from dflash_core.limits import Limits
+from dflash_tui.application.amounts import counted
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.interrupt import stop_on_interrupt
-from dflash_tui.session import LoadRequest
 from dflash_tui.terminal.output import Notes, write_json, write_out
 from dflash_tui.text import lab as lab_text
-from dflash_tui.text.bars import clip, counted
+from dflash_tui.text.bars import clip
 from dflash_tui.text.plot import plot
 
 CURVE_ROWS = 14
@@ -50,10 +51,11 @@ def run(request: LoadRequest, job: Job, *, as_json: bool = False) -> int:
     for path in job.out:
         check_path(path)
 
-    from dflash_tui.engine_session import laboratory, load_told  # imports torch
+    from dflash_tui.application.engine_session import laboratory  # imports torch
+    from dflash_tui.cli.loading import load_with_notes
 
     notes = Notes()
-    engine = load_told(request, notes)
+    engine = load_with_notes(request, notes)
     lab = laboratory(engine, request.title())
     grid = settings(axes, request.knobs, lab.limits)
     cases, repeats = [Case.of(task) for task in tasks], job.repeats or default_repeats(len(tasks))

@@ -12,8 +12,8 @@ from typing import NoReturn
 from dflash_core.clean import blank
 from dflash_core.errors import KnobError
 from dflash_core.memory import parse_bytes
-from dflash_tui.session import LoadRequest
-from dflash_tui.settings.config import Config
+from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.settings.config import Config
 from dflash_tui.terminal.output import check_file
 
 TRACE_HELP = "record every step in a new file, for dflash-tui replay"

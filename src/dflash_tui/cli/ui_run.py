@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.errors import DFlashError
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.chat.ui_bench import Lag, UiTax, lag_table, measure_lag, measure_tax, tax_notes, tax_table
-from dflash_tui.session import LoadRequest
 from dflash_tui.terminal.output import Notes, keep_json, write_json, write_out
 
 COLUMNS, ROWS = 120, 40
@@ -81,7 +81,7 @@ def _child(request: LoadRequest, rounds: int, out: int) -> None:
     try:
         with tempfile.TemporaryDirectory() as folder, os.fdopen(out, "w", encoding="utf-8", buffering=1) as report:
             from dflash_tui.app import DFlashApp, share_the_interpreter
-            from dflash_tui.engine_session import load_session
+            from dflash_tui.application.engine_session import load_session
 
             def tell(message: dict[str, Any]) -> None:
                 report.write(json.dumps(message) + "\n")

@@ -10,8 +10,8 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 
 from dflash_core.errors import DFlashError
+from dflash_tui.application.experiment import Experiment
 from dflash_tui.chat.desk import Desk
-from dflash_tui.chat.experiment import Experiment
 from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.chat.ui_bench import measure_tax, tax_notes, tax_table

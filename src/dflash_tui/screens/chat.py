@@ -14,22 +14,22 @@ from textual.widgets import TextArea
 
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
+from dflash_tui.application.conversations.history import History
+from dflash_tui.application.experiment import UNDER_WAY
+from dflash_tui.application.session import Loader, SessionLike
+from dflash_tui.application.settings.config import config_folder
+from dflash_tui.application.settings.presets import Presets
+from dflash_tui.application.settings.remembered import Remembered
 from dflash_tui.chat import collector
 from dflash_tui.chat.downloads import Downloads
-from dflash_tui.chat.experiment import UNDER_WAY
 from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.layout import Layout
 from dflash_tui.chat.loading import PairLoading
 from dflash_tui.chat.tuning import Tuning
-from dflash_tui.conversations.history import History
 from dflash_tui.screens.late_parts import LateParts
 from dflash_tui.screens.pages import PAGES, action_provider
-from dflash_tui.session import Loader, SessionLike
-from dflash_tui.settings.config import config_folder
 from dflash_tui.settings.keys import bindings
-from dflash_tui.settings.presets import Presets
-from dflash_tui.settings.remembered import Remembered
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.completions import Completions
 from dflash_tui.widgets.find_bar import FindBar
@@ -50,7 +50,7 @@ from dflash_tui.widgets.transcript import Transcript, TurnBlock
 if TYPE_CHECKING:
     from textual.widgets import Markdown
 
-    from dflash_tui.chat.experiment import Experiment
+    from dflash_tui.application.experiment import Experiment
     from dflash_tui.widgets.roomy import Fence
 
 NO_THINKING = "the newest answer has no thinking"

@@ -18,13 +18,13 @@ from textual.widgets import Input
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import clean, one_line
+from dflash_tui.application.amounts import counted
+from dflash_tui.application.conversations.store import Entry, Held
 from dflash_tui.chat.host import ChatHost
-from dflash_tui.conversations.store import Entry, Held
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text.ago import ago
-from dflash_tui.text.bars import counted
 from dflash_tui.text.glossary import QUOTED, figure, told
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.flash import Flash

@@ -31,18 +31,18 @@ from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.plain import of_result, plain_design
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.table import best, rows
-from dflash_tui.chat import experiment as background
+from dflash_tui.application import experiment as background
+from dflash_tui.application.amounts import counted, short, speed
+from dflash_tui.application.figures.measurements import Row, What
+from dflash_tui.application.figures.plain_speeds import when
+from dflash_tui.application.lab_request import AB, SWEEP, parse_ab, parse_options, parse_sweep
+from dflash_tui.application.new_file import new_path
+from dflash_tui.application.session import messages_of
 from dflash_tui.chat.host import ChatHost
-from dflash_tui.chat.new_file import new_path
-from dflash_tui.figures.measurements import Row, What
-from dflash_tui.figures.plain_speeds import when
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.session import messages_of
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import lab as lab_text
-from dflash_tui.text.bars import counted, short, speed
 from dflash_tui.text.glossary import QUOTED, figure, sentence, told
-from dflash_tui.text.lab_request import AB, SWEEP, parse_ab, parse_options, parse_sweep
 from dflash_tui.widgets.curve import HIGHEST, CurveView
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import DataTable, Static, row_key

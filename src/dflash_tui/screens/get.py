@@ -12,12 +12,12 @@ from textual.content import Content
 from textual.screen import ModalScreen
 
 from dflash_core.memory import gib
+from dflash_tui.application.fetching import Fetching, about
+from dflash_tui.application.hub.catalogue import Pair
+from dflash_tui.application.hub.fetch import fetched
+from dflash_tui.application.hub.room import by_size
 from dflash_tui.chat.downloads import KEY, in_background
-from dflash_tui.chat.fetching import Fetching, about
 from dflash_tui.chat.host import ChatHost
-from dflash_tui.hub.catalogue import Pair
-from dflash_tui.hub.fetch import fetched
-from dflash_tui.hub.room import by_size
 from dflash_tui.text.bars import bar
 from dflash_tui.text.glossary import figure
 from dflash_tui.widgets.flash import Saying

@@ -16,14 +16,14 @@ from dflash_core.knobs import SPEC, Value
 from dflash_core.lab.grid import show
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
-from dflash_tui.chat.experiment import Experiment
+from dflash_tui.application import advice
+from dflash_tui.application.experiment import Experiment
+from dflash_tui.application.figures.measurements import Measurements
 from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.chat.host import ChatHost, no_pair
-from dflash_tui.figures.measurements import Measurements
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.screens.passing import Passing
-from dflash_tui.text import advice
 from dflash_tui.text import lab as lab_text
 from dflash_tui.text.glossary import QUOTED, figure, sentence
 from dflash_tui.widgets.flash import Flash

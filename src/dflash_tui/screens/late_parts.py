@@ -34,8 +34,8 @@ class LateParts:
     @property
     def conversation(self: Chat) -> ConversationController:
         if self._conversation is None:
+            from dflash_tui.application.conversations.current import CurrentConversation
             from dflash_tui.chat.conversation import ConversationController
-            from dflash_tui.conversations.current import CurrentConversation
 
             current = CurrentConversation(self.past.folder, self.system)
             self._conversation = ConversationController(self, current, self.gauges, self.resumed)

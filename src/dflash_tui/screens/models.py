@@ -18,13 +18,14 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from dflash_core.errors import DFlashError
-from dflash_tui.chat.finding import Finding
+from dflash_tui.application.amounts import counted
+from dflash_tui.application.finding import Finding
+from dflash_tui.application.hub.catalogue import Catalogue, Pair, load_catalogue
+from dflash_tui.application.hub.room import machine, room_for
+from dflash_tui.application.hub.typed_pair import typed_pair
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.chat.offered import Offered
 from dflash_tui.chat.profile_dialogs import ProfileDialogs
-from dflash_tui.hub.catalogue import Catalogue, Pair, load_catalogue
-from dflash_tui.hub.room import machine, room_for
-from dflash_tui.hub.typed_pair import typed_pair
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
@@ -32,7 +33,6 @@ from dflash_tui.screens.passing import Passing
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.terminal.key_order import is_text
-from dflash_tui.text.bars import counted
 from dflash_tui.text.glossary import sentence, told
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine

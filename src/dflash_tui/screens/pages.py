@@ -53,7 +53,7 @@ def _models(chat: ChatHost, text: str) -> Screen[None]:
 
 def _get(chat: ChatHost, text: str) -> Screen[Any]:
     """`text`: the name of a pair; if empty, the catalogue is shown."""
-    from dflash_tui.hub.catalogue import load_catalogue
+    from dflash_tui.application.hub.catalogue import load_catalogue
     from dflash_tui.screens.get import GetScreen
 
     begun = chat.downloads.of(text)

@@ -17,11 +17,11 @@ from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
 from dflash_core.fits import MemoryPlan, Reckoner, Setup, plan
 from dflash_core.memory import gib
-from dflash_tui.chat.background import Background
+from dflash_tui.application import advice, fits
+from dflash_tui.application.background import Background
+from dflash_tui.application.hub.catalogue import Pair
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.chat.host import ChatHost
-from dflash_tui.hub.catalogue import Pair
-from dflash_tui.session import LoadRequest
-from dflash_tui.text import advice, fits
 from dflash_tui.text.bars import fit
 from dflash_tui.text.glossary import figure
 from dflash_tui.widgets.literal import Static
@@ -162,7 +162,7 @@ class PlanScreen(ModalScreen[bool]):
 
 
 def _reckoner(request: LoadRequest) -> Reckoner:
-    from dflash_tui.reckoning import reckoner_for  # imports torch
+    from dflash_tui.application.reckoning import reckoner_for  # imports torch
 
     return reckoner_for(request)
 

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 
 from dflash_core.errors import DFlashError
-from dflash_tui.chat.background import Background
+from dflash_tui.application.background import Background
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.text.glossary import QUOTED, figure
 from dflash_tui.widgets.literal import Static

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.actions import parse
 
-from dflash_tui.replay import NO_MODEL, ReplaySession
+from dflash_tui.application.replay import NO_MODEL, ReplaySession
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.settings.keys import ACTIONS, offered, retold
 from dflash_tui.widgets.transcript import TurnBlock

@@ -18,6 +18,7 @@ from dflash_core.clean import one_line
 from dflash_core.events import STAGES, StepEvent
 from dflash_core.knobs import LIVE, SPEC
 from dflash_core.record import TurnRecord
+from dflash_tui.application.amounts import counted
 from dflash_tui.chat.host import ChatHost
 from dflash_tui.screens.exporting import export_rows
 from dflash_tui.screens.help import HelpScreen
@@ -25,7 +26,7 @@ from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import calibration
-from dflash_tui.text.bars import clip, counted
+from dflash_tui.text.bars import clip
 from dflash_tui.text.blocks import DOT, Block, content, dotted, wrapped
 from dflash_tui.text.glossary import QUOTED, figure, told
 from dflash_tui.text.step_text import LEGENDS, By, StepText

@@ -31,13 +31,13 @@ from dflash_core.lab.whatif import (
     own_ms,
 )
 from dflash_core.record import TurnRecord
-from dflash_tui.chat.experiment import Experiment
+from dflash_tui.application import advice
+from dflash_tui.application.amounts import change, counted, percent
+from dflash_tui.application.experiment import Experiment
 from dflash_tui.screens.exporting import export_rows
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
-from dflash_tui.text import advice
 from dflash_tui.text import lab as lab_text
-from dflash_tui.text.bars import change, counted, percent
 from dflash_tui.text.glossary import sentence
 from dflash_tui.text.plot import LINE, Mark
 from dflash_tui.widgets.curve import HIGHEST, CurveView

@@ -13,9 +13,9 @@ from textual.theme import Theme
 
 from dflash_core.errors import DFlashError
 from dflash_core.resources import themes_dir
-from dflash_tui.settings.config import DEFAULT_THEME, Config, config_folder
+from dflash_tui.application.settings.config import DEFAULT_THEME, Config, config_folder
+from dflash_tui.application.settings.toml_file import TomlError, line_of, read_toml
 from dflash_tui.settings.theme_variables import GROUND, OPAQUE, BadVariableError, resolved, shown
-from dflash_tui.settings.toml_file import TomlError, line_of, read_toml
 
 _COLORS = (
     "primary", "secondary", "warning", "error", "success", "accent", "foreground", "background", "surface", "panel",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dflash_tui.chat.host import ChatHost
-from dflash_tui.conversations.pages import KINDS
 from dflash_tui.slash.command import Slash, SlashError
+from dflash_tui.text.pages import KINDS
 
 
 def _answer(host: ChatHost, command: str) -> Callable[[str | Exception], None]:

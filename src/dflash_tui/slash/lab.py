@@ -12,11 +12,11 @@ from dflash_tui.chat.host import ChatHost, no_pair
 from dflash_tui.slash.command import Slash, SlashError, knob_words
 
 if TYPE_CHECKING:
-    from dflash_tui.session import SessionLike
+    from dflash_tui.application.session import SessionLike
 
 
 async def _sweep(host: ChatHost, rest: str) -> None:
-    from dflash_tui.text.lab_request import SWEEP, parse_sweep
+    from dflash_tui.application.lab_request import SWEEP, parse_sweep
 
     _ready(host)
     try:
@@ -27,7 +27,7 @@ async def _sweep(host: ChatHost, rest: str) -> None:
 
 
 async def _ab(host: ChatHost, rest: str) -> None:
-    from dflash_tui.text.lab_request import AB, parse_ab
+    from dflash_tui.application.lab_request import AB, parse_ab
 
     session = _ready(host)
     try:

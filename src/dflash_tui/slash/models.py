@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dflash_tui.application.hub.catalogue import load_catalogue
 from dflash_tui.chat.host import ChatHost
-from dflash_tui.hub.catalogue import load_catalogue
 from dflash_tui.slash.command import Slash, SlashError
 
 USAGE = "write /profile NAME, /profile save NAME, /profile rename NAME TO, /profile delete NAME or /profile undo"

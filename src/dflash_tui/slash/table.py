@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, TYPES, checked
 from dflash_core.errors import KnobError
 from dflash_core.knobs import CONTEXT, SPEC, SPECS, described, parse_settings
+from dflash_tui.application.hub.typed_pair import typed_pair
 from dflash_tui.chat.host import ChatHost, no_pair
-from dflash_tui.hub.typed_pair import typed_pair
 from dflash_tui.settings.keys import ACTIONS
 from dflash_tui.slash.chats import CHATS
 from dflash_tui.slash.command import Slash, SlashError, does, knob_words

@@ -8,7 +8,8 @@ from textual.content import Content
 
 from dflash_core.calibration import by_position, by_probability
 from dflash_core.events import StepEvent
-from dflash_tui.text.bars import bar, chance, short
+from dflash_tui.application.amounts import chance, short
+from dflash_tui.text.bars import bar
 from dflash_tui.text.blocks import Block, content, line, wrapped
 from dflash_tui.text.glossary import figure, told
 

@@ -1,55 +1,15 @@
-"""A memory plan in words: what a pair takes, what fits, and what would help. No torch here."""
+"""The page of a memory plan as text, for a terminal and for pipes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dflash_core.fits import MOST_NODES, PREFILL_ROWS, MemoryPlan, Remedy, Setup, cache_note, trees_end
+from dflash_core.fits import MemoryPlan
 from dflash_core.memory import gib
+from dflash_tui.application.fits import options, reduced, remedy_words, verdict
 from dflash_tui.text.bars import bar, fit
 
 NAME, SIZE, BAR = 14, 10, 30
-
-
-def changes(setup: Setup, before: Setup) -> Iterator[tuple[str, str]]:
-    """The differences from `before`: in words, and as options of the command line."""
-    if setup.kv != before.kv:
-        yield f"keys and values as {setup.kv}", f"--kv {setup.kv}"
-    if not setup.drafted and before.drafted:
-        yield "no drafter", "without --draft"
-    elif setup.draft_type != before.draft_type:
-        yield f"the drafter packed as {setup.draft_type}", f"--draft-type {setup.draft_type}"
-    if setup.embedding != before.embedding:
-        yield "the token embedding in main memory", f"--embedding {setup.embedding}"
-    if setup.context != before.context:
-        yield f"a context of {setup.context:,} positions", f"--context {setup.context}"
-
-
-def remedy_words(remedy: Remedy, before: Setup) -> str:
-    """A remedy in one line, without its figures."""
-    return " and ".join(words for words, _ in changes(remedy.setup, before))
-
-
-def options(remedy: Remedy, before: Setup) -> str:
-    """The remedy as options of the command line."""
-    return " ".join(option for _, option in changes(remedy.setup, before))
-
-
-def verdict(plan: MemoryPlan) -> str:
-    """Whether it fits, with the figures."""
-    spare = plan.available - plan.total
-    of = f"{gib(plan.total)} of {gib(plan.available)}"
-    return f"{of}: fits, {gib(spare)} to spare" if plan.fits else f"{of}: does not fit, {gib(-spare)} short"
-
-
-def reduced(setup: Setup) -> Iterator[str]:
-    """What is reduced to make it fit, or costs accuracy."""
-    if setup.rows != PREFILL_ROWS:
-        yield f"prompts are read {setup.rows:,} tokens at once, not {PREFILL_ROWS:,}, to make it fit"
-    if said := cache_note(setup.kv):
-        yield said
-    if 0 < setup.nodes < MOST_NODES:
-        yield trees_end(setup.nodes - 1)
 
 
 def lines(plan: MemoryPlan, desktop: Mapping[str, int] | None = None) -> Iterator[str]:

@@ -11,7 +11,8 @@ from dflash_core.lab.grid import show
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.table import Row, best, rows
 from dflash_core.lab.whatif import AutoTurn, Curve, Point
-from dflash_tui.text.bars import bar, change, counted, meter, percent, seconds, speed
+from dflash_tui.application.amounts import change, counted, percent, seconds, speed
+from dflash_tui.text.bars import bar, meter
 from dflash_tui.text.plot import Mark
 
 SURE = {"measured": "", "interpolated": "~", "extrapolated": "≈"}

@@ -50,12 +50,12 @@ TERMS: tuple[Term, ...] = (
         "The speed of this turn over the last measured speed of plain decoding, on this machine and for this pair. "
         "Above 1x drafts pay off. It is measured automatically after the first turns, and by /plain. "
         "Shown after 32 steps and 64 tokens.",
-        "dflash_tui.figures.speeds:times", "speed", ("{n}x",),
+        "dflash_tui.application.figures.speeds:times", "speed", ("{n}x",),
     ),
     Term(
         "judged", "compared from", "when a turn says anything about drafts against plain decoding",
         "Few steps say little, a running answer changes, and the first answer after a load compiles and warms up.",
-        "dflash_tui.figures.speeds:verdict", "speed",
+        "dflash_tui.application.figures.speeds:verdict", "speed",
     ),
     Term(
         "plain", "plain decoding", "the speed without any drafts: one token per step",
@@ -281,13 +281,15 @@ TERMS: tuple[Term, ...] = (
     Term(
         "thinking_time", "thought for", "how long the model reasoned before its answer, and in how many tokens",
         "Alt+T opens the text. /think and the parameter thinking_budget limit it.",
-        "dflash_tui.figures.meter:Meter.thinking_s", "conversation", ("thought for {n} s", "thought for {n} ms"),
+        "dflash_tui.application.figures.meter:Meter.thinking_s",
+        "conversation", ("thought for {n} s", "thought for {n} ms"),
     ),
     Term(
         "delta", "against", "what another setting brought on the same prompt, over the tokens that both answers share",
         "Both answers are cut into parts; each part is a pair. A difference that the parts do not agree on is called "
         "noise, by the test that A/B uses. Nothing is shown if too little text is the same.",
-        "dflash_tui.figures.deltas:against_earlier", "conversation", ("same {n} tokens", "{n} of {n} parts"),
+        "dflash_tui.application.figures.deltas:against_earlier",
+        "conversation", ("same {n} tokens", "{n} of {n} parts"),
     ),
     Term(
         "changed", "• changed", "parameters that differ from those of the last turn",
@@ -310,11 +312,13 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "messages", "messages", "messages and answers of a conversation, of the branch that is shown",
-        "", "dflash_tui.conversations.store:Store.list", "conversation", ("{n} messages", "{n} message"),
+        "", "dflash_tui.application.conversations.store:Store.list",
+        "conversation", ("{n} messages", "{n} message"),
     ),
     Term(
         "conversations", "conversations", "how many conversations are kept",
-        "", "dflash_tui.conversations.store:Store.list", "conversation", ("{n} conversations", "{n} conversation"),
+        "", "dflash_tui.application.conversations.store:Store.list",
+        "conversation", ("{n} conversations", "{n} conversation"),
     ),
     Term(
         "date", "date", "when it was last changed, begun or measured",
@@ -324,13 +328,13 @@ TERMS: tuple[Term, ...] = (
     Term(
         "models", "models", "models that were found in the usual places, and what the search is doing",
         "Folders of llama.cpp, LM Studio, Hugging Face and ollama, and those of the setting model_folders.",
-        "dflash_tui.hub.find:look", "memory", ("{n} models", "{n} model"),
+        "dflash_tui.application.hub.find:look", "memory", ("{n} models", "{n} model"),
     ),
     Term(
         "fetch", "get", "how much of a download is here, its size, and whether it fits this machine",
         "Size and fit are said before a byte is fetched. In the title row it is the share of all that is to be fetched "
         "now; Ctrl+G opens one. An interrupted download is resumed, and checked against the hub's sum.",
-        "dflash_tui.chat.fetching:Fetching.percent", "memory",
+        "dflash_tui.application.fetching:Fetching.percent", "memory",
     ),
     Term(
         "size", "size", "how large a file is, or a text",

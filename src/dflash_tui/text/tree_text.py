@@ -11,7 +11,8 @@ from textual.content import Content
 
 from dflash_core.clean import token_label
 from dflash_core.rejected import FirstRejection, Rejected, first_rejection, rejected
-from dflash_tui.text.bars import chance, clip
+from dflash_tui.application.amounts import chance
+from dflash_tui.text.bars import clip
 from dflash_tui.text.glossary import QUOTED, figure
 
 if TYPE_CHECKING:

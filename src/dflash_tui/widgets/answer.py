@@ -12,9 +12,9 @@ from textual.widget import MountError
 
 from dflash_core.clean import clean
 from dflash_core.knobs import SPEC, Knobs
-from dflash_tui.figures.meter import Meter
-from dflash_tui.log import LOG
-from dflash_tui.text.bars import chance, speed
+from dflash_tui.application.amounts import chance, speed
+from dflash_tui.application.figures.meter import Meter
+from dflash_tui.application.log import LOG
 from dflash_tui.text.blocks import DOT
 from dflash_tui.text.stray import stray_close
 from dflash_tui.widgets.blank import Stack

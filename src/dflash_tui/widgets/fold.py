@@ -13,7 +13,7 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from dflash_core.clean import one_line
-from dflash_tui.text.bars import seconds
+from dflash_tui.application.amounts import seconds
 from dflash_tui.text.glossary import QUOTED, figure, told
 from dflash_tui.widgets.literal import Static
 

@@ -9,7 +9,8 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from dflash_core.clean import one_line
-from dflash_tui.text.bars import clip, meter, seconds
+from dflash_tui.application.amounts import seconds
+from dflash_tui.text.bars import clip, meter
 from dflash_tui.text.glossary import figure
 
 

@@ -15,10 +15,10 @@ from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import TextArea
 
-from dflash_tui.conversations.history import History
+from dflash_tui.application.conversations.history import History
+from dflash_tui.application.pasted import Pasted
 from dflash_tui.settings.keys import actions_of
 from dflash_tui.text.commands import is_command
-from dflash_tui.text.pasted import Pasted
 from dflash_tui.widgets.completions import Completions
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # except tabs and line ends

@@ -21,7 +21,7 @@ from dflash_tui.text.glossary import QUOTED, figure, told
 from dflash_tui.widgets.literal import Static
 
 if TYPE_CHECKING:
-    from dflash_tui.conversations.store import Card
+    from dflash_tui.application.conversations.store import Card
 
 WHAT = (
     "A drafter is a small model that writes a few words ahead. The large model checks them all in one go and keeps "

@@ -13,8 +13,9 @@ from dflash_core.clean import one_line
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.text.reasoning import Reasoning
-from dflash_tui.figures.speeds import Verdict
-from dflash_tui.text.bars import clip, fit, meter, short, speed
+from dflash_tui.application.amounts import short, speed
+from dflash_tui.application.figures.speeds import Verdict
+from dflash_tui.text.bars import clip, fit, meter
 from dflash_tui.text.glossary import QUOTED, figure
 
 _GIB = 1 << 30

@@ -13,10 +13,10 @@ from textual.widget import Widget
 
 from dflash_core.clean import clean
 from dflash_core.knobs import Knobs
-from dflash_tui.text.bars import counted
+from dflash_tui.application.amounts import counted
+from dflash_tui.application.mentions import collapse
+from dflash_tui.application.pasted import clipped
 from dflash_tui.text.glossary import QUOTED, figure, sentence
-from dflash_tui.text.mentions import collapse
-from dflash_tui.text.pasted import clipped
 from dflash_tui.widgets.blank import Blank, Stack
 from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.literal import Caption, Static

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 
-from dflash_tui.text.bars import counted
+from dflash_tui.application.amounts import counted
 from dflash_tui.text.glossary import told
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel, redraw

@@ -1,0 +1,302 @@
+"""Conversations in the store: create, extend, list, search, rename, delete, load."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dflash_core.clean import encodable
+from dflash_core.record import TurnRecord, unpack
+from dflash_tui.application.conversations.branches import Branches, Node
+from dflash_tui.application.conversations.store import rows
+from dflash_tui.application.conversations.store.card import Card, short_title
+from dflash_tui.application.conversations.store.database import Database, StoreError
+
+EXCERPT = 80
+TOLD_EVERY = 2000  # messages written between two calls of `progress`
+Progress = Callable[[float], None]
+ENDING = 200  # messages at the end of a conversation that are shown next to the list
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A conversation in a list; `messages`: their number on its present branch.
+
+    `excerpt`: the text around a search hit, else the beginning of the newest message.
+    """
+
+    card: Card
+    messages: int
+    excerpt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A conversation in the program's memory. `records`: packed, by message id."""
+
+    card: Card
+    branches: Branches
+    records: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class Store:
+    """Every conversation of the user. Usable from any thread; a failing disk does not stop it (see Database).
+
+    `holds` returns the conversation in memory, which is written again if the file is lost while it is open.
+    """
+
+    def __init__(self, folder: Path, holds: Callable[[], Held | None] = lambda: None) -> None:
+
+        def renew(db: sqlite3.Connection) -> bool:
+            held = holds()
+            if held is not None:
+                _insert(db, held)
+            return held is not None
+
+        self.database = Database(folder / "conversations.db", renew)
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether changes outlive the program."""
+        return self.database.on_disk
+
+    def problem(self) -> str:
+        """The problem with the disk, returned once."""
+        said, self.database.problem = self.database.problem, ""
+        return said
+
+    def look(self) -> None:
+        """Check whether the file was removed or replaced; if so, continue with the one at its path."""
+        self.database.look()
+
+    def close(self) -> bool:
+        """Close; False if something could not be saved."""
+        return self.database.close()
+
+    # Changes
+
+    def begin(self, card: Card) -> None:
+        """Add a new conversation without messages."""
+        self.database.write(lambda db: rows.insert_card(db, card))
+
+    def add(self, conversation: str, node: Node) -> bool:
+        """Add a message after its parent; it becomes the conversation's leaf. False if the conversation was deleted."""
+        there = False
+
+        def change(db: sqlite3.Connection) -> None:
+            nonlocal there
+            query = "UPDATE conversation SET leaf = ?, updated = ? WHERE id = ?"
+            there = db.execute(query, (node.id, node.created, conversation)).rowcount > 0
+            if there:
+                rows.insert_node(db, conversation, node)
+
+        self.database.write(change)
+        return there
+
+    def put(self, held: Held, progress: Progress | None = None) -> None:
+        """Add a whole conversation, all of it or nothing. Messages that exist already are not changed.
+
+        `progress` gets the share of the messages written so far. Raises StoreError for a text that is too large.
+        """
+        self.database.write(lambda db: _insert(db, held, progress))
+
+    def keep(self, message: str, packed: bytes) -> None:
+        """Store the packed record of the turn whose answer is `message`."""
+        self.database.write(lambda db: rows.insert_record(db, message, packed))
+
+    def go(self, conversation: str, leaf: str | None) -> None:
+        """Set the branch on which the conversation is resumed."""
+        self.database.write(lambda db: _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", leaf, conversation))
+
+    def rename(self, conversation: str, title: str) -> None:
+        """Change the title. Raises StoreError for an empty one."""
+        title = short_title(title)
+        if not title:
+            raise StoreError("a conversation needs a title; the old one stays")
+        self.database.write(lambda db: _run(db, "UPDATE conversation SET title = ? WHERE id = ?", title, conversation))
+
+    def set_system(self, conversation: str, text: str) -> None:
+        """Change the system message."""
+        self.database.write(lambda db: _run(db, "UPDATE conversation SET system = ? WHERE id = ?", text, conversation))
+
+    def delete(self, conversation: str) -> None:
+        """Delete a conversation with its messages and their records."""
+        self.database.write(lambda db: _run(db, "DELETE FROM conversation WHERE id = ?", conversation))
+
+    def held(self, conversation: str, *, records: bool = True) -> Held:
+        """A conversation with its stored records, which are large, so that `put` can restore it. Raises StoreError."""
+        card, branches = self.find(conversation), self.branches(conversation)
+        query = "SELECT message, record FROM turn JOIN message ON id = message WHERE conversation = ?"
+
+        def kept(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
+            return [(str(message), rows.packed(one)) for message, one in db.execute(query, (conversation,))]
+
+        return Held(card, branches, dict(self.database.read_large(kept) if records else []))
+
+    # Questions
+
+    def list(self, search: str = "") -> list[Entry]:
+        """Conversations, last changed first. With `search`: those with all its words in one message or the title.
+
+        A word matches as a prefix, ignoring accents and case; if nothing matches, the text is searched
+        everywhere, inside words too.
+        """
+        search = encodable(search)
+        words = re.findall(r"\w+", search)
+        if not search.strip():
+            return self.database.read(lambda db: _entries(db, _ALL, ()))
+        if words:
+            match = " ".join(f'"{word}"*' for word in words)
+            if found := self.database.read(lambda db: _entries(db, _WORDS, (match, match), words[0])):
+                return found
+        text = search.strip()
+        return self.database.read(lambda db: _entries(db, _ANYWHERE, (text, text), text))
+
+    def newest(self, besides: str = "") -> Card | None:
+        """The conversation that changed last, other than the one with the id `besides`."""
+        query = f"{rows.CARDS} WHERE id <> ? ORDER BY updated DESC, number DESC LIMIT 1"
+        found = self.database.read(lambda db: [rows.card(row) for row in db.execute(query, (besides,))])
+        return found[0] if found else None
+
+    def find(self, name: str) -> Card:
+        """The conversation with that id or id prefix. Raises StoreError if there is none, or several."""
+        name = encodable(name)
+
+        def query(db: sqlite3.Connection) -> list[Card]:
+            exact = db.execute(f"{rows.CARDS} WHERE id = ?", (name,)).fetchall()
+            begin = "WHERE substr(id, 1, ?) = ? AND ? <> '' LIMIT 3"
+            return [rows.card(row) for row in exact or db.execute(f"{rows.CARDS} {begin}", (len(name), name, name))]
+
+        cards = self.database.read(query)
+        if not cards:
+            raise StoreError(f"no conversation {name!r}; dflash-tui conversations list shows them")
+        if len(cards) > 1:
+            raise StoreError(f"{name!r} could be several, {', '.join(card.id for card in cards)}; write more of it")
+        return cards[0]
+
+    def branches(self, conversation: str) -> Branches:
+        """The messages of a conversation, with its leaf."""
+
+        def query(db: sqlite3.Connection) -> Branches:
+            found = db.execute(f"{rows.MESSAGES} WHERE conversation = ? ORDER BY number", (conversation,)).fetchall()
+            leaf = db.execute("SELECT leaf FROM conversation WHERE id = ?", (conversation,)).fetchone()
+            return rows.branches(found, leaf[0] if leaf else None)
+
+        return self.database.read(query)
+
+    def ending(self, conversation: str) -> Sequence[Node]:
+        """The last messages of a conversation's present branch; it reads at most ENDING of them."""
+
+        def query(db: sqlite3.Connection) -> list[Node]:
+            return [rows.node(row) for row in db.execute(_ENDING, (conversation, ENDING))][::-1]
+
+        return self.database.read(query)
+
+    def has(self, *ids: str) -> bool:
+        """Whether a conversation or message with one of these ids exists."""
+        query = "SELECT 1 FROM message WHERE id = ?1 UNION ALL SELECT 1 FROM conversation WHERE id = ?1"
+        return self.database.read(lambda db: any(db.execute(query, (id,)).fetchone() for id in ids))
+
+    def recorded(self, conversation: str) -> Sequence[str]:
+        """The answers of a conversation that have a record, in the order of writing."""
+        query = "SELECT id FROM turn JOIN message ON id = message WHERE conversation = ? ORDER BY number"
+        return self.database.read_large(lambda db: [str(id) for (id,) in db.execute(query, (conversation,))])
+
+    def turn(self, message: str) -> TurnRecord:
+        """The record of the turn whose answer is `message`. Raises StoreError if it is lost, FormatError."""
+        record = self.record(message)
+        if record is None:
+            raise StoreError(f"the record of message {message} is gone")
+        return record
+
+    def record(self, message: str) -> TurnRecord | None:
+        """The record of the turn whose answer is `message`, if there is one. Raises FormatError."""
+        query = "SELECT record FROM turn WHERE message = ?"
+        kept = self.database.read_large(lambda db: [rows.packed(one) for (one,) in db.execute(query, (message,))])
+        return unpack(kept[-1]) if kept else None
+
+
+# From the leaf upwards. If the leaf is not a message of the conversation, its newest message is used.
+_ENDING = """
+WITH RECURSIVE up (role, content, parent, thinking, outcome, report, id, created, conversation, height) AS (
+    SELECT role, content, parent, thinking, outcome, NULL, id, created, conversation, 1
+    FROM message WHERE id = coalesce(
+        (SELECT id FROM message WHERE id = (SELECT leaf FROM conversation WHERE id = ?1) AND conversation = ?1),
+        (SELECT id FROM message WHERE conversation = ?1 ORDER BY number DESC LIMIT 1))
+    UNION ALL
+    SELECT m.role, m.content, m.parent, m.thinking, m.outcome, NULL, m.id, m.created, m.conversation, up.height + 1
+    FROM up JOIN message m ON m.id = up.parent AND m.conversation = up.conversation LIMIT ?2
+) SELECT role, content, parent, thinking, outcome, report, id, created FROM up ORDER BY height
+"""
+
+_LIST = """
+SELECT {title}, c.system, c.model, c.id, c.created, c.updated,
+       {count}, {excerpt}
+FROM conversation c {where} ORDER BY c.updated DESC, c.number DESC
+"""
+_LAST = "(SELECT substr(content, 1, 400) FROM message WHERE conversation = c.id ORDER BY number DESC LIMIT 1)"
+# The messages shown on opening: one of several versions. Only a conversation with branches needs the recursion.
+_COUNT = """
+(SELECT CASE WHEN count(*) = count(DISTINCT coalesce(parent, '')) THEN count(*) ELSE (
+    WITH RECURSIVE up (id, parent) AS (
+        SELECT id, parent FROM message WHERE id = coalesce(
+            (SELECT id FROM message WHERE id = c.leaf AND conversation = c.id),
+            (SELECT id FROM message WHERE conversation = c.id ORDER BY number DESC LIMIT 1))
+        UNION SELECT m.id, m.parent FROM up JOIN message m ON m.id = up.parent
+    ) SELECT count(*) FROM up) END
+ FROM message WHERE conversation = c.id)
+"""
+_ALL = _LIST.format(title=rows.TITLE, count=_COUNT, excerpt=_LAST, where="")
+_FOUND = _LIST.format(
+    title=rows.TITLE,
+    count=_COUNT,
+    excerpt=f"coalesce((SELECT content FROM message WHERE number = found.number), {_LAST})",
+    where="""JOIN (
+        SELECT conversation, max(number) AS number FROM (
+            SELECT conversation, number FROM message WHERE {message}
+            UNION ALL SELECT id, NULL FROM conversation WHERE {conversation}
+        ) GROUP BY conversation
+    ) AS found ON found.conversation = c.id""",
+)
+_WORDS = _FOUND.format(
+    message="number IN (SELECT rowid FROM message_content WHERE message_content MATCH ?)",
+    conversation="number IN (SELECT rowid FROM conversation_title WHERE conversation_title MATCH ?)",
+)
+_ANYWHERE = _FOUND.format(
+    message="instr(lower(content), lower(?)) > 0", conversation="instr(lower(title), lower(?)) > 0"
+)
+
+
+def _insert(db: sqlite3.Connection, held: Held, progress: Progress | None = None) -> None:
+    rows.insert_card(db, held.card)
+    nodes = held.branches.nodes
+    for place, node in enumerate(nodes):
+        rows.insert_node(db, held.card.id, node)
+        if progress is not None and place % TOLD_EVERY == TOLD_EVERY - 1:
+            progress(place / len(nodes))
+    for message, record in held.records.items():
+        rows.insert_record(db, message, record)
+    _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", held.branches.leaf, held.card.id)
+
+
+def _run(db: sqlite3.Connection, statement: str, *values: str | None) -> None:
+    db.execute(statement, values)
+
+
+def _entries(db: sqlite3.Connection, query: str, values: Sequence[str], word: str = "") -> list[Entry]:
+    entries = []
+    for row in db.execute(query, values):
+        entries.append(Entry(rows.card(row[:6]), row[6], excerpt(rows.typed(row[7] or "", str), word)))
+    return entries
+
+
+def excerpt(text: str, word: str) -> str:
+    """One line of `text` around `word`."""
+    line = " ".join(text.split())
+    at = max(line.casefold().find(word.casefold()), 0) if word else 0
+    begin = 0 if at + len(word) <= EXCERPT else at - EXCERPT // 4
+    cut = line[begin : begin + EXCERPT]
+    return ("…" if begin else "") + cut + ("…" if begin + EXCERPT < len(line) else "")

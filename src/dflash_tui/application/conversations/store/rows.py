@@ -1,0 +1,134 @@
+"""Rows of the tables as the program's types. A value that the program cannot have written means damage."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from dflash_core.clean import encodable
+from dflash_core.errors import FormatError
+from dflash_core.turn_check import check_report
+from dflash_core.turn_stats import TurnReport
+from dflash_tui.application.conversations.branches import Branches, Node
+from dflash_tui.application.conversations.parse import parse
+from dflash_tui.application.conversations.store.card import LONGEST_TITLE, Card
+
+T = TypeVar("T")
+LAST_SECOND = 253_402_300_799.0  # in the year 9999: no later date can be shown
+_REPORT = msgspec.json.Decoder(TurnReport)
+# The columns from which `card`, `node` and `packed` make their types come first.
+_COLUMNS = {
+    "conversation": ("title", "system", "model", "id", "created", "updated", "leaf", "number"),
+    "message": (
+        *("role", "content", "parent", "thinking", "outcome", "report", "id", "created"),
+        *("conversation", "number"),
+    ),
+    "turn": ("record", "message"),
+}
+TITLE = f"substr(title, 1, {LONGEST_TITLE})"  # earlier versions accepted titles of any length
+CARDS = f"SELECT {TITLE}, system, model, id, created, updated FROM conversation"
+MESSAGES = "SELECT role, content, parent, thinking, outcome, report, id, created FROM message"
+
+
+class UnusableError(Exception):
+    """A file that is not for this program: `kind` is damaged, newer or foreign, the text says why."""
+
+    def __init__(self, why: str, kind: str = "damaged") -> None:
+        super().__init__(why)
+        self.kind = kind
+
+
+def typed(value: object, kind: type[T]) -> T:
+    """A value of this type. Raises UnusableError, like every function here."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise UnusableError(str(error)) from None
+
+
+def packed(value: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    raise UnusableError(f"{type(value).__name__} where the record of a turn belongs")
+
+
+def card(row: Sequence[object]) -> Card:
+    """A card from the columns of CARDS."""
+    found = typed(dict(zip(_COLUMNS["conversation"], row)), Card)
+    _check_times(found.created, found.updated)
+    return found
+
+
+def node(row: Sequence[object]) -> Node:
+    """A message from the columns of MESSAGES. An unreadable report only costs the figures under an answer."""
+    values = dict(zip(_COLUMNS["message"], row))
+    kept, report = values.pop("report"), None
+    found = typed(values, Node)
+    _check_times(found.created)
+    with contextlib.suppress(FormatError):
+        report = parse(kept, _REPORT) if isinstance(kept, str) and kept else None
+        if report is not None:
+            check_report(report)
+            return replace(found, report=report)
+    return found
+
+
+def branches(rows: Sequence[Sequence[object]], leaf: object) -> Branches:
+    """A conversation from its rows in the order of writing."""
+    try:
+        return Branches(map(node, rows), leaf if isinstance(leaf, str) else None)
+    except ValueError as error:  # an index that no longer ensures unique ids
+        raise UnusableError(str(error)) from None
+
+
+def _check_times(*times: float) -> None:
+    if not all(0 <= time <= LAST_SECOND for time in times):
+        raise UnusableError(f"a time that is not between 1970 and 9999: {times[0]:g}")
+
+
+def insert_card(db: sqlite3.Connection, card: Card) -> None:
+    row = (card.id, *map(encodable, (card.title, card.system, card.model)), card.created, card.updated)
+    columns = "id, title, system, model, created, updated"
+    db.execute(f"INSERT INTO conversation ({columns}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING", row)
+
+
+def insert_node(db: sqlite3.Connection, conversation: str, node: Node) -> None:
+    report = msgspec.json.encode(node.report).decode() if node.report is not None else None
+    texts = map(encodable, (node.content, node.thinking, node.outcome))
+    row = (node.id, conversation, node.parent, node.role, *texts, node.created, report)
+    columns = "id, conversation, parent, role, content, thinking, outcome, created, report"
+    marks = ", ".join("?" * len(row))
+    db.execute(f"INSERT INTO message ({columns}) VALUES ({marks}) ON CONFLICT (id) DO NOTHING", row)
+
+
+def insert_record(db: sqlite3.Connection, message: str, packed: bytes) -> None:
+    known = "SELECT ?1, ?2 WHERE EXISTS (SELECT 1 FROM message WHERE id = ?1)"  # it may have been deleted meanwhile
+    db.execute(f"INSERT OR REPLACE INTO turn (message, record) {known}", (message, packed))
+
+
+def copy(source: sqlite3.Connection, target: sqlite3.Connection, *, records: bool) -> int:
+    """Copy every row that can be read; returns the number of messages. Raises errors of `target` only."""
+    source.text_factory = lambda data: data.decode(errors="replace")
+    makes: dict[str, Callable[[Sequence[object]], object]] = {"conversation": card, "message": node}
+    if records:
+        makes["turn"] = lambda row: packed(row[0])
+    for table, make in makes.items():
+        columns, marks = ", ".join(_COLUMNS[table]), ", ".join("?" * len(_COLUMNS[table]))
+        for row in _readable(source, f"SELECT {columns} FROM {table} ORDER BY rowid"):
+            with contextlib.suppress(UnusableError, sqlite3.IntegrityError):
+                make(row)
+                target.execute(f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({marks})", row)
+    return int(target.execute("SELECT count(*) FROM message").fetchone()[0])
+
+
+def _readable(source: sqlite3.Connection, query: str) -> Iterator[Sequence[Any]]:
+    """Rows from both ends, if a damaged page is between; a row may then occur twice."""
+    for order in (" ASC", " DESC"):
+        with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
+            yield from source.execute(query + order)
+            return

@@ -1,0 +1,62 @@
+"""Search for models on a thread: rows as headers are read, then their drafters, then whether they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from dflash_tui.application.background import Background
+from dflash_tui.application.hub.find import Found, PassedOver, look
+from dflash_tui.application.hub.places import Place
+from dflash_tui.application.hub.room import Room, room_for
+from dflash_tui.application.hub.shelf import Shelf
+from dflash_tui.application.session import LoadRequest
+
+Reckon = Callable[[LoadRequest, int], Room]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Whether `request` fits; the answer is stored under `key`."""
+
+    key: Hashable
+    request: LoadRequest
+
+
+class Finding(Background):
+    """`start` it and read `models`, `others`, `rooms` whenever `changes` has grown. Entries are only added.
+
+    `ask` sets the list of questions for `rooms`, answered in order. `freed`: bytes that the present pair releases.
+    """
+
+    def __init__(self, where: Callable[[], Sequence[Place]], freed: int, reckon: Reckon = room_for) -> None:
+        super().__init__("dflash-models")
+        self._where, self._freed, self._reckon = where, freed, reckon
+        self._questions: Sequence[Question] = ()
+        self.models: dict[str, Found] = {}
+        self.others: list[PassedOver] = []
+        self.rooms: dict[Hashable, Room] = {}
+        self.changes = 0
+        self.looked = False  # the search is complete
+
+    def ask(self, questions: Sequence[Question]) -> None:
+        """Answer these next, in their order."""
+        self._questions = questions
+        self.wake()
+
+    def work(self) -> None:
+        for one in look(self._where(), Shelf(), lambda: self.stopping):
+            if isinstance(one, Found):
+                self.models[str(one.path)] = one
+            else:
+                self.others.append(one)
+            self.changes += 1
+        self.looked = True
+        self.changes += 1
+        while not self.stopping:
+            question = next((one for one in self._questions if one.key not in self.rooms), None)
+            if question is None:
+                self.wait()
+                continue
+            self.rooms[question.key] = self._reckon(question.request, self._freed)
+            self.changes += 1

@@ -1,0 +1,190 @@
+"""Pairs that can be fetched by name: those of the program, and the user's own."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dflash_core.clean import one_line
+from dflash_core.errors import DFlashError
+from dflash_core.formats.splits import SPLIT_NAME
+from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.settings.config import config_folder
+from dflash_tui.application.settings.toml_file import TomlError, line_of, read_toml
+
+FILE_NAME = "catalogue.toml"
+OWN = Path(__file__).with_name(FILE_NAME)
+ABOUT = 160  # characters of a description
+MOST_FILES = 64
+_KEYS = ("about", "licence", "target", "draft", "shapes")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_PART = r"[A-Za-z0-9][\w.-]{0,95}"
+_REPO = re.compile(rf"{_PART}/{_PART}", re.ASCII)
+# A path component must leave space for the suffixes added here: file systems allow 255 bytes.
+_FILE = re.compile(r"[A-Za-z0-9_][\w.+-]{0,199}(?:/[A-Za-z0-9_][\w.+-]{0,199}){0,7}", re.ASCII)
+
+
+class CatalogueError(DFlashError):
+    """There is no such pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Files of one repository: the one to load, and those that must be in the same folder."""
+
+    repo: str
+    file: str
+    beside: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All files, including the further parts of a split model."""
+        match = SPLIT_NAME.fullmatch(self.file)
+        count = int(match[3]) if match else 1
+        named = [f"{match[1]}-{part:05d}-of-{match[3]}.gguf" for part in range(1, count + 1)] if match else [self.file]
+        return tuple(dict.fromkeys((*named, *self.beside)))
+
+    @property
+    def opened(self) -> str:
+        """The path to load within the repository: the file, or its folder if a config.json is next to it."""
+        folder = self.file.rpartition("/")[0]
+        with_config = f"{folder}/config.json" if folder else "config.json"
+        return folder if with_config in self.beside else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """An entry. `draft` None: the target contains its drafter, or has none. `shapes`: a published model of the same
+    shapes, "" if none is known."""
+
+    name: str
+    about: str
+    licence: str
+    target: Source
+    draft: Source | None
+    shapes: str = ""
+
+    def planned(self, request: LoadRequest) -> LoadRequest:
+        """`request` for a plan of this pair before it is fetched. Raises CatalogueError if its shapes are not known."""
+        if not self.shapes:
+            raise CatalogueError(f"{self.name}: its shapes are not known here; fetch it first")
+        published = self.draft is not None and self.draft.file.endswith(".safetensors")
+        return replace(request, target=None, draft=None, shapes=(self.shapes, "BF16" if published else "Q8_0"))
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """All pairs by name, and a line for each entry that was left out."""
+
+    pairs: Mapping[str, Pair]
+    problems: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> Pair:
+        """Raises CatalogueError."""
+        if name not in self.pairs:
+            for problem in self.problems:
+                if f": {name!r}: " in problem:
+                    raise CatalogueError(problem)
+            near = [one for one in self.pairs if one.startswith(name.lower())]
+            near = near or difflib.get_close_matches(name, list(self.pairs), n=1)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self.pairs) or 'none'}"
+            raise CatalogueError(f"no pair {one_line(name)!r} in the catalogue; {hint}")
+        return self.pairs[name]
+
+
+def named(target: Path | None) -> Pair | None:
+    """The pair that a target names where there is no file of that name."""
+    return None if target is None or target.exists() else load_catalogue().pairs.get(str(target))
+
+
+class _BadEntryError(Exception):
+    pass
+
+
+def load_catalogue(user: Path | None = None) -> Catalogue:
+    """The program's entries and those of the user's file, which override entries of the same name."""
+    pairs: dict[str, Pair] = {}
+    problems: list[str] = []
+    for path in (OWN, user or config_folder() / FILE_NAME):
+        try:
+            text, table = read_toml(path, optional=True)
+        except TomlError as error:
+            problems.append(one_line(f"{path}: {error}; nothing of it is used"))
+            continue
+
+        def problem(name: str, why: str, path: Path = path, text: str = text) -> None:
+            problems.append(one_line(f"{path}, line {line_of(text, name)}: {why}"))
+
+        for name in table.keys() - {"pairs"}:
+            problem(name, f"{name!r}: expected tables [pairs.NAME]")
+        entries = table.get("pairs", {})
+        if not isinstance(entries, dict):
+            problem("pairs", "'pairs': expected tables [pairs.NAME]")
+            continue
+        for name, entry in entries.items():
+            try:
+                pairs[name] = _pair(name, entry)
+            except _BadEntryError as error:
+                problem(f"pairs.{name}", f"{name!r}: {error}; the entry is left out")
+                continue
+            for key in entry.keys() - set(_KEYS):
+                problem(f"pairs.{name}.{key}", f"{name!r}: unknown {key!r}, expected {', '.join(_KEYS)}")
+    return Catalogue(pairs, tuple(problems))
+
+
+def _pair(name: str, entry: Any) -> Pair:
+    if not _NAME.fullmatch(name):
+        raise _BadEntryError("a name consists of a to z, 0 to 9, dots and dashes")
+    if not isinstance(entry, dict):
+        raise _BadEntryError("expected a table with about, licence, target and draft")
+    words = {key: entry.get(key, "") for key in ("about", "licence", "shapes")}
+    if not all(isinstance(value, str) for value in words.values()):
+        raise _BadEntryError("about, licence and shapes must be strings")
+    if words["shapes"]:
+        _check_shapes(words["shapes"])
+    draft = _source(entry["draft"], "draft") if "draft" in entry else None
+    target = _source(entry.get("target"), "target")
+    about, licence = (one_line(words[key], ABOUT) for key in ("about", "licence"))
+    return Pair(name, about, licence, target, draft, words["shapes"])
+
+
+def source_of(repo: str, file: str) -> Source:
+    """A file of a repository. Raises CatalogueError for a name that is none."""
+    try:
+        return _source({"repo": repo, "file": file}, "get")
+    except _BadEntryError as error:
+        raise CatalogueError(str(error)) from None
+
+
+def _source(entry: Any, what: str) -> Source:
+    """Files of a repository. Absolute names and names with .. are refused: they must stay below the user's folder."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("repo"), str) or not isinstance(entry.get("file"), str):
+        raise _BadEntryError(f'{what}: expected {{ repo = "owner/name", file = "model.gguf" }}')
+    beside = entry.get("beside", [])
+    if not isinstance(beside, list) or not all(isinstance(one, str) for one in beside):
+        raise _BadEntryError(f"{what}: beside must be a list of file names")
+    if not _REPO.fullmatch(entry["repo"]) or "--" in entry["repo"] or ".." in entry["repo"]:
+        raise _BadEntryError(f"{what}: {one_line(entry['repo'])!r} is no repository; expected owner/name")
+    source = Source(entry["repo"], entry["file"], tuple(beside))
+    split = SPLIT_NAME.fullmatch(source.file)
+    if (split and int(split[3]) > MOST_FILES) or len(beside) > MOST_FILES:
+        raise _BadEntryError(f"{what}: more than {MOST_FILES} files")
+    if split and int(split[2]) != 1:
+        raise _BadEntryError(
+            f"{what}: {one_line(source.file)!r} is a later part; name the first, -00001-of-{split[3]}.gguf"
+        )
+    for file in source.files:
+        if not _FILE.fullmatch(file) or ".." in file.split("/"):
+            raise _BadEntryError(f"{what}: {one_line(file)!r} is no name of a file in a repository")
+    return source
+
+
+def _check_shapes(name: str) -> None:
+    from dflash_core.bench.synthetic_models import MODELS  # late: it imports numpy, and few read the shapes
+
+    if name not in MODELS:
+        raise _BadEntryError(f"shapes: {one_line(name)!r}, expected {', '.join(MODELS)}")

@@ -1,0 +1,451 @@
+"""Files from a hub: file lists through huggingface_hub with the user's token; the bytes through its HTTP client.
+
+The library deletes what an interrupted download has received and cannot be cancelled while the hub is silent, so the
+bytes are written to our part file: resumed at the next try, or begun again where the hub does not send the rest,
+checked against the hub's checksum, then moved into place. Every error is one line.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import glob
+import hashlib
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dflash_core.clean import one_line
+from dflash_core.errors import DFlashError
+from dflash_core.memory import gib
+from dflash_tui.application.hub.catalogue import Pair, Source
+from dflash_tui.application.hub.waiting import as_it_comes
+
+SPARE = 1 << 28  # bytes of the disk to leave free
+TIMEOUT_S = 20.0  # without a response, or without a byte
+TRIES = 10  # without a new byte: a network may be down for some minutes
+PAUSE_S = 1.0  # before the first retry; doubled each time, up to
+LONGEST_PAUSE_S = 60.0
+LONGEST_WAIT_S = 120.0  # the longest wait that a hub may request
+CHUNK = 1 << 20
+PIECE = 1 << 17  # bytes received between writes, progress reports and checks for cancellation
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHA1 = re.compile(r"[0-9a-f]{40}")
+
+Told = Callable[[str, int, int, str], None]
+"""(file, bytes received, bytes in total, further words)."""
+
+
+class HubError(DFlashError):
+    """A file could not be fetched; the received part is kept and resumed."""
+
+
+class CancelledError(HubError):
+    """The user has cancelled."""
+
+
+class _BrokenError(Exception):
+    """The connection failed with `error`; a retry may help."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _NoRestError(Exception):
+    """The hub does not send the rest of the file."""
+
+
+def _nothing(file: str, here: int, size: int, said: str) -> None:
+    """Nobody is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """Called with the progress; returns whether the user has stopped it."""
+
+    told: Told = _nothing
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, file: str, here: int, size: int, said: str) -> None:
+        self.look()
+        self.told(file, here, size, said)
+
+    def look(self) -> None:
+        if self.stop.is_set():
+            raise CancelledError("cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file to fetch: its size in bytes, its commit and its checksum, according to the hub."""
+
+    source: Source
+    file: str
+    size: int
+    commit: str = ""
+    sum: str = ""
+
+    @property
+    def where(self) -> str:
+        return f"{self.source.repo}/{self.file}"
+
+
+def wanted(pair: Pair, endpoint: str | None = None, stop: threading.Event | None = None) -> list[Wanted]:
+    """The files of a pair with their sizes; only metadata is requested.
+
+    Raises HubError, and CancelledError soon after `stop` was set.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    def asked() -> Generator[Wanted, None, None]:
+        for source in filter(None, (pair.target, pair.draft)):
+            for file in source.files:
+                where, url = f"{source.repo}/{file}", hf_hub_url(source.repo, file, endpoint=endpoint)
+                try:
+                    about = get_hf_file_metadata(url, timeout=TIMEOUT_S, endpoint=endpoint)
+                except Exception as error:
+                    raise explained(error, where) from None
+                if not about.size or not about.etag or not about.commit_hash:
+                    raise HubError(f"{where}: the answer is not from a hub (a web page or a proxy); check HF_ENDPOINT")
+                yield Wanted(source, file, about.size, about.commit_hash, about.etag)
+
+    return list(as_it_comes(asked, _Watch(stop=stop or threading.Event()).look))
+
+
+def place(source: Source, folder: Path) -> Path:
+    """The folder for the files of a repository."""
+    return folder / source.repo.replace("/", "--")
+
+
+def fetched(pair: Pair, folder: Path) -> tuple[Path, Path | None]:
+    """The paths of the target and the drafter of a fetched pair, to open them."""
+    target = place(pair.target, folder) / pair.target.opened
+    return target, None if pair.draft is None else place(pair.draft, folder) / pair.draft.opened
+
+
+def check_room(files: Sequence[Wanted], folder: Path, others: Iterable[Wanted] = ()) -> None:
+    """Raise HubError if the disk has no space for the missing bytes of `files` and of `others`, which
+    are being fetched into the same folder. What older versions of `files` have left there is deleted first."""
+    for one in files:
+        _delete_older(one, folder)
+    needed = _missing(files, folder)
+    more = _missing({*others}.difference(files), folder)
+    there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
+    free = shutil.disk_usage(there).free
+    if needed and needed + more + SPARE > free:
+        beside = f", {gib(more)} of other downloads" if more else ""
+        raise HubError(
+            f"{folder}: {gib(needed)} to fetch{beside}, {gib(free)} free; make room, or name a folder with --to"
+        )
+
+
+def _missing(files: Iterable[Wanted], folder: Path) -> int:
+    return sum(one.size - here(one, folder) for one in files)
+
+
+def here(one: Wanted, folder: Path) -> int:
+    """Bytes of a file that are already on the disk, complete or partial."""
+    for path in (place(one.source, folder) / one.file, _part(one, folder)):
+        with suppress(OSError):
+            return min(path.stat().st_size, one.size)
+    return 0
+
+
+def _parts(path: Path) -> list[Path]:
+    """The partial files of a file, of whatever version."""
+    return [*path.parent.glob(f"{glob.escape(path.name)}.*.part")]
+
+
+def _delete_older(one: Wanted, folder: Path) -> None:
+    """Delete what is here of other versions of a file, which nothing would complete, unless it is being fetched."""
+    for part in _parts(place(one.source, folder) / one.file):
+        if part == _part(one, folder):
+            continue
+        with suppress(OSError), part.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
+
+
+def begun(pair: Pair, folder: Path) -> tuple[int, bool]:
+    """Bytes of a pair on the disk, in complete or partial files, and whether it is complete; without the hub."""
+    size, whole = 0, True
+    for source in filter(None, (pair.target, pair.draft)):
+        for file in source.files:
+            path, parts = place(source, folder) / file, list[Path]()
+            with suppress(OSError):  # a folder without read permission
+                parts = [path] if path.is_file() else _parts(path)
+                size += sum(part.stat().st_size for part in parts)
+            whole = whole and parts == [path]
+    return size, whole
+
+
+def begun_words(pair: Pair, folder: Path) -> str:
+    """How much of a pair is on the disk; "" if nothing."""
+    size, whole = begun(pair, folder)
+    return "on this machine" if whole else f"{gib(size)} of it is here" if size else ""
+
+
+def kept(files: Iterable[Wanted], folder: Path) -> str:
+    """The message when a download ends early."""
+    found = sum(here(one, folder) for one in files)
+    return f"{gib(found)} kept in {folder}; the next try goes on there" if found else "nothing had been fetched"
+
+
+def fetch(
+    one: Wanted, folder: Path, told: Told, endpoint: str | None = None, stop: threading.Event | None = None
+) -> Path:
+    """Fetch and verify a file, into its repository's folder below `folder`. A partial file is resumed.
+
+    Raises HubError, and CancelledError soon after `stop` was set, even if the hub is silent; the part file then stays,
+    unless its checksum is wrong.
+    """
+    watch = _Watch(told, stop or threading.Event())
+    path, part = place(one.source, folder) / one.file, _part(one, folder)
+    try:
+        if _is_whole(one, path, watch):
+            watch(one.file, one.size, one.size, "")
+            return path
+        part.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise HubError(f"{one.where}: another dflash-tui is fetching it; wait until it has ended") from None
+            if file.tell() > one.size:
+                file.truncate(0)
+            _delete_older(one, folder)
+            _complete(one, file, watch, endpoint)
+            _check(one, part, watch)
+            part.replace(path)
+    except HubError:
+        raise
+    except Exception as error:
+        raise explained(error, one.where) from None
+    _remember(one, path)
+    return path
+
+
+def _complete(one: Wanted, file: BinaryIO, watch: _Watch, endpoint: str | None) -> None:
+    """Complete the part file: request the missing bytes, and retry a few times if none arrive."""
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+
+    url = hf_hub_url(one.source.repo, one.file, revision=one.commit or None, endpoint=endpoint)
+    tries, waited, most = 0, 0.0, file.seek(0, 2)
+    while file.tell() < one.size:
+        watch(one.file, file.tell(), one.size, "")
+        try:
+            _receive(url, one, file, watch)
+        except HfHubHTTPError as error:
+            wait = _asked_to_wait(error)
+            if wait is None and error.response.status_code >= 500 and tries < TRIES:
+                wait = PAUSE_S
+            if wait is None or waited + wait > LONGEST_WAIT_S:
+                raise
+            waited += wait
+            tries += 1
+            status = error.response.status_code
+            _pause(wait, f"the hub answers {status}; asking again in {wait:.0f} s", one, file, watch)
+        except _BrokenError as broken:
+            tries = 1 if file.tell() > most else tries + 1
+            most = max(most, file.tell())
+            if tries >= TRIES:
+                raise broken.error from None
+            wait = min(PAUSE_S * 2 ** (tries - 1), LONGEST_PAUSE_S)
+            _pause(wait, f"{_cause(broken.error)}; asking again in {wait:.0f} s", one, file, watch)
+        else:
+            tries = 1 if file.tell() > most else tries + 1
+            most = max(most, file.tell())
+            if file.tell() < one.size and tries >= TRIES:
+                raise HubError(
+                    f"{one.where}: the hub ends before the file does; what is here is kept, and the next try resumes it"
+                )
+
+
+def _receive(url: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
+    """Append bytes to the part file as long as they arrive: the rest, or all of it where the hub does not send that."""
+    try:
+        _append(file.tell(), url, one, file, watch)
+    except _NoRestError:
+        _append(0, url, one, file, watch)  # what is here stays until the first byte arrives
+
+
+def _append(start: int, url: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
+    with closing(as_it_comes(lambda: _bytes_from(start, url, one), watch.look)) as pieces:
+        for at, piece in pieces:
+            if at < file.tell():  # the hub sends the whole file
+                file.truncate(at)
+                file.seek(0, 2)
+            if at + len(piece) > one.size:
+                file.truncate(0)
+                raise HubError(f"{one.where}: more bytes than the {one.size:,} that were promised; fetch it again")
+            try:
+                file.write(piece)
+                file.flush()
+            except OSError as error:
+                raise explained(error, one.where) from None
+            watch(one.file, file.tell(), one.size, "")
+
+
+def _bytes_from(start: int, url: str, one: Wanted) -> Generator[tuple[int, bytes], None, None]:
+    """Bytes of a file from `start` on, and their offset; from 0 if the hub does not support ranges."""
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
+
+    headers: dict[str, str] = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={start}-"}
+    client: Any = get_session()
+    # A hub redirects to another host: the client does not send the token there.
+    asked = client.stream("GET", url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True)
+    try:
+        with asked as response:
+            fits = _is_answer(response.headers, response.status_code, start, one.size)
+            if start and (response.status_code == 416 or (response.status_code == 206 and not fits)):
+                raise _NoRestError
+            hf_raise_for_status(response)
+            if not fits:
+                raise HubError(f"{one.where}: the answer is not the file (a web page or a proxy); check HF_ENDPOINT")
+            at = start if response.status_code == 206 else 0
+            for piece in response.iter_bytes(PIECE):
+                yield at, piece
+                at += len(piece)
+    except (HfHubHTTPError, HubError, _NoRestError):
+        raise
+    except Exception as error:
+        raise _BrokenError(error) from None
+
+
+def _is_answer(headers: Any, status: int, start: int, size: int) -> bool:
+    """Whether the response is the file, or its rest from `start` on, according to its headers."""
+    if status == 206:
+        said = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", str(headers.get("Content-Range", "")))
+        return said is not None and int(said[1]) == start and said[2] in (str(size), "*")
+    return str(headers.get("Content-Length", size)) == str(size)
+
+
+def _pause(seconds: float, why: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
+    """Wait; the user sees the reason and can cancel."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        watch(one.file, file.tell(), one.size, why)
+        watch.stop.wait(min(left, 0.2))
+
+
+def _asked_to_wait(error: Exception) -> float | None:
+    """Seconds that the hub asks to wait (429, 503); None for other responses."""
+    response = getattr(error, "response", None)
+    if getattr(response, "status_code", None) not in (429, 503):
+        return None
+    said = str(response.headers.get("Retry-After", "")) if response is not None else ""
+    if said.isdigit():
+        return float(said)
+    with suppress(ValueError, TypeError):
+        return max((parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds(), 0.0)
+    return 5.0
+
+
+def _check(one: Wanted, part: Path, watch: _Watch) -> None:
+    """Compare with the hub's checksum. A file that differs is useless and is deleted."""
+    if (size := part.stat().st_size) != one.size:
+        part.unlink()
+        raise HubError(f"{one.where}: {size:,} bytes arrived, {one.size:,} were promised; fetch it again")
+    if not _has_sum(one, part, watch):
+        part.unlink()
+        raise HubError(
+            f"{one.where}: its checksum is not the hub's, so it was deleted; fetch it again, and if that does"
+            " not help, check HF_ENDPOINT and proxies"
+        )
+
+
+def _has_sum(one: Wanted, path: Path, watch: _Watch) -> bool:
+    """Whether a file has its checksum: SHA-256 of large files, git's of small ones. Other values cannot be checked."""
+    if _SHA256.fullmatch(one.sum):
+        found = hashlib.sha256()
+    elif _SHA1.fullmatch(one.sum):
+        found = hashlib.sha1(f"blob {one.size}\0".encode(), usedforsecurity=False)
+    else:
+        return True
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            found.update(chunk)
+            watch(one.file, file.tell(), one.size, "checking")
+    return found.hexdigest() == one.sum
+
+
+def _is_whole(one: Wanted, path: Path, watch: _Watch) -> bool:
+    """Whether a file is in place; its checksum is computed once, and again after a change."""
+    if not path.is_file() or path.stat().st_size != one.size:
+        return False
+    with suppress(OSError):
+        if _mark(path).read_text() == _checked(one, path):
+            return True
+    if whole := _has_sum(one, path, watch):
+        _remember(one, path)
+    return whole
+
+
+def _remember(one: Wanted, path: Path) -> None:
+    with suppress(OSError):
+        _mark(path).write_text(_checked(one, path))
+
+
+def _checked(one: Wanted, path: Path) -> str:
+    return f"{one.sum} {path.stat().st_mtime_ns}"
+
+
+def _mark(path: Path) -> Path:
+    return path.with_name(f".{path.name}.checked")
+
+
+def _part(one: Wanted, folder: Path) -> Path:
+    """The part file's name contains the checksum: a partial file is not resumed when the hub has a new version."""
+    path = place(one.source, folder) / one.file
+    return path.with_name(f"{path.name}.{re.sub('[^0-9A-Za-z]', '', one.sum)[:12] or 'new'}.part")
+
+
+def explained(error: Exception, where: str) -> HubError:
+    """The library's error as one line: the cause, and what to do."""
+    from huggingface_hub import errors
+
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, HubError):
+        return error
+    if isinstance(error, errors.GatedRepoError) or status in (401, 403):
+        return HubError(
+            f"{where}: refused ({status or 401}): it is not there, or it needs a token; accept its licence on the"
+            " hub's page, then: hf auth login"
+        )
+    if isinstance(error, (errors.RepositoryNotFoundError, errors.EntryNotFoundError)) or status == 404:
+        return HubError(f"{where}: not on the hub (404); the catalogue's entry may be out of date")
+    if status == 429:
+        wait = _asked_to_wait(error) or 0.0
+        when = f"in {wait:.0f} s" if wait else "in a few minutes"
+        return HubError(f"{where}: the hub asks to wait (429: too many requests); try again {when}")
+    if status is not None and status >= 500:
+        return HubError(f"{where}: the hub has an error ({status}); what is here stays, try again later")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return HubError(f"{where}: no space left on the disk; what is here is kept, and the next try resumes it")
+    if isinstance(error, errors.FileMetadataError):
+        return HubError(f"{where}: the answer is not a file of a hub (a web page or a proxy); check HF_ENDPOINT")
+    why = _cause(error)
+    if type(error).__name__.startswith("Connect"):
+        return HubError(f"{where}: the hub cannot be reached ({why[:100]}); check the network and HF_ENDPOINT")
+    return HubError(f"{where}: {why[:160]}; what is here is kept, and the next try resumes it")
+
+
+def _cause(error: Exception) -> str:
+    """What happened to a connection, in words. By class name: the classes are not part of the library's interface."""
+    name = type(error).__name__
+    if name == "ReadTimeout":
+        return f"nothing received for {TIMEOUT_S:.0f} s"
+    if name in ("RemoteProtocolError", "ReadError"):
+        return "the connection broke off"
+    return one_line(str(error)) or name

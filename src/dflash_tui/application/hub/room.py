@@ -1,0 +1,85 @@
+"""Whether a model fits this machine: computed from headers if its files are here, else from file sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from dflash_core.errors import DeviceError, DFlashError
+from dflash_core.fits import Reckoner, longest_context, settled, total
+from dflash_core.memory import gib, host_memory
+from dflash_core.nvml import CardMemory, Management
+from dflash_tui.application.session import LoadRequest
+
+OVERHEAD = 1_717_986_918  # 1.6 GiB: driver, kernels, passes and a short cache, as docs/models.md counts them
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """`context`: positions that fit, 0 if none; `wished`: the positions used if they fit.
+
+    `short`: bytes missing for `wished`, or 0. `why`: a line if nothing could be computed. `weights`: their bytes.
+    """
+
+    context: int = 0
+    wished: int = 0
+    taken: int = 0
+    short: int = 0
+    machine: str = ""
+    why: str = ""
+    weights: int = 0
+
+    @property
+    def words(self) -> str:
+        """In a few words."""
+        if self.why:
+            return "not computed"
+        if not self.short:
+            return f"fits, {self.context:,} positions"
+        return f"fits with {self.context:,} positions" if self.context else f"does not fit, {gib(self.short)} short"
+
+
+def room_for(request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest], Reckoner] | None = None) -> Room:
+    """Whether `request` fits. `freed`: bytes that the present pair releases. Imports torch."""
+    from dflash_tui.application.reckoning import reckoner_for
+
+    try:
+        reckoner = (make or reckoner_for)(request)
+        available = reckoner.available + freed
+        setup = request.setup(reckoner, available)
+        taken = total(reckoner, setup)
+        short = max(taken - available, 0)
+        context = longest_context(reckoner, setup, available) if short else setup.context
+        if context:
+            taken = total(reckoner, settled(reckoner, replace(setup, context=context), available))
+        weights = sum(one.bytes for one in reckoner.components(setup) if one.name in ("target", "drafter"))
+        return Room(context, setup.context, taken, short, reckoner.machine, weights=weights)
+    except DFlashError as error:
+        return Room(why=str(error))
+
+
+def card() -> CardMemory | None:
+    """The first NVIDIA card of this machine."""
+    with suppress(DeviceError), Management() as management:
+        return next(iter(management.cards()), None)
+    return None
+
+
+def by_size(size: int) -> str:
+    """Whether files of `size` bytes fit at all, in words: in a card's memory if there is one, else the machine's."""
+    found = card()
+    memory, name = (found.total, found.name) if found else (host_memory().total, "this machine, on the CPU")
+    needed = size + OVERHEAD
+    if needed <= memory:
+        return f"fits: about {gib(needed)} of {gib(memory)}, {name}"
+    return f"does not fit: about {gib(needed)}, and {name} has {gib(memory)}"
+
+
+def machine() -> str:
+    """The memory available for a model: of this machine, and of its NVIDIA cards."""
+    memory = host_memory()
+    parts = [f"This machine has {gib(memory.free)} of {gib(memory.total)} free."]
+    with suppress(DeviceError), Management() as management:  # no driver, or no card: nothing to add
+        parts += [f"{card.name}: {gib(card.free)} of {gib(card.total)} free." for card in management.cards()]
+    return " ".join([*parts, "dflash-tui doctor looks closer."])

@@ -1,0 +1,33 @@
+"""Estimates the memory that a request needs, from headers. It imports torch, but none of the decoder."""
+
+from __future__ import annotations
+
+from dflash_core.bench.shapes import reckoner_of_shapes
+from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.fits import Reckoner
+from dflash_core.loading import CardOptions, reckoner_of
+from dflash_tui.application.session import LoadRequest
+
+
+def reckoner_for(request: LoadRequest, memory: int = 0) -> Reckoner:
+    """A planner for `request`: memory use of each way to load it, out of `memory` bytes (0: of this machine).
+
+    Raises DFlashError.
+    """
+    shapes, draft = request.shapes
+    if shapes:
+        model = MODELS[shapes]
+        return reckoner_of_shapes(model, draft, request.device, memory=memory, card=card_options(request))
+    return reckoner_of(*request.files, request.device, memory=memory, card=card_options(request))
+
+
+def card_options(request: LoadRequest) -> CardOptions:
+    """How the weights of a request are stored and multiplied on a card."""
+    return CardOptions(
+        request.activations,
+        request.draft_type,
+        request.tune,
+        vram_limit=request.vram_limit,
+        embedding=request.embedding,
+        reading=request.reading,
+    )

@@ -1,0 +1,180 @@
+"""A trace as a session: its turns run again through the app's normal path of a turn. No model is needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from dflash_core.clean import encodable
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.errors import DFlashError
+from dflash_core.events import Piece
+from dflash_core.knobs import Knobs
+from dflash_core.lab.laboratory import Laboratory
+from dflash_core.limits import Limits
+from dflash_core.memory import MemoryBreakdown
+from dflash_core.messages import Message
+from dflash_core.progress import Progress
+from dflash_core.record import Line, TurnRecord
+from dflash_core.trace import Trace
+from dflash_core.turn_stats import FoundRow, PartTotals, TurnReport, turn_stats
+from dflash_core.turns import Turns
+from dflash_tui.application.session import OnPrefill
+
+NO_MODEL = "this is a replay, no model is loaded; leave it (Ctrl+Q) and start dflash-tui to ask something"
+
+
+class ReplayError(DFlashError):
+    """Raised for what only a loaded model can do."""
+
+
+def reported(record: TurnRecord) -> TurnRecord:
+    """The record with a report: its own, or one made from its steps if the turn was cut off."""
+    prefill = record.prefill
+    if record.report is not None or prefill is None:
+        return record
+    parts, last = PartTotals(), record.pieces[-1]
+    for piece in record.pieces:
+        parts.add(piece)
+    stats = turn_stats(prefill, record.steps, last.at - record.pieces[0].at, parts)
+    tokens = tuple(token for event in record.events for token in event.tokens)
+    report = TurnReport(
+        record.text, record.thinking, tokens, last.event.mode, last.event.reason,
+        last.event.stop or "cancelled", record.knobs, stats,
+    )  # fmt: skip
+    return dataclasses.replace(record, report=report)
+
+
+class ReplayTurn:
+    """A recorded turn that runs again: at once, or at its original pace."""
+
+    def __init__(self, record: TurnRecord, *, paced: bool) -> None:
+        self.record: TurnRecord | None = record
+        self.report: TurnReport | None = None
+        self.text = self.thinking = ""
+        self._pieces, self._rest, self._report, self._paced = record.pieces, record.rest, record.report, paced
+        self._stopped = threading.Event()
+
+    def __iter__(self) -> Iterator[Piece]:
+        began = time.monotonic()
+        for piece in self._pieces:
+            if self._paced:
+                self._stopped.wait(max(began + piece.at - time.monotonic(), 0.0))
+            if self._stopped.is_set():
+                break
+            self.text += piece.text
+            self.thinking += piece.thinking
+            yield piece
+        self.text += self._rest[0]
+        self.thinking += self._rest[1]
+        self.report = self._report
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def answer_now(self) -> None:
+        """A recorded turn cannot change."""
+
+    def change(self, knobs: Knobs) -> None:
+        """A recorded turn cannot change."""
+
+
+class ReplayConversation:
+    """Accepts the recorded prompts in their order; anything else would need a model."""
+
+    def __init__(self, records: Sequence[TurnRecord]) -> None:
+        self._waiting = list(records)
+        self.turns = Turns()
+        self.watchers: list[Callable[[Line], None]] = []
+        self.messages: tuple[Message, ...] = ()
+
+    @property
+    def next(self) -> TurnRecord | None:
+        """The turn to show next."""
+        return self._waiting[0] if self._waiting else None
+
+    def set_messages(self, messages: Sequence[Message]) -> None:
+        self.messages = tuple(messages)
+
+    def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
+        """The next recorded turn. Raises ReplayError for a prompt that is not the recorded one."""
+        record = self.next
+        if record is None or record.start.prompt != prompt:
+            raise ReplayError(NO_MODEL)
+        del self._waiting[0]
+        self.messages += (Message("user", prompt), Message("assistant", record.text, record.thinking, record.report))
+        self.turns.append(record)
+        return ReplayTurn(record, paced=False)
+
+    def reading(self, knobs: Knobs) -> None:
+        """Nothing is read here."""
+
+    def preview(self, text: str, knobs: Knobs) -> str:
+        """A template needs the model. Raises ReplayError."""
+        raise ReplayError(NO_MODEL)
+
+    def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
+        """The last turn once more, at its original pace."""
+        if not self.turns:
+            raise ReplayError(NO_MODEL)
+        return ReplayTurn(self.turns[-1], paced=True)
+
+
+class ReplaySession:
+    """The data that the panels show, taken from the trace."""
+
+    def __init__(self, trace: Trace, path: Path) -> None:
+        first, loaded = trace.turns[0].start, trace.loaded
+        self.conversation = ReplayConversation([reported(record) for record in trace.turns])
+        self.title = f"replay of {encodable(path.name)}: {loaded.title if loaded else first.target}"
+        self.context_length = loaded.context_length if loaded else 0
+        self.notes = (trace.problem,) if trace.problem else ()
+        self.knobs = first.knobs
+        kind = first.draft_kind or ("dflash" if first.draft_block else "")  # version 1 has blocks alone
+        self.limits = Limits(Capabilities(kind, first.draft_block) if kind else None, self.context_length)
+        self._memory = loaded.memory if loaded else MemoryBreakdown("not recorded", (), 0, 0)
+
+    @property
+    def turns(self) -> Turns:
+        return self.conversation.turns
+
+    def memory(self) -> MemoryBreakdown:
+        return self._memory
+
+    def count(self, text: str) -> int:
+        """A trace has no tokenizer; in most texts a token is about four characters."""
+        return -(-len(text) // 4)
+
+    def token_text(self, token: int) -> str:
+        return self.turns[-1].token_text(token) if self.turns else f"<id {token}>"
+
+    def clear(self) -> None:
+        """The recorded turns stay."""
+
+    def learned(self) -> Sequence[FoundRow]:
+        """The state after the last turn that is shown."""
+        report = self.turns[-1].report if self.turns else None
+        return report.learned if report is not None else ()
+
+    def forget_learned(self) -> None:
+        raise ReplayError(NO_MODEL)
+
+    def leave(self) -> None:
+        """There is no state."""
+
+    def cancel(self) -> None:
+        """Nothing runs but the turn that is shown."""
+
+    def laboratory(self) -> Laboratory:
+        raise ReplayError(NO_MODEL)
+
+    def scratch_conversation(self) -> ReplayConversation:
+        raise ReplayError(NO_MODEL)
+
+
+def replaying(trace: Trace, path: Path) -> Callable[[Progress], ReplaySession]:
+    """A loader that has the trace's session at once."""
+    return lambda progress: ReplaySession(trace, path)

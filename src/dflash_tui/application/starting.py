@@ -1,0 +1,40 @@
+"""Command lines: the one that restarts the program in its present state, and the one to come back with."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from dflash_tui.application.session import LoadRequest
+
+# A trace ends with its process: its file exists by now, and a trace needs a new file.
+OTHERS = ("--resume", "--trace")
+REPLACED = ("--target", "--draft", "--context", "--kv", *OTHERS)
+
+
+def arguments_again(arguments: Sequence[str], request: LoadRequest, conversation: str) -> list[str]:
+    """`arguments` with the pair, context and cache type of `request`, to continue the conversation of that id."""
+    kept = [word for word in _without(arguments, REPLACED) if word != "--demo"]
+    kept += ["--demo"] if request.target is None else ["--target", str(request.target)]
+    kept += ["--draft", str(request.draft)] if request.draft is not None else []
+    # Also where they are the defaults: without them those of a profile or of the settings would apply.
+    kept += ["--context", str(request.context), "--kv", request.kv]
+    return [*kept, *(["--resume", conversation] if conversation else [])]
+
+
+def way_back(arguments: Sequence[str], conversation: str) -> str:
+    """The command, as typed, that opens the program with `arguments` and the conversation of that id."""
+    return shlex.join(["dflash-tui", *_without(arguments, OTHERS), "--resume", conversation])
+
+
+def _without(arguments: Sequence[str], options: Sequence[str]) -> list[str]:
+    """`arguments` without these options and their values, and without --continue."""
+    kept: list[str] = []
+    left = ""  # the option whose value comes next
+    for word in arguments:
+        value, left = left, word if word in options else ""
+        if left or word == "--continue" or (value and not (value == "--resume" and word.startswith("-"))):
+            continue
+        if not word.startswith(tuple(f"{name}=" for name in options)):
+            kept.append(word)
+    return kept

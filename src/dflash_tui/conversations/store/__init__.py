@@ -1,7 +1,0 @@
-"""Conversations in the user's data folder."""
-
-from dflash_tui.conversations.store.card import Card, title_of
-from dflash_tui.conversations.store.conversations import Entry, Held, Store
-from dflash_tui.conversations.store.database import StoreError
-
-__all__ = ["Card", "Entry", "Held", "Store", "StoreError", "title_of"]

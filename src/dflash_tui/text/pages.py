@@ -1,0 +1,83 @@
+"""Export of conversations for reading: Markdown, and an SVG picture. Both show the present branch."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from dflash_core.clean import clean, one_line
+from dflash_tui.application.conversations.branches import Node
+from dflash_tui.application.conversations.exchange import to_json
+from dflash_tui.application.conversations.store import Held
+from dflash_tui.application.turn import figures
+
+KINDS = ("md", "json", "svg")
+WIDTH = 100  # columns of a picture
+_WEB_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+
+
+def render(conversations: Sequence[Held], kind: str) -> bytes:
+    """A file's contents: `kind` is json, or for a single conversation md or svg."""
+    if kind == "json":
+        return to_json(conversations)
+    [one] = conversations
+    text = to_markdown(one) if kind == "md" else to_svg(one)
+    return text.encode(errors="replace")
+
+
+def to_markdown(one: Held) -> str:
+    """The messages under headings, thinking folded, the figures of each answer below it."""
+    parts = [f"# {one.card.title}", f"*{_about(one)}*"]
+    if one.card.system:
+        parts += ["## System", one.card.system]
+    for node in one.branches.path:
+        parts.append("## You" if node.role == "user" else "## Answer")
+        if node.thinking.strip():
+            parts.append(f"<details><summary>Thinking</summary>\n\n{node.thinking.strip()}\n\n</details>")
+        note = _note(node)
+        parts += [text for text in (node.content.strip("\n"), note and f"*{note}*") if text]
+    return "\n\n".join(parts) + "\n"
+
+
+def to_svg(one: Held) -> str:
+    """A picture of the whole branch, as a terminal of 100 columns would show it. It fetches nothing when opened."""
+    from rich.markdown import Markdown  # imports the base of all lexers; the chat needs it only here
+
+    shown: list[RenderableType] = []
+    for node in one.branches.path:
+        if node.role == "user":
+            shown.append(Text(f"❯ {clean(node.content)}", "bold"))
+        else:
+            if node.thinking.strip():
+                shown.append(Padding(Text(clean(node.thinking).strip(), "dim italic"), (0, 0, 0, 2)))
+            shown.append(Markdown(clean(node.content)))
+            shown.append(Text(_note(node), "dim"))
+        shown.append(Text())
+    console = Console(
+        record=True,
+        width=WIDTH,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+        legacy_windows=False,
+    )
+    console.print(Group(*shown))
+    # Clean the result again: a Markdown entity can stand for any character, and XML does not allow all of them.
+    return clean(_WEB_FONTS.sub("", console.export_svg(title=one_line(one.card.title))))
+
+
+def _about(one: Held) -> str:
+    day = datetime.fromtimestamp(one.card.created).strftime("%d %B %Y")
+    return " · ".join(part for part in (one.card.model, day) if part)
+
+
+def _note(node: Node) -> str:
+    """The outcome and figures of an answer."""
+    parts = [node.outcome, figures(node.report) if node.report is not None else ""]
+    return " · ".join(part for part in parts if part)
