@@ -212,8 +212,7 @@ def load_pair(
     if knobs is not None:
         check_tree_width(knobs, opened.machine.tree_width)
     opened.template  # noqa: B018 - built here for its refusals, tokenizer included
-    drafts_itself = draft is None and opened.drafts_itself
-    named = "mtp" if drafts_itself else draft
+    named = opened.own_draft if draft is None else draft
     opened_draft = open_draft(named, opened) if named is not None else None
     opened.check_room(opened_draft, context_length, kv)
     opened.load(dtype=torch.float32, progress=say)

@@ -104,11 +104,12 @@ def _given(card: CardOptions) -> Iterator[str]:
         yield f"a limit of {gib(card.vram_limit)} for the card"
 
 
-def _on_card(path: str | Path, card: CardOptions) -> Target:
-    from dflash_core.backends.cuda.target import CudaTarget
+def _on_card(path: str | Path, card: CardOptions, device: Any = None) -> Target:
+    """`device`: a substitute for the card, to plan with."""
+    from dflash_core.backends.cuda.target import CudaTarget  # takes 0.1 s
 
     return CudaTarget(
-        path, card.placement, activations=card.activations, draft_type=card.draft_type, timed=card.tune,
+        path, card.placement, activations=card.activations, draft_type=card.draft_type, timed=card.tune, device=device,
         vram_limit=card.vram_limit, embedding=card.embedding, reading=card.reading,
     )  # fmt: skip
 
@@ -158,7 +159,7 @@ def reckoner_of(
     `open_target` and `open_draft` raise.
     """
     opened = _open_for_plan(target, device, memory, card)
-    named = "mtp" if draft is None and opened.drafts_itself else draft
+    named = opened.own_draft if draft is None else draft
     return opened.reckoner(open_draft(named, opened) if named is not None else None)
 
 
@@ -175,13 +176,4 @@ def planned_card(device: str, memory: int, card: CardOptions) -> PlannedCard | N
 
 def _open_for_plan(path: str | Path, device: str, memory: int, card: CardOptions) -> Target:
     found = planned_card(device, memory, card)
-    if found is None:
-        return CpuTarget(path, memory)
-    from dflash_core.backends.cuda.planned import PlannedDevice
-    from dflash_core.backends.cuda.target import CudaTarget
-
-    planned: Any = PlannedDevice(found)
-    return CudaTarget(
-        path, device=planned, activations=card.activations, draft_type=card.draft_type, vram_limit=card.vram_limit,
-        embedding=card.embedding,
-    )  # fmt: skip
+    return CpuTarget(path, memory) if found is None else _on_card(path, card, found.device())

@@ -10,7 +10,7 @@ import pytest
 
 from dflash_core import Engine, Knobs, load_draft
 from dflash_core.demo import demo_draft_path, demo_target_path
-from dflash_core.drafters import registry
+from dflash_core.drafters.kinds import KINDS, Kind
 from dflash_core.drafters.text import TextDraft
 from dflash_core.engine import load_pair
 from dflash_core.errors import ContextError, KnobError, MismatchError
@@ -34,8 +34,8 @@ SETTINGS = [
 
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the registry line that a new kind needs."""
-    monkeypatch.setitem(registry.NAMED, "toy", registry.Kind(TOY, "a toy"))
+    """Add the row that a new kind needs."""
+    monkeypatch.setitem(KINDS, "toy", Kind("toy", "a toy", TOY, by_name=True))
 
 
 @cache

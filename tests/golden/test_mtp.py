@@ -72,7 +72,7 @@ def test_a_file_with_its_own_head(name: str) -> None:
         pytest.skip("the references are not beside this checkout")
     loaded, reference = load_target(path), np.load(told)
     np.testing.assert_allclose(loaded.mtp_logits(reference["ids"].tolist()), reference["mtp_logits"], atol=1e-4)
-    assert loaded.drafts_itself
+    assert loaded.own_draft == "mtp"
 
 
 @pytest.mark.parametrize(

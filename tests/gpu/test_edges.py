@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from dflash_core import Knobs
 from dflash_core.backends.cuda import session as cuda_session
@@ -267,13 +266,11 @@ def test_a_drafter_whose_window_is_shorter_than_the_context(window: int) -> None
     loaded = pair("emulated", FILE)
     config = replace(loaded.draft.config, sliding_window=window, sliding=(True, False), causal=(True, False))
     opened = replace(open_dflash(shallow_draft(), loaded.target), config=config)
-    draft = loaded.target.load_dflash(opened, torch.float32)
+    draft = opened.load()
     upload = DeviceUpload(loaded.device_target.device, loaded.draft.file)
     ours = CudaSession(
         loaded.device_target,
-        DFlashOnDevice(
-            DeviceDraft(loaded.device_target.device, upload, config, CHOICES["f16"]), loaded.draft.mask_token
-        ),
+        DFlashOnDevice(DeviceDraft(loaded.device_target.device, upload, config, CHOICES["f16"])),
         context=60,
     )
     upload.close()

@@ -10,8 +10,8 @@ import pytest
 from dflash_core import Engine, Knobs, load_draft
 from dflash_core.backends.cuda import target as cuda_target
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.drafters import registry
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.kinds import KINDS, Kind
 from dflash_core.drafters.text import CAPABILITIES
 from dflash_core.engine import load_pair
 from dflash_core.errors import UnsupportedError
@@ -35,7 +35,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.NAMED, "toy", registry.Kind(TOY, "a toy"))
+    monkeypatch.setitem(KINDS, "toy", Kind("toy", "a toy", TOY, by_name=True))
 
 
 @cache

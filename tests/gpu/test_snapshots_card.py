@@ -88,7 +88,7 @@ def test_a_resumed_sequence_has_the_bits_of_the_one_it_was(
     with device.stream():
         uploads = [DeviceUpload(device, weights) for weights in (target.file, opened.file)]
         model = DeviceTarget(device, uploads[0], target.config, CHOICES["f16"])
-        draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, CHOICES["f16"]), opened.mask_token)
+        draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, CHOICES["f16"]))
         for upload in uploads:
             upload.close()
     one, other = (CudaSession(model, draft, context=CONTEXT) for _ in range(2))

@@ -52,7 +52,7 @@ def block_pair(device: Device, folder: Path, kind: str, half: bool = True, **cha
         uploads = [DeviceUpload(device, weights) for weights in (target.file, draft.file)]
         activations = CHOICES["f16" if half else "mixed"]
         device_target = DeviceTarget(device, uploads[0], target.config, activations)
-        device_draft = on_device(draft.config, uploads[1], device_target, activations, draft.mask_token)
+        device_draft = on_device(draft.config, uploads[1], device_target, activations)
         for upload in uploads:
             upload.close()
     return BlockPair(target, draft, device_target, device_draft)

@@ -50,9 +50,7 @@ class Pair:
     device_draft: DeviceDraft
 
     def sessions(self, context: int = CONTEXT) -> tuple[CudaSession, Session]:
-        session = CudaSession(
-            self.device_target, DFlashOnDevice(self.device_draft, self.draft.mask_token), context=context
-        )
+        session = CudaSession(self.device_target, DFlashOnDevice(self.device_draft), context=context)
         return session, self.target.session(self.draft)
 
 

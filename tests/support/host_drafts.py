@@ -1,6 +1,6 @@
 """Drafters on the host, to test their interface: a toy one, and the text drafter with an answer to copy from.
 
-The toy shows what a new kind needs: its own file, and a line in the registry that names `open_toy`.
+The toy shows what a new kind needs: its own file, and a row in the table that names `open_toy`.
 """
 
 from __future__ import annotations

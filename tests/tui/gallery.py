@@ -11,14 +11,14 @@ from textual.pilot import Pilot
 from dflash_core.events import StageTimes, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.lab.cost import StepCosts
-from dflash_core.lab.experiment import Result, Trial
 from dflash_core.lab.grid import Arm
+from dflash_core.lab.results import Result, Trial
 from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.figures.measurements import Measurements, Row
 from dflash_tui.application.hub.fetch import HubError, Wanted
 from dflash_tui.screens.experiment import ABScreen, ExperimentScreen, SweepScreen, TuneScreen
-from dflash_tui.screens.explain import ExplainScreen
+from dflash_tui.screens.explain import ExplainScreen, figures
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.pages import PAGES
@@ -337,7 +337,7 @@ async def ab(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 @shown
 async def explain(app: DFlashApp, pilot: Pilot[int]) -> None:
-    await app.push_screen(ExplainScreen(["speed", "budget"]))
+    await app.push_screen(ExplainScreen("What the figures here mean", figures("stats")))
 
 
 @shown

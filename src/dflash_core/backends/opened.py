@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -14,9 +14,10 @@ from dflash_core import memory
 from dflash_core.arch.spec import EMBEDDING, ModelSpec
 from dflash_core.backends.base import PREFILL_CHUNK, Logits, Machine, Session
 from dflash_core.cache_types import AUTO, CachePair
-from dflash_core.config import mask_token, read_target
-from dflash_core.drafters.base import Draft, OpenedDraft
-from dflash_core.drafters.mtp import KIND, OpenedMtp, has_head, open_mtp
+from dflash_core.config import read_target
+from dflash_core.drafters import registry
+from dflash_core.drafters.base import Draft, OpenedDraft, OpenedModel
+from dflash_core.drafters.mtp import KIND
 from dflash_core.errors import ContextError, MismatchError
 from dflash_core.fits import PREFILL_ROWS, Reckoner
 from dflash_core.formats.gguf import GGUFFile, open_gguf
@@ -25,7 +26,6 @@ from dflash_core.ids import check_ids
 if TYPE_CHECKING:
     import torch
 
-    from dflash_core.drafters.dflash import OpenedDFlash
     from dflash_core.progress import Progress
     from dflash_core.text.template import ChatTemplate
     from dflash_core.text.tokenizer import Tokenizer
@@ -74,13 +74,8 @@ class Target(ABC):
         return ChatTemplate.for_tokenizer(self.tokenizer)
 
     @property
-    def mask_token_id(self) -> int | None:
-        return mask_token(self.file)
-
-    @property
-    def drafts_itself(self) -> bool:
-        """Whether its file has an MTP head that runs here."""
-        return has_head(self.file, self.config)
+    def own_draft(self) -> str | None:
+        return registry.own_kind(self.file, self.config)
 
     @property
     @abstractmethod
@@ -128,21 +123,16 @@ class Target(ABC):
         """Predicted seconds of one pass of `rows` rows; None on machines where no step is slow."""
 
     @abstractmethod
-    def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> Draft: ...
-
-    @abstractmethod
-    def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> Draft: ...
+    def load_draft(self, opened: OpenedModel[Any], dtype: torch.dtype | None = None) -> Draft: ...
 
     def mtp_logits(self, ids: Sequence[int]) -> Logits:
         """Logits of the MTP head in its file, (n - 1, vocab) float32: row p is from token p + 1 and the hidden of
         position p, and predicts token p + 2. Raises ContextError for ids that it does not have, or fewer than 2, and
         UnsupportedError without a head."""
-        import torch
-
         plain = check_ids(ids, self.config.vocab_size)
         if len(plain) < 2:
             raise ContextError(f"{len(plain)} tokens for an MTP head, expected at least 2")
-        head = self.load_mtp(open_mtp(KIND, self), torch.float32)
+        head = registry.open_draft(KIND, self).load()
         assert isinstance(head, TeacherForced), "a head that says what it drafts"
         return head.teacher_forced(plain, self.hidden(plain, [self.config.block_count - 1]))
 

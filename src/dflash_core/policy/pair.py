@@ -127,7 +127,7 @@ class PairPolicy(Policy):
     @property
     def _by_token(self) -> bool:
         """Whether every drafted token costs a pass of the drafter."""
-        return self.drafter is not None and self.drafter.kind == "mtp"
+        return self.drafter is not None and bool(self.drafter.depth_knob)
 
     def _count_depth(self, step: StepEvent) -> None:
         if not self._by_token:

@@ -78,8 +78,7 @@ class BackgroundPlain:
             laboratory = session.laboratory()
         except DFlashError:  # a replay has nothing to measure with
             return
-        from dflash_core.lab.experiment import last_prompts
-        from dflash_core.lab.plain import plain_design
+        from dflash_core.lab.experiment import last_prompts, plain_design
         from dflash_tui.application.session import messages_of
 
         cases = last_prompts(messages_of(session))

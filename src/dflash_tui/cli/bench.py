@@ -14,9 +14,10 @@ from dflash_core.bench.prompts import PROMPTS, SAMPLES, Task, read_prompts, samp
 from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES
 from dflash_core.knobs import SPEC
-from dflash_core.lab.experiment import Case, Design, Result, default_repeats
+from dflash_core.lab.experiment import Case, Design, default_repeats
 from dflash_core.lab.export import to_json
 from dflash_core.lab.grid import Arm, Axis, settings
+from dflash_core.lab.results import Result
 from dflash_core.memory import gib
 from dflash_core.nvml import driver_version
 from dflash_tui import __version__
@@ -178,7 +179,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     engine = Engine(loaded, load_draft(request.draft, loaded), context_length=longest, kv=request.kv)
     pattern = acceptance_pattern(lengths[0]) if len(lengths) == 1 else tuple(round(length) for length in lengths)
     drafter = engine.session.capabilities
-    depths = DEPTHS if drafter and drafter.kind == "mtp" else ()
+    depths = DEPTHS if drafter and drafter.depth_knob else ()
     cases = default_cases(drafter.block if drafter else 1, pattern, depths, contexts)
     bench = StepBench(engine)
     engine.machine.learn(engine.session, notes.progress)

@@ -17,7 +17,6 @@ from dflash_tui.chat.host import ChatHost
 from dflash_tui.chat.ui_bench import measure_tax, tax_notes, tax_table
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
-from dflash_tui.text.glossary import sentence
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.stats import of_meter
 from dflash_tui.widgets.stats_panel import StatsPanel
@@ -70,13 +69,13 @@ class BenchScreen(LabScreen):
 
     def _progress(self, text: str) -> None:
         for line in self.query("#lab-progress").results(Static):  # none once the page is closed
-            line.update(sentence(f" {text}", otherwise="progress"))
+            line.update(f" {text}")
             self.refresh_bindings()
 
     def _show_result(self, text: str) -> None:
         for line in self.query("#bench-result").results(Static):
             self.query_one(".lab-body").display = not text
-            line.update(sentence(text, otherwise="tax"))
+            line.update(text)
 
 
 class _MeasuredChat:

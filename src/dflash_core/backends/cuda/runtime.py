@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from dflash_core.backends.cuda.driver import CardFacts, Driver, find_driver, open_card
 from dflash_core.backends.cuda.rectangles import Rectangle
@@ -43,8 +44,6 @@ class Runtime:
     def open(cls, index: int = 0) -> Runtime:
         """Open the visible card number `index`, in the driver's order."""
         api = find_driver()
-        import torch
-
         driver, card = open_card(api, torch, index=index)
         return cls(driver, card, torch)
 

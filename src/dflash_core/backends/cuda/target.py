@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,8 +14,7 @@ from dflash_core import memory
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.activations import activations as by_name
 from dflash_core.backends.cuda.device import CudaDevice
-from dflash_core.backends.cuda.drafters.base import OnDevice
-from dflash_core.backends.cuda.drafters.draft import CudaDFlash, CudaMtp
+from dflash_core.backends.cuda.drafters.draft import CudaDraft
 from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
@@ -28,9 +28,7 @@ from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import Target
 from dflash_core.backends.placement import Placement
 from dflash_core.cache_types import AUTO, F16, CachePair
-from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
-from dflash_core.drafters.dflash import OpenedDFlash
-from dflash_core.drafters.mtp import OpenedMtp
+from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft, OpenedModel
 from dflash_core.drafters.several import OpenedSeveral, not_on_a_card
 from dflash_core.errors import Shortage, UnsupportedError
 from dflash_core.fits import ON_CARD, ON_HOST, PREFILL_ROWS, SMALLEST_CONTEXT, asked, longest_context
@@ -137,17 +135,11 @@ class CudaTarget(Target):
 
         self.machine.recall(target_name(self.model))
 
-    def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> CudaDFlash:
-        model = self._drafter(opened, opened.mask_token)
-        return CudaDFlash(opened.file, opened.config, model, self, self.footprint.draft_bytes, opened.notes)
-
-    def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> CudaMtp:
-        return CudaMtp(opened, self._drafter(opened), self, self.footprint.draft_bytes)
-
-    def _drafter(self, opened: OpenedDFlash | OpenedMtp, mask_token: int = 0) -> OnDevice:
+    def load_draft(self, opened: OpenedModel[Any], dtype: torch.dtype | None = None) -> CudaDraft:
         self.footprint.add_draft(opened.file, opened.config, self.draft_type)
         with self._upload("drafter", opened.file, self.draft_type) as upload:
-            return on_device(opened.config, upload, self.model, self.activations, mask_token)
+            model = on_device(opened.config, upload, self.model, self.activations)
+        return CudaDraft(opened, model, self.model, self.footprint.draft_bytes)
 
     def session(
         self,
@@ -162,7 +154,7 @@ class CudaTarget(Target):
             CudaSession, context=context, kv=kv or F16, rows=rows, nodes=nodes or MAX_NODES,
             chunks_from=NEVER if self.reading == PASSES else None,
         )  # fmt: skip
-        if isinstance(draft, CudaDFlash | CudaMtp):
+        if isinstance(draft, CudaDraft):
             return make(self.model, draft.model)
         assert draft is None or isinstance(draft, HostDraft), "this drafter was loaded by another backend"
         return make(self.model, None, captured, host_drafter=draft.drafter() if draft else None)
