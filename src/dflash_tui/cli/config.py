@@ -13,7 +13,7 @@ from dflash_tui.application.hub import catalogue
 from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.log import log_file
 from dflash_tui.application.settings.config import PLAIN, PROJECT_NAME, Config, config_folder, user_file
-from dflash_tui.application.settings.presets import FOLDER_NAME, OLD_NAME, Presets
+from dflash_tui.application.settings.presets import FOLDER_NAME, Presets
 from dflash_tui.application.settings.toml_file import quoted, toml
 from dflash_tui.settings.keys import FIXED, remapped
 from dflash_tui.settings.themes import Themes, installed, with_known_theme
@@ -50,7 +50,7 @@ def paths(*, as_json: bool) -> int:
     """Print where settings and the log are."""
     found = {
         "user": user_file(), "project": here() / PROJECT_NAME, "presets": config_folder() / FOLDER_NAME,
-        "profiles": config_folder() / OLD_NAME, "catalogue": config_folder() / catalogue.FILE_NAME,
+        "profiles": config_folder() / FOLDER_NAME, "catalogue": config_folder() / catalogue.FILE_NAME,
         "models": downloads(), "log": log_file(),
     }  # fmt: skip
     if as_json:

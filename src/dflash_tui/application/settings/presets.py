@@ -6,7 +6,6 @@ does not name is at its default. Which profiles were used last is stored in the 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -14,8 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dflash_core.cache_types import AUTO
 from dflash_core.clean import encodable, one_line
+from dflash_core.damaged import DAMAGED
 from dflash_core.drafters.kinds import needs_no_file
 from dflash_core.drafters.registry import missing, parts, resolved
 from dflash_core.errors import DFlashError, InputError
@@ -39,6 +41,7 @@ FOLDER_NAME = "presets"
 OLD_NAME = "profiles.toml"
 DEMO = "demo"
 MAX_RECENT = 50
+MAX_BYTES = 1 << 16  # of the list of those used last
 NAME_RULE = "expected a name of a to z, 0 to 9, dots, - and _, 48 at most"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,47}")
 _HEAD = "# A preset of dflash-tui; with a target it is a profile. What is not named is at its default.\n"
@@ -347,14 +350,13 @@ class Presets:
         self.problems.append(one_line(f"{path}, line {line_of(text, name)}: {why}"))
 
     def _used(self) -> list[str]:
-        with suppress(OSError, InputError, ValueError, RecursionError):
-            found = json.loads(read_input(self._recent, 1 << 16))
-            return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+        with suppress(OSError, InputError, *DAMAGED):
+            return msgspec.json.decode(read_input(self._recent, MAX_BYTES), type=list[str])
         return []
 
     def _note(self, names: list[str]) -> None:
         with suppress(OSError, UnicodeEncodeError):
-            write_whole(self._recent, json.dumps([*dict.fromkeys(names)][:MAX_RECENT]).encode())
+            write_whole(self._recent, msgspec.json.encode([*dict.fromkeys(names)][:MAX_RECENT]))
 
 
 def _change(path: Path, how: Callable[[Path], object]) -> None:

@@ -47,8 +47,7 @@ def edit_toml(path: Path, change: Callable[[Any], None]) -> None:
 
     `change` gets the document, and the plain table that the new text must then have.
     """
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
+    import tomlkit.exceptions  # late: few starts change a file
 
     try:
         text, table = read_toml(path, optional=True)
@@ -58,7 +57,7 @@ def edit_toml(path: Path, change: Callable[[Any], None]) -> None:
         new = document.as_string()
         if tomllib.loads(new) != table:  # for example, tables of one name in several places
             raise TomlError("its order of tables does not allow it; edit the file")
-    except (TomlError, TOMLKitError, ValueError) as error:
+    except (TomlError, tomlkit.exceptions.TOMLKitError, ValueError) as error:
         raise TomlError(f"{path} cannot be changed: {' '.join(str(error).split())}") from None
     write_toml(path, new)
 
