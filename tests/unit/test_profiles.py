@@ -136,8 +136,8 @@ def test_the_last_used_is_the_first(mine: Presets) -> None:
         ),
         ("[profiles.x]\ntarget = 'demo'\nknobs = 3", "expected a table", True),
         ("profiles = 3", "expected tables", False),
-        ("[profile.x]\ntarget = 'demo'", "expected tables [profiles.NAME], found 'profile'", False),
-        ("[profiles", "none of its profiles is used", False),
+        ("[profile.x]\ntarget = 'demo'", "line 1: profile: expected tables [profiles.NAME]", False),
+        ("[profiles", "left out", False),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(home: Path, entry: str, why: str, *, stays: bool) -> None:

@@ -44,6 +44,8 @@ MAX_RECENT = 50
 MAX_BYTES = 1 << 16  # of the list of those used last
 NAME_RULE = "expected a name of a to z, 0 to 9, dots, - and _, 48 at most"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,47}")
+Problem = Callable[[str, str], None]
+"""Told an entry and what is wrong with it."""
 _HEAD = "# A preset of dflash-tui; with a target it is a profile. What is not named is at its default.\n"
 
 
@@ -158,19 +160,14 @@ class Presets:
         self.problems: list[str] = []
         self._presets = {preset.name: preset for preset in BUILT_IN}
         self._profiles: dict[str, Profile] = {}
-        self._read_old()
+        self._in_old: frozenset[str] = frozenset()
+        paths: list[Path] = []
         try:
             paths = sorted(self.folder.glob("*.toml"))
         except OSError as error:
             self.problems.append(f"{self.folder} cannot be read: {error.strerror}; only the program's presets are used")
-            return
-        for path in paths:
-            try:
-                text, table = read_toml(path)
-            except TomlError as error:
-                self.problems.append(one_line(f"{path}: {error}; left out"))
-            else:
-                self._put(self._preset(one_line(path.stem), table, path, text))
+        for path in (self._old, *paths):
+            self._read_file(path)
 
     def __iter__(self) -> Iterator[Preset]:
         """Those that name no model."""
@@ -287,35 +284,39 @@ class Presets:
         except TomlError as error:
             raise PresetError(str(error)) from None
 
-    def _read_old(self) -> None:
-        self._in_old: set[str] = set()
+    def _read_file(self, path: Path) -> None:
+        """A preset, or the tables of the file of earlier versions."""
         try:
-            text, table = read_toml(self._old, optional=True)
+            text, table = read_toml(path, optional=path == self._old)
         except TomlError as error:
-            self.problems.append(one_line(f"{self._old}: {error}; none of its profiles is used"))
+            self.problems.append(one_line(f"{path}: {error}; left out"))
             return
-        for name in table.keys() - {"profiles"}:
-            self._problem(self._old, text, name, f"expected tables [profiles.NAME], found {name!r}")
-        found = table.get("profiles", {})
-        if not isinstance(found, dict):
-            self._problem(self._old, text, "profiles", "expected tables [profiles.NAME]")
-            return
-        self._in_old |= found.keys()
-        for name, entry in found.items():
-            at = f"profiles.{name}"
-            if not _NAME.fullmatch(name):
-                self._problem(self._old, text, at, f"{at}: {NAME_RULE}; it is left out")
-            elif not isinstance(entry, dict) or "target" not in entry:
-                self._problem(self._old, text, at, f"{at}: no target; expected {_TARGET.expected}; it is left out")
-            else:
-                self._put(self._preset(name, entry, self._old, text, f"{at}."))
-
-    def _preset(self, name: str, table: Mapping[str, Any], path: Path, text: str, at: str = "") -> Preset | None:
-        """A preset of a file, or of its table `at`; None if its model is wrong. Other wrong entries are defaults."""
 
         def problem(entry: str, why: str) -> None:
-            self._problem(path, text, f"{at}{entry}", f"{at}{entry}: {why}")
+            self.problems.append(one_line(f"{path}, line {line_of(text, entry)}: {entry}: {why}"))
 
+        def inside(at: str) -> Problem:
+            return lambda entry, why: problem(f"{at}.{entry}", why)
+
+        if path != self._old:
+            self._take(one_line(path.stem), table, path, problem)
+            return
+        for name, found in table.items():
+            if name != "profiles" or not isinstance(found, dict):
+                problem(name, "expected tables [profiles.NAME]")
+                continue
+            self._in_old = frozenset(found)
+            for name, entry in found.items():
+                at = f"profiles.{name}"
+                if not _NAME.fullmatch(name):
+                    problem(at, f"{NAME_RULE}; it is left out")
+                elif not isinstance(entry, dict) or "target" not in entry:
+                    problem(at, f"no target; expected {_TARGET.expected}; it is left out")
+                else:
+                    self._take(name, entry, path, inside(at))
+
+    def _take(self, name: str, table: Mapping[str, Any], path: Path, problem: Problem) -> None:
+        """A preset from its table, unless its model is wrong. What else is wrong gets its default."""
         found: dict[str, Any] = {}
         lost = False
         for entry, value in table.items():
@@ -331,23 +332,13 @@ class Presets:
                 problem(entry, f"{error}; " + ("it is left out" if whole else "what is usual is taken"))
                 lost |= whole
         changes = checked_knobs(table.get("knobs", {}), problem)
-        if lost:
-            return None
-        if "target" in found:
-            return Profile(name, changes=changes, path=path, **found)
-        for entry in found.keys() - {"about", "model"}:
-            problem(entry, "goes with a target; it is left out")
-            del found[entry]
-        return Preset(name, changes=changes, path=path, **found)
-
-    def _put(self, preset: Preset | None) -> None:
-        if isinstance(preset, Profile):
-            self._profiles[preset.name] = preset
-        elif preset is not None:
-            self._presets[preset.name] = preset
-
-    def _problem(self, path: Path, text: str, name: str, why: str) -> None:
-        self.problems.append(one_line(f"{path}, line {line_of(text, name)}: {why}"))
+        if "target" in found and not lost:
+            self._profiles[name] = Profile(name, changes=changes, path=path, **found)
+        elif not lost:
+            for entry in found.keys() - {"about", "model"}:
+                problem(entry, "goes with a target; it is left out")
+                del found[entry]
+            self._presets[name] = Preset(name, changes=changes, path=path, **found)
 
     def _used(self) -> list[str]:
         with suppress(OSError, InputError, *DAMAGED):
