@@ -13,7 +13,7 @@ from dflash_tui.application.hub.places import Place, places
 from dflash_tui.application.log import LOG, log_file
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import Settings
-from dflash_tui.application.settings.profiles import Profile, Profiles
+from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat import collector
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.conversation import ConversationController
@@ -74,7 +74,7 @@ class ProgramController:
         self._conversation = conversation
         self._tuning = tuning
         self._wanted: Wanted | None = None
-        self.profiles = Profiles()
+        self.presets = tuning.presets
         self.present: LoadRequest | None = None  # the loaded pair, or the last one
 
     @property
@@ -167,7 +167,7 @@ class ProgramController:
 
     def _take_knobs(self, profile: Profile) -> None:
         """The profile's pair is loaded: apply its parameters, all or none."""
-        self.profiles.used(profile.name)
+        self.presets.used(profile.name)
         try:
             self._tuning.set_all(profile.knobs)
         except KnobError as error:

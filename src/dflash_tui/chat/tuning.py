@@ -11,7 +11,7 @@ from dflash_core.cache_types import AUTO
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SHAPES_FIXED, SPEC, Knobs, Value, described
 from dflash_core.text.reasoning import Reasoning
-from dflash_tui.application.settings.presets import Presets
+from dflash_tui.application.settings.presets import Preset, Presets, changed
 from dflash_tui.chat.desk import Desk
 from dflash_tui.widgets.flash import Flash
 
@@ -160,7 +160,7 @@ class Tuning:
 
     def save(self, name: str) -> None:
         """Save the staged parameters as a preset. Raises PresetError."""
-        path = self.presets.save(name, self._desk.knobs)
+        path = self.presets.save(Preset(name, changes=changed(self._desk.knobs)))
         self._desk.show_knobs()
         self._desk.say(f"preset {name} is kept in {path}")
 

@@ -17,7 +17,6 @@ from dflash_core.knobs import Knobs
 from dflash_tui.application.conversations.history import History
 from dflash_tui.application.experiment import UNDER_WAY
 from dflash_tui.application.session import Loader, SessionLike
-from dflash_tui.application.settings.config import config_folder
 from dflash_tui.application.settings.presets import Presets
 from dflash_tui.application.settings.remembered import Remembered
 from dflash_tui.chat import collector
@@ -84,7 +83,7 @@ class ChatScreen(LateParts, Screen[None]):
         self.flow = Flow(self, self, history.folder)
         self.experiment: Experiment | None = None  # the lab's running experiment
         self.gauges = Gauges(self)
-        self.tuning = Tuning(self, Presets(config_folder() / "presets"))
+        self.tuning = Tuning(self, Presets())
         self.pair = PairLoading(self, loader, self.loaded, self._not_loaded, self._kept, self._came_back)
         self.downloads = Downloads(self, lambda seconds, how: self.program.tell_away(seconds, how))
         self.remembered = Remembered(history.folder)
