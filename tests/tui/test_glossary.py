@@ -33,7 +33,7 @@ from dflash_tui.widgets.drawn import leaves, lines
 from dflash_tui.widgets.inspector import TABS
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.streamed import Streamed
+from dflash_tui.widgets.markdown import Streamed
 
 from .fake import FakeSession
 from .scenes import answered

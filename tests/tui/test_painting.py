@@ -22,8 +22,8 @@ from textual.widgets import Static
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.widgets import literal
+from dflash_tui.widgets.markdown import Paragraph
 from dflash_tui.widgets.painting import Frugal
-from dflash_tui.widgets.roomy import Paragraph
 from dflash_tui.widgets.strip import TitleRow
 
 from .fake import FakeSession

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from textual.widgets import Markdown
 
     from dflash_tui.application.experiment import Experiment
-    from dflash_tui.widgets.roomy import Fence
+    from dflash_tui.widgets.markdown import Fence
 
 NO_THINKING = "the newest answer has no thinking"
 TAKEN_BACK = "messages for the other model are back in the prompt"

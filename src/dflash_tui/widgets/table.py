@@ -22,17 +22,17 @@ from textual.visual import RenderOptions, Visual
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
+from dflash_tui.widgets.growing import Drawn
 from dflash_tui.widgets.marks import Stretch, stretches
-from dflash_tui.widgets.roomy import Drawn
 
-TABLE = "table_lines"  # the kind of token that represents a table, or a slice of one
+TABLE = "table_lines"  # the kind of token that represents a table
 _BAR = " │ "
 _LEAST = 4  # cells of a column that has to give way to others
 _Block: Any = MarkdownBlock
 
 
-def fold_tables(state: StateCore, rows: int | None) -> None:
-    """A parser rule: one token for each table, or for each `rows` rows of it."""
+def fold_tables(state: StateCore) -> None:
+    """A parser rule: one token for each table."""
     tokens, at = state.tokens, 0
     folded: list[Token] = []
     while at < len(tokens):
@@ -42,33 +42,24 @@ def fold_tables(state: StateCore, rows: int | None) -> None:
             at += 1
             continue
         end = next(place for place in range(at, len(tokens)) if tokens[place].type == "table_close")
-        folded += _slices(token, tokens[at:end], rows)
+        folded.append(_folded(token, tokens[at:end]))
         at = end + 1
     state.tokens = folded
 
 
-def _slices(table: Token, tokens: Sequence[Token], size: int | None) -> list[Token]:
-    """The head is in the first; all have the columns of the whole table."""
-    found: list[list[Token]] = []
+def _folded(table: Token, tokens: Sequence[Token]) -> Token:
+    rows: list[list[Token]] = []
     sides: list[str] = []
     for token in tokens:
         if token.type == "tr_open":
-            found.append([])
+            rows.append([])
         elif token.type == "inline":
-            found[-1].append(token)
+            rows[-1].append(token)
         elif token.type == "th_open":
             sides.append(str(token.attrs.get("style", "")).rpartition(":")[2])
-    widths = tuple(max(map(_width, column)) for column in zip(*found))
-    size, slices = size or len(found), []
-    for start in range(0, len(found), size):
-        meta = {
-            "rows": found[start : start + size],
-            "columns": Columns(widths, tuple(sides)),
-            "head": start == 0,
-            "more": start + size < len(found),
-        }
-        slices.append(Token(TABLE, "", 0, map=table.map, level=table.level, block=True, meta=meta))
-    return slices
+    widths = tuple(max(map(_width, column)) for column in zip(*rows))
+    meta = {"rows": rows, "columns": Columns(widths, tuple(sides))}
+    return Token(TABLE, "", 0, map=table.map, level=table.level, block=True, meta=meta)
 
 
 def _width(inline: Token) -> int:
@@ -109,10 +100,10 @@ class _Piece:
 
 
 class Grid(Visual):
-    """What a table, or a slice of one, looks like: its lines depend on the width."""
+    """What a table looks like: its lines depend on the width."""
 
-    def __init__(self, rows: Sequence[Sequence[Content]], columns: Columns, *, head: bool, more: bool) -> None:
-        self._rows, self._columns, self._head, self._more = rows, columns, head, more
+    def __init__(self, rows: Sequence[Sequence[Content]], columns: Columns) -> None:
+        self._rows, self._columns = rows, columns
         self._lines = (-1, Content(""))  # by width
         self._cells: list[tuple[str, list[Stretch]]] = []  # texts, and the stretches of these lines that have them
 
@@ -144,7 +135,7 @@ class Grid(Visual):
     def _drawn(self, widths: tuple[int, ...]) -> list[Content]:
         bar = Content.styled(_BAR, ".table--lines")
         rule = Content.styled("─┼─".join("─" * width for width in widths), ".table--lines")
-        parted = widths != self._columns.widths  # the same in all slices
+        parted = widths != self._columns.widths
         drawn: list[Content] = []
         for number, row in enumerate(self._rows):
             cells = [_cell(*one) for one in zip(row, widths, self._columns.sides)]
@@ -161,7 +152,7 @@ class Grid(Visual):
                     at += len(part.drawn.plain) + len(_BAR)
                 drawn.append(bar.join(part.drawn for part in parts))
             self._cells += [(text.plain, places) for text, places in zip(row, kept)]
-            if (number == 0 and self._head) or (parted and (self._more or number < len(self._rows) - 1)):
+            if number == 0 or (parted and number < len(self._rows) - 1):
                 drawn.append(rule)
         return drawn
 
@@ -200,25 +191,21 @@ def _parts(found: Stretch, text: str, places: Sequence[Stretch], lines: Sequence
 
 
 class Table(Drawn, _Block):  # type: ignore[misc]
-    """A table, or a slice of one; links and the colors of its text are those of any block."""
+    """A table; links and the colors of its text are those of any block."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"table--head", "table--lines"}
     SCOPED_CSS = False
     DEFAULT_CSS = """
     Table { margin: 0 0 1 0; text-wrap: nowrap; }
-    Table.-more { margin: 0; }
     Table > .table--head { color: $primary; text-style: bold; }
     Table > .table--lines { color: $foreground 25%; }
     """
 
     def __init__(self, markdown: Markdown, token: Token) -> None:
         super().__init__(markdown, token)  # type: ignore[call-arg,arg-type]
-        meta = token.meta
-        self.set_class(meta["more"], "-more")
-        rows = [[self._token_to_content(cell) for cell in row] for row in meta["rows"]]
-        if meta["head"]:
-            rows[0] = [cell.stylize_before(".table--head") for cell in rows[0]]
-        self.shown: Grid = Grid(rows, meta["columns"], head=meta["head"], more=meta["more"])
+        rows = [[self._token_to_content(cell) for cell in row] for row in token.meta["rows"]]
+        rows[0] = [cell.stylize_before(".table--head") for cell in rows[0]]
+        self.shown: Grid = Grid(rows, token.meta["columns"])
         self.update(self.shown)
 
     def places(self, wanted: str) -> list[tuple[Stretch, ...]]:
