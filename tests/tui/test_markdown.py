@@ -70,6 +70,7 @@ DOCUMENTS = {
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same cuts in shorter documents: rendering the real lengths takes seconds."""
     monkeypatch.setattr(items, "PART", 8)
+    monkeypatch.setattr(table, "PART", 6)
     monkeypatch.setattr(markdown, "PART", 12)
 
 
@@ -87,6 +88,7 @@ class Host(App[None]):
     CSS = """
     Markdown { height: auto; padding: 0; }
     VerticalScroll { height: 1fr; }
+    .-more { margin: 0; }
     Markdown > MarkdownHeader, Markdown > MarkdownBlockQuote, Markdown > MarkdownFence { margin: 0 0 1 0; }
     """
 
@@ -154,6 +156,30 @@ async def test_a_list_that_grows_is_parsed_from_its_last_part_on(monkeypatch: py
         assert [row.strip() for row in rows] == [f"{n}. step of many that there are" for n in range(1, 106)]
         await body.finish()
         assert list(body.query(Items)) == shown, "nothing of it is made again"
+
+
+async def test_a_table_that_grows_is_parsed_from_its_last_part_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse = MarkdownIt.parse
+
+    def counted(self: MarkdownIt, text: str, *more: Any) -> list[Token]:
+        parsed.append(text)
+        return parse(self, text, *more)
+
+    monkeypatch.setattr(MarkdownIt, "parse", counted)
+    app = Host("", [])
+    async with app.run_test(size=(70, 60)) as pilot:
+        body = app.query_one(Streamed)
+        for part in chunks("| n | square |\n|--:|---|\n" + "".join(f"| {n} | {n * n} |\n" for n in range(32)), 2, 30):
+            await body.feed(part)
+        assert max(part.count("\n") for part in parsed) <= table.PART + 4
+        shown = list(body.query(Table))
+        assert len(shown) == 6
+        await pilot.pause()
+        rows = [" n │ square", "───┼───────", *(f"{n:>2} │ {n * n}" for n in range(32))]
+        assert [row.rstrip() for row in screen_text(app).splitlines() if row.strip()] == rows
+        await body.finish()
+        assert list(body.query(Table)) == shown, "nothing of it is made again"
 
 
 async def test_code_that_grows_is_highlighted_from_its_last_part_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,8 +47,8 @@ class TokenRow:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of a list a block is: the number of its first item, the cells of its widest number, and whether the
-    list continues in the next block."""
+    """Which part of a list or table a block is: the number of its first item, the cells of its widest number, and
+    whether the list or table continues in the next block."""
 
     number: int | None = None
     width: int = 0

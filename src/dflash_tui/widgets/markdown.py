@@ -128,15 +128,20 @@ class Fence(MarkdownFence):
 
 
 class Parser:
-    """As Textual uses a parser. `number`: of the first item of the next text, where that is a part of a list."""
+    """As Textual uses a parser. The next text may begin with a part of a list or table: `number` is that of its first
+    item, `head` the lines that its table begins with."""
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self.head = ""
 
     def parse(self, text: str) -> list[Token]:
         """The blocks of a text."""
-        number, self.number = self.number, None
-        return _PARSER.parse(text, {"number": number})
+        number, head, self.number, self.head = self.number, self.head, None, ""
+        tokens = _PARSER.parse(head + text, {"number": number, "continued": bool(head)})
+        for token in tokens if head else ():
+            token.map = token.map and [line - head.count("\n") for line in token.map]
+        return tokens
 
 
 # HTML is shown as source. Textual drops an HTML block, and with the next append the block before it too.
@@ -183,6 +188,7 @@ class Streamed(Stack, Markdown):
             return
         last = self.children[-1] if self.children else None
         self._parser.number = last.part.number if isinstance(last, ListPart) else None
+        self._parser.head = last.head if isinstance(last, Table) else ""
         await self.append(text)
         self._align()
         self._grow(self.children[-1] if self.children else None)
@@ -224,9 +230,16 @@ class Streamed(Stack, Markdown):
             self._growing = block
 
     def _align(self) -> None:
-        """Let the numbers of a list end in one column: those of its last part are the widest."""
+        """Let the numbers of a list end in one column, and give the parts of a table the same columns."""
         width = 0
+        table: list[Table] = []
         for block in reversed(self.children):
             if isinstance(block, ListPart):
                 width = max(width, block.part.width) if block.part.more else block.part.width
                 block.align(width)
+            elif isinstance(block, Table):
+                table = [*table, block] if block.part.more else [block]
+                if not block.head:  # the first part
+                    widths = tuple(map(max, zip(*(part.shown.columns.widths for part in table))))
+                    for part in table:
+                        part.widen(widths)
