@@ -39,7 +39,6 @@ from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.loading_line import LoadingLine
-from dflash_tui.widgets.painting import Frugal
 from dflash_tui.widgets.params import ParamsPanel
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
@@ -72,7 +71,6 @@ class ChatScreen(LateParts, Screen[None]):
         self, loader: Loader, knobs: Knobs, history: History, title: str, resume: str = "", system: str = ""
     ) -> None:
         super().__init__()
-        self._compositor = painting = Frugal()
         self.knobs = knobs
         self.used = knobs
         self.session: SessionLike | None = None
@@ -89,7 +87,7 @@ class ChatScreen(LateParts, Screen[None]):
         self.downloads = Downloads(self, lambda seconds, how: self.program.tell_away(seconds, how))
         self.remembered = Remembered(history.folder)
         self.places = Layout(self, self.gauges, self.remembered)
-        self._find = FindBar(painting)
+        self._find = FindBar()
         self._completions = Completions()
 
     def compose(self) -> ComposeResult:
