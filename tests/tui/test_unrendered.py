@@ -9,7 +9,7 @@ import pytest
 from dflash_tui.app import DFlashApp
 from dflash_tui.application import log
 from dflash_tui.application.figures.meter import Meter
-from dflash_tui.widgets.streamed import Streamed
+from dflash_tui.widgets.markdown import Streamed
 
 from .fake import FakeSession
 from .scenes import send

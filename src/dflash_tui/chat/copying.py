@@ -8,7 +8,7 @@ from dflash_core.clean import clean
 from dflash_tui.application.amounts import counted
 from dflash_tui.chat.branching import Branching
 from dflash_tui.chat.desk import Desk
-from dflash_tui.widgets.roomy import Fence
+from dflash_tui.widgets.markdown import Fence
 
 
 class Copying:

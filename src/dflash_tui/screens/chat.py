@@ -38,7 +38,6 @@ from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.loading_line import LoadingLine
-from dflash_tui.widgets.painting import Frugal
 from dflash_tui.widgets.params import ParamsPanel
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from textual.widgets import Markdown
 
     from dflash_tui.application.experiment import Experiment
-    from dflash_tui.widgets.roomy import Fence
+    from dflash_tui.widgets.markdown import Fence
 
 NO_THINKING = "the newest answer has no thinking"
 TAKEN_BACK = "messages for the other model are back in the prompt"
@@ -71,7 +70,6 @@ class ChatScreen(LateParts, Screen[None]):
         self, loader: Loader, knobs: Knobs, history: History, title: str, resume: str = "", system: str = ""
     ) -> None:
         super().__init__()
-        self._compositor = painting = Frugal()
         self.knobs = knobs
         self.used = knobs
         self.session: SessionLike | None = None
@@ -88,7 +86,7 @@ class ChatScreen(LateParts, Screen[None]):
         self.downloads = Downloads(self, lambda seconds, how: self.program.tell_away(seconds, how))
         self.remembered = Remembered(history.folder)
         self.places = Layout(self, self.gauges, self.remembered)
-        self._find = FindBar(painting)
+        self._find = FindBar()
         self._completions = Completions()
 
     def compose(self) -> ComposeResult:
