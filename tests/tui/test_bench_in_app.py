@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 
 from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
-from dflash_tui.chat.ui_bench import MOST_TURNS, Timed, UiTax, measure_lag, measure_tax, tax_notes, tax_table
+from dflash_tui.chat.ui_bench import MOST_TURNS, Place, Timed, UiTax, measure_lag, measure_tax, tax_notes, tax_table
 from dflash_tui.screens import bench
 from dflash_tui.screens.bench import BenchScreen
 from dflash_tui.widgets.strip import TitleRow
@@ -26,6 +26,10 @@ from .support import idle, leave, loaded, shows, wait_until
 MakeApp = Callable[..., DFlashApp]
 
 
+def place(app: DFlashApp) -> Place:
+    return Place(app.state, app.chat, app.chat.gauges.frame)
+
+
 async def test_bench_in_the_app_leaves_the_conversation(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "ROUNDS", 1)
     session = FakeSession(pace=0.001)
@@ -33,14 +37,14 @@ async def test_bench_in_the_app_leaves_the_conversation(make_app: MakeApp, monke
     async with app.run_test(size=(120, 40)) as pilot:
         await answered(pilot)
         before = list(session.conversation.messages)
-        flow, used = app.chat.flow, app.chat.query_one(TitleRow).context
+        turn, used = app.chat.state.turn, app.chat.query_one(TitleRow).context
         assert used[0] > 0
         await send(pilot, "/bench")
         await wait_until(pilot, lambda: isinstance(app.screen, BenchScreen))
         await shows(pilot, "What the app costs the decoder", "They are no part of the conversation")
         await shows(pilot, "headless", "in the app", "lost")
         await leave(pilot)
-        assert app.chat.flow is flow
+        assert app.chat.state.turn is turn
         assert session.conversation.messages == before
         assert len(app.chat.transcript.turns) == 1
         await app.chat.gauges.tick()
@@ -61,7 +65,7 @@ async def test_esc_ends_bench_and_keeps_what_is_measured(make_app: MakeApp, monk
         assert len(turns) == 1, "what is measured is on a screen of its own"
         await pilot.press("escape")
         await shows(pilot, "of 1,000 rounds", "headless", "Esc Back")
-        assert app.chat.experiment is None
+        assert app.chat.state.experiment is None
         assert app.screen.query_one(Transcript).turns == []
         await leave(pilot)
 
@@ -92,7 +96,7 @@ async def test_bench_is_stopped_in_either_arm(make_app: MakeApp, monkeypatch: py
         await shows(pilot, "Esc Stop")
         await pilot.press("escape")
         await shows(pilot, "nothing was measured: it was stopped before the first prompt was measured")
-        assert app.chat.experiment is None
+        assert app.chat.state.experiment is None
 
 
 async def test_the_prompts_of_a_first_round_are_kept(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,15 +113,15 @@ async def test_the_prompts_of_a_first_round_are_kept(make_app: MakeApp, monkeypa
     app = make_app()
     async with app.run_test() as pilot:
         await loaded(pilot)
-        app.chat.set_knobs(mode="chain")
+        app.chat.tuning.set(mode="chain")
         # Two turns of warming up and two of a round for each prompt.
-        tax = await measure_tax(app.chat, ("one", "two", "three"), 2, stopping=lambda: len(turns) > 10)
+        tax = await measure_tax(place(app), ("one", "two", "three"), 2, stopping=lambda: len(turns) > 10)
         assert [pair.prompt for pair in tax.pairs] == ["one", "two"]
         assert (tax.rounds, tax.left) == (1, "stopped in the first round, after 2 of 3 prompts")
         assert tax.left in tax_notes(tax)
         assert "middle half" not in tax_notes(tax), "one round has none"
         turns.clear()
-        tax = await measure_tax(app.chat, ("one", "two"), 3, stopping=lambda: len(turns) > 9)
+        tax = await measure_tax(place(app), ("one", "two"), 3, stopping=lambda: len(turns) > 9)
         assert [len(pair.app) for pair in tax.pairs] == [1, 1]
         assert (tax.rounds, tax.left) == (1, "stopped after 1 of 3 rounds")
 
@@ -163,7 +167,7 @@ async def taxed(app: DFlashApp, pilot: Pilot[int], prompts: Sequence[str], round
 
     async def run() -> None:
         try:
-            found.append(await measure_tax(app.chat, prompts, rounds=rounds))
+            found.append(await measure_tax(place(app), prompts, rounds=rounds))
         except DFlashError as error:
             found.append(error)
 
@@ -202,7 +206,7 @@ async def test_bench_measures_the_mode_that_is_asked_for(make_app: MakeApp) -> N
     app = make_app(FakeSession(pace=0.001))
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        app.chat.set_knobs(mode="chain")
+        app.chat.tuning.set(mode="chain")
         tax = await taxed(app, pilot, ("one",), 1)
         assert isinstance(tax, UiTax)
         assert [pair.mode for pair in tax.pairs] == ["chain"]
@@ -235,7 +239,7 @@ async def test_bench_is_refused_where_it_would_mislead(make_app: MakeApp) -> Non
         await shows(pilot, "writing")
         await send(pilot, "/bench")
         await shows(pilot, "no answer under way")
-        app.chat.flow.stop()
+        app.chat.parts.sending.flow.stop()
         await idle(pilot)
 
 
@@ -251,7 +255,7 @@ async def test_a_fed_document_is_shown_whole(make_app: MakeApp, monkeypatch: pyt
         found = []
 
         async def run() -> None:
-            found.extend(await measure_lag(app.chat, tuple(documents)))
+            found.extend(await measure_lag(place(app), tuple(documents)))
 
         app.chat.run_worker(run())
         await wait_until(pilot, lambda: len(found) == len(documents))

@@ -109,7 +109,7 @@ async def test_the_chat(make_app: MakeApp) -> None:
             missing += await settled(pilot)
         await pilot.press("ctrl+r")
         await idle(pilot)
-        app.chat.set_knobs(budget=9, seed=4)
+        app.chat.tuning.set(budget=9, seed=4)
         app.chat.inspector.params_panel.unfold(True)
         missing += await settled(pilot)
         for name in TABS:
@@ -136,11 +136,11 @@ async def test_every_page_and_dialog(app: DFlashApp) -> None:
                 await wait_until(pilot, partial(some_done, screen))
                 screen.action_back()  # what is done is kept and shown
             if isinstance(screen, BenchScreen):
-                await wait_until(pilot, lambda: app.chat.experiment is not None)
+                await wait_until(pilot, lambda: app.chat.state.experiment is not None)
                 screen.action_back()
             await finished(pilot)
             missing += await settled(pilot)
-            await wait_until(pilot, lambda: app.chat.experiment is None)  # only the page checks it
+            await wait_until(pilot, lambda: app.chat.state.experiment is None)  # only the page checks it
             while app.screen is not app.chat:
                 await app.pop_screen()
     explained(missing)

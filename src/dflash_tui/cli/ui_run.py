@@ -16,7 +16,7 @@ from typing import Any
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.session import LoadRequest
-from dflash_tui.chat.ui_bench import Lag, UiTax, lag_table, measure_lag, measure_tax, tax_notes, tax_table
+from dflash_tui.chat.ui_bench import Lag, Place, UiTax, lag_table, measure_lag, measure_tax, tax_notes, tax_table
 from dflash_tui.terminal.output import Notes, keep_json, write_json, write_out
 
 COLUMNS, ROWS = 120, 40
@@ -93,7 +93,7 @@ def _child(request: LoadRequest, rounds: int, out: int) -> None:
                     self.set_timer(POLL_S, self._look)
 
                 async def _look(self) -> None:
-                    if self.chat.loading_now:
+                    if self.chat.state.loading:
                         self.set_timer(POLL_S, self._look)
                     else:
                         self.chat.run_worker(self._measure(), exit_on_error=False)
@@ -102,9 +102,10 @@ def _child(request: LoadRequest, rounds: int, out: int) -> None:
                     def say(text: str) -> None:
                         tell({"progress": text})
 
+                    place = Place(self.chat.state, self.chat, self.chat.gauges.frame)
                     try:
-                        tax = await measure_tax(self.chat, rounds=rounds, say=say)
-                        lags = await measure_lag(self.chat, say=say)
+                        tax = await measure_tax(place, rounds=rounds, say=say)
+                        lags = await measure_lag(place, say=say)
                         tell(_figures(tax, lags))
                     except DFlashError as error:
                         tell({"error": str(error)})

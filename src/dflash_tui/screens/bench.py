@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, cast
+from copy import copy
+from typing import ClassVar
 
 from textual.binding import BindingType
 from textual.containers import Horizontal
@@ -11,10 +12,7 @@ from textual.widget import Widget
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.experiment import Experiment
-from dflash_tui.chat.desk import Desk
-from dflash_tui.chat.flow import Flow
-from dflash_tui.chat.host import ChatHost
-from dflash_tui.chat.ui_bench import measure_tax, tax_notes, tax_table
+from dflash_tui.chat.ui_bench import Place, measure_tax, tax_notes, tax_table
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text.glossary import sentence
@@ -47,25 +45,33 @@ class BenchScreen(LabScreen):
     def action_start(self) -> None:
         """Measure, from the beginning."""
         chat = self.chat
-        if chat.session is None or chat.busy or chat.experiment is not None:
+        if chat.state.session is None or chat.state.busy or chat.state.experiment is not None:
             self.say("/bench needs a loaded model, and no answer under way")
             return
         chat.plain.stop()
         # It is a task, not a thread, but Esc, Ctrl+C and the app's end stop it like a thread.
-        chat.experiment = running = Experiment(iter(()), lambda: self._progress("stopping after this step"))
+        chat.state.experiment = running = Experiment(iter(()), lambda: self._progress("stopping after this step"))
         self._show_result("")
         self.run_worker(self._measure(running), exclusive=True, group="bench")
 
     async def _measure(self, running: Experiment) -> None:
-        desk = cast(Desk, _MeasuredChat(self.chat, self))
+        measured = copy(self.chat.state)  # its turns replace none of the conversation
+        stats = self.query_one(StatsPanel)
+
+        def figures() -> None:
+            turn = measured.turn
+            if turn.meter is not None and self.is_mounted:
+                stats.show(of_meter(turn.meter, turn.report, None, running=measured.busy))
+
         try:
-            tax = await measure_tax(desk, rounds=ROUNDS, say=self._progress, stopping=lambda: running.stopping)
+            place = Place(measured, self, figures)
+            tax = await measure_tax(place, rounds=ROUNDS, say=self._progress, stopping=lambda: running.stopping)
         except DFlashError as error:
             self.say(f"nothing was measured: {error}")
         else:
             self._show_result(f"{tax_table(tax)}\n\n{tax_notes(tax)}")
         finally:
-            self.chat.experiment = None
+            self.chat.state.experiment = None
             self._progress("")
 
     def _progress(self, text: str) -> None:
@@ -77,20 +83,3 @@ class BenchScreen(LabScreen):
         for line in self.query("#bench-result").results(Static):
             self.query_one(".lab-body").display = not text
             line.update(sentence(text, otherwise="tax"))
-
-
-class _MeasuredChat:
-    """The chat for measured turns: they and their figures are drawn on the page."""
-
-    def __init__(self, chat: ChatHost, page: BenchScreen) -> None:
-        self._chat, self.screen = chat, page
-        self.transcript, self._stats = page.query_one(Transcript), page.query_one(StatsPanel)
-        self.flow: Flow = chat.flow
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._chat, name)
-
-    def draw_figures(self) -> None:
-        meter, flow = self.flow.meter, self.flow
-        if meter is not None and self.screen.is_mounted:
-            self._stats.show(of_meter(meter, flow.report, None, running=flow.busy))

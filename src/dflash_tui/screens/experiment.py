@@ -38,7 +38,7 @@ from dflash_tui.application.figures.plain_speeds import when
 from dflash_tui.application.lab_request import AB, SWEEP, parse_ab, parse_options, parse_sweep
 from dflash_tui.application.new_file import new_path
 from dflash_tui.application.session import messages_of
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import lab as lab_text
@@ -80,7 +80,7 @@ class ExperimentScreen(LabScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#lab-what"
 
-    def __init__(self, chat: ChatHost, text: str = "", *, at_once: bool = False) -> None:
+    def __init__(self, chat: ChatParts, text: str = "", *, at_once: bool = False) -> None:
         super().__init__(chat)
         self._text, self._at_once = text, at_once
         self._file = f"{self.WHAT}.csv"  # the name that was typed last, which may have been refused
@@ -132,7 +132,7 @@ class ExperimentScreen(LabScreen):
 
     def asked(self, count: int = 1) -> list[Case]:
         """The last questions of the conversation."""
-        session = self.chat.session
+        session = self.chat.state.session
         return last_prompts(messages_of(session), count) if session is not None else []
 
     # The run
@@ -275,19 +275,19 @@ class ExperimentScreen(LabScreen):
             return
         arm = self.result.arms[index]
         knobs = self._knobs(arm)
-        if knobs == self.chat.knobs:
+        if knobs == self.chat.state.knobs:
             self.say("that is already the current setting")
             return
         try:
-            self.chat.set_all_knobs(knobs)
+            self.chat.tuning.set_all(knobs)
         except KnobError as error:
             self.say(error)
             return
-        self.chat.show_knobs()
+        self.chat.tuning.show()
         self.say(f"{arm.label} from the next turn; s keeps it as a preset")
 
     def _knobs(self, arm: Arm) -> Knobs:
-        return arm.knobs.replace(**{name: getattr(self.chat.knobs, name) for name in self.BRIEF})
+        return arm.knobs.replace(**{name: getattr(self.chat.state.knobs, name) for name in self.BRIEF})
 
     def action_save(self) -> None:
         """Keep the setting under the cursor as a preset of this model."""
@@ -301,11 +301,11 @@ class ExperimentScreen(LabScreen):
             if name is None:
                 return
             try:
-                self.chat.tuning.presets.save(name, self._knobs(arm), f"measured: {arm.label}", self.chat.model)
+                self.chat.tuning.presets.save(name, self._knobs(arm), f"measured: {arm.label}", self.chat.state.model)
             except DFlashError as error:
                 self.say(error)
                 return
-            self.chat.show_knobs()
+            self.chat.tuning.show()
             self.say(f"preset {name} is kept: F9 in the chat, or /preset {name}")
 
         self.app.push_screen(LineScreen("A name for the preset: a to z, 0 to 9, - and _", "tuned"), named)
@@ -359,7 +359,7 @@ class SweepScreen(ExperimentScreen):
 
     def plan(self, text: str, lab: Laboratory) -> Design:
         axes, options = parse_sweep(text or SWEEP)
-        grid, cases = settings(axes, self.chat.knobs, lab.limits), options.cases(self.asked())
+        grid, cases = settings(axes, self.chat.state.knobs, lab.limits), options.cases(self.asked())
         return Design(grid, cases, options.rounds(len(cases)), tuple(axis.name for axis in axes))
 
 
@@ -376,7 +376,7 @@ class ABScreen(ExperimentScreen):
     )
 
     def plan(self, text: str, lab: Laboratory) -> Design:
-        pair, options = parse_ab(text, self.chat.knobs, lab.limits)
+        pair, options = parse_ab(text, self.chat.state.knobs, lab.limits)
         cases = options.cases(self.asked())
         return Design(pair, cases, options.rounds(len(cases)), base=0)
 
@@ -405,7 +405,7 @@ class TuneScreen(ExperimentScreen):
             f"the last {counted(len(asked), 'prompt').removeprefix('1 ')} of this conversation" if asked
             else f"{counted(len(cases), 'example')}; prompts=FILE takes yours"
         )  # fmt: skip
-        limits, knobs = lab.limits, self.chat.knobs
+        limits, knobs = lab.limits, self.chat.state.knobs
         brief = knobs.replace(max_tokens=min(knobs.max_tokens, TOKENS))
         return Design(
             tuple(candidates.arms(brief, limits)), cases, base=0, halving=True, limit_s=LIMIT_S,
@@ -427,7 +427,7 @@ class PlainScreen(ExperimentScreen):
     def plan(self, text: str, lab: Laboratory) -> Design:
         options = parse_options(text)
         cases = options.cases(self.asked())
-        design = plain_design(cases[0], self.chat.knobs)
+        design = plain_design(cases[0], self.chat.state.knobs)
         return replace(design, cases=cases, repeats=options.repeats or design.repeats)
 
     def finding(self, result: Result) -> str:

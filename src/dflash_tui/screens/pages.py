@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from textual.screen import Screen
 
 if TYPE_CHECKING:
-    from dflash_tui.chat.host import ChatHost
+    from dflash_tui.chat.parts import ChatParts
     from dflash_tui.screens.palette import ActionProvider
 
 
@@ -20,13 +20,13 @@ def action_provider() -> type[ActionProvider]:
     return ActionProvider
 
 
-Make = Callable[["ChatHost", str], Screen[Any]]
+Make = Callable[["ChatParts", str], Screen[Any]]
 
 
 def _made(module: str, name: str) -> Make:
     """A screen whose only argument is the chat."""
 
-    def make(chat: ChatHost, text: str) -> Screen[Any]:
+    def make(chat: ChatParts, text: str) -> Screen[Any]:
         screen: Screen[Any] = getattr(import_module(f"dflash_tui.screens.{module}"), name)(chat)
         return screen
 
@@ -36,7 +36,7 @@ def _made(module: str, name: str) -> Make:
 def _experiment(name: str, *, at_once: bool = False) -> Make:
     """An experiment, which starts at once, or where a text says what to run."""
 
-    def make(chat: ChatHost, text: str) -> Screen[None]:
+    def make(chat: ChatParts, text: str) -> Screen[None]:
         screen: Screen[None] = getattr(import_module("dflash_tui.screens.experiment"), name)(
             chat, text, at_once=at_once or bool(text)
         )
@@ -45,13 +45,13 @@ def _experiment(name: str, *, at_once: bool = False) -> Make:
     return make
 
 
-def _models(chat: ChatHost, text: str) -> Screen[None]:
+def _models(chat: ChatParts, text: str) -> Screen[None]:
     from dflash_tui.screens.models import ModelsScreen
 
     return ModelsScreen(chat, only=text)
 
 
-def _get(chat: ChatHost, text: str) -> Screen[Any]:
+def _get(chat: ChatParts, text: str) -> Screen[Any]:
     """`text`: the name of a pair; if empty, the catalogue is shown."""
     from dflash_tui.application.hub.catalogue import load_catalogue
     from dflash_tui.screens.get import GetScreen

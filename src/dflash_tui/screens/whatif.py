@@ -77,8 +77,8 @@ class WhatIfScreen(LabScreen):
         self.p_min = self._own_p_min = 0.0
         self.drafter = ""  # the shown drafter, if several are loaded
         self.auto: AutoTurn | None = None
-        turns = self.chat.session.turns if self.chat.session is not None else ()
-        if self.chat.session is not None and self.chat.session.limits.drafter is None:
+        turns = self.chat.state.session.turns if self.chat.state.session is not None else ()
+        if self.chat.state.session is not None and self.chat.state.session.limits.drafter is None:
             none = "No drafter is loaded, so there is no budget to choose. /load names one, or start with --draft text."
             self.query_one("#whatif-finding", Static).update(none)
             return
@@ -97,7 +97,7 @@ class WhatIfScreen(LabScreen):
 
     def _reckon(self) -> Iterator[ExperimentProgress]:
         assert self.record is not None
-        turns = self.chat.session.turns[-TURNS:] if self.chat.session is not None else ()
+        turns = self.chat.state.session.turns[-TURNS:] if self.chat.state.session is not None else ()
         for number, turn in enumerate(turns):
             yield ExperimentProgress(number, len(turns), None, "reading the session's step times")
             for step in of_drafter(turn.steps, self.drafter) if self.drafter else turn.steps:
@@ -119,7 +119,7 @@ class WhatIfScreen(LabScreen):
     @property
     def drafters(self) -> tuple[str, ...]:
         """Kinds of the drafters, if several are loaded."""
-        loaded = self.chat.session.limits.drafter if self.chat.session is not None else None
+        loaded = self.chat.state.session.limits.drafter if self.chat.state.session is not None else None
         return tuple(one.kind for one in loaded.parts) if loaded is not None else ()
 
     def _first(self) -> str:
