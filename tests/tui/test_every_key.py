@@ -20,7 +20,6 @@ from textual.widget import Widget
 
 import dflash_tui
 from dflash_core.backends.cuda.reckoner import CardReckoner
-from dflash_core.errors import DFlashError
 from dflash_tui import screens
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.fetching import Fetching
@@ -235,7 +234,7 @@ async def test_no_key_ends_the_app(
     monkeypatch.chdir(tmp_path)  # exports go there
     left: list[int] = []
     monkeypatch.setattr(DFlashApp, "_leave", lambda self, code=0: left.append(code))
-    session = Session(answer=SHORT, thinking="")
+    session = FakeSession(answer=SHORT, thinking="")
     app = make_app(session)
     async with app.run_test(size=size) as pilot:
         await loaded(pilot)
@@ -273,13 +272,6 @@ async def test_a_palette_closed_while_it_searches_ends_quietly(make_app: MakeApp
             palette._gather_commands(text)  # the text's own message comes after the one that closes
             await pilot.pause()
         assert app._exception is None
-
-
-class Session(FakeSession):
-    """A session with which nothing can be measured, as a replay is."""
-
-    def laboratory(self) -> None:
-        raise DFlashError("nothing can be measured here")
 
 
 def completing(screen: Screen[object]) -> None:

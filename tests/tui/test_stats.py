@@ -325,7 +325,6 @@ async def test_the_plain_screen_says_what_it_lacks(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        app.chat.state.session.laboratory = lambda: object()  # type: ignore[union-attr, method-assign, assignment, return-value]
         await send(pilot, "/plain")
         await shows(pilot, "no prompt yet: ask something first")
 

@@ -227,14 +227,7 @@ async def test_a_line_that_wraps_goes_on_where_it_began(make_app: MakeApp, page:
 
 
 async def test_without_a_drafter_there_is_nothing_to_tune(make_app: MakeApp) -> None:
-    class Bare(FakeSession):
-        def laboratory(self):
-            class Lab:
-                limits = self.limits
-
-            return Lab()
-
-    app = make_app(Bare(draft_block=0))
+    app = make_app(FakeSession(draft_block=0))
     async with app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
         await pilot.press("f8")

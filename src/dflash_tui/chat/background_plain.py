@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual.screen import Screen
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.experiment import Experiment
 from dflash_tui.application.log import LOG
+from dflash_tui.application.session import ExperimentLike, messages_of
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.state import AppState
-
-if TYPE_CHECKING:
-    from dflash_core.lab import experiment as lab
 
 QUIET_S = 2.5  # seconds after an answer without typing or another task
 LOOK_S = 0.2
@@ -31,7 +29,7 @@ class BackgroundPlain(Controller):
         super().__init__(state, screen)
         self._gauges = gauges
         self._experiment: Experiment | None = None
-        self._run: lab.Experiment | None = None
+        self._run: ExperimentLike | None = None
         self._typed = ""
 
     @property
@@ -78,18 +76,16 @@ class BackgroundPlain(Controller):
         steps = record.steps
         if sum(step.stages.total for step in steps) > SLOW_MS * len(steps):
             return
-        try:
-            laboratory = session.laboratory()
-        except DFlashError:  # a replay has nothing to measure with
-            return
         from dflash_core.lab.experiment import last_prompts
         from dflash_core.lab.plain import plain_design
-        from dflash_tui.application.session import messages_of
 
         cases = last_prompts(messages_of(session))
         if not cases:
             return
-        self._run = run = laboratory.experiment(plain_design(cases[0], record.knobs))
+        try:
+            self._run = run = session.experiment(plain_design(cases[0], record.knobs))
+        except DFlashError:  # a replay has nothing to measure with
+            return
 
         def stop() -> None:
             run.cancel()

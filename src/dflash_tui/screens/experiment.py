@@ -24,10 +24,9 @@ from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import Knobs
 from dflash_core.lab import candidates
 from dflash_core.lab.diff import Stretch, diff
-from dflash_core.lab.experiment import Case, Design, Experiment, Result, Trial, last_prompts
+from dflash_core.lab.experiment import Case, Design, Result, Trial, last_prompts
 from dflash_core.lab.export import ENDINGS, check_path, write
 from dflash_core.lab.grid import Arm, settings
-from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.plain import of_result, plain_design
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.table import best, rows
@@ -37,7 +36,7 @@ from dflash_tui.application.figures.measurements import Row, What
 from dflash_tui.application.figures.plain_speeds import when
 from dflash_tui.application.lab_request import AB, SWEEP, parse_ab, parse_options, parse_sweep
 from dflash_tui.application.new_file import new_path
-from dflash_tui.application.session import messages_of
+from dflash_tui.application.session import ExperimentLike, SessionLike, messages_of
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
@@ -85,11 +84,11 @@ class ExperimentScreen(LabScreen):
         self._text, self._at_once = text, at_once
         self._file = f"{self.WHAT}.csv"  # the name that was typed last, which may have been refused
         self._on = ""  # the source of the prompts, in words
-        self.experiment: Experiment | None = None
+        self.experiment: ExperimentLike | None = None
         self.result: Result | None = None
         self._drawn_at = 0.0
 
-    def plan(self, text: str, lab: Laboratory) -> Design:
+    def plan(self, text: str, session: SessionLike) -> Design:
         """The runs that `text` asks for. Raises DFlashError."""
         raise NotImplementedError
 
@@ -140,16 +139,16 @@ class ExperimentScreen(LabScreen):
     @on(Input.Submitted, "#lab-what")
     def action_start(self) -> None:
         """Measure what the line says, from the beginning."""
-        lab = self.laboratory()
-        if lab is None:
+        session = self.measurable()
+        if session is None:
             return
         try:
-            design = self.plan(self.query_one("#lab-what", Input).value, lab)
+            experiment = session.experiment(self.plan(self.query_one("#lab-what", Input).value, session))
         except DFlashError as error:
             self.say(error)
             return
-        self.experiment, self.result = lab.experiment(design), None
-        self.begin(iter(self.experiment), self._ended, self.experiment.cancel)
+        self.experiment, self.result = experiment, None
+        self.begin(iter(experiment), self._ended, experiment.cancel)
         self.query_one(_Table).follow = True
         self.draw()
         self.focus_results()
@@ -357,9 +356,9 @@ class SweepScreen(ExperimentScreen):
         ("budget=4,15,22 p_min=0,0.1", "two parameters: a field of speeds"),
     )
 
-    def plan(self, text: str, lab: Laboratory) -> Design:
+    def plan(self, text: str, session: SessionLike) -> Design:
         axes, options = parse_sweep(text or SWEEP)
-        grid, cases = settings(axes, self.chat.state.knobs, lab.limits), options.cases(self.asked())
+        grid, cases = settings(axes, self.chat.state.knobs, session.limits), options.cases(self.asked())
         return Design(grid, cases, options.rounds(len(cases)), tuple(axis.name for axis in axes))
 
 
@@ -375,8 +374,8 @@ class ABScreen(ExperimentScreen):
         ("budget=40", "against the current setting"),
     )
 
-    def plan(self, text: str, lab: Laboratory) -> Design:
-        pair, options = parse_ab(text, self.chat.state.knobs, lab.limits)
+    def plan(self, text: str, session: SessionLike) -> Design:
+        pair, options = parse_ab(text, self.chat.state.knobs, session.limits)
         cases = options.cases(self.asked())
         return Design(pair, cases, options.rounds(len(cases)), base=0)
 
@@ -393,8 +392,8 @@ class TuneScreen(ExperimentScreen):
     )
     OPTIONS: ClassVar[tuple[tuple[str, str], ...]] = (("prompts=FILE samples=6", "on so many prompts of a file"),)
 
-    def plan(self, text: str, lab: Laboratory) -> Design:
-        if lab.limits.drafter is None:
+    def plan(self, text: str, session: SessionLike) -> Design:
+        if session.limits.drafter is None:
             raise DFlashError(
                 "no drafter is loaded, so there is nothing to tune: /load names one, or start with --draft"
             )
@@ -405,7 +404,7 @@ class TuneScreen(ExperimentScreen):
             f"the last {counted(len(asked), 'prompt').removeprefix('1 ')} of this conversation" if asked
             else f"{counted(len(cases), 'example')}; prompts=FILE takes yours"
         )  # fmt: skip
-        limits, knobs = lab.limits, self.chat.state.knobs
+        limits, knobs = session.limits, self.chat.state.knobs
         brief = knobs.replace(max_tokens=min(knobs.max_tokens, TOKENS))
         return Design(
             tuple(candidates.arms(brief, limits)), cases, base=0, halving=True, limit_s=LIMIT_S,
@@ -424,7 +423,7 @@ class PlainScreen(ExperimentScreen):
         ("", "Enter times steps without drafts after the last prompt; the conversation stays as it is."),
     )
 
-    def plan(self, text: str, lab: Laboratory) -> Design:
+    def plan(self, text: str, session: SessionLike) -> Design:
         options = parse_options(text)
         cases = options.cases(self.asked())
         design = plain_design(cases[0], self.chat.state.knobs)

@@ -14,11 +14,11 @@ from textual.widget import Widget
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import SPEC, Value
 from dflash_core.lab.grid import show
-from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_tui.application import advice
 from dflash_tui.application.experiment import Experiment
 from dflash_tui.application.figures.measurements import Measurements
+from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.help import HelpScreen
@@ -119,8 +119,8 @@ class LabScreen(Passing, Screen[None]):
         session = self.chat.state.session
         return Measurements(self.chat.state.past.folder, session.title) if session is not None else None
 
-    def laboratory(self) -> Laboratory | None:
-        """Where experiments run; None, and a notice why, if none can run now."""
+    def measurable(self) -> SessionLike | None:
+        """The session to measure with; None, and a notice why, if nothing can be measured now."""
         session = self.chat.state.session
         if session is None:
             self.say(self.chat.state.no_pair)
@@ -128,12 +128,11 @@ class LabScreen(Passing, Screen[None]):
             self.say("an answer is being written: Esc, wait for its end or stop it, then come back")
         elif self.running:
             self.say("an experiment is running: Esc stops it")
+        elif self.chat.state.no_model:
+            self.say(DFlashError(self.chat.state.no_model))
         else:
             self.chat.plain.stop()
-            try:
-                return session.laboratory()
-            except DFlashError as error:  # a replay has no engine to experiment with
-                self.say(error)
+            return session
         return None
 
     def begin(

@@ -21,7 +21,6 @@ from dflash_core.lab.whatif import (
     Acceptance,
     AutoTurn,
     Curve,
-    ExactReplay,
     Kind,
     Point,
     auto_turn,
@@ -34,6 +33,7 @@ from dflash_core.record import TurnRecord
 from dflash_tui.application import advice
 from dflash_tui.application.amounts import change, counted, percent
 from dflash_tui.application.experiment import Experiment
+from dflash_tui.application.session import WhatIfLike
 from dflash_tui.screens.exporting import export_rows
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
@@ -148,7 +148,7 @@ class WhatIfScreen(LabScreen):
         if len(self.drafters) < 2:
             self.say("one drafter is loaded; start with --draft A --draft B to compare several")
             return
-        if self.record is None or self.laboratory() is None:
+        if self.record is None or self.measurable() is None:
             return
         self.drafter = self.drafters[(self.drafters.index(self.drafter) + 1) % len(self.drafters)]
         self.costs, self._estimate, self.curve = StepCosts(), (), None
@@ -174,17 +174,17 @@ class WhatIfScreen(LabScreen):
 
     def action_exact(self) -> None:
         """Draft again from the step starts that each budget would have had."""
-        lab = self.laboratory()
-        if lab is None or self.record is None:
+        session = self.measurable()
+        if session is None or self.record is None:
             return
         try:
-            replay = lab.replay(self.record, self.budgets, self.drafter, self.p_min)
+            replay = session.what_if(self.record, self.budgets, self.drafter, self.p_min)
         except DFlashError as error:
             self.say(advice.in_app(error))
             return
         self.begin(iter(replay), lambda _: self._replayed(replay))
 
-    def _replayed(self, replay: ExactReplay) -> None:
+    def _replayed(self, replay: WhatIfLike) -> None:
         if replay.acceptance:
             self.take("exact", replay.acceptance)
         self.draw()
