@@ -1,4 +1,4 @@
-// The gated delta net on a tree of rows: what its kernels share. Formulas: docs/architecture.md, section 4.
+// The gated delta net on a tree of rows: what its kernels share. Formulas: docs/delta-net.md.
 //
 // Per value head, with S_p the state (DIM x DIM, k by v) of the node's parent, or the committed one at the root:
 //     u = beta (v - a S_p^T k),   o = a S_p^T q + (q k) u,   S = a S_p + k u^T,   a = e^g the node's decay factor

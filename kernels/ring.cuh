@@ -1,7 +1,7 @@
 // How finished steps reach the host: slots in pinned memory that the accept kernel fills, one per step.
 //
 // The host polls `ready`, which is written last; it holds the step's number within the turn, from 1. Only live entries
-// of an array are written. backends/cuda/state.py mirrors the struct.
+// of an array are written. backends/cuda/headers.py reads the struct from here.
 
 #pragma once
 

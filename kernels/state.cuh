@@ -1,7 +1,7 @@
 // The state of a speculative step on the device: every length, index and knob that a kernel reads.
-// Grids are constant, as launches are recorded in graphs; kernels read their bounds here. backends/cuda/state.py
-// mirrors this struct field by field, and a test compares the two. All fields are 4 bytes wide except the masks and the
-// seed, which come first.
+// Grids are constant, as launches are recorded in graphs; kernels read their bounds here. The host reads this struct's
+// fields from this file (backends/cuda/headers.py). All fields are 4 bytes wide except the masks and the seed, which come
+// first.
 
 #pragma once
 

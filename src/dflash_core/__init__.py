@@ -5,6 +5,7 @@ Importing this package is cheap: torch is imported when a model is first used. d
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from dflash_core.knobs import Knobs
@@ -25,8 +26,6 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
     return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
 
 

@@ -71,6 +71,12 @@ class DraftConfig:
         return {"dspark": "DSpark", "dflash2": "DFlash 2", "dflash": "DFlash"}[self.kind]
 
     @property
+    def mask_token(self) -> int:
+        """The token that stands for positions to be drafted, once `paired` has filled it in."""
+        assert self.mask_token_id is not None, "a drafter that was not checked against its target"
+        return self.mask_token_id
+
+    @property
     def depths(self) -> int:
         """Positions after the anchor for which a block proposes tokens."""
         return self.block_size if self.heads.anchor_first else self.block_size - 1
@@ -114,6 +120,10 @@ class MtpConfig:
     embedding_length: int
     vocab_size: int
     rms_eps: float
+
+    @property
+    def kind(self) -> str:
+        return "mtp"
 
     @property
     def block_count(self) -> int:

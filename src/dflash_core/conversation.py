@@ -5,66 +5,32 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from dflash_core.clean import encodable
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.errors import ContextError, DFlashError, TemplateError
-from dflash_core.events import Event, FoundRow, PartTotals, Piece, PrefillEvent, StepEvent, TurnReport, turn_stats
-from dflash_core.guards.base import Guard
+from dflash_core.errors import ContextError, DFlashError
+from dflash_core.events import Event, Piece, PrefillEvent, StepEvent
 from dflash_core.guards.turn import TurnGuard
 from dflash_core.knobs import RANDOM_SEED, READ_AGAIN, SPEC, Knobs
+from dflash_core.messages import Message, Prompt, build_prompt, to_template, visible_end
 from dflash_core.prefix import common_prefix
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.detokenizer import Detokenizer
-from dflash_core.text.prompt import render_ids, system_end
-from dflash_core.text.reasoning import Effort
+from dflash_core.text.prompt import render_ids
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.turn_stats import PartTotals, TurnReport, turn_stats
 from dflash_core.turns import Turns
 
+if TYPE_CHECKING:
+    from dflash_core.runner import Runner
+
 OnPrefill = Callable[[int, int], None]
-SLOW_TEMPLATE_S = 1.5  # a template slower than this renders only the prompt: the user may be waiting to stop
-
-
-class GenerationEngine(Protocol):
-    """What a conversation needs of a decoder.
-
-    `generate` yields one PrefillEvent, then StepEvents. The last event has `stop` set, except where it was cancelled
-    between two steps; a stop token is the last id of its `tokens`. `keep` are prompt lengths after which the recurrent
-    state, which cannot be rewound, is to be kept for a later prompt with the same beginning. `guard` watches the answer
-    and may halt it. `sinks`: tokens at the beginning that an attention window always shows; passed only where a window
-    is requested. `cancel` may be called from any thread. `change`, called between two events, makes the answer continue
-    with other knobs as soon as possible. `learned` is what the policy has learned about the drafter from answers so
-    far, `drafter_notes` what they have shown to be wrong with it.
-    """
-
-    @property
-    def context_length(self) -> int: ...
-
-    def generate(
-        self,
-        ids: Sequence[int],
-        knobs: Knobs,
-        *,
-        keep: Sequence[int] = (),
-        on_prefill: OnPrefill | None = None,
-        guard: Guard | None = None,
-        sinks: int = 0,
-    ) -> Iterator[Event]: ...
-
-    def cancel(self) -> None: ...
-
-    def change(self, knobs: Knobs) -> None: ...
-
-    def learned(self) -> tuple[FoundRow, ...]: ...
-
-    @property
-    def drafter_notes(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,82 +40,6 @@ class Models:
     target: str = ""
     draft: str = ""
     drafter: Capabilities | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message. `report`: how an answer was generated; None unless it was generated here."""
-
-    role: Literal["system", "user", "assistant"]
-    content: str
-    thinking: str = ""
-    report: TurnReport | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """The prompt of a turn. The first `stable` ids will also begin the prompt of the turn after it. `effort` is the
-    level of reasoning that the template was given. `sinks`: the first ids, which an attention window always shows; 0
-    where there is none."""
-
-    ids: tuple[int, ...]
-    text: str
-    opens_thinking: bool
-    stable: int
-    effort: Effort = ""
-    sinks: int = 0
-
-
-def build_prompt(
-    tokenizer: Tokenizer,
-    template: ChatTemplate,
-    messages: Sequence[Message],
-    thinking: bool,
-    variables: Mapping[str, str | bool] = {},
-) -> Prompt:
-    """The prompt that asks for the answer to the last of `messages`. `variables`: what the template gets in addition
-    to `thinking`, see `ChatTemplate.reasoning`. Raises TemplateError."""
-    turns = [_to_template(message) for message in messages]
-    began = time.monotonic()
-    now = render_ids(tokenizer, template, turns, thinking=thinking, variables=variables)
-    stable = len(now.ids)
-    if time.monotonic() - began > SLOW_TEMPLATE_S:
-        return Prompt(now.ids, now.text, now.opens_thinking, stable=0)
-    # What the next prompt begins with cannot be read off this one: templates end it with an opening that the history
-    # will not have, drop reasoning from earlier turns, or move the system prompt. So a next turn is rendered, and also
-    # the history alone: there, no first character of an answer can have merged with what comes before it.
-    answered = [*messages, Message("assistant", "a", "a"), Message("user", "a")]
-    for later, generate in ((turns, False), ([_to_template(message) for message in answered], True)):
-        try:
-            other = render_ids(tokenizer, template, later, thinking=thinking, generate=generate, variables=variables)
-        except TemplateError:  # a template with rules of its own; then nothing is known of the next prompt
-            return Prompt(now.ids, now.text, now.opens_thinking, stable=0)
-        stable = min(stable, common_prefix(now.ids, other.ids))
-    return Prompt(now.ids, now.text, now.opens_thinking, stable)
-
-
-def _system_end(
-    tokenizer: Tokenizer,
-    template: ChatTemplate,
-    messages: Sequence[Message],
-    prompt: Prompt,
-    thinking: bool,
-    variables: Mapping[str, str | bool],
-) -> int:
-    """How many ids of `prompt` an attention window has to show for the system message; all where that is not known."""
-    turns = [_to_template(message) for message in messages]
-    try:
-        end = system_end(tokenizer, template, turns, thinking=thinking, variables=variables)
-    except TemplateError:  # of a template with rules of its own
-        end = None
-    return len(prompt.ids) if end is None else min(end, len(prompt.ids))
-
-
-def _to_template(message: Message) -> dict[str, str]:
-    fields = {"role": message.role, "content": message.content}
-    if message.role == "assistant":
-        fields["reasoning_content"] = message.thinking
-    return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +243,7 @@ class Conversation:
 
     def __init__(
         self,
-        engine: GenerationEngine,
+        engine: Runner,
         tokenizer: Tokenizer,
         template: ChatTemplate,
         system: str = "",
@@ -407,7 +297,7 @@ class Conversation:
             return None
         messages = (*self.messages, Message("user", "a"))
         given = self.template.reasoning.variables(knobs)
-        turns = [_to_template(message) for message in messages]
+        turns = [to_template(message) for message in messages]
         now = render_ids(self.tokenizer, self.template, turns, thinking=knobs.thinking, variables=given)
         return self._reread(Prompt(now.ids, now.text, now.opens_thinking, stable=0), messages, knobs)
 
@@ -431,7 +321,7 @@ class Conversation:
 
     def preview(self, text: str, knobs: Knobs) -> str:
         """The prompt that asking `text` would give the model. Raises TemplateError and KnobError."""
-        messages = [*map(_to_template, (*self.messages, Message("user", text)))]
+        messages = [*map(to_template, (*self.messages, Message("user", text)))]
         given = self.template.reasoning.variables(knobs)
         return render_ids(self.tokenizer, self.template, messages, thinking=knobs.thinking, variables=given).text
 
@@ -463,7 +353,7 @@ class Conversation:
         if "reasoning_effort" in given:
             prompt = replace(prompt, effort=knobs.reasoning_effort)
         if knobs.attention_window:
-            sinks = _system_end(self.tokenizer, self.template, messages, prompt, knobs.thinking, given)
+            sinks = visible_end(self.tokenizer, self.template, messages, prompt, knobs.thinking, given)
             prompt = replace(prompt, sinks=sinks)
         if len(prompt.ids) >= room:
             raise ContextError(

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from dflash_core import fits, memory
-from dflash_core.backends.base import Session, Target
+from dflash_core.backends.base import Session
+from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, Choice, checked, named
 from dflash_core.drafters.base import Draft, OpenedDraft
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.several import OpenedSeveral
 from dflash_core.errors import MismatchError, OutOfMemoryError, cpu_instead
-from dflash_core.events import Event, FoundRow
 from dflash_core.fits import RanOutError, Reckoner, Setup
-from dflash_core.guards.base import Guard
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
 from dflash_core.loading import DEFAULT_CARD, CardOptions, open_draft, open_target
@@ -35,7 +34,6 @@ from dflash_core.runner import Runner
 from dflash_core.snapshots.kept import Snapshots
 from dflash_core.snapshots.store import SnapshotStore, default_cap
 from dflash_core.text.tokenizer import THINK_TAGS
-from dflash_core.tree import Candidates
 
 # What torch starts with: the cores this process may use.
 CORES = torch.get_num_threads()
@@ -43,7 +41,7 @@ CORES = torch.get_num_threads()
 SLOW_STEP_S = 1.0
 
 
-class Engine:
+class Engine(Runner):
     """A target with or without its drafter, ready to answer. Without one it decodes plainly.
 
     `context_length` is cut to the model's own; by default it is what fits half of the free memory, 32,768 at most.
@@ -78,20 +76,19 @@ class Engine:
         less = fits.default_context(self._reckoner, self._setup.kv, room)
         remedies = f"a context of {less:,} positions fits; a smaller model or fewer open programs leave room for more"
         memory.check(self.machine.breakdown(self._reckoner.sequence(self._setup)), remedies)
-        self.session: Session = target.session(
+        session: Session = target.session(
             draft, context=context, kv=self.kv.pair, rows=self._setup.rows, nodes=self._setup.nodes
         )
         self.kept = tuple(kept)
         self._learners: tuple[LearnedPolicy | LatePolicy, ...] = ()
-        self.policy = self._policy()
-        self.runner = Runner(
-            self.session,
+        super().__init__(
+            session,
             target.tokenizer.stop_ids,
             context,
             config.vocab_size,
             self.machine.prefill_chunk,
             self.machine.tree_width,
-            self.policy,
+            self._policy(session.capabilities),
             str(self.kv.pair),
             Snapshots(
                 states if states is not None else SnapshotStore(default_cap()),
@@ -100,13 +97,8 @@ class Engine:
             ),
         )
 
-    def leave(self) -> None:
-        """Save the state of the sequence: this engine will not be used again."""
-        self.runner.close()
-
-    def _policy(self) -> LearnedPolicy | LatePolicy | SeveralPolicy | None:
+    def _policy(self, drafter: Capabilities | None) -> LearnedPolicy | LatePolicy | SeveralPolicy | None:
         """What decides the steps of `auto`; None where the knobs alone do."""
-        drafter = self.session.capabilities
         if drafter is None:
             return None
         shapes = [(one, self.machine.step_costs(one)) for one in drafter.parts or (drafter,)]
@@ -130,46 +122,14 @@ class Engine:
         for at, learner in enumerate(self._learners):
             learner.reset(self.kept[at].forget() if at < len(self.kept) else PairState())
 
-    # ---- Answering: delegated to the runner --------------------------------------------------------------------------
-
-    @property
-    def context_length(self) -> int:
-        return self.runner.context_length
-
-    @property
-    def stop_ids(self) -> frozenset[int]:
-        """Tokens that end an answer."""
-        return self.runner.stop_ids
-
     @property
     def limits(self) -> Limits:
         """The limits for the knobs of an answer."""
         most = self.target.config.context_length
-        return replace(self.runner.limits, reasoning=self.target.template.reasoning, most_context=most)
+        return replace(super().limits, reasoning=self.target.template.reasoning, most_context=most)
 
-    def generate(
-        self,
-        ids: Sequence[int],
-        knobs: Knobs,
-        *,
-        keep: Sequence[int] = (),
-        on_prefill: Callable[[int, int], None] | None = None,
-        guard: Guard | None = None,
-        sinks: int = 0,
-    ) -> Iterator[Event]:
-        """Answer the prompt `ids`, see `Runner.generate`. Raises ContextError for a prompt that does not fit."""
-        events = self.runner.generate(ids, knobs, keep=keep, on_prefill=on_prefill, guard=guard, sinks=sinks)
-        return self._watched(events)
-
-    def _watched(self, events: Iterator[Event]) -> Iterator[Event]:
-        """Where memory runs out, report who holds what and what would help."""
-        try:
-            yield from events
-        except OutOfMemoryError:
-            raise self.ran_out() from None
-
-    def ran_out(self) -> RanOutError:
-        """The error for memory that runs out in mid-turn. The next turn may have enough again."""
+    def ran_out(self, error: OutOfMemoryError) -> RanOutError:
+        """Who holds what, and what would help."""
         held = self.memory()
         reckoner = self.target.reckoner(self.draft)
         setup = replace(reckoner.base, context=self.context_length, kv=self._setup.kv)
@@ -177,35 +137,6 @@ class Engine:
         others = sum(one.bytes for one in held.components if one.name == OTHERS)
         found = fits.plan(reckoner, setup, available=held.total - others)
         return fits.ran_out(found, held)
-
-    def cancel(self) -> None:
-        """End the answer under way before its next step or prefill chunk; from any thread."""
-        self.runner.cancel()
-
-    def change(self, knobs: Knobs) -> None:
-        """Between two events: make the answer under way continue with these knobs."""
-        self.runner.change(knobs)
-
-    def learned(self) -> tuple[FoundRow, ...]:
-        """What is known of this pair's candidates, a row per kind that was tried."""
-        return self.runner.learned()
-
-    @property
-    def drafter_notes(self) -> tuple[str, ...]:
-        """What answers so far have shown to be wrong with the drafters, a line each."""
-        return self.runner.drafter_notes
-
-    def reset(self) -> None:
-        """Forget every token."""
-        self.runner.reset()
-
-    def propose(self, before: Sequence[int], root: int, knobs: Knobs) -> Candidates:
-        """What the drafter offers after an earlier position, see `Runner.propose`. Raises ContextError."""
-        return self.runner.propose(before, root, knobs)
-
-    def scratch(self) -> AbstractContextManager[None]:
-        """Other prompts may be answered inside this block; afterwards the session is restored."""
-        return self.runner.scratch()
 
     # ---- Description -------------------------------------------------------------------------------------------------
 
@@ -281,8 +212,7 @@ def load_pair(
     if knobs is not None:
         check_tree_width(knobs, opened.machine.tree_width)
     opened.template  # noqa: B018 - built here for its refusals, tokenizer included
-    drafts_itself = draft is None and opened.drafts_itself
-    named = "mtp" if drafts_itself else draft
+    named = opened.own_draft if draft is None else draft
     opened_draft = open_draft(named, opened) if named is not None else None
     opened.check_room(opened_draft, context_length, kv)
     opened.load(dtype=torch.float32, progress=say)

@@ -130,6 +130,11 @@ class KernelError(DFlashError):
         self.reload = reload
 
 
+def cpu_only(message: str) -> UnsupportedError:
+    """The error for what a card does not run and the CPU does: found, and expected."""
+    return UnsupportedError(f"{message}; run it on the CPU", code=Code.NOT_ON_THIS_DEVICE)
+
+
 def not_finite(model: str, position: int) -> NumericsError:
     """The message about a model, "target" or "drafter", whose logits are NaN or infinite."""
     files = "its file" if model == "target" else "its file, or the target's, whose head it borrows,"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.target import CpuTarget
+from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, checked
 from dflash_core.drafters import registry
 from dflash_core.drafters.base import Draft, OpenedDraft
@@ -60,6 +60,7 @@ def load_target(
     Raises FormatError, UnsupportedError, DeviceError, OutOfMemoryError.
     """
     target = open_target(path, device, progress=progress, card=card)
+    target.check_room(None, None)
     target.load(packed=packed, dtype=dtype, progress=progress or silent)
     return target
 
@@ -104,11 +105,12 @@ def _given(card: CardOptions) -> Iterator[str]:
         yield f"a limit of {gib(card.vram_limit)} for the card"
 
 
-def _on_card(path: str | Path, card: CardOptions) -> Target:
-    from dflash_core.backends.cuda.target import CudaTarget
+def _on_card(path: str | Path, card: CardOptions, device: Any = None) -> Target:
+    """`device`: a substitute for the card, to plan with."""
+    from dflash_core.backends.cuda.target import CudaTarget  # takes 0.1 s
 
     return CudaTarget(
-        path, card.placement, activations=card.activations, draft_type=card.draft_type, timed=card.tune,
+        path, card.placement, activations=card.activations, draft_type=card.draft_type, timed=card.tune, device=device,
         vram_limit=card.vram_limit, embedding=card.embedding, reading=card.reading,
     )  # fmt: skip
 
@@ -175,7 +177,7 @@ def reckoner_of(
 ) -> Reckoner:
     """The reckoner that `plan_pair` uses, for plans of several ways of loading. Raises what `plan_pair` raises."""
     opened = _open_for_plan(target, device, memory, card)
-    named = "mtp" if draft is None and opened.drafts_itself else draft
+    named = opened.own_draft if draft is None else draft
     return opened.reckoner(open_draft(named, opened) if named is not None else None)
 
 
@@ -192,13 +194,4 @@ def planned_card(device: str, memory: int, card: CardOptions) -> PlannedCard | N
 
 def _open_for_plan(path: str | Path, device: str, memory: int, card: CardOptions) -> Target:
     found = planned_card(device, memory, card)
-    if found is None:
-        return CpuTarget(path, memory)
-    from dflash_core.backends.cuda.planned import PlannedDevice
-    from dflash_core.backends.cuda.target import CudaTarget
-
-    planned: Any = PlannedDevice(found)
-    return CudaTarget(
-        path, device=planned, activations=card.activations, draft_type=card.draft_type, vram_limit=card.vram_limit,
-        embedding=card.embedding,
-    )  # fmt: skip
+    return CpuTarget(path, memory) if found is None else _on_card(path, card, found.device())

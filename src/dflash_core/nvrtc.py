@@ -3,14 +3,12 @@ its headers."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dflash_core.errors import Code, DeviceError, UnsupportedError
+from dflash_core.errors import DeviceError, UnsupportedError, cpu_only
 
 # The architectures that every kernel must compile for. Hopper's matrix instructions exist under the name sm_90a only.
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_120")
@@ -20,11 +18,7 @@ OLDEST = (7, 5)
 def architecture(major: int, minor: int) -> str:
     """The name to compile for on a card of this compute capability. Raises UnsupportedError for a card too old."""
     if (major, minor) < OLDEST:
-        raise UnsupportedError(
-            f"compute capability {major}.{minor}, expected {OLDEST[0]}.{OLDEST[1]} (Turing) or later; "
-            "run it on the CPU",
-            code=Code.NOT_ON_THIS_DEVICE,
-        )
+        raise cpu_only(f"compute capability {major}.{minor}, expected {OLDEST[0]}.{OLDEST[1]} (Turing) or later")
     return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
 
 
@@ -32,23 +26,6 @@ def version() -> tuple[int, int]:
     """The compiler's own version. Raises DeviceError where it is not installed."""
     _, major, minor = _nvrtc().nvrtcVersion()
     return major, minor
-
-
-@dataclass(frozen=True, slots=True)
-class KernelUse:
-    """The resources of one kernel: registers per thread, bytes of static shared memory per block.
-
-    `spilled`: bytes of registers per thread that did not fit and are spilled to memory, in the kernel and its callees.
-    `stack`: bytes of local arrays.
-    `releases`, `waits`: whether it lets the next kernel start early, and waits for the one before.
-    """
-
-    registers: int
-    spilled: int
-    shared: int
-    stack: int
-    releases: bool
-    waits: bool
 
 
 def compile_cubin(
@@ -65,37 +42,6 @@ def compile_cubin(
     if not code:
         raise UnsupportedError(f"{name} compiled to nothing for {arch}; expected an architecture such as sm_90a")
     return bytes(code)
-
-
-def report(
-    source: str, name: str, arch: str, *, defines: Mapping[str, str] | None = None, include: Iterable[Path] = ()
-) -> dict[str, KernelUse]:
-    """Compile as compile_cubin does; returns what each kernel uses, by name. Needs no card."""
-    with _compiled(source, name, arch, defines or {}, include, "--ptxas-options=-v") as (nvrtc, program, log):
-        text = bytearray(_ok(nvrtc.nvrtcGetPTXSize(program)))
-        _ok(nvrtc.nvrtcGetPTX(program, text))
-    bodies = dict(_ENTRY.findall(_text(text)))
-    return {
-        kernel: KernelUse(
-            int(registers),
-            sum(int(stores) + int(loads) for stores, loads in _SPILLS.findall(section)),
-            int(shared or 0),
-            int(stack),
-            "griddepcontrol.launch_dependents" in bodies[kernel],
-            "griddepcontrol.wait" in bodies[kernel],
-        )
-        for section in log.split("Compiling entry function")
-        for kernel, stack, registers, shared in _USE.findall(section)
-    }
-
-
-_ENTRY = re.compile(r"\.entry (\w+)\(.*?\n\{(.*?)\n\}", re.DOTALL)
-_USE = re.compile(
-    r"Function properties for (\w+)\s+(?:ptxas\s+\.\s+)?(\d+) bytes stack frame, "
-    r"\d+ bytes spill stores, \d+ bytes spill loads"
-    r"\s+ptxas info\s*: Used (\d+) registers(?:[^\n]*?(\d+) bytes smem)?"
-)
-_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
 @contextmanager

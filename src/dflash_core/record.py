@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from dflash_core.errors import FormatError, KnobError
-from dflash_core.events import Event, Piece, PrefillEvent, StepEvent, TurnReport
+from dflash_core.events import Event, Piece, PrefillEvent, StepEvent
 from dflash_core.knobs import RANDOM_SEED, Knobs
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.turn_check import TurnCheck, check_loaded, check_start
+from dflash_core.turn_stats import TurnReport
 
 VERSION = 2
 READABLE = (1, VERSION)

@@ -19,8 +19,8 @@ from dflash_core.backends.base import (
     StepDecoder,
 )
 from dflash_core.backends.guarded import guarded_step, watched
-from dflash_core.errors import Code, ContextError
-from dflash_core.events import Event, FoundRow, PrefillEvent, StepEvent, Stop
+from dflash_core.errors import Code, ContextError, OutOfMemoryError
+from dflash_core.events import Event, PrefillEvent, StepEvent, Stop
 from dflash_core.guards.base import Guard
 from dflash_core.ids import check_ids
 from dflash_core.knobs import MOST_WIDTH, Knobs
@@ -29,14 +29,15 @@ from dflash_core.policy.base import Policy
 from dflash_core.policy.watched import Watched
 from dflash_core.snapshots.kept import Snapshots
 from dflash_core.tree import Candidates
+from dflash_core.turn_stats import FoundRow
 
 
 class Runner:
-    """Runs answers on one backend, one at a time. Only `cancel` may be called from another thread."""
+    """Runs answers on one session, one at a time. Only `cancel` may be called from another thread."""
 
     def __init__(
         self,
-        backend: Session,
+        session: Session,
         stop_ids: frozenset[int],
         context_length: int,
         vocab_size: int,
@@ -46,11 +47,11 @@ class Runner:
         kv: str = "",
         snapshots: Snapshots | None = None,
     ) -> None:
-        """`policy`: picks the steps of all answers; without one the knobs alone decide. `kv`: the backend's types of
+        """`policy`: picks the steps of all answers; without one the knobs alone decide. `kv`: the session's types of
         keys and values, for events. `snapshots`: the store for sequences that the session does not hold."""
-        self.backend, self.stop_ids, self.prefill_chunk = backend, stop_ids, prefill_chunk
+        self.session, self.stop_ids, self.prefill_chunk = session, stop_ids, prefill_chunk
         self.context_length, self.vocab_size, self._tree_width = context_length, vocab_size, tree_width
-        self.policy, self._kv, self.snapshots = Watched.around(policy, backend.capabilities), kv, snapshots
+        self.policy, self._kv, self.snapshots = Watched.around(policy, session.capabilities), kv, snapshots
         self._scratch = False
         self._committed: list[int] = []
         self._window = EVERYTHING  # what `_committed` was read under
@@ -61,7 +62,7 @@ class Runner:
     @property
     def limits(self) -> Limits:
         """The limits for the knobs of an answer."""
-        return Limits(self.backend.capabilities, self.context_length, self._tree_width, self.backend.most_drafted)
+        return Limits(self.session.capabilities, self.context_length, self._tree_width, self.session.most_drafted)
 
     def cancel(self) -> None:
         """End the answer under way before its next step or prefill chunk; what is committed stays."""
@@ -73,14 +74,14 @@ class Runner:
         The drafter runs alone, on the state that the session still holds, which does not change. Not while an answer
         is under way. Raises ContextError where the session does not hold `before`, or has no drafter.
         """
-        if self.backend.capabilities is None:
+        if self.session.capabilities is None:
             raise ContextError("nothing to draft with: no drafter is loaded", code=Code.NO_DRAFTER)
         if not before or self._committed[: len(before)] != list(before):
             raise ContextError(
                 "this turn is no longer in the session, which holds the newest one; answer it again first",
                 code=Code.TURN_NOT_HELD,
             )
-        return self.backend.propose(root, knobs, len(before))
+        return self.session.propose(root, knobs, len(before))
 
     @contextmanager
     def scratch(self) -> Iterator[None]:
@@ -91,7 +92,7 @@ class Runner:
         """
         ids, keep = list(self._committed), frozenset(point.length for point in self._checkpoints)
         window = self._window
-        self.leave()
+        self._keep_all()
         self._scratch = True
         try:
             yield
@@ -122,7 +123,7 @@ class Runner:
         """Forget every token."""
         self._committed.clear()
         self._checkpoints.clear()
-        self.backend.restore(None)
+        self.session.restore(None)
 
     def generate(
         self,
@@ -206,14 +207,20 @@ class Runner:
                 self.reset()
                 raise
             raise
-        except BaseException:  # also after Ctrl+C during a pass
+        except BaseException as error:  # also after Ctrl+C during a pass
             # A pass that failed half-way leaves an undefined state.
             self.reset()
+            if isinstance(error, OutOfMemoryError):
+                raise self.ran_out(error) from None
             raise
         finally:
             self.policy.end()
             if self.snapshots is not None and self._committed and not self._scratch:
-                self.snapshots.prepare(self.backend, self._committed, self._window)
+                self.snapshots.prepare(self.session, self._committed, self._window)
+
+    def ran_out(self, error: OutOfMemoryError) -> OutOfMemoryError:
+        """What to raise where memory ran out in mid-turn. The next turn may have enough again."""
+        return error
 
     def _told(self, event: StepEvent) -> StepEvent:
         """The event, with notes on drafters, and where a window hid positions."""
@@ -234,7 +241,7 @@ class Runner:
 
     def decoder(self, knobs: Knobs) -> StepDecoder:
         """The decoder of the next answer. Raises KnobError for knobs that it does not support."""
-        return self.backend.decoder(knobs, self.stop_ids, self.context_length, self.policy)
+        return self.session.decoder(knobs, self.stop_ids, self.context_length, self.policy)
 
     def _begin(self, ids: Sequence[int], token: int, knobs: Knobs) -> None:
         """Tell the policy which tokens come before the answer."""
@@ -263,7 +270,7 @@ class Runner:
         Hidden states depend on the visible positions, so a prefix processed under another window is reused only as far
         as both windows see all of it.
         """
-        if self.backend.length != len(self._committed):
+        if self.session.length != len(self._committed):
             self.reset()  # an earlier one failed half-way
         shared = 0
         for mine, theirs in zip(self._committed, ids):
@@ -277,12 +284,12 @@ class Runner:
             self._keep_what_goes(reachable)
         if window != self._window:
             self._window = window
-            self.backend.look_back(window)
+            self.session.look_back(window)
         self._checkpoints = [point for point in self._checkpoints if point.length <= reachable]
         if not self._resume(ids, reachable, whole=whole) and not whole:
-            if not reachable or not self.backend.cut(reachable):
-                self.backend.restore(self._checkpoints[-1] if self._checkpoints else None)
-            del self._committed[self.backend.length :]
+            if not reachable or not self.session.cut(reachable):
+                self.session.restore(self._checkpoints[-1] if self._checkpoints else None)
+            del self._committed[self.session.length :]
         return len(self._committed)
 
     def _resume(self, ids: Sequence[int], reachable: int, *, whole: bool) -> bool:
@@ -291,14 +298,14 @@ class Runner:
             return False
         newest = self._checkpoints[-1].length if self._checkpoints else 0
         snapshot = self.snapshots.resume(
-            self.backend, ids[:-1], reachable if whole or self.snapshots.cut else newest, self._window
+            self.session, ids[:-1], reachable if whole or self.snapshots.cut else newest, self._window
         )
         if snapshot is None:
             return False
-        self._committed = list(ids[: self.backend.length])
+        self._committed = list(ids[: self.session.length])
         self._checkpoints = [point for point in self._checkpoints if point.length < len(self._committed)]
         if snapshot.length == len(self._committed):
-            self._checkpoints.append(self.backend.state_of(snapshot.length, snapshot.state.tensors))
+            self._checkpoints.append(self.session.state_of(snapshot.length, snapshot.state.tensors))
         return True
 
     def _keep_what_goes(self, reachable: int) -> None:
@@ -318,25 +325,25 @@ class Runner:
         if self.snapshots is None or self._scratch:
             return
         held = whole and self.snapshots.held(self._committed, self._window)
-        found = [self.backend.checkpoint()] if whole and not held else []
+        found = [self.session.checkpoint()] if whole and not held else []
         if not self.snapshots.cut:
             found += points
         elif not whole:
             found += points[-1:]
         for point in found:
-            self.snapshots.keep(self.backend, self._committed[: point.length], point, self._window)
+            self.snapshots.keep(self.session, self._committed[: point.length], point, self._window)
 
-    def leave(self) -> None:
+    def _keep_all(self) -> None:
         """Keep all states that the session could continue from: the next prompt may be unrelated."""
-        if self._committed and self.backend.length == len(self._committed):
+        if self._committed and self.session.length == len(self._committed):
             self._keep(self._checkpoints, whole=True)
 
-    def close(self) -> None:
+    def leave(self) -> None:
         """The session ends: keep its states, on disk too if that is enabled."""
         if self.snapshots is not None:
-            self.leave()
+            self._keep_all()
             self.snapshots.write()
-        self.backend.leave()
+        self.session.leave()
 
     def _prefill(
         self, ids: Sequence[int], keep: frozenset[int], on_prefill: Callable[[int, int], None] | None
@@ -349,13 +356,13 @@ class Runner:
             stops = [length for length in keep if at < length < len(ids)]
             end = min([at + self.prefill_chunk, len(ids), *stops])
             try:
-                logits = self.backend.prefill(ids[at:end], self._cancelled.is_set)
+                logits = self.session.prefill(ids[at:end], self._cancelled.is_set)
             except PrefillCancelled as cancelled:
                 self._committed += ids[at : at + cancelled.committed]
                 return None
             self._committed += ids[at:end]
             if end in keep:
-                points = [*self._checkpoints, self.backend.checkpoint()]
+                points = [*self._checkpoints, self.session.checkpoint()]
                 self._checkpoints = points[-MAX_CHECKPOINTS:]
                 self._keep(points[:-MAX_CHECKPOINTS], whole=False)
             if on_prefill:

@@ -2,7 +2,7 @@
 
 numpy only. A chain is a tree of width one and plain decoding is a tree of no nodes, so there is one code path.
 The construction is that of DDTree (Ringel and Romano, 2026) with the spine put in first; sizes, order and the
-p_min rule are this project's own: docs/architecture.md, section 4.
+p_min rule are this project's own: docs/tree.md.
 """
 
 from __future__ import annotations

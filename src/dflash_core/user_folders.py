@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, get_args
 
+import platformdirs
+
 APP = "dflash-tui"
 Kind = Literal["cache", "config", "data", "state"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -13,6 +15,4 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 def user_folder(kind: Kind) -> Path:
     """`cache`: kernels and synthetic models; `config`: settings, themes, presets; `data`: conversations and prompts;
     `state`: the log. The XDG variables move them."""
-    import platformdirs  # not every command asks
-
     return Path(getattr(platformdirs, f"user_{kind}_dir")(APP, appauthor=False))

@@ -83,8 +83,8 @@ def _decoder(app: DFlashApp) -> Iterator[str]:
     engine = getattr(app.chat.state.session, "_engine", None)
     if not isinstance(engine, Engine):
         return
-    if engine.session.length != len(engine.runner._committed):
-        yield f"the session holds {engine.session.length} positions, the engine counts {len(engine.runner._committed)}"
+    if engine.session.length != len(engine._committed):
+        yield f"the session holds {engine.session.length} positions, the engine counts {len(engine._committed)}"
     if engine.session.length > engine.context_length:
         yield "the session is longer than the context"
 
@@ -94,7 +94,7 @@ def just_ended(app: DFlashApp) -> Iterator[str]:
     engine, record = getattr(app.chat.state.session, "_engine", None), app.chat.state.turn.record
     if isinstance(engine, Engine) and record is not None and at_rest(app):
         tokens = [token for event in record.events for token in event.tokens]
-        ids, held = (*record.start.prompt_ids, *tokens), tuple(engine.runner._committed)
+        ids, held = (*record.start.prompt_ids, *tokens), tuple(engine._committed)
         # Of a turn that was stopped in its prompt there is a part.
         if held not in (ids, ids[:-1]) and (tokens or ids[: len(held)] != held):
             yield f"the decoder holds {len(held)} ids, the turn has {len(ids)}, or other ones"

@@ -111,7 +111,6 @@ def _data(sound: Callable[[], bytes]) -> int:
 def _open_target(folder: Path) -> None:
     opened = open_target(folder / "a.gguf", "cpu")
     opened.notes  # noqa: B018
-    opened.mask_token_id  # noqa: B018
     opened.template  # noqa: B018
 
 

@@ -18,10 +18,12 @@ import torch
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.attention_window import EVERYTHING, LEAST_SINKS, AttentionWindow
-from dflash_core.backends.base import Draft, Logits, Target
+from dflash_core.backends.base import Logits
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cpu.target import CpuTarget
+from dflash_core.backends.opened import Target
 from dflash_core.conversation import Conversation
+from dflash_core.drafters.base import Draft
 from dflash_core.events import Event, PrefillEvent
 from dflash_core.models.attention import Attention
 from dflash_core.models.kv_cache import KVCache

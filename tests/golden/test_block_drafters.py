@@ -14,20 +14,21 @@ import torch
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.arch.draft_heads import Convolution, Markov, Selector
-from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.dflash import CpuDFlash
+from dflash_core.backends.opened import Target
 from dflash_core.config import DraftConfig, check_pair
-from dflash_core.conversation import Message, build_prompt
 from dflash_core.demo import demo_draft
 from dflash_core.drafters.base import Draft
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.registry import open_draft
 from dflash_core.drafters.several import open_several
 from dflash_core.errors import FormatError, KnobError, NumericsError, UnsupportedError
-from dflash_core.events import StepEvent, turn_stats
+from dflash_core.events import StepEvent
 from dflash_core.limits import Limits
+from dflash_core.messages import Message, build_prompt
 from dflash_core.policy.several import SeveralPolicy
 from dflash_core.tree import build
+from dflash_core.turn_stats import turn_stats
 from support import demo_pair
 from support.chosen import chosen_path
 from support.draft_files import (
@@ -361,7 +362,7 @@ def test_several_at_once_are_lossless_and_each_step_says_which(tmp_path: Path) -
     draft = open_several(target(), [*opened, open_draft("text", target())]).load()
     plain = answer(None, Knobs(mode="ar"))[0]
     engine, ids, seen = Engine(target(), draft), list(range(40, 70)), Counter[str]()
-    assert isinstance(engine.policy, SeveralPolicy)
+    assert isinstance(engine.policy.policy, SeveralPolicy)
     for knobs in (Knobs(), *(Knobs(draft=kind, mode="tree", budget=9) for kind in kinds)):  # type: ignore[arg-type]
         engine.reset()
         events = list(engine.generate(ids, knobs.replace(ignore_eos=True, max_tokens=TOKENS)))

@@ -11,7 +11,7 @@ from tools.train_demo.caches import differences
 from tools.train_demo.numerics import held_out
 
 from dflash_core import Engine, load_target
-from dflash_core.backends.base import Target
+from dflash_core.backends.opened import Target
 from dflash_core.cache_types import TYPES, CachePair
 from dflash_core.errors import KnobError
 from dflash_core.events import StepEvent

@@ -31,7 +31,7 @@ def variant(sliding: tuple[bool, ...], causal: tuple[bool, ...]) -> CpuDFlash:
     loaded = load_draft(golden("tiny-dflash"), target())
     config = replace(loaded.config, sliding_window=WINDOW if any(sliding) else 0, sliding=sliding, causal=causal)
     model = DFlash(Weights(loaded.file, dtype=torch.float64), config)
-    return CpuDFlash(loaded.file, config, model, target(), loaded.mask_token, loaded.weight_bytes)
+    return CpuDFlash(replace(loaded.opened, config=config), model, target().model, loaded.weight_bytes)
 
 
 MASKS = [
@@ -48,7 +48,7 @@ MASKS = [
 def test_masks_and_windows(sliding: tuple[bool, ...], causal: tuple[bool, ...], window: int) -> None:
     draft = variant(sliding, causal)
     features = np.random.default_rng(3).standard_normal((LENGTH, 512))
-    block = [ANCHOR] + [draft.mask_token] * (draft.config.block_size - 1)
+    block = [ANCHOR] + [draft.config.mask_token] * (draft.config.block_size - 1)
     noise = target().model.token_embd.rows(block)
     expected = twin(draft.file, draft.config, features, noise.numpy(), window)
     states = draft.model.new_states()
@@ -73,7 +73,7 @@ def test_rows_that_no_query_sees_are_not_read(monkeypatch: pytest.MonkeyPatch) -
         return whole(self, runs)
 
     monkeypatch.setattr(KVCache, "read", noted)
-    block = [ANCHOR] + [draft.mask_token] * (draft.config.block_size - 1)
+    block = [ANCHOR] + [draft.config.mask_token] * (draft.config.block_size - 1)
     noise, end = target().model.token_embd.rows(block).double(), LENGTH + len(block)
     for window, begins in ((0, (LENGTH - WINDOW + 1, 0)), (7, (LENGTH - 7, LENGTH - 7))):
         read.clear()

@@ -10,7 +10,7 @@ import pytest
 
 from dflash_core import Engine, Knobs, load_draft
 from dflash_core.demo import demo_draft_path, demo_target_path
-from dflash_core.drafters import registry
+from dflash_core.drafters.kinds import KINDS, Kind
 from dflash_core.drafters.text import TextDraft
 from dflash_core.engine import load_pair
 from dflash_core.errors import ContextError, KnobError, MismatchError
@@ -34,8 +34,8 @@ SETTINGS = [
 
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the registry line that a new kind needs."""
-    monkeypatch.setitem(registry.NAMED, "toy", registry.Kind(TOY, "a toy"))
+    """Add the row that a new kind needs."""
+    monkeypatch.setitem(KINDS, "toy", Kind("toy", "a toy", TOY, by_name=True))
 
 
 @cache
@@ -90,16 +90,16 @@ def test_it_stands_where_the_sequence_stands() -> None:
     answer = generated(engine, IDS, knobs)
     for ids, keep in (([*IDS, *answer, 3, 4], (24,)), ([*IDS, *answer[:6], 9], ()), (IDS[:7], (5,)), ([1, 2], ())):
         list(engine.generate(ids, knobs, keep=keep))
-        assert drafter.ids == engine.runner._committed
+        assert drafter.ids == engine._committed
         assert drafter.ids[: len(ids)] == ids
     events = engine.generate(IDS, knobs)
     next(events), next(events)
     events.close()  # type: ignore[attr-defined]
-    assert drafter.ids == engine.runner._committed
+    assert drafter.ids == engine._committed
     before = list(drafter.ids)
     with engine.scratch():
         generated(engine, [5, 6, 7], knobs)
-    assert drafter.ids == engine.runner._committed == before
+    assert drafter.ids == engine._committed == before
 
 
 def test_a_turn_is_drafted_again_as_it_was() -> None:
@@ -110,7 +110,7 @@ def test_a_turn_is_drafted_again_as_it_was() -> None:
     compared = 0
     for event in events:
         if isinstance(event, StepEvent):
-            again = engine.runner.propose(text[:-1], text[-1], knobs)
+            again = engine.propose(text[:-1], text[-1], knobs)
             assert tuple(map(tuple, again.tokens.tolist())) == event.drafts.tokens
             compared += len(event.drafts.tokens)
         text += event.tokens

@@ -12,8 +12,8 @@ import pytest
 from tools.bench.replay import GivenCosts
 
 from dflash_core import load_draft, load_target
-from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.session import CpuSession
+from dflash_core.backends.opened import Target
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.models.delta_net import DeltaState

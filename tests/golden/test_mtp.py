@@ -72,7 +72,7 @@ def test_a_file_with_its_own_head(name: str) -> None:
         pytest.skip("the references are not beside this checkout")
     loaded, reference = load_target(path), np.load(told)
     np.testing.assert_allclose(loaded.mtp_logits(reference["ids"].tolist()), reference["mtp_logits"], atol=1e-4)
-    assert loaded.drafts_itself
+    assert loaded.own_draft == "mtp"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_what_a_head_lacks_is_the_targets(own: tuple[str, ...], without: tuple[s
 
 def settled(engine: Engine) -> None:
     """It proposes what a fresh session proposes after the same tokens."""
-    ids = engine.runner._committed
+    ids = engine._committed
     fresh = target().session(head())
     fresh.prefill(ids)
     np.testing.assert_allclose(engine.session.draft(9, 0), fresh.draft(9, 0), atol=2e-4)
@@ -135,7 +135,7 @@ def test_a_turn_is_drafted_again_as_it_was() -> None:
     knobs, text = Knobs(mode="tree", ignore_eos=True, max_tokens=16, mtp_depth=4), list(IDS)
     for event in list(engine.generate(IDS, knobs)):
         if isinstance(event, StepEvent):
-            again = engine.runner.propose(text[:-1], text[-1], knobs)
+            again = engine.propose(text[:-1], text[-1], knobs)
             assert tuple(map(tuple, again.tokens.tolist())) == event.drafts.tokens
             assert len(event.drafts.tokens) == 4
         text += event.tokens
@@ -312,7 +312,7 @@ def test_several_drafters_stand_where_the_sequence_stands() -> None:
     for ids, keep in (([*IDS, *answer, 3, 4], (24,)), ([*IDS, *answer[:6], 9], ()), (IDS[:7], (5,))):
         list(engine.generate(ids, knobs, keep=keep))
         fresh = target().session(loaded)
-        fresh.prefill(engine.runner._committed)
+        fresh.prefill(engine._committed)
         for name in ("mtp", "text"):
             ours, expected = (one.propose(9, Knobs(draft=name)) for one in (engine.session, fresh))
             np.testing.assert_array_equal(ours.tokens, expected.tokens)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dflash_core import Engine, Knobs, load_draft, load_target
-from dflash_core.backends.base import Target
+from dflash_core.backends.opened import Target
 from dflash_core.errors import MismatchError
 from support.compare import generated
 from support.golden import golden, other_targets, target

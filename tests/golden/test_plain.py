@@ -8,9 +8,9 @@ from dflash_core.conversation import Conversation
 from dflash_core.engine import Engine
 from dflash_core.events import PrefillEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.experiment import last_prompts
+from dflash_core.lab.experiment import PLAIN_REPEATS, PLAIN_TOKENS, last_prompts, plain_design
 from dflash_core.lab.laboratory import Laboratory
-from dflash_core.lab.plain import REPEATS, TOKENS, of_result, plain_design
+from dflash_core.lab.plain import of_result
 from support import demo_pair
 
 
@@ -37,7 +37,7 @@ def test_the_speed_is_that_of_steps_without_drafts(engine: Engine, whole: bool) 
         assert speed is None
         return
     assert speed is not None
-    assert (speed.steps, speed.positions) == (REPEATS * (TOKENS - 1), len(record.start.prompt_ids))
+    assert (speed.steps, speed.positions) == (PLAIN_REPEATS * (PLAIN_TOKENS - 1), len(record.start.prompt_ids))
     assert 1 < speed.tokens_per_second < 10_000
     list(conversation.ask("And the budget?", Knobs(max_tokens=8)))
     prefill = conversation.turns[1].events[0]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dflash_core import Engine, Knobs
-from dflash_core.backends.base import Target
+from dflash_core.backends.opened import Target
 from dflash_core.drafters.base import Draft
 from dflash_core.errors import ContextError
 from support import demo_pair

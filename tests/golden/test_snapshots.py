@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from dflash_core import Engine, Knobs, load_draft, load_target
-from dflash_core.backends.base import Session, Target
+from dflash_core.backends.base import Session
+from dflash_core.backends.opened import Target
 from dflash_core.events import PrefillEvent
 from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError
 from dflash_core.snapshots.kept import LOG
@@ -164,11 +165,11 @@ def test_experiments_leave_the_state_where_it_was(rng: np.random.Generator) -> N
     a, b = prompts(rng, 120, 80)
     engine = Engine(loaded("tiny-F16.gguf"), drafted("tiny-F16.gguf", "dflash"))
     _, said = read(engine, a, keep=[100])
-    kept = len(engine.runner.snapshots.store)
+    kept = len(engine.snapshots.store)
     with engine.scratch():
         read(engine, b, keep=[70])
     assert engine.session.length == len(a) + len(said) - 1
-    assert len(engine.runner.snapshots.store) - kept <= 2, "what was tried is not kept"
+    assert len(engine.snapshots.store) - kept <= 2, "what was tried is not kept"
     fresh = Engine(loaded("tiny-F16.gguf"), drafted("tiny-F16.gguf", "dflash"))
     fresh.session.prefill([*a, *said[:-1]])
     same(engine.session, fresh.session)
@@ -181,7 +182,7 @@ def test_a_snapshot_that_does_not_fit_is_dropped_and_read_again(
     engine = Engine(loaded("tiny-F16.gguf"), drafted("tiny-F16.gguf", "dflash"))
     _, said = read(engine, a, keep=[90])
     read(engine, b)
-    snapshots = engine.runner.snapshots
+    snapshots = engine.snapshots
     page = next(snapshots.store.snapshots(snapshots.space)).pages[-1]
     monkeypatch.setattr(type(engine.session), "rows", lambda self, begin, end: page.tensors[:1])
     LOG.addHandler(caplog.handler)  # also after a command line has set up the program's log

@@ -63,7 +63,7 @@ def test_the_last_conversations_come_back(tmp_path: Path) -> None:
         assert reused(again, ids) == 50
         fresh = Engine(target(), load_draft(golden("tiny-dflash"), target()), states=SnapshotStore(0))
         fresh.session.prefill(ids)
-        again.runner._rewind([*ids[:51], 1])  # back to the boundary
+        again._rewind([*ids[:51], 1])  # back to the boundary
         again.session.prefill(ids[50:])
         np.testing.assert_allclose(again.session.draft(7, 0), fresh.session.draft(7, 0), rtol=1e-4, atol=2e-4)
     assert reused(engine(tmp_path, 2), PROMPTS[2]) == 0
@@ -176,7 +176,7 @@ def test_a_full_disk_leaves_older_states(tmp_path: Path, monkeypatch: pytest.Mon
 def test_every_byte_counts(tmp_path: Path) -> None:
     """Whatever bit is flipped, the file is refused; never another error."""
     path = written(tmp_path)[0]
-    space = engine(tmp_path, 2).runner.snapshots.space  # type: ignore[union-attr]
+    space = engine(tmp_path, 2).snapshots.space  # type: ignore[union-attr]
     whole = path.read_bytes()
     assert read(look(path, space)).length == 50
     for at in [*range(0, 200, 7), *RNG.integers(0, len(whole), 40)]:

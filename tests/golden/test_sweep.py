@@ -16,15 +16,16 @@ from dflash_core import Engine, Knobs
 from dflash_core.bench.answering import Answerer
 from dflash_core.bench.interleave import interleave
 from dflash_core.bench.prompts import Task
-from dflash_core.conversation import Conversation, Message
+from dflash_core.conversation import Conversation
 from dflash_core.demo import demo_draft, demo_draft_path, demo_target_path
 from dflash_core.errors import DFlashError, NumericsError
-from dflash_core.events import TurnReport
 from dflash_core.lab.experiment import ENDED_AT_ONCE, Case, Design, Experiment
 from dflash_core.lab.grid import Arm, parse_axes, settings
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.table import rows
+from dflash_core.messages import Message
+from dflash_core.turn_stats import TurnReport
 from dflash_tui.cli import command_line as cli
 from dflash_tui.cli.sweep import ANY_PAIR
 from support import demo_pair
@@ -105,7 +106,7 @@ def test_prompts_that_end_at_once_are_left_out(monkeypatch: pytest.MonkeyPatch) 
     """The first token of one prompt's answer is made a stop token; the other prompt's answers never contain it."""
     chat = Conversation(engine(), engine().target.tokenizer, engine().target.template)
     first = ask(chat, SUM).tokens[0]
-    monkeypatch.setattr(engine().runner, "stop_ids", engine().runner.stop_ids | {first})
+    monkeypatch.setattr(engine(), "stop_ids", engine().stop_ids | {first})
     it = sweep("budget=4,12", cases=CASES[::-1])
     list(it)
     assert [(one.name, one.reason) for one in it.result.excluded] == [("sum", ENDED_AT_ONCE)]

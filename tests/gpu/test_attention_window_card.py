@@ -96,7 +96,7 @@ def test_later_passes_have_the_same_window(engine: Engine, rng: np.random.Genera
 
 def session_of(device_name: str, kv: str = "f16") -> CudaSession:
     one = pair(device_name, GOLDEN)
-    draft = DFlashOnDevice(one.device_draft, one.draft.mask_token)
+    draft = DFlashOnDevice(one.device_draft)
     return CudaSession(one.device_target, draft, context=CONTEXT, kv=CachePair.parse(kv))
 
 

@@ -15,10 +15,9 @@ from dflash_core import tree as ddtree
 from dflash_core.arch.draft_heads import Convolution, Markov, Selector
 from dflash_core.arch.spec import EMBEDDING
 from dflash_core.backends.cuda import session as cuda_session
-from dflash_core.backends.cuda.drafters.draft import CudaDFlash
+from dflash_core.backends.cuda.drafters.draft import CudaDraft
 from dflash_core.backends.cuda.launch import Launch
-from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.cuda.step import TREE_THREADS
+from dflash_core.backends.cuda.step_graphs import TREE_THREADS
 from dflash_core.errors import UnsupportedError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
@@ -117,17 +116,8 @@ def same_logits(found: np.ndarray, expected: np.ndarray) -> None:
 @pytest.mark.parametrize(("kind", "changes"), [("dflash2", {}), ("dspark", {}), ("dspark", {"draft_vocab": 250})])
 def test_the_greedy_path(tmp_path: Path, device_name: str, kind: str, changes: dict[str, Any]) -> None:
     pair = block_pair(device_named(device_name), tmp_path, kind, **changes)
-
-    class Loaded:
-        """The part of a loaded target that a drafter uses."""
-
-        config = pair.target.config
-
-        def session(self, draft: object, context: int) -> CudaSession:
-            return CudaSession(pair.device_target, pair.device_draft, context=context)
-
     draft, reference = pair.draft, pair.target
-    ours = CudaDFlash(draft.file, draft.config, pair.device_draft, Loaded(), 0)  # type: ignore[arg-type]
+    ours = CudaDraft(draft.opened, pair.device_draft, pair.device_target, 0)
     features = reference.hidden(list(prompt()[:30]), draft.config.target_layers)
     same_logits(ours.logits(features, 7), draft.logits(features, 7))
     assert chosen_path(ours, features, 7) == chosen_path(draft, features, 7)

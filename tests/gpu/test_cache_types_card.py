@@ -83,7 +83,7 @@ def test_rows_are_those_of_the_reference(engine: Engine, rng: np.random.Generato
 
 def on_card(device_name: str, kv: str, context: int = CONTEXT) -> CudaSession:
     one = pair(device_name, GOLDEN)
-    draft = DFlashOnDevice(one.device_draft, one.draft.mask_token)
+    draft = DFlashOnDevice(one.device_draft)
     return CudaSession(one.device_target, draft, context=context, kv=CachePair.parse(kv))
 
 

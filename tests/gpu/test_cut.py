@@ -32,7 +32,7 @@ def test_a_cut_sequence_is_a_shorter_one(
     with device.stream():
         uploads = [DeviceUpload(device, weights) for weights in (target.file, opened.file)]
         model = DeviceTarget(device, uploads[0], target.config, CHOICES["f16"])
-        draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, CHOICES["f16"]), opened.mask_token)
+        draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, CHOICES["f16"]))
         for upload in uploads:
             upload.close()
     ids = [int(token) for token in rng.integers(0, 300, 120)]

@@ -135,7 +135,7 @@ def test_a_second_turn_goes_on_as_a_fresh_prompt_would(half: bool, kind: str) ->
         one.prefill_chunk = LEAST_ROWS - 1  # the same kernels read prompts and answers
     tokens = turn(engine, ids, kind)
     # Steps that were under way when the events were closed belong to the answer too.
-    said = (*ids, *tokens[:-1]) if kind != "closed" else tuple(engine.runner._committed)
+    said = (*ids, *tokens[:-1]) if kind != "closed" else tuple(engine._committed)
     assert said[: len(ids) + len(tokens) - 1] == (*ids, *tokens[:-1])
     assert engine.session.length == len(said)
     follow = (*ids, 5, 6, 7) if kind == "context full" else (*said, *more)

@@ -38,7 +38,7 @@ def make(device_name: str, monkeypatch: pytest.MonkeyPatch) -> Make:
     with device.stream():
         uploads = [DeviceUpload(device, weights) for weights in (target.file, opened.file)]
         model = DeviceTarget(device, uploads[0], target.config, CHOICES["f16"])
-        draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, CHOICES["f16"]), opened.mask_token)
+        draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, CHOICES["f16"]))
         for upload in uploads:
             upload.close()
 

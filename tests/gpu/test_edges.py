@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from dflash_core import Knobs
 from dflash_core.backends.cuda import session as cuda_session
@@ -67,7 +66,7 @@ def plain(count: int = 48, ids: tuple[int, ...] = IDS) -> tuple[int, ...]:
 def goes_on_rightly(run: Runner, said: tuple[int, ...]) -> None:
     """The state is that of `said`, and the next turn is that of a fresh prompt."""
     assert tuple(run._committed) == said
-    assert run.backend.length == len(said)
+    assert run.session.length == len(said)
     follow = (*said, 5, 6)
     if len(follow) + 4 < run.context_length:
         mine, events = answer(run, follow, mode="ar", max_tokens=4)
@@ -97,7 +96,7 @@ def test_a_prompt_that_leaves_room_for_one_token() -> None:
     run = runner(fresh(), context=len(IDS) + 1)
     tokens, events = answer(run)
     assert (tuple(tokens), [event.stop for event in events]) == (plain()[:1], ["context full"])
-    assert run.backend.length == len(IDS)
+    assert run.session.length == len(IDS)
     # The whole prompt is committed already, so its last token runs again for its logits.
     assert answer(run)[0] == tokens
 
@@ -110,7 +109,7 @@ def test_the_context_ends_in_mid_walk(ranks: list[int], room: int) -> None:
     assert tuple(tokens) == plain()[:room]
     assert events[-1].stop == "context full"
     assert tuple(run._committed) == (*IDS, *tokens[:-1])
-    assert run.backend.length == context - 1
+    assert run.session.length == context - 1
 
 
 @dealt("most", (1, 5, 17))
@@ -243,9 +242,9 @@ def test_an_edited_prompt_goes_back_to_a_checkpoint() -> None:
     alone = fresh()
     alone.prefill(edited)
     run.generate(edited, Knobs())
-    run.backend.restore(None)
-    run.backend.prefill(edited)
-    close(run.backend.draft(4, 0), alone.draft(4, 0), 1e-6)
+    run.session.restore(None)
+    run.session.prefill(edited)
+    close(run.session.draft(4, 0), alone.draft(4, 0), 1e-6)
 
 
 def test_a_prompt_of_chunks_and_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,13 +266,11 @@ def test_a_drafter_whose_window_is_shorter_than_the_context(window: int) -> None
     loaded = pair("emulated", FILE)
     config = replace(loaded.draft.config, sliding_window=window, sliding=(True, False), causal=(True, False))
     opened = replace(open_dflash(shallow_draft(), loaded.target), config=config)
-    draft = loaded.target.load_dflash(opened, torch.float32)
+    draft = opened.load()
     upload = DeviceUpload(loaded.device_target.device, loaded.draft.file)
     ours = CudaSession(
         loaded.device_target,
-        DFlashOnDevice(
-            DeviceDraft(loaded.device_target.device, upload, config, CHOICES["f16"]), loaded.draft.mask_token
-        ),
+        DFlashOnDevice(DeviceDraft(loaded.device_target.device, upload, config, CHOICES["f16"])),
         context=60,
     )
     upload.close()
@@ -318,7 +315,7 @@ def test_numbers_that_are_not_finite_end_one_turn(way: str, monkeypatch: pytest.
             next(events) if way == "go on" else events.close()  # type: ignore[attr-defined]
     finally:
         weights.copy_(right)
-    assert (run.backend.length, run._committed) == (0, [])
+    assert (run.session.length, run._committed) == (0, [])
     assert tuple(answer(run, mode="ar")[0]) == plain()[:8]
 
 
@@ -362,7 +359,7 @@ def test_a_turn_that_breaks_off_leaves_nothing_to_the_drafter(monkeypatch: pytes
         next(events)
     with pytest.raises(KeyboardInterrupt):
         events.throw(KeyboardInterrupt())  # type: ignore[attr-defined]
-    assert run.backend.length == 0
+    assert run.session.length == 0
     assert tuple(answer(run, max_tokens=3)[0]) == plain()[:3]
     assert max(waited) <= 72
 

@@ -76,7 +76,7 @@ def answer(run: Runner, guard: Script, **knobs: Value) -> tuple[tuple[int, ...],
     tokens = tuple(token for event in events for token in event.tokens)
     assert tuple(guard.seen) == tokens
     assert tuple(run._committed) == (*IDS, *tokens[:-1])
-    assert run.backend.length == len(IDS) + len(tokens) - 1
+    assert run.session.length == len(IDS) + len(tokens) - 1
     return tokens, events
 
 

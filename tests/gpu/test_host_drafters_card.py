@@ -10,8 +10,8 @@ import pytest
 from dflash_core import Engine, Knobs, load_draft
 from dflash_core.backends.cuda import target as cuda_target
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.drafters import registry
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.kinds import KINDS, Kind
 from dflash_core.drafters.text import CAPABILITIES
 from dflash_core.engine import load_pair
 from dflash_core.errors import UnsupportedError
@@ -35,7 +35,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.NAMED, "toy", registry.Kind(TOY, "a toy"))
+    monkeypatch.setitem(KINDS, "toy", Kind("toy", "a toy", TOY, by_name=True))
 
 
 @cache
@@ -108,12 +108,12 @@ def test_it_stands_where_the_sequence_stands() -> None:
     said = [token for event in found.generate(IDS, knobs, keep=(9,)) for token in event.tokens]
     for ids in ([*IDS, *said, 3], [*IDS[:10], 7, 8], IDS[:4]):
         list(found.generate(ids, knobs, keep=(9,)))
-        assert drafter.ids == found.runner._committed
+        assert drafter.ids == found._committed
         assert found.session.length == len(drafter.ids)
     events = found.generate(IDS, knobs)
     next(events), next(events)
     events.close()  # type: ignore[attr-defined]
-    assert drafter.ids == found.runner._committed
+    assert drafter.ids == found._committed
 
 
 def test_knobs_change_in_mid_turn() -> None:

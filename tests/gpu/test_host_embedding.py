@@ -35,19 +35,18 @@ def sessions(device_name: str, name: str, draft: str, folder: Any) -> tuple[Cuda
     if draft == "mtp":
         target = load_target(with_head(folder / "whole.gguf"))
         config, weights = find_head("mtp", target.file, target.config)
-        mask = 0
     else:
         tiny = name.startswith("tiny")
         target = load_target(shallow(name) if tiny else other_targets(name)[0])
         opened = load_draft(shallow_draft() if tiny else other_targets(draft)[0], target)
-        config, weights, mask = opened.config, opened.file, opened.mask_token
+        config, weights = opened.config, opened.file
     found = []
     for on_host in (False, True):
         with device.stream():
             upload = DeviceUpload(device, target.file)
             model = DeviceTarget(device, upload, target.config, CHOICES["f16"], embedding_on_host=on_host)
             other = DeviceUpload(device, weights)
-            drafter = on_device(config, other, model, CHOICES["f16"], mask)
+            drafter = on_device(config, other, model, CHOICES["f16"])
             upload.close()
             other.close()
         found.append(CudaSession(model, drafter, context=CONTEXT))

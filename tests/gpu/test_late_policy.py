@@ -16,7 +16,7 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.device_text import DeviceText
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.drafters.text_table import TextTable
-from dflash_core.events import Choice, StageTimes, StepEvent, StepTotals, StepTree
+from dflash_core.events import Choice, StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Value
 from dflash_core.policy.base import Decision
 from dflash_core.policy.costs import H200
@@ -25,6 +25,7 @@ from dflash_core.policy.late import BUILT, CHOICES, FIRST_STEPS, LatePolicy, wal
 from dflash_core.policy.pair import PairState
 from dflash_core.policy.values import COPIED, start_weights
 from dflash_core.runner import Runner
+from dflash_core.turn_stats import StepTotals
 from support.device_pairs import CONTEXT, prompt
 from support.emulated_device import EmulatedDevice
 from support.planted_device import planted

@@ -16,10 +16,8 @@ from dflash_core import Knobs
 from dflash_core.backends.base import Checkpoint, Session
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.drafters import caches
-from dflash_core.backends.cuda.drafters.draft import CudaMtp
+from dflash_core.backends.cuda.drafters.draft import CudaDraft
 from dflash_core.backends.cuda.drafters.mtp import Mtp
-from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.drafters.mtp import OpenedMtp
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
 from dflash_core.policy.costs import H200
@@ -77,15 +75,7 @@ def test_chains_are_the_references(device_name: str) -> None:
 def test_pairs_are_the_references(device_name: str) -> None:
     told, pair = np.load(HEAD.with_suffix(".npz")), whole_mtp_pair(device_name)
     ids = told["ids"].tolist()[:12]
-
-    class Loaded:
-        """The part of a loaded target that a head uses."""
-
-        def session(self, draft: object, context: int) -> CudaSession:
-            return CudaSession(pair.device_target, pair.device_head, context=context)
-
-    opened = OpenedMtp(pair.target, pair.head.config, pair.head.file)
-    head = CudaMtp(opened, pair.device_head, Loaded(), 0)  # type: ignore[arg-type]
+    head = CudaDraft(pair.head.opened, pair.device_head, pair.device_target, 0)
     found = head.teacher_forced(ids, pair.target.hidden(ids, [3]))
     close(found, told["mtp_logits"][: len(ids) - 1])
 

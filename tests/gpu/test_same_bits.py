@@ -126,7 +126,7 @@ def answer(runner: Runner, ids: tuple[int, ...], changes: Sequence[Ways], tokens
         found += event.tokens
         if count % 2:
             runner.change(asked[count // 2 % len(asked)])
-    session = runner.backend
+    session = runner.session
     assert isinstance(session, CudaSession)
     assert len(found) == tokens
     assert session.length == len(ids) + tokens - 1

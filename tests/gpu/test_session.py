@@ -118,7 +118,7 @@ def test_all_ways_of_drafting_give_plain_decodings_tokens(device_name: str, ever
         assert found == expected, knobs
         steps = [event for event in events if isinstance(event, StepEvent)]
         assert steps[-1].stop == "max tokens"
-        assert ours.backend.length == 7 + count - 1
+        assert ours.session.length == 7 + count - 1
         assert all(len(step.tree.tokens) <= 1 + int(knobs.get("budget", 22)) for step in steps)
 
 
@@ -170,7 +170,7 @@ def test_a_turn_after_each_kind_of_stop_is_that_of_a_fresh_prompt(device_name: s
     assert found == plain[: len(found)] or len(found) > len(plain)
     assert events[-1].stop == kind or (kind == "cancelled" and events[-1].stop is None)
     said = (*prompt()[:7], *found[:-1])
-    assert ours.backend.length == len(said)
+    assert ours.session.length == len(said)
     if kind == "context full":
         return  # there is no room for another turn
     follow = (*said, *prompt()[:3])

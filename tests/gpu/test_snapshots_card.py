@@ -50,7 +50,7 @@ def taken(session: CudaSession, ids: Sequence[int]) -> Snapshot:
     host = session.device.host
     session.make_room(spans, 1 << 24)
     host.settle()
-    if isinstance(host, host_room.LockedRoom) and session.host_drafter is None:
+    if isinstance(host, host_room.HostRoom) and session.host_drafter is None:
         assert all(host.holds(tensor) for page in pages for tensor in page.tensors)
         assert all(host.holds(tensor) for tensor in found.state.tensors)
     return found
@@ -88,7 +88,7 @@ def test_a_resumed_sequence_has_the_bits_of_the_one_it_was(
     with device.stream():
         uploads = [DeviceUpload(device, weights) for weights in (target.file, opened.file)]
         model = DeviceTarget(device, uploads[0], target.config, CHOICES["f16"])
-        draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, CHOICES["f16"]), opened.mask_token)
+        draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, CHOICES["f16"]))
         for upload in uploads:
             upload.close()
     one, other = (CudaSession(model, draft, context=CONTEXT) for _ in range(2))

@@ -8,7 +8,7 @@ import torch
 
 from dflash_core import Knobs
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.cuda.step import StepKind
+from dflash_core.backends.cuda.step_graphs import StepKind
 from support import demo_card, on_device
 from support.compare import CARD_NEAR_TIE, first_difference, gap, generated
 from support.soaking import BUDGETS, Soak

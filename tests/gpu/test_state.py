@@ -1,4 +1,4 @@
-"""The structs of backends/cuda/state.py lie in memory as the kernels' own do, for g++ and for the CUDA compiler."""
+"""Structs that are read from headers lie in memory as the compilers place them: g++ and the CUDA compiler."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import pytest
 
 from dflash_core import nvrtc, resources
 from dflash_core.backends.cuda import state
-from dflash_core.backends.cuda.layers import draws
+from dflash_core.backends.cuda.headers import Headers
 from dflash_core.errors import UnsupportedError
+from dflash_core.fits import MOST_NODES
+from dflash_core.policy.values import CLASSES, FEATURES
 from support import engines
 
 STRUCTS = {
@@ -22,46 +24,29 @@ STRUCTS = {
     "RowTokens": state.ROW_TOKENS,
     "RowFront": state.ROW_FRONT,
     "PartBefore": state.PART_BEFORE,
+    "Pairing": state.PAIRING,
 }
-SCALARS = {"u64": np.uint64, "int": np.int32, "float": np.float32, "double": np.float64}
-HEADER_FILES = ("state.cuh", "ring.cuh", "head.cuh", "draw.cuh")
+HEADER_FILES = ("state.cuh", "ring.cuh", "head.cuh", "draw.cuh", "pairs.cuh")
 
 
-def declared() -> dict[str, list[tuple[str, np.dtype]]]:
-    """Every struct's fields as written in the headers."""
-    text = "".join((resources.kernels_dir() / name).read_text() for name in HEADER_FILES)
-    text = re.sub(r"//.*", "", text)
-    structs = {}
-    for name, body in re.findall(r"struct(?: alignas\(\d+\))? (\w+) \{(.*?)\n\};", text, re.DOTALL):
-        fields = []
-        for kind, names in re.findall(r"(u64|int|float|double) ([^;]+);", body):
-            for field in names.split(","):
-                shape = [
-                    int(part) if part.isdigit() else getattr(state, part) for part in re.findall(r"\[(\w+)\]", field)
-                ]
-                fields.append((re.sub(r"\[.*", "", field).strip(), np.dtype((SCALARS[kind], tuple(shape)))))
-        structs[name] = fields
-    return structs
-
-
-@pytest.mark.parametrize("name", STRUCTS)
-def test_fields_are_those_of_the_header(name: str) -> None:
-    dtype = STRUCTS[name]
-    assert declared()[name] == [(field, dtype.fields[field][0]) for field in dtype.names]
-
-
-def test_constants_and_enums_are_those_of_the_header() -> None:
+def test_numbers_that_are_stated_on_both_sides_agree() -> None:
+    found = Headers("state.cuh").constants
+    assert (found["MAX_NODES"], found["VALUE_CLASSES"], found["VALUE_FEATURES"]) == (MOST_NODES, CLASSES, FEATURES)
     text = "".join((resources.kernels_dir() / name).read_text() for name in ("state.cuh", "ring.cuh"))
-    for constant, value in re.findall(r"constexpr int (\w+) = (\d+);", text):
-        assert getattr(state, constant) == int(value), constant
-    drawn = (resources.kernels_dir() / "draw.cuh").read_text()
-    for constant in "DRAW_PART", "MOST_LISTED":
-        assert f"constexpr int {constant} = {getattr(draws, constant)};" in drawn
     stops = dict(re.findall(r"(\w+) = (\d+)", re.search(r"enum Stop \{(.*?)\}", text)[1]))
     assert {stop.name: str(int(stop)) for stop in state.StopCode} == stops
     stamps = re.findall(r"(\w+)(?: = \d+)?(?:,|$)", re.search(r"enum Stamp \{(.*?)\}", text)[1].strip())
     assert [stamp.name for stamp in state.Stamp] == stamps[:-1]
     assert stamps[-1] == "STAMPS"
+
+
+def test_fields_of_every_kind_are_read() -> None:
+    fields = state.STEP_STATE.fields
+    assert fields["mask"][0] == np.dtype((np.uint64, (256, 4)))
+    assert fields["candidate_log_prob"][0] == np.dtype((np.float32, (64, 8)))
+    assert (fields["top_k"][0], fields["width"][0]) == (np.int32, np.int32)
+    assert state.ROW_FRONT.fields["value"][0] == np.dtype((np.float64, 64))
+    assert state.PAIRING.names == ("log_prob", "p", "odds", "slot")
 
 
 HEADERS = "".join(f'#include "{name}"\n' for name in HEADER_FILES[1:])

@@ -14,7 +14,7 @@ from dflash_core import tree as ddtree
 from dflash_core.backends.cuda import state
 from dflash_core.backends.cuda.device_text import BLOCKS, DEFINES
 from dflash_core.backends.cuda.state import MAX_DEPTH, MAX_NODES, MAX_WIDTH, StopCode
-from dflash_core.backends.cuda.step import TREE_THREADS
+from dflash_core.backends.cuda.step_graphs import TREE_THREADS
 from dflash_core.drafters.successors import LONGEST, Successor
 from dflash_core.drafters.text_table import TextTable
 from dflash_core.policy import best_first

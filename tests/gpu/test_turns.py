@@ -51,9 +51,7 @@ def pair(device_name: str, target: str) -> Pair:
 
 def session(device_name: str, target: str = TINY, kv: CachePair = F16) -> CudaSession:
     made = pair(device_name, target)
-    return CudaSession(
-        made.device_target, DFlashOnDevice(made.device_draft, made.draft.mask_token), context=CONTEXT, kv=kv
-    )
+    return CudaSession(made.device_target, DFlashOnDevice(made.device_draft), context=CONTEXT, kv=kv)
 
 
 def numbers(rng: np.random.Generator, count: int) -> list[int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core import load_target
-from dflash_core.backends.base import Session, Target
+from dflash_core.backends.base import Session
 from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.base import OnDevice
@@ -16,6 +16,7 @@ from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.backends.opened import Target
 from support.device_pairs import CONTEXT
 from support.draft_files import random_draft
 from support.golden import golden
@@ -51,7 +52,7 @@ def block_pair(device: Device, folder: Path, kind: str, half: bool = True, **cha
         uploads = [DeviceUpload(device, weights) for weights in (target.file, draft.file)]
         activations = CHOICES["f16" if half else "mixed"]
         device_target = DeviceTarget(device, uploads[0], target.config, activations)
-        device_draft = on_device(draft.config, uploads[1], device_target, activations, draft.mask_token)
+        device_draft = on_device(draft.config, uploads[1], device_target, activations)
         for upload in uploads:
             upload.close()
     return BlockPair(target, draft, device_target, device_draft)

@@ -10,10 +10,10 @@ from dflash_core import Knobs
 
 if TYPE_CHECKING:
     from dflash_core.backends.cpu.dflash import CpuDFlash
-    from dflash_core.backends.cuda.drafters.draft import CudaDFlash
+    from dflash_core.backends.cuda.drafters.draft import CudaDraft
 
 
-def chosen_path(draft: CpuDFlash | CudaDFlash, features: np.ndarray, anchor: int) -> list[int]:
+def chosen_path(draft: CpuDFlash | CudaDraft, features: np.ndarray, anchor: int) -> list[int]:
     """The best token of each depth after a context, each scored by the one before it where the drafter can."""
     drafts, path = draft._behind(features, anchor).propose(anchor, Knobs()), [anchor]
     for depth in range(len(drafts.tokens)):

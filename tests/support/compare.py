@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dflash_core import Engine, Knobs
-from dflash_core.backends.base import Target
+from dflash_core.backends.opened import Target
 from dflash_core.sampling import Sampler
 
 NEAR_TIE = 1e-4

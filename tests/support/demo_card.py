@@ -7,11 +7,11 @@ from functools import cache
 from tools.train_demo.bench_prompts import held_questions
 
 from dflash_core import Engine, load_draft, load_target
-from dflash_core.backends.base import Target
 from dflash_core.backends.cuda.target import CudaTarget
-from dflash_core.conversation import Message, build_prompt
+from dflash_core.backends.opened import Target
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.drafters.base import Draft
+from dflash_core.messages import Message, build_prompt
 from dflash_core.progress import silent
 
 CONTEXT = 1024

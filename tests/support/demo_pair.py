@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from dflash_core import Engine, load_draft, load_target
-from dflash_core.backends.base import Target
+from dflash_core.backends.opened import Target
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.drafters.base import Draft
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dflash_core import load_draft, load_target
-from dflash_core.backends.base import Draft, Session, Target
+from dflash_core.backends.base import Session
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
@@ -20,6 +20,8 @@ from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.backends.opened import Target
+from dflash_core.drafters.base import Draft
 from dflash_core.events import StepDrafts
 from support.emulated_device import EmulatedDevice
 from support.golden import golden
@@ -48,9 +50,7 @@ class Pair:
     device_draft: DeviceDraft
 
     def sessions(self, context: int = CONTEXT) -> tuple[CudaSession, Session]:
-        session = CudaSession(
-            self.device_target, DFlashOnDevice(self.device_draft, self.draft.mask_token), context=context
-        )
+        session = CudaSession(self.device_target, DFlashOnDevice(self.device_draft), context=context)
         return session, self.target.session(self.draft)
 
 

@@ -13,10 +13,11 @@ import torch
 
 from dflash_core import loading
 from dflash_core.arch.draft_heads import Convolution, Heads, Markov, Selector
-from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.dflash import CpuDFlash
+from dflash_core.backends.opened import Target
 from dflash_core.config import DraftConfig
-from dflash_core.drafters.base import Draft
+from dflash_core.drafters.base import Draft, OpenedModel
+from dflash_core.drafters.dflash import capabilities
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.matrix import DenseMatrix, Weights
@@ -192,8 +193,8 @@ def behind_ends(path: Path, embedding: np.ndarray, head: np.ndarray, *, double: 
         output=DenseMatrix(torch.from_numpy(head).to(dtype)), spec=SimpleNamespace(vocab_size=len(embedding)),
     )  # fmt: skip
     target: Any = SimpleNamespace(model=model, config=model.spec)
-    assert config.mask_token_id is not None, "a mask token"
-    return CpuDFlash(file, config, DFlash(Weights(file, dtype=dtype), config), target, config.mask_token_id, 0)
+    opened = OpenedModel(target, config, file, capabilities(config))
+    return CpuDFlash(opened, DFlash(Weights(file, dtype=dtype), config), target.model, 0)
 
 
 def config_for(target: Target, kind: str, **changes: Any) -> DraftConfig:

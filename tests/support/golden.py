@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dflash_core import load_draft, load_target
-from dflash_core.backends.base import Target
+from dflash_core.backends.opened import Target
 from dflash_core.drafters.base import Draft
 
 COMMITTED = Path(__file__).parents[1] / "golden" / "data"

@@ -1,6 +1,6 @@
 """Drafters on the host, to test their interface: a toy one, and the text drafter with an answer to copy from.
 
-The toy shows what a new kind needs: its own file, and a line in the registry that names `open_toy`.
+The toy shows what a new kind needs: its own file, and a row in the table that names `open_toy`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dflash_core import Knobs
-from dflash_core.backends.base import Target
+from dflash_core.backends.opened import Target
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.text import TextDraft, TextDrafter
 from dflash_core.tree import Candidates

@@ -13,15 +13,16 @@ from typing import Any
 from dflash_core.arch.draft_heads import Heads, Markov
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT
-from dflash_core.backends.cuda.drafters.kinds import DeviceConfig, on_device
+from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.programs import Variant
 from dflash_core.backends.cuda.repack import TILE_TYPES
-from dflash_core.backends.cuda.session import CHUNK_WIDTHS, CudaSession
+from dflash_core.backends.cuda.sequence_passes import CHUNK_WIDTHS
+from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
-from dflash_core.backends.cuda.step import StepKind
+from dflash_core.backends.cuda.step_graphs import StepKind
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.bench.shapes import header
 from dflash_core.bench.synthetic_models import (
@@ -37,6 +38,7 @@ from dflash_core.bench.synthetic_models import (
 )
 from dflash_core.config import target_config
 from dflash_core.demo import demo_dflash2_path, demo_draft_path, demo_mtp_path, demo_target_path
+from dflash_core.drafters.base import DraftModel
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import find_head
 from dflash_core.errors import UnsupportedError
@@ -67,7 +69,7 @@ class Pair:
     target: Any
     target_config: ModelSpec
     draft: Any
-    draft_config: DeviceConfig
+    draft_config: DraftModel
 
 
 def large() -> Pair:

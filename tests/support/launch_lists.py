@@ -8,14 +8,15 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
-from dflash_core.backends.cuda.step import StepKind
+from dflash_core.backends.cuda.step_graphs import StepKind
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.config import DraftConfig
 from dflash_core.knobs import Knobs
 from support.kernel_variants import (
     CARDS,
@@ -35,6 +36,7 @@ from support.kernel_variants import (
 from support.recording_device import NamedUpload, RecordingDevice
 
 CONTEXT = 320
+MASK = 5  # in every list, whatever the drafter's own is
 SEVERAL = ((64, 8), (64, 40), (64, 64, 1), (64, 64, 64, 64))  # widths of trees of more than one pass
 
 
@@ -81,7 +83,10 @@ class Recorded:
         target = DeviceTarget(self.device, NamedUpload(pair.target, self.device), pair.target_config, chosen)
         draft = None
         if case.drafted:
-            draft = on_device(pair.draft_config, NamedUpload(pair.draft, self.device), target, chosen, 5)
+            config = pair.draft_config
+            if isinstance(config, DraftConfig):
+                config = replace(config, mask_token_id=MASK)
+            draft = on_device(config, NamedUpload(pair.draft, self.device), target, chosen)
         self.session = CudaSession(target, draft, () if draft else (0, 2), context=CONTEXT)
 
     def lists(self) -> Iterator[tuple[str, list[str]]]:

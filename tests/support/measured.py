@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.events import TurnReport
 from dflash_core.knobs import Knobs
-from dflash_core.lab.experiment import Excluded, Result, Trial
 from dflash_core.lab.grid import parse_axes, settings
+from dflash_core.lab.results import Excluded, Result, Trial
 from dflash_core.limits import Limits
+from dflash_core.turn_stats import TurnReport
 
 from .turns import step_of, turn_of
 

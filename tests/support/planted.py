@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from dflash_core.backends.base import Checkpoint, Logits, Target
+from dflash_core.backends.base import Checkpoint, Logits
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.decoder import Decoder
+from dflash_core.backends.opened import Target
 from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent

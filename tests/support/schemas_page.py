@@ -11,9 +11,9 @@ import msgspec
 
 from dflash_core import record, trace
 from dflash_core.knobs import Knobs
-from dflash_core.lab.experiment import Result, Trial
 from dflash_core.lab.export import to_json
 from dflash_core.lab.grid import Arm
+from dflash_core.lab.results import Result, Trial
 from dflash_tui.application.conversations import exchange
 from support.turns import step_of, turn_of
 

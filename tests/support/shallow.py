@@ -17,7 +17,7 @@ import gguf
 import numpy as np
 
 from dflash_core import load_target
-from dflash_core.backends.base import Target
+from dflash_core.backends.opened import Target
 from support.gguf_copy import Stored, stored, write_copy
 from support.golden import golden
 from support.mtp_files import HEAD

@@ -105,7 +105,7 @@ class Soak:
         if way == "thread":
             timer.join()
         self.ends[f"{way}: {stop}"] += 1
-        held = tuple(engine.runner._committed)
+        held = tuple(engine._committed)
         assert engine.session.length == len(held), "the session's length is not that of its ids"
         if tokens:
             reached = (*ids, *tokens[:-1])

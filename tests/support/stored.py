@@ -10,18 +10,10 @@ from typing import TypeVar
 
 import pytest
 
-from dflash_core.events import (
-    Piece,
-    PrefillEvent,
-    StageTimes,
-    StepDrafts,
-    StepEvent,
-    StepTree,
-    TurnReport,
-    turn_stats,
-)
+from dflash_core.events import Piece, PrefillEvent, StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.record import Line, Start, TurnRecord, pack
+from dflash_core.turn_stats import TurnReport, turn_stats
 from dflash_tui.application.conversations.branches import Node
 from dflash_tui.application.conversations.journal import Journal, Place
 from dflash_tui.application.conversations.store import Card, Store, schema, title_of

@@ -5,19 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from dflash_core.events import (
-    PartTotals,
-    Piece,
-    PrefillEvent,
-    StageTimes,
-    StepDrafts,
-    StepEvent,
-    StepTree,
-    TurnReport,
-    turn_stats,
-)
+from dflash_core.events import Piece, PrefillEvent, StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.record import Line, Recorder, Start, TurnRecord
+from dflash_core.turn_stats import PartTotals, TurnReport, turn_stats
 
 ROOT, WANTED = 100, 7
 STAGES = StageTimes(2.0, 0.5, 10.0, 0.25, 1.0, 0.25)

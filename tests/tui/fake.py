@@ -11,24 +11,13 @@ from dataclasses import dataclass, field
 from dflash_core.conversation import Reread
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DFlashError
-from dflash_core.events import (
-    Event,
-    FoundRow,
-    PartTotals,
-    Piece,
-    PrefillEvent,
-    StageTimes,
-    StepDrafts,
-    StepEvent,
-    StepTree,
-    TurnReport,
-    turn_stats,
-)
+from dflash_core.events import Event, Piece, PrefillEvent, StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.reasoning import Effort, Reasoning
+from dflash_core.turn_stats import FoundRow, PartTotals, TurnReport, turn_stats
 from dflash_core.turns import Turns
 from dflash_tui.application.session import ExperimentLike, OnPrefill, Progress, WhatIfLike
 

@@ -11,8 +11,8 @@ from textual.pilot import Pilot
 from dflash_core.events import StageTimes, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.lab.cost import StepCosts
-from dflash_core.lab.experiment import Result, Trial
 from dflash_core.lab.grid import Arm
+from dflash_core.lab.results import Result, Trial
 from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.figures.measurements import Measurements, Row

@@ -9,9 +9,10 @@ from itertools import count
 import pytest
 from textual.pilot import Pilot
 
-from dflash_core.lab.experiment import Design, Result
+from dflash_core.lab.experiment import Design
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
+from dflash_core.lab.results import Result
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.engine_session import EngineSession
 from dflash_tui.chat import background_plain

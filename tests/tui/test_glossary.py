@@ -16,11 +16,11 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input, Markdown, TextArea
 
-from dflash_core.events import FoundRow
 from dflash_core.knobs import CONTEXT, SPECS, Knobs
 from dflash_core.lab import candidates
 from dflash_core.lab.grid import Arm
 from dflash_core.limits import Limits
+from dflash_core.turn_stats import FoundRow
 from dflash_tui.app import DFlashApp
 from dflash_tui.screens.bench import BenchScreen
 from dflash_tui.screens.experiment import TuneScreen

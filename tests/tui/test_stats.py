@@ -15,10 +15,11 @@ import pytest
 from rich.cells import cell_len
 from textual.geometry import Size
 
-from dflash_core.events import PartTotals, Piece, PrefillEvent
+from dflash_core.events import Piece, PrefillEvent
 from dflash_core.knobs import Knobs
 from dflash_core.lab.plain import PlainSpeed, of_turn
 from dflash_core.record import TurnRecord
+from dflash_core.turn_stats import PartTotals
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.engine_session import load_session
 from dflash_tui.application.figures.measurements import Measurements

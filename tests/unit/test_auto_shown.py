@@ -10,7 +10,7 @@ import pytest
 from tools.bench.replay import GivenCosts
 
 from dflash_core.errors import FormatError
-from dflash_core.events import Choice, PartTotals, Piece, PrefillEvent, StageTimes, StepEvent, TurnReport, turn_stats
+from dflash_core.events import Choice, Piece, PrefillEvent, StageTimes, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.lab.cost import StepCosts
 from dflash_core.lab.whatif import auto_turn, curve, estimate
@@ -18,6 +18,7 @@ from dflash_core.policy.costs import CPU
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import KINDS, PairState
 from dflash_core.turn_check import check_step
+from dflash_core.turn_stats import PartTotals, TurnReport, turn_stats
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.text import lab as lab_text
 from dflash_tui.text.tree_text import drawn as tree_drawn

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tools.bench import sampled, timeline
 
-from dflash_core.backends.cuda.step import StepKind
+from dflash_core.backends.cuda.step_graphs import StepKind
 from dflash_core.bench import synthetic, synthetic_models
 from dflash_core.bench.statistics import summary
 from dflash_core.bench.steps import StepReport, Timed, acceptance_pattern, default_cases, spine

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from text_data import QWEN_TEMPLATE
 
-from dflash_core.events import PrefillEvent, StageTimes, StepEvent, StepTree, TurnReport, turn_stats
+from dflash_core.events import PrefillEvent, StageTimes, StepEvent, StepTree
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.knobs import SPECS, Knobs
+from dflash_core.turn_stats import TurnReport, turn_stats
 from dflash_tui.cli import ask
 from dflash_tui.cli import command_line as cli
 from dflash_tui.terminal.output import Notes, write_json

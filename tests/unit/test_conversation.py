@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_data import IM_END, qwen, tiny
 
-from dflash_core.conversation import Conversation, Message, Turn, build_prompt
+from dflash_core.conversation import Conversation, Turn
 from dflash_core.errors import ContextError, DFlashError, TemplateError
-from dflash_core.events import Event, FoundRow, Piece, PrefillEvent, StageTimes, StepEvent, StepTree, Stop
+from dflash_core.events import Event, Piece, PrefillEvent, StageTimes, StepEvent, StepTree, Stop
 from dflash_core.guards.base import Guard
 from dflash_core.knobs import Knobs
+from dflash_core.messages import Message, build_prompt
 from dflash_core.text.template import ChatTemplate
+from dflash_core.turn_stats import FoundRow
 
 TINY = tiny()
 KNOBS = Knobs(thinking=False, seed=0)

@@ -92,7 +92,7 @@ def test_weights_that_do_not_fit_say_what_would(card_with: Any) -> None:
     card_with(1 << 20)
     message = refusal(None)
     assert "but 1.0 MiB is free; take a model of at most" in message
-    with pytest.raises(OutOfMemoryError, match=r"^needs .* on A card \(target .*\) but 1\.0 MiB is free; take a model"):
+    with pytest.raises(OutOfMemoryError, match=r"^needs .* on A card \(.*target .*\) but 1\.0 MiB is free; take a mod"):
         load_target(TARGET, device="cuda")
 
 
@@ -197,7 +197,7 @@ def test_a_card_in_exclusive_use() -> None:
 def test_a_file_with_an_mtp_head_drafts_by_itself(tmp_path: Path) -> None:
     """And several drafters at once are refused before anything is loaded."""
     opened = CudaTarget(with_head(tmp_path / "whole.gguf"), device=MadeUpCard(1 << 40))  # type: ignore[arg-type]
-    assert opened.drafts_itself
+    assert opened.own_draft == "mtp"
     head = loading.open_draft("mtp", opened)
     opened.check_room(head, None)
     components = opened.reckoner(head).components(Setup(512))

@@ -18,7 +18,6 @@ from dflash_core.backends.decoder import Decoder
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.events import StepTotals
 from dflash_core.knobs import Knobs, Value
 from dflash_core.models.kv_cache import KVCache
 from dflash_core.policy.costs import Shape
@@ -26,6 +25,7 @@ from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
 from dflash_core.sampling import philox
 from dflash_core.tree import Candidates, Tree, Walk, walk
+from dflash_core.turn_stats import StepTotals
 from support.statistics import chi_square, limit, truncated
 
 VOCAB, ROOT, TURNS = 12, 3, 6000

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from dflash_core.events import PrefillEvent, StageTimes, StepEvent, StepTree, TurnReport, turn_stats
+from dflash_core.events import PrefillEvent, StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Knobs
+from dflash_core.turn_stats import TurnReport, turn_stats
 
 
 def step(tokens: int, drafted: int, accepted: int, ms: float = 1.0) -> StepEvent:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.host_room import LEAST_LOCKED, LockedRoom, block_size
+from dflash_core.backends.cuda.host_room import LEAST_LOCKED, HostRoom, block_size
 from dflash_core.errors import KernelError
 
 MIB = 1 << 20
@@ -34,19 +34,19 @@ class System:
 
 
 @contextmanager
-def room(system: System) -> Iterator[LockedRoom]:
-    made = LockedRoom(system.lock, system.unlock)
+def room(system: System) -> Iterator[HostRoom]:
+    made = HostRoom(system.lock, system.unlock)
     yield made
     made.close()
     assert not system.locked, "all is given back"
 
 
-def ready(on: LockedRoom, *sizes: int, most: int = 1 << 40) -> None:
+def ready(on: HostRoom, *sizes: int, most: int = 1 << 40) -> None:
     on.prepare(sizes, most)
     on.settle()
 
 
-def piece(on: LockedRoom, nbytes: int = 2 * MIB) -> Tensor:
+def piece(on: HostRoom, nbytes: int = 2 * MIB) -> Tensor:
     return on.empty((nbytes // 4,), torch.float32)
 
 
@@ -97,7 +97,7 @@ def test_memory_is_ready_and_used_again() -> None:
 class LeftGuard:
     """A room's guard. A thread that leaves it with nothing to do waits before it goes on to end."""
 
-    def __init__(self, room: LockedRoom) -> None:
+    def __init__(self, room: HostRoom) -> None:
         self.room, self.guard = room, room._guard
         self.left, self.go_on = threading.Event(), threading.Event()
 

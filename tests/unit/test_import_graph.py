@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -55,6 +55,29 @@ def rooms(root: Path) -> dict[str, dict[str, set[str]]]:
     return graph
 
 
+def files(roots: Iterable[Path]) -> dict[str, dict[str, set[str]]]:
+    """By module: the modules that its file imports. A package stands for its `__init__`."""
+    names = {module(path, root): path for root in roots for path in root.rglob("*.py")}
+    graph = {}
+    for name, path in names.items():
+        used = {one for node in imports_of(path) for one in modules(node, names)}
+        graph[name] = {one: {name} for one in used & names.keys() - {name}}
+    return graph
+
+
+def module(path: Path, root: Path) -> str:
+    return ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def modules(node: Import, names: Container[str]) -> Iterator[str]:
+    """The modules that an import names: in `from a import b`, b is a module of `names`, or something in a."""
+    if isinstance(node, ast.Import):
+        yield from (one.name for one in node.names)
+    elif node.module:
+        inner = ((f"{node.module}.{one.name}", node.module) for one in node.names)
+        yield from (whole if whole in names else outer for whole, outer in inner)
+
+
 def circles(graph: dict[str, dict[str, set[str]]]) -> set[frozenset[str]]:
     """Sets of two or more rooms that all import each other, directly or through others."""
     reach = {room: set(uses) for room, uses in graph.items()}
@@ -72,6 +95,25 @@ def test_rooms_form_no_circle(program: str) -> None:
     found = circles(graph)
     guilty = [(a, b, sorted(graph[a][b])) for one in found for a in sorted(one) for b in sorted(one & set(graph[a]))]
     assert not guilty
+
+
+def test_files_form_no_circle() -> None:
+    """Of both programs together."""
+    graph = files(PROGRAMS.values())
+    assert len(graph) > 300
+    found = circles(graph)
+    assert not found
+
+
+def test_a_circle_of_two_files_is_found(tmp_path: Path) -> None:
+    """One of them imports the other for types only, the other in a function."""
+    root = tmp_path / "p"
+    (root / "q").mkdir(parents=True)
+    (root / "__init__.py").write_text("")
+    (root / "a.py").write_text("if TYPE_CHECKING:\n    from p.q import b\n")
+    (root / "q" / "b.py").write_text("def f():\n    import p.a\n")
+    (root / "c.py").write_text("from p.a import x\n")
+    assert circles(files([root])) == {frozenset({"p.a", "p.q.b"})}
 
 
 def test_a_circle_is_found() -> None:

@@ -23,8 +23,8 @@ pytest.importorskip("torch")
 from dflash_core import kernel_source, nvrtc, resources
 from dflash_core.backends.cuda.layers.experts import MOST_EXPERTS, MOST_USED
 from dflash_core.backends.cuda.programs import Variant
-from dflash_core.nvrtc import KernelUse
 from dflash_core.user_folders import user_folder
+from support import kernel_use
 from support.grids import full
 from support.kernel_variants import variants
 
@@ -53,19 +53,19 @@ SPILLS: dict[str, str] = {
 }
 # How many registers above the recorded number pass: another patch release of the compiler is not a regression.
 SLACK = 4
-Uses = dict[str, KernelUse]
+Uses = dict[str, kernel_use.KernelUse]
 
 
 def report(arch: str, variant: Variant) -> Uses:
     """What the variant's kernels use, from a file of an earlier run where its source is the same."""
     folder = resources.kernels_dir()
     texts = kernel_source.closure(folder / variant.file, (folder,))
-    fields = [field.name for field in dataclasses.fields(KernelUse)]
+    fields = [field.name for field in dataclasses.fields(kernel_use.KernelUse)]
     kept = REPORTS / f"{kernel_source.content_hash(texts, nvrtc.version(), arch, variant, fields)[:32]}.json"
     if kept.is_file():
-        return {name: KernelUse(**use) for name, use in json.loads(kept.read_text()).items()}
+        return {name: kernel_use.KernelUse(**use) for name, use in json.loads(kept.read_text()).items()}
     source = texts[folder / variant.file]
-    uses = nvrtc.report(source, variant.file, arch, defines=dict(variant.defines), include=[folder])
+    uses = kernel_use.report(source, variant.file, arch, defines=dict(variant.defines), include=[folder])
     REPORTS.mkdir(parents=True, exist_ok=True)
     fresh = kept.with_suffix(f".{os.getpid()}")
     fresh.write_text(json.dumps({name: dataclasses.asdict(use) for name, use in uses.items()}))
@@ -173,7 +173,7 @@ extern "C" __global__ void alone(float* x) { x[threadIdx.x] = 0.0f; }
 
 
 def test_what_a_called_function_spills_is_its_kernels() -> None:
-    uses = nvrtc.report(CALLS, "calls.cu", THOROUGH)
+    uses = kernel_use.report(CALLS, "calls.cu", THOROUGH)
     assert uses["calls"].spilled > 0
     assert uses["calls"].waits
     assert uses["alone"].spilled == 0

@@ -15,7 +15,7 @@ import pytest
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPECS, Knobs
 from dflash_core.lab import export
-from dflash_core.lab.experiment import Excluded, Result
+from dflash_core.lab.results import Excluded, Result
 from dflash_core.lab.table import best, rows
 from dflash_tui.application import engine_session
 from dflash_tui.cli import command_line as cli

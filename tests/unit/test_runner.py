@@ -249,7 +249,7 @@ class AheadRunner(Runner):
     fails = False
 
     def decoder(self, knobs: Knobs) -> StepDecoder:
-        return Ahead(Decoder(self.backend, knobs, self.stop_ids, self.context_length), fails=self.fails)
+        return Ahead(Decoder(self.session, knobs, self.stop_ids, self.context_length), fails=self.fails)
 
 
 class Ahead:

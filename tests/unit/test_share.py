@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+from tools.bench.predict import counted_products, predict
+
 from dflash_core.backends.cuda import timings
 from dflash_core.backends.cuda.meta import MetaUpload
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import name_of, target_name
-from dflash_core.bench.predict import counted_products, predict
 from dflash_core.bench.statistics import summary
 from dflash_core.bench.steps import StepReport, Timed
 from dflash_core.bench.synthetic_models import SIZE_27B, TARGET_27B, target_types
@@ -62,11 +63,10 @@ def test_only_figures_are_shared(target: Any) -> None:
     assert found["steps"][0]["wall_ms"]["median"] == 2.0
     assert found["card"]["multiprocessors"] == 128
     assert found["pass_ms"] == {"1": 20.0, "24": 22.0}
-    assert found["predicted_27b"]["plain_ms"] > 0
+    assert found["format"] == 3
 
 
 def test_the_27b_of_the_benchmark_is_known_by_its_shapes() -> None:
-    """What a benchmark of it found is what `doctor` looks for."""
     file = header("27b", TARGET_27B.tensors(), target_types(TARGET_27B, SIZE_27B))
     model = DeviceTarget(PlanningDevice(H200), MetaUpload(file), TARGET_27B)
     assert target_name(model) == name_of(counted_products())

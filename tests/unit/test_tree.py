@@ -1,4 +1,4 @@
-"""The tree's invariants, on random drafts: the rules of docs/architecture.md, section 4."""
+"""The tree's invariants, on random drafts: the rules of docs/tree.md."""
 
 from __future__ import annotations
 

@@ -13,10 +13,11 @@ import msgspec
 import pytest
 
 from dflash_core.errors import FormatError, KnobError
-from dflash_core.events import FoundRow, StepEvent, TurnReport
+from dflash_core.events import StepEvent
 from dflash_core.record import TurnRecord, assemble, lines
 from dflash_core.trace import TraceError, read_trace
 from dflash_core.turn_check import check_report, check_step
+from dflash_core.turn_stats import FoundRow, TurnReport
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.cli.ask import figures
 from dflash_tui.widgets import stats

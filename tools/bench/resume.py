@@ -53,7 +53,7 @@ def measure(engine: Engine, reused: int, new: int, rounds: int) -> dict[str, Any
         found = event.reused_tokens
         resumed.append(event.elapsed_ms)
     first, second = statistics.median(in_place[1:]), statistics.median(resumed[1:])
-    store = engine.runner.snapshots.store if engine.runner.snapshots else None
+    store = engine.snapshots.store if engine.snapshots else None
     return {
         "reused": found, "new": new, "in_place_ms": first, "resumed_ms": second, "ratio": second / first,
         "first_resume_ms": resumed[0], "held_bytes": store.nbytes if store else 0,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash_core.backends.base import Target
+from dflash_core.backends.opened import Target
 from dflash_core.bench.prompts import PROMPTS
 from dflash_core.cache_types import TYPES, CachePair
 from dflash_core.conversation import Conversation

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.cpu.dflash import CpuDFlash
-from dflash_core.conversation import Message, build_prompt
 from dflash_core.demo.pair import demo_draft, demo_target_path
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent
+from dflash_core.messages import Message, build_prompt
 from dflash_core.policy.base import Policy
 from dflash_core.policy.costs import CPU
 from dflash_core.policy.learned import LearnedPolicy

@@ -22,8 +22,8 @@ import torch
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.bench.interleave import interleave
 from dflash_core.bench.prompts import read_prompts, sample
-from dflash_core.conversation import Message, build_prompt
 from dflash_core.demo.pair import demo_draft, demo_target_path
+from dflash_core.messages import Message, build_prompt
 from dflash_core.policy.kept import Kept, shipped_beside
 
 from .bench_prompts import held_questions

@@ -28,10 +28,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dflash_core.backends.base import Target
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.backends.cuda.activations import HEADS, OUTPUTS
 from dflash_core.backends.cuda.repack import tile_type
+from dflash_core.backends.opened import Target
 from dflash_core.config import read_target
 from dflash_core.demo.pair import demo_target_path
 from dflash_core.formats.gguf import open_gguf

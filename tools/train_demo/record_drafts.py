@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from dflash_core import load_target
-from dflash_core.backends.base import Target
+from dflash_core.backends.opened import Target
 from dflash_core.bench.prompts import read_prompts
-from dflash_core.conversation import Message, build_prompt
 from dflash_core.demo.pair import WEIGHTS, demo_draft_path, demo_target_path
+from dflash_core.messages import Message, build_prompt
 from dflash_core.sampling import probability
 from tools.bench.recorded import Recorded, save
 

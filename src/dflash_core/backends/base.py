@@ -1,4 +1,4 @@
-"""The interface between models and machines: a target, a drafter, a sequence and a machine as other code sees them.
+"""The interface between models and machines: a sequence and a machine as other code sees them, and `opened.Target`.
 
 Implementations are siblings, backends/cpu and backends/cuda; nothing outside of them names one.
 """
@@ -12,11 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_core.attention_window import AttentionWindow
-from dflash_core.cache_types import AUTO, CachePair
-from dflash_core.drafters.base import Draft, DraftTarget, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import GuardEvent, StepEvent, Stop
-from dflash_core.fits import PREFILL_ROWS
 from dflash_core.knobs import Knobs
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.policy.base import Decision, Policy
@@ -25,12 +22,7 @@ from dflash_core.snapshots.base import Resumable, State
 from dflash_core.tree import Candidates
 
 if TYPE_CHECKING:
-    import torch
-
-    from dflash_core.fits import Reckoner
     from dflash_core.progress import Progress
-    from dflash_core.text.template import ChatTemplate
-    from dflash_core.text.tokenizer import Tokenizer
 
 PREFILL_CHUNK = 256  # prompt tokens that a backend reads at once unless it says otherwise
 MAX_CHECKPOINTS = 4  # of one session
@@ -192,99 +184,3 @@ class Machine(Protocol):
 
     def breakdown(self, components: tuple[Component, ...], session: Session | None = None) -> MemoryBreakdown:
         """The components and what the machine has now; with a session also what it and other processes hold."""
-
-
-class Target(DraftTarget, Protocol):
-    """A target model on one machine: its header at once, text parts on first use, weights after `load`."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The file's own tokenizer. Raises FormatError or UnsupportedError."""
-
-    @property
-    def template(self) -> ChatTemplate:
-        """The file's own chat template, or plain ChatML. Raises TemplateError."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a user should know of how it was opened."""
-
-    @property
-    def packed(self) -> bool:
-        """Whether weights stay quantised and are dequantised at every use."""
-
-    @property
-    def weight_bytes(self) -> int:
-        """What the weights take in memory as they are held."""
-
-    @property
-    def host_bytes(self) -> int:
-        """Which weights of a target on a card stay in main memory."""
-
-    @property
-    def machine(self) -> Machine:
-        """Where it runs."""
-
-    @property
-    def arithmetic(self) -> str:
-        """How states are computed, if there is a choice: a state computed in another way is not reused."""
-
-    def reckoner(self, draft: OpenedDraft | Draft | None) -> Reckoner:
-        """Predicts the memory that this target and `draft` would take here, loaded in one way or another."""
-
-    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
-        """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions, with
-        keys and values kept as `kv` says.
-
-        Raises OutOfMemoryError.
-        """
-
-    def load(self, *, packed: bool | None = None, dtype: torch.dtype, progress: Progress) -> None:
-        """Read the weights; `packed` None keeps them quantised only where floats would not fit.
-
-        Raises OutOfMemoryError where they do not fit.
-        """
-
-    @property
-    def drafts_itself(self) -> bool:
-        """Whether its file has an MTP head that runs here."""
-
-    def mtp_logits(self, ids: Sequence[int]) -> Logits:
-        """Logits of the MTP head in its file, (n - 1, vocab) float32: row p is from token p + 1 and the hidden of
-        position p, and predicts token p + 2.
-
-        Raises ContextError for ids that it does not have, or fewer than 2, and UnsupportedError without a head.
-        """
-
-    def logits(self, ids: Sequence[int], kv: str | CachePair | None = None) -> Logits:
-        """Next-token logits at every position, (n, vocab) float32. `kv`: how keys and values are kept meanwhile, a name
-        or two as K/V; None: as exactly as this machine keeps them.
-
-        Raises ContextError for ids it does not have, and KnobError for an unknown type.
-        """
-
-    def hidden(self, ids: Sequence[int], layers: Sequence[int]) -> Logits:
-        """Outputs of `layers` (residual stream after the layer) at every position, concatenated in that order:
-        (n, len(layers) * hidden) float32. `arch.spec.EMBEDDING` stands for what the first layer reads.
-
-        Raises ContextError for ids and MismatchError for layers that the model does not have.
-        """
-
-    def session(
-        self,
-        draft: Draft | None = None,
-        captured: Sequence[int] = (),
-        context: int = 0,
-        kv: CachePair | None = None,
-        rows: int = PREFILL_ROWS,
-        nodes: int = 0,
-    ) -> Session:
-        """An empty sequence on this target; without a drafter, `captured` names the layers whose outputs it records.
-
-        For backends that allocate at once, `context`: positions that it must hold, `rows`: of a prompt that it reads at
-        once, and `nodes`: of its largest tree, 0 for the largest that there can be. `kv`: how keys and values are kept;
-        None: as exactly as this machine keeps them.
-        """
-
-    def step_seconds(self, rows: int) -> float | None:
-        """Predicted seconds of one pass of `rows` rows; None on machines where no step is slow."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -35,11 +35,19 @@ def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], 
     return "context full" if answered >= room else None
 
 
-def said(backend: Backend, root: int, tokens: Sequence[int], event: GuardEvent, knobs: Knobs) -> StepEvent:
-    """A step whose `tokens` a guard supplied after `root`: committed but for the last, which is the next root."""
+def said(
+    prefill: Callable[[Sequence[int]], Logits],
+    length: int,
+    root: int,
+    tokens: Sequence[int],
+    event: GuardEvent,
+    knobs: Knobs,
+) -> StepEvent:
+    """A step whose `tokens` a guard supplied after `root`: committed by `prefill` after `length` positions, but for the
+    last, which is the next root."""
     run = [root, *tokens[:-1]]
     began = time.perf_counter()
-    backend.prefill(run)
+    prefill(run)
     ones = (1.0,) * len(run)
     nodes = tuple(range(len(run)))
     return StepEvent(
@@ -47,7 +55,7 @@ def said(backend: Backend, root: int, tokens: Sequence[int], event: GuardEvent, 
         tree=StepTree(tuple(run), tuple(range(-1, len(run) - 1)), nodes, ones, ones, nodes),
         drafted_depth=len(run) - 1,
         accepted_depth=len(run) - 1,
-        length=backend.length,
+        length=length + len(run),
         stages=StageTimes(verify=(time.perf_counter() - began) * 1e3),
         mode="ar",
         reason=event.trigger,
@@ -112,7 +120,7 @@ class Decoder:
     def say(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
         self._halt = None
         kept, stop = self._until_stop(tokens)
-        step = said(self.backend, self.answer[-1], kept, event, self.knobs)
+        step = said(self.backend.prefill, self.backend.length, self.answer[-1], kept, event, self.knobs)
         self.answer += kept
         self.policy.said(kept)
         self._clock = _Clock()

@@ -6,25 +6,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from dflash_core import memory
 from dflash_core.arch.spec import EMBEDDING, ModelSpec
-from dflash_core.backends.base import PREFILL_CHUNK, Logits, Session
-from dflash_core.cache_types import CachePair
-from dflash_core.config import mask_token, read_target
-from dflash_core.drafters.base import Draft
-from dflash_core.drafters.mtp import KIND, OpenedMtp, has_head, open_mtp
+from dflash_core.backends.base import PREFILL_CHUNK, Logits, Machine, Session
+from dflash_core.cache_types import AUTO, CachePair
+from dflash_core.config import read_target
+from dflash_core.drafters import registry
+from dflash_core.drafters.base import Draft, OpenedDraft, OpenedModel
+from dflash_core.drafters.mtp import KIND
 from dflash_core.errors import ContextError, MismatchError
+from dflash_core.fits import PREFILL_ROWS, Reckoner
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.ids import check_ids
 
 if TYPE_CHECKING:
     import torch
 
-    from dflash_core.drafters.dflash import OpenedDFlash
+    from dflash_core.progress import Progress
     from dflash_core.text.template import ChatTemplate
     from dflash_core.text.tokenizer import Tokenizer
 
@@ -37,11 +39,18 @@ class TeacherForced(Protocol):
         """Logits (n - 1, vocab) of n tokens with the outputs (n, hidden) of the target's last layer."""
 
 
-class OpenedTarget(ABC):
-    """The part of `backends.base.Target` that needs no machine. Raises FormatError or UnsupportedError."""
+class Target(ABC):
+    """A target model on one machine: its header at once, text parts on first use, weights after `load`. Raises
+    FormatError or UnsupportedError.
+
+    notes: what a user should know of how it was opened. host_bytes: of the weights of a target on a card, those that
+    stay in main memory. arithmetic: how states are computed, if there is a choice; a state computed in another way is
+    not reused.
+    """
 
     host_bytes = 0
     arithmetic = ""
+    machine: Machine
 
     def __init__(self, path: str | Path) -> None:
         self.notes: tuple[str, ...] = ()
@@ -52,23 +61,45 @@ class OpenedTarget(ABC):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
+        """The file's own tokenizer. Raises FormatError or UnsupportedError."""
         from dflash_core.text.tokenizer import Tokenizer  # plans do without it, and without jinja
 
         return Tokenizer.from_metadata(self.file.metadata)
 
     @cached_property
     def template(self) -> ChatTemplate:
+        """The file's own chat template, or plain ChatML. Raises TemplateError."""
         from dflash_core.text.template import ChatTemplate
 
         return ChatTemplate.for_tokenizer(self.tokenizer)
 
     @property
-    def mask_token_id(self) -> int | None:
-        return mask_token(self.file)
+    def own_draft(self) -> str | None:
+        return registry.own_kind(self.file, self.config)
 
     @property
-    def drafts_itself(self) -> bool:
-        return has_head(self.file, self.config)
+    @abstractmethod
+    def packed(self) -> bool:
+        """Whether weights stay quantised and are dequantised at every use."""
+
+    @property
+    @abstractmethod
+    def weight_bytes(self) -> int:
+        """What the weights take in memory as they are held."""
+
+    @abstractmethod
+    def reckoner(self, draft: OpenedDraft | Draft | None) -> Reckoner:
+        """Predicts the memory that this target and `draft` would take here, loaded in one way or another."""
+
+    @abstractmethod
+    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
+        """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions, with
+        keys and values kept as `kv` says. Raises OutOfMemoryError."""
+
+    @abstractmethod
+    def load(self, *, packed: bool | None = None, dtype: torch.dtype, progress: Progress) -> None:
+        """Read the weights; `packed` None keeps them quantised only where floats would not fit. Raises
+        OutOfMemoryError where they do not fit."""
 
     @abstractmethod
     def session(
@@ -77,29 +108,45 @@ class OpenedTarget(ABC):
         captured: Sequence[int] = (),
         context: int = 0,
         kv: CachePair | None = None,
-    ) -> Session: ...
+        rows: int = PREFILL_ROWS,
+        nodes: int = 0,
+    ) -> Session:
+        """An empty sequence on this target; without a drafter, `captured` names the layers whose outputs it records.
+
+        For backends that allocate at once, `context`: positions that it must hold, `rows`: of a prompt that it reads at
+        once, and `nodes`: of its largest tree, 0 for the largest that there can be. `kv`: how keys and values are kept;
+        None: as exactly as this machine keeps them.
+        """
 
     @abstractmethod
-    def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> Draft: ...
+    def step_seconds(self, rows: int) -> float | None:
+        """Predicted seconds of one pass of `rows` rows; None on machines where no step is slow."""
 
     @abstractmethod
-    def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> Draft: ...
+    def load_draft(self, opened: OpenedModel[Any], dtype: torch.dtype | None = None) -> Draft: ...
 
     def mtp_logits(self, ids: Sequence[int]) -> Logits:
-        import torch
-
+        """Logits of the MTP head in its file, (n - 1, vocab) float32: row p is from token p + 1 and the hidden of
+        position p, and predicts token p + 2. Raises ContextError for ids that it does not have, or fewer than 2, and
+        UnsupportedError without a head."""
         plain = check_ids(ids, self.config.vocab_size)
         if len(plain) < 2:
             raise ContextError(f"{len(plain)} tokens for an MTP head, expected at least 2")
-        head = self.load_mtp(open_mtp(KIND, self), torch.float32)
+        head = registry.open_draft(KIND, self).load()
         assert isinstance(head, TeacherForced), "a head that says what it drafts"
         return head.teacher_forced(plain, self.hidden(plain, [self.config.block_count - 1]))
 
     def logits(self, ids: Sequence[int], kv: str | CachePair | None = None) -> Logits:
+        """Next-token logits at every position, (n, vocab) float32. `kv`: how keys and values are kept meanwhile, a name
+        or two as K/V; None: as exactly as this machine keeps them. Raises ContextError for ids that it does not have,
+        and KnobError for an unknown type."""
         pair = CachePair.parse(kv) if isinstance(kv, str) else kv
         return np.concatenate([logits for _, logits in self._passes((), ids, pair)])
 
     def hidden(self, ids: Sequence[int], layers: Sequence[int]) -> Logits:
+        """Outputs of `layers` (residual stream after the layer) at every position, concatenated in that order:
+        (n, len(layers) * hidden) float32. `arch.spec.EMBEDDING` stands for what the first layer reads. Raises
+        ContextError for ids and MismatchError for layers that the model does not have."""
         plain = [int(layer) for layer in layers]  # an array is as good as a list
         wrong = [layer for layer in plain if not EMBEDDING <= layer < self.config.block_count]
         if wrong or not plain:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from dflash_core.conversation import Conversation, Message, Turn
+from dflash_core.conversation import Conversation, Turn
 from dflash_core.errors import DFlashError
-from dflash_core.events import TurnReport
 from dflash_core.knobs import Knobs
+from dflash_core.messages import Message
 from dflash_core.runner import Runner
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.turn_stats import TurnReport
 
 
 class Answerer:

@@ -15,8 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import numpy.typing as npt
+from tokenizers.pre_tokenizers import ByteLevel
 
 from dflash_core.arch.kinds import Shapes
 from dflash_core.bench.synthetic_models import (
@@ -107,8 +109,6 @@ def _write(
     say: Callable[[str, float], None],
 ) -> None:
     """Write one file, tensor by tensor, under a temporary name until it is whole."""
-    import gguf
-
     sizes = {name: _n_bytes(shapes[name], kind) for name, kind in types.items()}
     total, free = sum(sizes.values()), shutil.disk_usage(path.parent).free
     if total + (64 << 20) > free:
@@ -231,8 +231,6 @@ def _draft_settings(writer: Any, model: Model) -> None:
 
 def _vocabulary(writer: Any, words: Vocabulary, mask: int | None) -> None:
     """A byte-level tokenizer that spells everything letter by letter, with Qwen's special tokens in their places."""
-    from tokenizers.pre_tokenizers import ByteLevel
-
     tokens = sorted(ByteLevel.alphabet()) + [f"<unused {index}>" for index in range(256, words.size)]
     special = {words.end_of_text: "<|endoftext|>", words.im_start: "<|im_start|>", words.im_end: "<|im_end|>"}
     if mask is not None:

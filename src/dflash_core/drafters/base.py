@@ -7,8 +7,9 @@ commit to the drafter and truncates both together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from dflash_core.cache_types import CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import not_finite
 from dflash_core.knobs import Knobs
+from dflash_core.progress import Progress, silent
 from dflash_core.tree import Candidates, candidates
 
 if TYPE_CHECKING:
@@ -24,12 +26,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dflash_core.arch.spec import ModelSpec
-    from dflash_core.drafters.dflash import OpenedDFlash
-    from dflash_core.drafters.mtp import OpenedMtp
     from dflash_core.formats.gguf import GGUFFile
     from dflash_core.formats.weights import WeightFile
-    from dflash_core.progress import Progress
 
+Config = TypeVar("Config", bound="DraftModel", covariant=True)
 DraftLogits = npt.NDArray[np.float32]
 """float32 (depths, vocab): a row per position below the root."""
 
@@ -91,6 +91,10 @@ class DraftModel(Protocol):
     """A drafter's own model, as far as plans and descriptions need it."""
 
     @property
+    def kind(self) -> str:
+        """Its row in drafters/kinds.py."""
+
+    @property
     def name(self) -> str: ...
     @property
     def block_count(self) -> int:
@@ -101,20 +105,16 @@ class DraftModel(Protocol):
 
 
 class DraftTarget(Protocol):
-    """The part of `backends.base.Target` that a drafter uses."""
+    """The part of `backends.opened.Target` that a drafter uses."""
 
     @property
     def config(self) -> ModelSpec: ...
     @property
     def file(self) -> GGUFFile: ...
-    @property
-    def mask_token_id(self) -> int | None: ...
 
-    def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> Draft:
-        """A DFlash drafter's weights, stored like this target's. Raises OutOfMemoryError."""
-
-    def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> Draft:
-        """An MTP head's weights, stored like this target's. Raises OutOfMemoryError, UnsupportedError."""
+    def load_draft(self, opened: OpenedModel[DraftModel], dtype: torch.dtype | None = None) -> Draft:
+        """A drafter's weights, stored like this target's, in float32 by default. Raises OutOfMemoryError, and
+        UnsupportedError for a kind without a loader for this machine."""
 
 
 class ForTarget(Protocol):
@@ -164,7 +164,40 @@ class OpenedDraft(ForTarget, Protocol):
     """A drafter whose header was read and found to fit `target`."""
 
     def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
-        """Read the weights, stored like the target's, in float32 by default. Raises OutOfMemoryError."""
+        """Read the weights, see `DraftTarget.load_draft`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel(Generic[Config]):
+    """Implements `OpenedDraft` for a drafter with weights. `config` is complete for this target; `file` holds the
+    drafter's tensors alone."""
+
+    target: DraftTarget
+    config: Config
+    file: WeightFile
+    capabilities: Capabilities
+    notes: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[WeightFile, ...]:
+        return (self.file,)
+
+    def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
+        (progress or silent)("loading the drafter", 0.0)
+        return self.target.load_draft(self, dtype)
+
+
+class LoadedModel(Generic[Config]):
+    """The part of `Draft` that the header tells, for a drafter with weights. `weight_bytes`: in their stored form."""
+
+    def __init__(self, opened: OpenedModel[Config], weight_bytes: int) -> None:
+        self.opened, self.weight_bytes = opened, weight_bytes
+        self.target, self.file, self.files, self.notes = opened.target, opened.file, opened.files, opened.notes
+        self.capabilities = opened.capabilities
+
+    @property
+    def config(self) -> Config:
+        return self.opened.config
 
 
 class DraftOpener(Protocol):

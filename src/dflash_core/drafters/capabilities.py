@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dflash_core.drafters.kinds import KINDS
+
 if TYPE_CHECKING:
     from dflash_core.knobs import Knobs
 
@@ -45,6 +47,11 @@ class Capabilities:
         """Among several drafters, the capabilities of the one of that kind; these if there is none."""
         return next((one for one in self.parts if one.kind == kind), self)
 
+    @property
+    def depth_knob(self) -> str:
+        """The knob that limits its drafted tokens, for a drafter that runs a pass for each; else ""."""
+        return KINDS[self.kind].depth_knob if self.kind in KINDS else ""
+
     def drafted(self, knobs: Knobs) -> int:
         """Positions that it proposes for with these knobs."""
-        return min(self.depths, knobs.mtp_depth) if self.kind == "mtp" else self.depths
+        return min(self.depths, getattr(knobs, self.depth_knob)) if self.depth_knob else self.depths

@@ -6,30 +6,25 @@ reads it, then from its own token and its own hidden state. It is stored in the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dflash_core.arch.kinds import EMBEDDING, HEAD, NORM, NextN
 from dflash_core.arch.reading import apart
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.config import MtpConfig
-from dflash_core.drafters.base import Draft, DraftTarget
+from dflash_core.drafters.base import DraftTarget, OpenedModel
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
 from dflash_core.errors import MismatchError, UnsupportedError
-from dflash_core.formats.gguf import GGUFFile, open_gguf
+from dflash_core.formats.gguf import GGUFFile, architecture_of, open_gguf
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.weights import RenamedWeights, WeightFile, check_tensors
 from dflash_core.knobs import MOST_MTP_DEPTH
-from dflash_core.progress import Progress, silent
-
-if TYPE_CHECKING:
-    import torch
 
 KIND = "mtp"
 # It sees all of the context: a window has no effect.
 FOLLOWED = BLOCK_KNOBS - {"draft_window"} | {"mtp_depth"}
+NEEDS_TOKENS = "an MTP head reads tokens and features; expected a drafter that reads features alone"
 OWN_HEAD = "the MTP head in the target's own file drafts, as many tokens as mtp_depth says"
 
 
@@ -39,38 +34,14 @@ def capabilities(config: MtpConfig, *, on_device: bool = False) -> Capabilities:
     return Capabilities(KIND, 1 + MOST_MTP_DEPTH, on_device, (config.index - 1,), knobs)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedMtp:
-    """Implements `drafters.base.OpenedDraft`. `file` holds the head's tensors alone."""
-
-    target: DraftTarget
-    config: MtpConfig
-    file: WeightFile
-    notes: tuple[str, ...] = ()
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return capabilities(self.config)
-
-    @property
-    def files(self) -> tuple[WeightFile, ...]:
-        return (self.file,)
-
-    def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> Draft:
-        import torch
-
-        (progress or silent)("loading the drafter", 0.0)
-        return self.target.load_mtp(self, dtype or torch.float32)
-
-
-def open_mtp(path: str | Path, target: DraftTarget) -> OpenedMtp:
+def open_mtp(path: str | Path, target: DraftTarget) -> OpenedModel[MtpConfig]:
     """Read the header of the head in the target's own file (`path` is the kind's name), or in another.
 
     Raises FormatError, UnsupportedError, MismatchError.
     """
     config, file = find_head(path, target.file, target.config)
     own = str(path) == KIND
-    return OpenedMtp(target, config, file, (OWN_HEAD,) if own else ())
+    return OpenedModel(target, config, file, capabilities(config), (OWN_HEAD,) if own else ())
 
 
 def find_head(path: str | Path, own: GGUFFile, target: ModelSpec) -> tuple[MtpConfig, WeightFile]:
@@ -87,6 +58,17 @@ def find_head(path: str | Path, own: GGUFFile, target: ModelSpec) -> tuple[MtpCo
 def has_head(file: GGUFFile, spec: ModelSpec) -> bool:
     """Whether a file has an MTP head that can be drafted with."""
     return spec.nextn_predict_layers == 1 and f"blk.{spec.block_count}.nextn.eh_proj.weight" in file.tensors
+
+
+def holds_mtp(path: Path) -> bool:
+    """Whether a file's header has MTP blocks; those of a complete model count too."""
+    if path.is_dir() or path.suffix != ".gguf":
+        return False
+    architecture = architecture_of(path)
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+        return False
+    nextn = open_gguf(path).metadata.get(f"{architecture}.nextn_predict_layers")
+    return isinstance(nextn, int) and nextn > 0
 
 
 def _spec(file: GGUFFile) -> ModelSpec:

@@ -1,51 +1,31 @@
-"""The kinds of drafters. A kind is a name and an opener; a new one adds its own file and its line here."""
+"""Drafters by their names and files: which kind a source names, and how it is opened."""
 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from dflash_core.drafters.kinds import KINDS, Kind, needs_no_file
+from dflash_core.errors import Code, UnsupportedError
 
 if TYPE_CHECKING:
+    from dflash_core.arch.spec import ModelSpec
     from dflash_core.drafters.base import DraftOpener, DraftTarget, OpenedDraft
+    from dflash_core.formats.gguf import GGUFFile
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """`opener`: module:function, imported on first use. `summary`: what it does, in a line for users."""
-
-    opener: str
-    summary: str
-
-
-NAMED: dict[str, Kind] = {
-    "mtp": Kind("dflash_core.drafters.mtp:open_mtp", "the MTP head in the target's own file"),
-    "text": Kind("dflash_core.drafters.text:open_text", "copies what followed the last tokens the last time"),
-}
-"""Kinds that need no file, by the name that is given in place of a file."""
-DFLASH = Kind("dflash_core.drafters.dflash:open_dflash", "DFlash: denoises a block of masks after the context")
 HERE = Path()
-MTP = Kind("dflash_core.drafters.mtp:open_mtp", "an MTP head in a file of its own")
+_SEVERAL = "dflash_core.drafters.several:open_several"
 
 
-def holds_mtp(path: Path) -> bool:
-    """Whether a file's header has MTP blocks; those of a complete model count too."""
-    if path.is_dir() or path.suffix != ".gguf":
-        return False
-    from dflash_core.arch.registry import ARCHITECTURES
-    from dflash_core.formats.gguf import architecture_of, open_gguf
-
-    architecture = architecture_of(path)
-    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
-        return False
-    nextn = open_gguf(path).metadata.get(f"{architecture}.nextn_predict_layers")
-    return isinstance(nextn, int) and nextn > 0
+def _code(name: str) -> Any:
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def is_named(source: str | Path) -> bool:
-    """Whether `source` names kinds that need no file; a file of that name is reached by its whole path."""
-    return all(part in NAMED for part in parts(source))
+    """Whether `source` names only kinds that need no file."""
+    return all(needs_no_file(part) for part in parts(source))
 
 
 def parts(source: str | Path, folder: Path = HERE) -> tuple[str, ...]:
@@ -64,14 +44,38 @@ def resolved(source: str | Path, folder: Path) -> Path:
     """`source` with the absolute path of every file or folder in it, relative to `folder`. Raises RuntimeError for the
     home of an unknown user."""
     found = parts(source, folder)
-    whole = (part if part in NAMED or not part else str(folder / Path(part).expanduser()) for part in found)
+    whole = (part if not part or needs_no_file(part) else str(folder / Path(part).expanduser()) for part in found)
     return Path("+".join(whole))
 
 
 def missing(source: str | Path) -> str | None:
     """The part of `source` that is neither a kind nor a file or folder."""
-    unknown = (part for part in parts(source) if part not in NAMED)
+    unknown = (part for part in parts(source) if not needs_no_file(part))
     return next((part or "+" for part in unknown if not (part and Path(part).exists())), None)
+
+
+def kind_of(source: str | Path) -> Kind:
+    """The kind of one drafter, given by name or by its file or folder. Raises FormatError."""
+    if needs_no_file(str(source)):
+        return KINDS[str(source)]
+    recognised = (kind for kind in KINDS.values() if kind.recognises and _code(kind.recognises)(Path(source)))
+    return next(recognised, KINDS["dflash"])
+
+
+def own_kind(file: GGUFFile, spec: ModelSpec) -> str | None:
+    """The kind of drafter that a target's own file has."""
+    return next((kind.name for kind in KINDS.values() if kind.inside and _code(kind.inside)(file, spec)), None)
+
+
+def loader(kind: str, machine: str) -> Any:
+    """What makes a drafter of this kind from its weights on CPU or CARD. Raises UnsupportedError."""
+    loaders = KINDS[kind].loaders
+    if machine not in loaders:
+        raise UnsupportedError(
+            f"the {kind} drafter does not run on {machine}, expected {' or '.join(loaders)}; choose that device",
+            code=Code.NOT_ON_THIS_DEVICE,
+        )
+    return _code(loaders[machine])
 
 
 def open_draft(source: str | Path, target: DraftTarget) -> OpenedDraft:
@@ -81,10 +85,7 @@ def open_draft(source: str | Path, target: DraftTarget) -> OpenedDraft:
     Raises FormatError, UnsupportedError, MismatchError, and ContextError for two of one kind.
     """
     if len(several := parts(source)) > 1:
-        from dflash_core.drafters.several import open_several
-
-        return open_several(target, [open_draft(part, target) for part in several])
-    kind = NAMED[str(source)] if is_named(source) else MTP if holds_mtp(Path(source)) else DFLASH
-    module, _, name = kind.opener.partition(":")
-    opener: DraftOpener = getattr(importlib.import_module(module), name)
+        together: OpenedDraft = _code(_SEVERAL)(target, [open_draft(part, target) for part in several])
+        return together
+    opener: DraftOpener = _code(kind_of(source).opener)
     return opener(source, target)

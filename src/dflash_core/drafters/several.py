@@ -115,6 +115,10 @@ class SeveralModels:
     block_count: int
     models: tuple[DraftModel, ...]
 
+    @property
+    def kind(self) -> str:
+        return "+".join(one.kind for one in self.models)
+
     def position_bytes(self, kv: CachePair) -> int:
         return sum(one.position_bytes(kv) for one in self.models)
 

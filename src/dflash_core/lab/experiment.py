@@ -18,18 +18,21 @@ from dflash_core.bench.interleave import Slot
 from dflash_core.bench.prompts import Task
 from dflash_core.bench.scoring import is_right
 from dflash_core.bench.statistics import FEWEST_PAIRS
-from dflash_core.conversation import Message
 from dflash_core.errors import ContextError, DFlashError
-from dflash_core.events import TurnReport
+from dflash_core.knobs import Knobs
 from dflash_core.lab.grid import Arm
 from dflash_core.lab.progress import ExperimentProgress
+from dflash_core.lab.results import Excluded, Result, Trial
 from dflash_core.lab.schedule import Schedule
 from dflash_core.lab.table import ranked
+from dflash_core.messages import Message
+from dflash_core.turn_stats import TurnReport
 
 if TYPE_CHECKING:
     from dflash_core.bench.answering import Answerer
 
 WARM_UP_TOKENS = 16
+PLAIN_REPEATS, PLAIN_TOKENS = 2, 64
 FINE = 4
 """When this few arms are left, neighbours of the best one are added."""
 ENDED_AT_ONCE = "the answer ended with its first token"
@@ -73,45 +76,10 @@ class Design:
     around: Callable[[Arm, int], Sequence[Arm]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One measured run. `right` is None where the answer cannot be scored, or was cut off by max_tokens."""
-
-    setting: int
-    prompt: int
-    repeat: int
-    report: TurnReport
-    right: bool | None = None
-
-    @property
-    def pair(self) -> tuple[int, int]:
-        """The key that this run shares with runs of other arms."""
-        return self.prompt, self.repeat
-
-
-@dataclass(frozen=True, slots=True)
-class Excluded:
-    """A prompt that was left out, and why."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The measured runs. `left`: the arms that were not dropped; None: all of them. `about` names machine and models;
-    `complete` is False if it was cancelled before its last run had ended."""
-
-    arms: tuple[Arm, ...]
-    axes: tuple[str, ...]
-    prompts: tuple[str, ...]
-    repeats: int
-    trials: tuple[Trial, ...]
-    excluded: tuple[Excluded, ...]
-    complete: bool
-    about: tuple[tuple[str, str], ...] = ()
-    base: int | None = None
-    left: frozenset[int] | None = None
+def plain_design(case: Case, knobs: Knobs) -> Design:
+    """The experiment that times plain decoding after a prompt."""
+    arm = Arm("plain", knobs.replace(mode="ar", ignore_eos=True, max_tokens=PLAIN_TOKENS), "plain")
+    return Design((arm,), (case,), PLAIN_REPEATS)
 
 
 def default_repeats(prompts: int) -> int:

@@ -14,7 +14,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.files import check_folder, write_whole
 from dflash_core.knobs import SPECS
 from dflash_core.lab import picture
-from dflash_core.lab.experiment import Result
+from dflash_core.lab.results import Result
 from dflash_core.lab.table import best, rows
 
 VERSION = 2

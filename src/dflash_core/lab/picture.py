@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC
-from dflash_core.lab.experiment import Result
 from dflash_core.lab.grid import show
+from dflash_core.lab.results import Result
 from dflash_core.lab.table import Row, best, rows
 
 if TYPE_CHECKING:

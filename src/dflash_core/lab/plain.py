@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from dflash_core.knobs import Knobs
-from dflash_core.lab.grid import Arm
-
 if TYPE_CHECKING:
     from dflash_core.events import StepEvent
-    from dflash_core.lab.experiment import Case, Design, Result
+    from dflash_core.lab.results import Result
     from dflash_core.record import TurnRecord
 
-REPEATS, TOKENS = 2, 64
 FEWEST_STEPS = 16
 
 
@@ -29,14 +25,6 @@ class PlainSpeed:
     positions: int
     taken: str
     how: str
-
-
-def plain_design(case: Case, knobs: Knobs) -> Design:
-    """The experiment that times plain decoding after a prompt."""
-    from dflash_core.lab.experiment import Design
-
-    arm = Arm("plain", knobs.replace(mode="ar", ignore_eos=True, max_tokens=TOKENS), "plain")
-    return Design((arm,), (case,), REPEATS)
 
 
 def of_result(result: Result, how: str) -> PlainSpeed | None:

@@ -9,17 +9,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from dflash_core.bench.statistics import FEWEST_PAIRS, Comparison, Summary, compare, summary
 from dflash_core.lab.grid import Arm
+from dflash_core.lab.results import Result, Trial
+from dflash_core.turn_stats import TurnReport
 
-if TYPE_CHECKING:
-    from dflash_core.events import TurnReport
-    from dflash_core.lab.experiment import Result, Trial
-
-Pairs = Mapping[tuple[int, int], "Trial"]
-Figure = Callable[["TurnReport"], float]
+Pairs = Mapping[tuple[int, int], Trial]
+Figure = Callable[[TurnReport], float]
 
 
 @dataclass(frozen=True, slots=True)

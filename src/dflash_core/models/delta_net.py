@@ -1,6 +1,6 @@
 """The gated delta net: linear attention with a recurrent state, over the rows of a tree.
 
-Formulas: Qwen3.5's own definition; the tree form is derived in docs/architecture.md, section 4.
+Formulas: Qwen3.5's own definition; the tree form is derived in docs/delta-net.md.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from dflash_core.events import Choice, EffectiveMode, FoundRow, StepEvent
+from dflash_core.events import Choice, EffectiveMode, StepEvent
 from dflash_core.knobs import Knobs
+from dflash_core.turn_stats import FoundRow
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,28 +44,36 @@ class Plan:
     choice: Choice | None = None
 
 
-class Policy(Protocol):
-    """Decides what runs. Owned by one runner and called on its thread; the text of an answer never depends on it."""
+class Policy:
+    """Decides what runs. Owned by one runner and called on its thread; the text of an answer never depends on it.
+
+    What is not overridden learns nothing, and leaves every tree to the knobs.
+    """
 
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
         """An answer begins: `ids` are the prompt and the first token, which is drawn but not yet run."""
 
     def next(self, knobs: Knobs) -> Decision:
         """What the next step runs under `knobs`. A second call for the same step returns the same."""
+        raise NotImplementedError
 
     def weights(self, knobs: Knobs) -> npt.NDArray[np.float64] | None:
         """The weights (classes, features) of the values by which a device builds its trees, see policy/values.py;
         None: it builds the tree that the knobs describe."""
+        return None
 
     def copies_from(self, knobs: Knobs) -> TextTable | None:
         """The text from which a device's trees by value copy successors, or None."""
+        return None
 
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
         """The tree after `root` for the decision of `next`, at most `deepest` deep; None: the best-first tree that the
         knobs describe."""
+        return None
 
     def asks_certain(self, knobs: Knobs) -> bool:
         """Whether `observe` needs the target's certainty under `knobs`, which takes time to compute."""
+        return False
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
         """A step is over. Steps come in order, on a card a few steps late. `certain`: the target's own probability of
@@ -78,3 +87,4 @@ class Policy(Protocol):
 
     def found(self) -> tuple[FoundRow, ...]:
         """What was learned so far, one row per kind of candidate that was tried; may be called at any time."""
+        return ()

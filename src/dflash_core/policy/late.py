@@ -19,14 +19,13 @@ from dflash_core.drafters.text_table import TextTable
 from dflash_core.events import SHOWN_ROWS, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.allowance import SHARE, Allowance, further
-from dflash_core.policy.base import Decision, Plan
+from dflash_core.policy.base import Decision
 from dflash_core.policy.best_first import ValueTree, copied_trial, trials
 from dflash_core.policy.depth import Depths
 from dflash_core.policy.learned import most_nodes
 from dflash_core.policy.pace import START_ROWS, START_TOKENS
 from dflash_core.policy.pair import PARTS, PairPolicy, PairState, Part
 from dflash_core.policy.values import BLOCK, CHILD, DEEPER, SMALLEST, SPINE, Array, Features, Stated, logit
-from dflash_core.tree import Candidates
 
 Trials = tuple[list[int], list[Features], list[bool]]
 """Classes, features, and whether each was the target's token."""
@@ -150,14 +149,6 @@ class LatePolicy(PairPolicy):
             f"auto: {rows} rows pay; the next {more - rows} cost {ms:.2f} ms = {rate * ms:.2f} tokens, "
             f"would bring {brings:.2f}"
         )
-
-    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
-        """None: the device builds the tree."""
-        return None
-
-    def asks_certain(self, knobs: Knobs) -> bool:
-        """False: the target's probabilities stay on the device."""
-        return False
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
         if self._rested and self._resting is not None:

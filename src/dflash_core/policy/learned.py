@@ -326,12 +326,6 @@ class LearnedPolicy(PairPolicy):
             self._chooser.drafted(self._at, step.accepted_depth + 1, plain, self._drafts, self._start)
         self._chooser.spent(plain, picked, step.accepted_depth + 1)
 
-    def weights(self, knobs: Knobs) -> None:
-        """None: no device builds trees for this policy."""
-
-    def copies_from(self, knobs: Knobs) -> None:
-        """None, for the same reason."""
-
 
 def _same(one: Knobs, other: Knobs) -> bool:
     """Whether they are equal; in the usual case at once, as comparing all fields takes as long as a decision."""

@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.events import FoundRow, StepEvent
+from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
+from dflash_core.policy.base import Policy
 from dflash_core.policy.choosing import Drafts
 from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.depth import Depths, most_depth
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.pace import START_ROWS, Copies, Pace, Worth
 from dflash_core.policy.values import CHILD, CLASSES, COPIED, DEEPER, SPINE, Learned
+from dflash_core.turn_stats import FoundRow
 
 Part = Literal["answer", "thinking"]
 PARTS: tuple[Part, ...] = ("answer", "thinking")
@@ -51,7 +53,7 @@ KINDS = (
 
 
 @dataclass(eq=False, repr=False)
-class PairPolicy:
+class PairPolicy(Policy):
     """The part of `policy.base.Policy` that does not depend on where trees are built.
 
     `think_ids`: the tokens that open and close reasoning, where the vocabulary has them. `keep` is called after an
@@ -125,7 +127,7 @@ class PairPolicy:
     @property
     def _by_token(self) -> bool:
         """Whether every drafted token costs a pass of the drafter."""
-        return self.drafter is not None and self.drafter.kind == "mtp"
+        return self.drafter is not None and bool(self.drafter.depth_knob)
 
     def _count_depth(self, step: StepEvent) -> None:
         if not self._by_token:

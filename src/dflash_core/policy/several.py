@@ -11,18 +11,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dflash_core.events import FoundRow, StepEvent
+from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.policy.base import Decision, Plan
+from dflash_core.policy.base import Decision, Plan, Policy
 from dflash_core.policy.choosing import Chooser, Expected, Picked
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pace import START_ROWS, Pace
+from dflash_core.turn_stats import FoundRow
 
 if TYPE_CHECKING:
     from dflash_core.tree import Candidates
 
 
-class SeveralPolicy:
+class SeveralPolicy(Policy):
     """Implements `policy.base.Policy`. `policies`: one per drafter, in the order in which they were loaded."""
 
     def __init__(self, policies: Sequence[LearnedPolicy]) -> None:
@@ -64,12 +65,6 @@ class SeveralPolicy:
             self._choose(knobs)
             self._chosen, self._knobs = True, knobs
         return self._named(self.current.next(knobs))
-
-    def weights(self, knobs: Knobs) -> None:
-        """None: several drafters run on the host."""
-
-    def copies_from(self, knobs: Knobs) -> None:
-        """None: several drafters run on the host."""
 
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
         self.next(knobs)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import NumericsError
-from dflash_core.events import FoundRow, StepEvent
+from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision, Plan, Policy
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.several import SeveralPolicy
+from dflash_core.turn_stats import FoundRow
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +32,7 @@ COPIES = "text"
 PLAIN = Decision("ar", 0, "no other drafter is loaded")
 
 
-class Watched:
+class Watched(Policy):
     """Implements `policy.base.Policy` around `policy`. `drafter`: the capabilities of what is loaded, None for none."""
 
     def __init__(self, policy: Policy, drafter: Capabilities | None) -> None:

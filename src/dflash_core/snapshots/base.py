@@ -117,3 +117,10 @@ def check_tensors(found: Sequence[Tensor], like: Sequence[Tensor], count: int | 
         if mine.dtype != theirs.dtype or not fits:
             expected = f"{mine.dtype} {tuple(mine.shape)}"
             raise SnapshotError(f"a tensor {theirs.dtype} {tuple(theirs.shape)}, expected one like {expected}")
+
+
+def common(a: Tokens, b: Tokens) -> int:
+    """The length of the common prefix of two sequences."""
+    count = min(len(a), len(b))
+    differ = np.flatnonzero(a[:count] != b[:count])
+    return int(differ[0]) if len(differ) else count

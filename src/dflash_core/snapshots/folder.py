@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from dflash_core.errors import InputError
-from dflash_core.snapshots.base import Snapshot, SnapshotError, Tokens
+from dflash_core.snapshots.base import Snapshot, SnapshotError, Tokens, common
 from dflash_core.snapshots.files import Stored, files, look, read, same_conversation, write
-from dflash_core.snapshots.store import common
 
 LOG = logging.getLogger(__name__)
 

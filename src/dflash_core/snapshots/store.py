@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dflash_core.memory import host_memory
-from dflash_core.snapshots.base import Rows, Snapshot, State, Tokens
+from dflash_core.snapshots.base import Rows, Snapshot, State, Tokens, common
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -209,13 +209,6 @@ class SnapshotStore:
         if page is not None and not page.owners:
             self.nbytes -= page.rows.nbytes
             del self._pages[name]
-
-
-def common(a: Tokens, b: Tokens) -> int:
-    """The length of the common prefix of two sequences."""
-    count = min(len(a), len(b))
-    differ = np.flatnonzero(a[:count] != b[:count])
-    return int(differ[0]) if len(differ) else count
 
 
 def _new_hash() -> hashlib.blake2b:

@@ -188,7 +188,7 @@ class Tokenizer:
             return b""
         token = self._tokens[id]
         try:
-            return bytes([_BYTE[letter] for letter in token])
+            return bytes(map(_BYTE.__getitem__, token))
         except KeyError:  # a special or added token: its name is its text
             return token.encode("utf-8", "replace")
 
@@ -198,14 +198,14 @@ class Tokenizer:
 
     def visible_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes of those `ids` that become text."""
-        return b"".join(self.token_bytes(id) for id in ids if id not in self.hidden)
+        return b"".join([self.token_bytes(id) for id in ids if id not in self.hidden])
 
     def token_text(self, id: int) -> str:
         """One token for display on one line: spaces as ␣, control characters and broken UTF-8 as escapes."""
         if not 0 <= id < len(self._tokens):
             return f"<id {id}>"
         text = self.token_bytes(id).decode("utf-8", "backslashreplace")
-        shown = "".join(map(_visible, text))
+        shown = text.replace(" ", "␣") if text.isprintable() else "".join(map(_visible, text))
         # A combining mark on its own would be drawn over the character before it.
         return "◌" + shown if shown and unicodedata.category(shown[0]) in ("Mn", "Me") else shown
 

@@ -12,7 +12,6 @@ from dflash_core.clean import encodable
 from dflash_core.conversation import Conversation, Models
 from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.engine import Engine, load_pair
-from dflash_core.events import FoundRow
 from dflash_core.knobs import SPEC, Knobs
 from dflash_core.lab.experiment import Design, Experiment
 from dflash_core.lab.laboratory import Laboratory
@@ -23,6 +22,7 @@ from dflash_core.progress import Progress
 from dflash_core.record import Loaded, TurnRecord
 from dflash_core.snapshots.folder import StateFolder
 from dflash_core.snapshots.store import SnapshotStore, default_cap
+from dflash_core.turn_stats import FoundRow
 from dflash_core.user_folders import user_folder
 from dflash_tui import __version__
 from dflash_tui.application.log import LOG
@@ -99,7 +99,7 @@ def laboratory(engine: Engine, title: str) -> Laboratory:
         ("keys and values", str(engine.kv)),
         ("created", datetime.now(UTC).isoformat(timespec="seconds")),
     )
-    return Laboratory(engine.runner, engine.target.tokenizer, engine.target.template, about)
+    return Laboratory(engine, engine.target.tokenizer, engine.target.template, about)
 
 
 def begin(conversation: Conversation, request: LoadRequest, engine: Engine) -> None:

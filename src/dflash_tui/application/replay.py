@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dflash_core.clean import encodable
-from dflash_core.conversation import Message
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DFlashError
-from dflash_core.events import FoundRow, PartTotals, Piece, TurnReport, turn_stats
+from dflash_core.events import Piece
 from dflash_core.knobs import Knobs
 from dflash_core.lab.experiment import Design, Experiment
 from dflash_core.lab.whatif import ExactReplay
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
+from dflash_core.messages import Message
 from dflash_core.progress import Progress
 from dflash_core.record import Line, TurnRecord
 from dflash_core.trace import Trace
+from dflash_core.turn_stats import FoundRow, PartTotals, TurnReport, turn_stats
 from dflash_core.turns import Turns
 from dflash_tui.application.session import OnPrefill
 

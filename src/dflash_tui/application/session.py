@@ -13,16 +13,19 @@ from dflash_core.knobs import Knobs
 from dflash_core.progress import Progress
 
 if TYPE_CHECKING:
-    from dflash_core.conversation import Message, Reread
-    from dflash_core.events import FoundRow, Piece, TurnReport
+    from dflash_core.conversation import Reread
+    from dflash_core.events import Piece
     from dflash_core.fits import Reckoner, Setup
-    from dflash_core.lab.experiment import Design, Result
+    from dflash_core.lab.experiment import Design
     from dflash_core.lab.progress import ExperimentProgress
+    from dflash_core.lab.results import Result
     from dflash_core.lab.whatif import Acceptance
     from dflash_core.limits import Limits
     from dflash_core.memory import MemoryBreakdown
+    from dflash_core.messages import Message
     from dflash_core.record import Line, TurnRecord
     from dflash_core.snapshots.store import SnapshotStore
+    from dflash_core.turn_stats import FoundRow, TurnReport
     from dflash_core.turns import Turns
 
 
@@ -226,7 +229,7 @@ class SessionLike(Protocol):
 
 def messages_of(session: SessionLike) -> list[Message]:
     """The messages of its conversation."""
-    from dflash_core.conversation import Message  # brings numpy, which the app imports after its first frame
+    from dflash_core.messages import Message  # brings numpy, which the app imports after its first frame
 
     return [Message(one.role, one.content, one.thinking) for one in session.conversation.messages]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dflash_core.knobs import SPEC
 
 if TYPE_CHECKING:
-    from dflash_core.events import TurnReport
+    from dflash_core.turn_stats import TurnReport
 
 
 def figures(report: TurnReport) -> str:

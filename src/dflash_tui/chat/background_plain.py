@@ -76,8 +76,7 @@ class BackgroundPlain(Controller):
         steps = record.steps
         if sum(step.stages.total for step in steps) > SLOW_MS * len(steps):
             return
-        from dflash_core.lab.experiment import last_prompts
-        from dflash_core.lab.plain import plain_design
+        from dflash_core.lab.experiment import last_prompts, plain_design
 
         cases = last_prompts(messages_of(session))
         if not cases:

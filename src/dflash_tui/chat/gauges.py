@@ -13,8 +13,8 @@ from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.strip import Status, StatusStrip, TitleRow
 
 if TYPE_CHECKING:
-    from dflash_core.events import TurnReport
     from dflash_core.lab.plain import PlainSpeed
+    from dflash_core.turn_stats import TurnReport
     from dflash_tui.application.figures.plain_speeds import PlainSpeeds
     from dflash_tui.application.figures.speeds import Verdict
     from dflash_tui.widgets.stats import Figures

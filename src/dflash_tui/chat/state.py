@@ -16,8 +16,8 @@ from dflash_tui.application.settings.remembered import Remembered
 from dflash_tui.text.notices import Notices
 
 if TYPE_CHECKING:
-    from dflash_core.events import TurnReport
     from dflash_core.record import TurnRecord
+    from dflash_core.turn_stats import TurnReport
     from dflash_tui.application.conversations.current import CurrentConversation
     from dflash_tui.application.experiment import Experiment
     from dflash_tui.application.figures.meter import Meter

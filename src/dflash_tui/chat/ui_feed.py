@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from dflash_core.events import Piece, PrefillEvent, StageTimes, StepEvent, StepTree, Stop, TurnReport, turn_stats
+from dflash_core.events import Piece, PrefillEvent, StageTimes, StepEvent, StepTree, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
+from dflash_core.turn_stats import TurnReport, turn_stats
 
 TOKENS, TOKEN_CHARS = 3_000, 4
 RATE = 300  # tokens per second

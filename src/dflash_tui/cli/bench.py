@@ -14,9 +14,10 @@ from dflash_core.bench.prompts import PROMPTS, SAMPLES, Task, read_prompts, samp
 from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES
 from dflash_core.knobs import SPEC
-from dflash_core.lab.experiment import Case, Design, Result, default_repeats
+from dflash_core.lab.experiment import Case, Design, default_repeats
 from dflash_core.lab.export import to_json
 from dflash_core.lab.grid import Arm, Axis, settings
+from dflash_core.lab.results import Result
 from dflash_core.memory import gib
 from dflash_core.nvml import driver_version
 from dflash_tui import __version__
@@ -95,9 +96,7 @@ def _modes(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     if job.against is not None:
         grid, axes, others = _two_drafters(request, job.against, engine)
     repeats = job.repeats or default_repeats(len(tasks))
-    result, fault, code = measure(
-        lab.experiment(Design(grid, cases, repeats, axes, base=0), [one.runner for one in others]), notes
-    )
+    result, fault, code = measure(lab.experiment(Design(grid, cases, repeats, axes, base=0), others), notes)
     loop_ms = _plain_loop_ms(engine)
     found = {**to_json(result), "plain_loop_ms": loop_ms}
     if as_json:
@@ -166,7 +165,6 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     lengths = _lengths(job.acceptance) if job.acceptance else ()
     if job.synthetic:
         request = replace(request, **_synthetic(job, notes))
-    from dflash_core.backends.cuda.timings import target_name
     from dflash_core.engine import Engine
     from dflash_tui.cli.share import shared
 
@@ -181,17 +179,13 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     engine = Engine(loaded, load_draft(request.draft, loaded), context_length=longest, kv=request.kv)
     pattern = acceptance_pattern(lengths[0]) if len(lengths) == 1 else tuple(round(length) for length in lengths)
     drafter = engine.session.capabilities
-    depths = DEPTHS if drafter and drafter.kind == "mtp" else ()
+    depths = DEPTHS if drafter and drafter.depth_knob else ()
     cases = default_cases(drafter.block if drafter else 1, pattern, depths, contexts)
     bench = StepBench(engine)
-    target = bench.target
     engine.machine.learn(engine.session, notes.progress)
     for done, total, name in bench.run(cases, job.repeats or 5):
         notes.progress(f"step times: {shown(name)}", done / total)
     notes.end_line()
-    if target.machine.timer is not None:
-        steps = {case.name: case.wall.median for case in bench.report.cases}
-        target.machine.timer.add_steps(target_name(target.model), steps)
     facts = _facts(request.title(), engine)
     found = {"about": facts, **bench.report.to_json()}
     if as_json:
@@ -199,7 +193,7 @@ def _steps(request: LoadRequest, job: Job, *, as_json: bool) -> int:
     else:
         write_out("\n".join(step_lines(bench.report, facts)) + "\n")
     if job.share is not None:
-        keep_json(job.share, shared(target, bench.report), notes)
+        keep_json(job.share, shared(bench.target, bench.report), notes)
     keep_json(job.out, found, notes)
     return 0
 

@@ -28,9 +28,10 @@ from dflash_core.config import (
     unusual,
 )
 from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.kinds import KINDS
 from dflash_core.drafters.mtp import KIND as MTP
-from dflash_core.drafters.mtp import find_head, has_head
-from dflash_core.drafters.registry import NAMED, holds_mtp, is_named, parts
+from dflash_core.drafters.mtp import find_head, has_head, holds_mtp
+from dflash_core.drafters.registry import is_named, parts
 from dflash_core.errors import MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.formats.suspects import suspects
@@ -69,7 +70,7 @@ def run(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
             described["draft"] |= _sizes(file) | {"types": _types(file)} | _suspect_facts(file)
             text += _section(draft, [*_head_rows(head, file), ("fits", "yes")])
         elif draft is not None and is_named(draft):
-            name, summary = str(draft), NAMED[str(draft)].summary
+            name, summary = str(draft), KINDS[str(draft)].summary
             described["draft"] = {"kind": name, "summary": summary, "fits": True, "reason": "", "notes": []}
             text += _section(draft, [("drafter", f"{name}: {summary}; no file"), ("fits", "yes, any target")])
         elif draft is not None:

@@ -1,6 +1,7 @@
 """The part of a benchmark that a user can share: figures of a card and of a model's shapes.
 
-No prompt, no answer, no name of a file, folder, user or host, no date. It shows where the predictions are wrong.
+No prompt, no answer, no name of a file, folder, user or host, no date. `python -m tools.bench.predict` says what was
+to be expected of the card.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ import torch
 
 from dflash_core import nvrtc
 from dflash_core.backends.cuda.timings import identity, products_of, target_name
-from dflash_core.bench.predict import predict
 from dflash_tui import __version__
 
 if TYPE_CHECKING:
     from dflash_core.backends.cuda.target import CudaTarget
     from dflash_core.bench.steps import StepReport
 
-FORMAT = 2
+FORMAT = 3
 
 
 def shared(target: CudaTarget, report: StepReport) -> dict[str, Any]:
@@ -48,7 +48,6 @@ def shared(target: CudaTarget, report: StepReport) -> dict[str, Any]:
             "step_bytes": report.step_bytes,
             "products": {str(product): count for product, count in products_of(target.model).items()},
         },
-        "predicted_27b": asdict(predict(card, report.read_bandwidth)),
         "pass_ms": {str(width): ms for width, ms in machine.passes.items()},
         "steps": [
             {

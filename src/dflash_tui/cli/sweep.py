@@ -12,9 +12,10 @@ from dflash_core.bench.prompts import SAMPLES, Task, read_prompts, sample
 from dflash_core.drafters.capabilities import DRAFT_KNOBS, Capabilities
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC
-from dflash_core.lab.experiment import Case, Design, Experiment, Result, default_repeats
+from dflash_core.lab.experiment import Case, Design, Experiment, default_repeats
 from dflash_core.lab.export import check_path, to_json, write
 from dflash_core.lab.grid import parse_axes, settings
+from dflash_core.lab.results import Result
 from dflash_core.limits import Limits
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.session import LoadRequest

@@ -24,11 +24,12 @@ from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import Knobs
 from dflash_core.lab import candidates
 from dflash_core.lab.diff import Stretch, diff
-from dflash_core.lab.experiment import Case, Design, Result, Trial, last_prompts
+from dflash_core.lab.experiment import Case, Design, last_prompts, plain_design
 from dflash_core.lab.export import ENDINGS, check_path, write
 from dflash_core.lab.grid import Arm, settings
-from dflash_core.lab.plain import of_result, plain_design
+from dflash_core.lab.plain import of_result
 from dflash_core.lab.progress import ExperimentProgress
+from dflash_core.lab.results import Result, Trial
 from dflash_core.lab.table import best, rows
 from dflash_tui.application import experiment as background
 from dflash_tui.application.amounts import counted, short, speed

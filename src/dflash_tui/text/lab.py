@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from dflash_core.bench.statistics import FEWEST_PAIRS, Comparison, Summary
 from dflash_core.knobs import SPEC, STATE
-from dflash_core.lab.experiment import Result
 from dflash_core.lab.grid import show
 from dflash_core.lab.progress import ExperimentProgress
+from dflash_core.lab.results import Result
 from dflash_core.lab.table import Row, best, rows
 from dflash_core.lab.whatif import AutoTurn, Curve, Point
 from dflash_tui.application.amounts import change, counted, percent, seconds, speed

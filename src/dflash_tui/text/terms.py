@@ -93,7 +93,7 @@ TERMS: tuple[Term, ...] = (
     Term(
         "prompt", "prompt", "tokens of the prompt that had to be read for this answer",
         "The conversation as the model's template writes it, less what was reused.",
-        "dflash_core.conversation:build_prompt", "speed", ("prompt {n} tok",),
+        "dflash_core.messages:build_prompt", "speed", ("prompt {n} tok",),
     ),
     Term(
         "prompt_speed", "prompt tok/s", "tokens of the prompt read per second",

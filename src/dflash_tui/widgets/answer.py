@@ -24,7 +24,7 @@ from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.streamed import Streamed
 
 if TYPE_CHECKING:
-    from dflash_core.events import TurnReport
+    from dflash_core.turn_stats import TurnReport
 
 _STOPS = {
     "stop token": "",

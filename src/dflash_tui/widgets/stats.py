@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from dflash_core.events import STAGES, FoundRow, PartStats, TurnReport, TurnStats, so_far
+from dflash_core.events import STAGES
 from dflash_core.knobs import SPEC
+from dflash_core.turn_stats import FoundRow, PartStats, TurnReport, TurnStats, so_far
 from dflash_tui.application.amounts import counted, seconds, short, speed
 from dflash_tui.application.figures.deltas import on_the_way
 from dflash_tui.application.figures.meter import Meter

@@ -4,8 +4,6 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,19 +11,15 @@ from torch import Tensor
 from dflash_core.backends.base import Logits
 from dflash_core.cache_types import CachePair
 from dflash_core.config import DraftConfig
-from dflash_core.drafters.base import check_finite, ranked
-from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.base import LoadedModel, OpenedModel, check_finite, ranked
 from dflash_core.drafters.dflash import capabilities, checked_features
-from dflash_core.formats.weights import WeightFile
 from dflash_core.ids import check_ids
 from dflash_core.knobs import Knobs
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.kv_cache import KVCache
+from dflash_core.models.matrix import Weights
 from dflash_core.models.target import TargetModel
 from dflash_core.tree import Candidates
-
-if TYPE_CHECKING:
-    from dflash_core.backends.cpu.target import CpuTarget
 
 # Features are kept until there are this many rows or a draft needs them, so that plain decoding rarely pays for them.
 PENDING_ROWS = 256
@@ -34,9 +28,9 @@ PENDING_ROWS = 256
 class CpuDFlashDrafter:
     """Implements `drafters.base.Drafter` and `DenseDrafter`: its cache holds keys and values of captured features."""
 
-    def __init__(self, model: DFlash, target: TargetModel, mask_token: int) -> None:
+    def __init__(self, model: DFlash, target: TargetModel) -> None:
         self.capabilities = capabilities(model.config)
-        self._model, self._target, self._mask_token = model, target, mask_token
+        self._model, self._target = model, target
         self._kv: CachePair | None = None
         self.begin()
 
@@ -81,7 +75,7 @@ class CpuDFlashDrafter:
             # A pass writes its own rows after the context, where the later positions are stored here.
             length, caches = at, [cache.copy() for cache in caches]
         model, target = self._model, self._target
-        block = [root] + [self._mask_token] * (model.config.block_size - 1)
+        block = [root] + [model.config.mask_token] * (model.config.block_size - 1)
         out = model.forward(model.embed(block, target.token_embd), length, caches, window)
         out = out[len(block) - model.config.depths :]
         return out, model.spread(model.logits(out, target.output), target.spec.vocab_size)
@@ -108,38 +102,32 @@ class CpuDFlashDrafter:
             self._cached = self._length
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CpuDFlash:
+class CpuDFlash(LoadedModel[DraftConfig]):
     """A loaded DFlash drafter: implements `drafters.base.Draft` and `HostDraft`."""
 
-    file: WeightFile
-    config: DraftConfig
-    model: DFlash
-    target: CpuTarget
-    mask_token: int
-    weight_bytes: int  # in their stored form
-    notes: tuple[str, ...] = ()
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return capabilities(self.config)
-
-    @property
-    def files(self) -> tuple[WeightFile, ...]:
-        return (self.file,)
+    def __init__(
+        self, opened: OpenedModel[DraftConfig], model: DFlash, target_model: TargetModel, weight_bytes: int
+    ) -> None:
+        super().__init__(opened, weight_bytes)
+        self.model, self._target_model = model, target_model
 
     def drafter(self) -> CpuDFlashDrafter:
-        return CpuDFlashDrafter(self.model, self.target.model, self.mask_token)
+        return CpuDFlashDrafter(self.model, self._target_model)
 
     def logits(self, features: Logits, anchor: int) -> Logits:
         return self._behind(features, anchor).logits(int(anchor), 0)
 
     def _behind(self, features: Logits, anchor: int) -> CpuDFlashDrafter:
         """A drafter that has seen a context."""
-        array = checked_features(features, self.config)
+        array = checked_features(features, len(self.config.target_layers) * self.config.embedding_length)
         check_ids([anchor], self.target.config.vocab_size)
         drafter = self.drafter()
         # Only the features of a context count here, not the tokens that they belong to.
         rows = torch.from_numpy(array).to(self.model.output_norm.dtype)
         drafter.observe(range(len(array)), rows)
         return drafter
+
+
+def load(opened: OpenedModel[DraftConfig], weights: Weights, target: TargetModel, weight_bytes: int) -> CpuDFlash:
+    """See `backends.cpu.target.Loader`."""
+    return CpuDFlash(opened, DFlash(weights, opened.config), target, weight_bytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -11,17 +10,14 @@ from torch import Tensor
 
 from dflash_core.backends.base import PREFILL_CHUNK, Logits
 from dflash_core.config import MtpConfig
-from dflash_core.drafters.base import DraftLogits, ranked
-from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.drafters.mtp import OpenedMtp, capabilities
+from dflash_core.drafters.base import DraftLogits, LoadedModel, OpenedModel, ranked
+from dflash_core.drafters.mtp import NEEDS_TOKENS, capabilities
 from dflash_core.errors import MismatchError
-from dflash_core.formats.weights import WeightFile
 from dflash_core.knobs import Knobs
+from dflash_core.models.matrix import Weights
 from dflash_core.models.mtp import Mtp
+from dflash_core.models.target import TargetModel
 from dflash_core.tree import NO_CANDIDATES, Candidates
-
-if TYPE_CHECKING:
-    from dflash_core.backends.cpu.target import CpuTarget
 
 LEAST_ROWS = 256  # space for hidden states
 
@@ -115,31 +111,18 @@ class CpuMtpDrafter:
             self._cached = end
 
 
-class CpuMtp:
+class CpuMtp(LoadedModel[MtpConfig]):
     """A loaded MTP head: implements `drafters.base.Draft` and `HostDraft`."""
 
-    def __init__(self, opened: OpenedMtp, model: Mtp, target: CpuTarget, weight_bytes: int) -> None:
-        """`weight_bytes`: bytes of the weights in their stored form."""
-        self.file, self.notes, self.model, self.target = opened.file, opened.notes, model, target
-        self.weight_bytes = weight_bytes
-
-    @property
-    def config(self) -> MtpConfig:
-        return self.model.config
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return capabilities(self.config)
-
-    @property
-    def files(self) -> tuple[WeightFile, ...]:
-        return (self.file,)
+    def __init__(self, opened: OpenedModel[MtpConfig], model: Mtp, weight_bytes: int) -> None:
+        super().__init__(opened, weight_bytes)
+        self.model = model
 
     def drafter(self) -> CpuMtpDrafter:
         return CpuMtpDrafter(self.model)
 
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
-        raise MismatchError("an MTP head reads tokens and features; expected a drafter that reads features alone")
+        raise MismatchError(NEEDS_TOKENS)
 
     @torch.inference_mode()
     def teacher_forced(self, tokens: Sequence[int], outputs: Logits) -> Logits:
@@ -151,3 +134,8 @@ class CpuMtp:
             parts.append(self.model.logits(self.model.forward(tokens[at + 1 : end + 1], hidden[at:end], at, cache)))
         array: Logits = torch.cat(parts).float().numpy()
         return array
+
+
+def load(opened: OpenedModel[MtpConfig], weights: Weights, target: TargetModel, weight_bytes: int) -> CpuMtp:
+    """See `backends.cpu.target.Loader`."""
+    return CpuMtp(opened, Mtp(weights, opened.config, target), weight_bytes)

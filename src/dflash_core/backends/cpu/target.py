@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from dflash_core import memory
-from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.backends.cpu.machine import CpuMachine
-from dflash_core.backends.cpu.mtp import CpuMtp
 from dflash_core.backends.cpu.reckoner import DENSE_SHARE, HostReckoner, held_bytes, stays_packed
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cpu.speed import time_step
-from dflash_core.backends.opened import OpenedTarget
+from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, CachePair
 from dflash_core.config import target_weights
-from dflash_core.drafters.base import Draft, Drafter, HostDraft, KeepsContext, OpenedDraft
-from dflash_core.drafters.dflash import OpenedDFlash
-from dflash_core.drafters.mtp import OpenedMtp
+from dflash_core.drafters import registry
+from dflash_core.drafters.base import Draft, Drafter, HostDraft, KeepsContext, OpenedDraft, OpenedModel
+from dflash_core.drafters.kinds import CPU
 from dflash_core.errors import NumericsError
 from dflash_core.fits import PREFILL_ROWS
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, MemoryBreakdown, gib
-from dflash_core.models.dflash import DFlash
 from dflash_core.models.matrix import Weights
-from dflash_core.models.mtp import Mtp
 from dflash_core.models.target import TargetModel
 from dflash_core.progress import Progress
 
+Loader = Callable[[OpenedModel[Any], Weights, TargetModel, int], Draft]
+"""Makes a drafter of its opened file, its weights (these take so many bytes) and the target's model; see `loaders` in
+drafters/kinds.py."""
 
-class CpuTarget(OpenedTarget):
-    """Implements `backends.base.Target`. `model` is there after `load`."""
+
+class CpuTarget(Target):
+    """Implements `backends.opened.Target`. `model` is there after `load`."""
 
     model: TargetModel
+    machine: CpuMachine
 
     def __init__(self, path: str | Path, memory_bytes: int = 0) -> None:
         """`memory_bytes`: what a plan may use, 0 for what this machine has free."""
         super().__init__(path)
+        self.machine = CpuMachine(self.program_bytes)
         self._memory_bytes = memory_bytes
         self._packed: bool | None = None  # until it is loaded
 
@@ -50,10 +53,6 @@ class CpuTarget(OpenedTarget):
     @property
     def weight_bytes(self) -> int:
         return held_bytes(target_weights(self.file, self.config), self.packed)
-
-    @property
-    def machine(self) -> CpuMachine:
-        return CpuMachine(self.program_bytes)
 
     def reckoner(self, draft: OpenedDraft | Draft | None) -> HostReckoner:
         return HostReckoner(self.machine, self.file, self.config, draft, self._memory_bytes, self._packed)
@@ -69,21 +68,12 @@ class CpuTarget(OpenedTarget):
         weights = Weights(self.file, dtype=dtype, packed=self.packed)
         self.model = TargetModel(weights, self.config, lambda done, total: progress("loading the target", done / total))
 
-    def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> CpuDFlash:
-        weights, held = self._drafter(opened.file, dtype)
-        model = DFlash(weights, opened.config)
-        return CpuDFlash(opened.file, opened.config, model, self, opened.mask_token, held, opened.notes)
-
-    def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> CpuMtp:
-        weights, held = self._drafter(opened.file, dtype)
-        return CpuMtp(opened, Mtp(weights, opened.config, self.model), self, held)
-
-    def _drafter(self, file: WeightFile, dtype: torch.dtype) -> tuple[Weights, int]:
-        """A drafter's weights, and their bytes."""
-        held = held_bytes(file.tensors.values(), self.packed)
+    def load_draft(self, opened: OpenedModel[Any], dtype: torch.dtype | None = None) -> Draft:
+        load: Loader = registry.loader(opened.config.kind, CPU)
+        held = held_bytes(opened.file.tensors.values(), self.packed)
         if not self.packed:
-            _check_fits("drafter", file, held)
-        return Weights(file, dtype=dtype, packed=self.packed), held
+            _check_fits("drafter", opened.file, held)
+        return load(opened, Weights(opened.file, dtype=dtype or torch.float32, packed=self.packed), self.model, held)
 
     def session(
         self,

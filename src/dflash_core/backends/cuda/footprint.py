@@ -10,7 +10,7 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.allocator import Pieces, reserved
 from dflash_core.backends.cuda.drafters.base import OnDevice
-from dflash_core.backends.cuda.drafters.kinds import DeviceConfig, on_device
+from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.layers.embedding import TOKENS
 from dflash_core.backends.cuda.library import WORKSPACE_BYTES
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
@@ -19,6 +19,7 @@ from dflash_core.backends.cuda.sequence import CAPACITIES, SequenceMemory
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import aligned
 from dflash_core.cache_types import F16, CachePair
+from dflash_core.drafters.base import DraftModel
 from dflash_core.fits import PREFILL_ROWS
 from dflash_core.formats.weights import WeightFile
 
@@ -60,12 +61,12 @@ class Footprint:
         embedding = aligned(self.tokens_bytes)
         return self.target_bytes + embedding * (bool(self.host_bytes) - on_host)
 
-    def add_draft(self, file: WeightFile, config: DeviceConfig, requantise: str = "") -> None:
+    def add_draft(self, file: WeightFile, config: DraftModel, requantise: str = "") -> None:
         upload = MetaUpload(file, requantise)
         self._draft = on_device(config, upload, self.target, self._activations)
         self.draft_bytes = upload.nbytes
 
-    def with_draft(self, file: WeightFile, config: DeviceConfig, requantise: str = "") -> Footprint:
+    def with_draft(self, file: WeightFile, config: DraftModel, requantise: str = "") -> Footprint:
         """A copy for the same target with this drafter."""
         other = copy.copy(self)
         other.add_draft(file, config, requantise)

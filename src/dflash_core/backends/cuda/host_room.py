@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -30,26 +29,6 @@ STEPS = 8  # block sizes between one power of two and the next
 HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
-class HostRoom(Protocol):
-    """Host memory for a device's copies of sequences."""
-
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """An uninitialised tensor in host memory."""
-
-    def prepare(self, sizes: Sequence[int], most: int) -> None:
-        """Prepare blocks for the next copies, between turns. `sizes`: bytes of the pieces; `most`: the most bytes of
-        all prepared blocks."""
-
-    def pause(self) -> None:
-        """Prepare nothing while a turn runs; `prepare` or `settle` ends the pause."""
-
-    def settle(self) -> None:
-        """Wait until everything requested is prepared."""
-
-    def close(self) -> None:
-        """Free what is not in use and lock nothing any more; existing copies stay valid."""
-
-
 @dataclass(slots=True, eq=False)
 class _Block:
     memory: mmap.mmap
@@ -58,9 +37,9 @@ class _Block:
     locked: bool = False
 
 
-class LockedRoom:
-    """Implements `HostRoom`. `lock` (address, bytes) page-locks memory for the card, `unlock` (address) undoes it. If
-    `lock` raises DFlashError, memory stays unlocked, and a warning is logged."""
+class HostRoom:
+    """Host memory for a device's copies of sequences. `lock` (address, bytes) page-locks memory for the card, `unlock`
+    (address) undoes it. If `lock` raises DFlashError, memory stays unlocked, and a warning is logged."""
 
     def __init__(self, lock: Callable[[int, int], object], unlock: Callable[[int], object]) -> None:
         self._lock, self._unlock = lock, unlock
@@ -75,6 +54,7 @@ class LockedRoom:
         self._refused = self._closed = False
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """An uninitialised tensor in host memory."""
         count = math.prod(shape)
         nbytes = count * dtype.itemsize
         if nbytes < LEAST_LOCKED or self._refused or self._closed:
@@ -98,6 +78,8 @@ class LockedRoom:
             return sum(block.nbytes for block in self._blocks.values()), sum(block.nbytes for block in self._free)
 
     def prepare(self, sizes: Sequence[int], most: int) -> None:
+        """Prepare blocks for the next copies, between turns. `sizes`: bytes of the pieces; `most`: the most bytes of
+        all prepared blocks."""
         if self._refused or self._closed:
             return
         with self._guard:
@@ -124,14 +106,17 @@ class LockedRoom:
                 self._thread.start()
 
     def pause(self) -> None:
+        """Prepare nothing while a turn runs; `prepare` or `settle` ends the pause."""
         self._go.clear()
 
     def settle(self) -> None:
+        """Wait until everything requested is prepared."""
         self._go.set()
         if (thread := self._thread) is not None:
             thread.join()
 
     def close(self) -> None:
+        """Free what is not in use and lock nothing any more; existing copies stay valid."""
         with self._guard:
             self._closed = True
             self._wanted.clear()

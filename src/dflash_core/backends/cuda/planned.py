@@ -25,6 +25,9 @@ class PlannedCard:
     layout: Card
     """The properties that plans of products depend on."""
 
+    def device(self) -> PlannedDevice:
+        return PlannedDevice(self)
+
 
 def _known(
     name: str, size: int, processors: int, l2: int, shared: int = SMALL_SHARED, overlaps: bool = False

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.backends.cuda.drafters.kinds import DeviceConfig
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.sequence import CAPACITIES
 from dflash_core.backends.cuda.upload import PACKED, held_type
 from dflash_core.cache_types import AUTO_PAIRS, CachePair
-from dflash_core.drafters.base import Draft, OpenedDraft
+from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
 from dflash_core.errors import UnsupportedError
 from dflash_core.fits import (
     KV_TYPES,
@@ -137,8 +136,8 @@ class CardReckoner:
         return any(held_type(one, kind) != one for one in held)
 
 
-def on_card(draft: OpenedDraft | Draft | None) -> tuple[WeightFile, DeviceConfig] | None:
+def on_card(draft: OpenedDraft | Draft | None) -> tuple[WeightFile, DraftModel] | None:
     """The part of a drafter that is on the card; None for one that runs on the host."""
-    if draft is None or not draft.files or not isinstance(draft.config, DeviceConfig):
+    if draft is None or not draft.files or draft.config is None:
         return None
     return draft.files[0], draft.config

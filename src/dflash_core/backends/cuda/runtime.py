@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from dflash_core.backends.cuda.driver import CardFacts, Driver, find_driver, open_card
 from dflash_core.backends.cuda.rectangles import Rectangle
-from dflash_core.errors import Code, KernelError, UnsupportedError
+from dflash_core.errors import KernelError, cpu_only
 
 Size = int | tuple[int, ...]
 RESERVED = 1 << 10  # bytes of shared memory that the system reserves for every thread block
@@ -43,8 +44,6 @@ class Runtime:
     def open(cls, index: int = 0) -> Runtime:
         """Open the visible card number `index`, in the driver's order."""
         api = find_driver()
-        import torch
-
         driver, card = open_card(api, torch, index=index)
         return cls(driver, card, torch)
 
@@ -216,10 +215,9 @@ class Kernel:
     def _allow(self, shared: int) -> None:
         runtime = self.module.runtime
         if shared + self._own > runtime.card.shared_bytes:
-            raise UnsupportedError(
+            raise cpu_only(
                 f"{self.name} needs {shared + self._own:,} bytes of shared memory, but {runtime.card.name} has "
-                f"{runtime.card.shared_bytes:,} per block; run it on the CPU",
-                code=Code.NOT_ON_THIS_DEVICE,
+                f"{runtime.card.shared_bytes:,} per block"
             )
         if shared > self._shared:
             api = runtime.driver.api

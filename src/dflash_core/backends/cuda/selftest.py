@@ -12,12 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from dflash_core.backends.base import Backend, Logits
 from dflash_core.backends.cpu.target import CpuTarget
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.activations import DEFAULT
+from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -39,13 +38,14 @@ def run(device: Device, target: Path, draft: Path) -> None:
     """`target` and `draft`: the files of a small pair. Raises KernelError where the card's results differ."""
     reference = CpuTarget(target)
     reference.load(progress=silent)
-    drafter = reference.load_dflash(open_dflash(draft, reference), torch.float32)
+    opened = open_dflash(draft, reference)
+    drafter = opened.load()
     with _upload(device, reference.file) as upload:
         model = DeviceTarget(device, upload, reference.config)
-    with _upload(device, drafter.file) as upload:
-        on_device = DFlashOnDevice(DeviceDraft(device, upload, drafter.config), drafter.mask_token)
+    with _upload(device, opened.file) as upload:
+        device_draft = on_device(opened.config, upload, model, DEFAULT)
     context = min(512, reference.config.context_length)
-    card, processor = CudaSession(model, on_device, context=context), reference.session(drafter, context=context)
+    card, processor = CudaSession(model, device_draft, context=context), reference.session(drafter, context=context)
     rng, vocabulary = np.random.default_rng(SEED), reference.config.vocab_size
     ids, tokens = (rng.integers(0, vocabulary, count).tolist() for count in (PROMPT, NODES))
     parents = [-1] + [int(rng.integers(max(0, node - 4), node)) for node in range(1, NODES)]

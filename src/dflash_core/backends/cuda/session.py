@@ -1,35 +1,33 @@
-"""One sequence on the card: calls from the host, and the launches that make up a step's graph."""
+"""One sequence on the card, as the host uses it: prompts, states, drafts and answers."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_core.attention_window import EVERYTHING, AttentionWindow
+from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled
-from dflash_core.backends.cuda.arrival import Arrival, loads, parts_of
-from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice
-from dflash_core.backends.cuda.launch import At, Launch, Run
+from dflash_core.backends.cuda.arrival import Arrival, loads
+from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.layers.base import Kept
-from dflash_core.backends.cuda.layers.norm import norm_launch
 from dflash_core.backends.cuda.parts_ahead import PartsAhead
 from dflash_core.backends.cuda.prefill import LEAST_ROWS, ChunkPass
-from dflash_core.backends.cuda.sequence import PROMPT_ROWS, SequenceMemory
+from dflash_core.backends.cuda.sequence import PROMPT_ROWS
+from dflash_core.backends.cuda.sequence_passes import CHUNK_WIDTHS, SequencePasses
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, width_for
-from dflash_core.backends.cuda.step import CudaDecoder, StepKind, Steps
+from dflash_core.backends.cuda.step import CudaDecoder
+from dflash_core.backends.cuda.step_graphs import StepKind, Steps
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.backends.cuda.target_pass import target_pass
 from dflash_core.backends.cuda.turns import Turns
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import Drafter, check_finite, ranked
-from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.errors import Code, ContextError, KernelError, UnsupportedError
+from dflash_core.errors import ContextError, KernelError
 from dflash_core.fits import PREFILL_ROWS
 from dflash_core.knobs import Knobs, Mode
 from dflash_core.policy.base import Policy
@@ -40,8 +38,6 @@ from dflash_core.snapshots.base import Snapshot, SnapshotError, check_rows, chec
 from dflash_core.tree import Candidates
 
 MODES: tuple[Mode, ...] = ("ar", "auto")  # the default modes of answers
-# Passes of host-driven calls need only a few widths.
-CHUNK_WIDTHS = (1, 24, 64)
 FEWEST_ROWS = 64  # the fewest rows of a prompt chunk; rows are halved down to this if memory is short
 
 
@@ -64,7 +60,7 @@ class CudaCheckpoint:
         return (*(tensor for kept in self.kept for tensor in kept), *self.drafted)
 
 
-class CudaSession:
+class CudaSession(SequencePasses):
     """Implements `backends.base.Session` for a target and, if given, a drafter: `draft` on the device, which proposes
     inside the steps, or `host_drafter`, which proposes before each step.
 
@@ -86,55 +82,14 @@ class CudaSession:
         nodes: int = MAX_NODES,
         chunks_from: int | None = None,
     ) -> None:
-        self.target, self.draft_weights, self.device = target, draft, target.device
-        self.host_drafter = host_drafter
-        if host_drafter is not None and host_drafter.capabilities.captured_layers:
-            raise UnsupportedError(
-                f"the {host_drafter.capabilities.kind} drafter reads captured layers on the host, which a card does "
-                "not provide; expected a drafter that reads tokens alone",
-                code=Code.NOT_ON_THIS_DEVICE,
-            )
-        self.captured_layers = tuple(draft.capabilities.captured_layers if draft else captured)
-        self._tokens: list[int] = []  # tokens of the last planted tree
-        with self.device.stream():
-            self.memory = SequenceMemory(target, context, self.captured_layers, draft, kv, rows, nodes)
-            self.state, self.head, self.stamps = self.memory.state, self.memory.head, self.memory.stamps
-            self.drafter: DeviceDrafter | None = None
-            if draft is not None:
-                assert self.memory.drafting is not None, "the memory of this session has no part for the drafter"
-                self.drafter = draft.drafter(self.memory.drafting, target.embedding, self.memory.captured, self.state)
+        super().__init__(
+            target, draft, captured, host_drafter=host_drafter, context=context, kv=kv, rows=rows, nodes=nodes
+        )
         chunk = self.memory.chunk
         self.chunk_pass = ChunkPass(target, self.memory, chunk, self.state, self.drafter) if chunk else None
-        self.window = EVERYTHING
         self.pass_rows = PROMPT_ROWS  # of a prompt that is read in passes
         self.chunks_from = chunks_from  # see `read_in_passes`
-        self._arriving: Arrival | None = None
-        self._bound: dict[tuple[object, ...], Run] = {}
-        self._rows = 0
         self.steps = Steps(self)
-
-    @property
-    def length(self) -> int:
-        return int(self.state.host["length"])
-
-    @property
-    def most_drafted(self) -> int:
-        return self.memory.capacity - 1
-
-    @property
-    def capabilities(self) -> Capabilities | None:
-        if self.host_drafter is not None:
-            return self.host_drafter.capabilities
-        return self.draft_weights.capabilities if self.draft_weights else None
-
-    @property
-    def device_block(self) -> int:
-        """The block of a drafter that proposes inside the step; 0 without such a drafter."""
-        return self.drafter.block if self.drafter else 0
-
-    def drafted(self, knobs: Knobs) -> int:
-        """How many positions a drafter inside the step drafts with these settings; 0 without such a drafter."""
-        return self.draft_weights.capabilities.drafted(knobs) if self.draft_weights else 0
 
     # ---- Backend -------------------------------------------------------------------------------------------------
 
@@ -279,16 +234,6 @@ class CudaSession:
             self._arriving = Arrival(self.device.bring(parts), point.kept, snapshot)
             self.state.host["length"] = self.state.host["draft_length"] = length
 
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Inside the context, torch uses the kernels' stream, and a resumed sequence is completely on the card."""
-        with self.device.stream():
-            if self._arriving is not None:
-                self._arriving.whole()
-                self.device.synchronize()
-                self._arriving = None
-            yield
-
     def cut(self, length: int) -> bool:
         if self.target.spec.recurrent or (self.drafter is not None and not self.drafter.reaches(length)):
             return False
@@ -299,7 +244,7 @@ class CudaSession:
         self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, policy: Policy | None = None
     ) -> CudaDecoder:
         """A decoder of one answer after the last prompt."""
-        return CudaDecoder(self, knobs, stop_ids, context_length, policy)
+        return CudaDecoder(self, self.steps, knobs, stop_ids, context_length, policy)
 
     # ---- Session -------------------------------------------------------------------------------------------------
 
@@ -370,23 +315,6 @@ class CudaSession:
             self._arriving = None  # the copies are complete, since the host has waited for the logits
             return logits
 
-    def _logits_of(self, h: Tensor) -> Logits:
-        """Logits (vocab,) of one row of the residual stream (hidden,)."""
-        self.memory.buffers.h[0] = h
-        self.launch(("last",), self._last_launches)
-        row: Logits = self.head.on_host(1)[0].numpy()
-        return row
-
-    def _last_launches(self) -> list[Launch]:
-        memory, target = self.memory, self.target
-        norm = norm_launch(
-            memory.buffers.h, target.output_norm, target.spec.rms_eps, 1, memory.buffers.acts, self.head.full,
-            At(memory.one, 0), 0,
-        )  # fmt: skip
-        return [norm, *self.head.launches(memory.buffers.acts, 1)]
-
-    # ---- Passes --------------------------------------------------------------------------------------------------
-
     def prepare(self, progress: Progress) -> None:
         """Compile what a first prompt and the default settings need, in one batch: the compiler uses every core."""
         policy = FixedPolicy(self.capabilities)
@@ -428,61 +356,6 @@ class CudaSession:
         passes = self.drafter.passes(Knobs()) if self.drafter else 1
         return StepKind.holding(drafted, Knobs(), self.head.vocab, drafts=drafts, passes=passes)
 
-    def pass_launches(self, width: int, node0: int, *, windowed: bool = False) -> list[Launch]:
-        """Launches of a target pass up to the head's activations."""
-        return list(itertools.chain.from_iterable(self._pass_layers(width, node0, windowed=windowed)))
-
-    def _pass_layers(self, width: int, node0: int, *, windowed: bool) -> Iterator[list[Launch]]:
-        head = self.head.full
-        return target_pass(self.target, self.memory, self.state, width, node0, head, windowed=windowed)
-
-    def _pass_parts(self, width: int, node0: int, *, windowed: bool) -> list[Run]:
-        """The same pass as a list of runs, one for each part of the layers in which a resumed sequence arrives."""
-        key = "pass", width, node0, windowed
-        parts = parts_of(len(self.target.blk))
-        if (*key, 0) not in self._bound:
-            layers = list(self._pass_layers(width, node0, windowed=windowed))
-            for part, some in enumerate(parts):
-                launches = list(itertools.chain.from_iterable(layers[some.start : some.stop]))
-                self._bound[*key, part] = self.device.bind(launches)
-        return [self._bound[*key, part] for part in range(len(parts))]
-
-    def commit_launches(self, width: int) -> list[Launch]:
-        """Launches that commit an accepted path of up to `width` nodes, in every layer's memory and for the drafter."""
-        launches = [launch for memory in self.memory.mixers for launch in memory.commit(self.state, self.stamps)]
-        return launches + (self.drafter.commit_launches(width) if self.drafter else [])
-
-    def update_drafter(self) -> None:
-        """Add all pending positions to the drafter's cache."""
-        if self.drafter is not None:
-            if self._arriving is not None and self.drafter.pending:
-                self._arriving.whole()
-            self.drafter.update_cache(self.launch)
-
-    def plant(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
-        """Set the tree of the next pass."""
-        assert self.length + len(tokens) <= self.memory.slots, "more positions than the sequence's memory holds"
-        assert len(tokens) <= self.memory.capacity, "a larger tree than the sequence's memory holds"
-        self.state.plant(tokens, parents)
-        self.state.push()
-        self._rows = len(tokens)
-        self._tokens = list(tokens)
-
-    def _run_pass(self, live: int, node0: int, *, logits: bool) -> None:
-        width = width_for(live, CHUNK_WIDTHS)
-        windowed = self.window.size > 0
-        for part, run in enumerate(self._pass_parts(width, node0, windowed=windowed)):
-            if self._arriving is not None:
-                self._arriving.part(part)
-            run()
-        if self._arriving is not None:
-            self._arriving.states()  # the commit that follows needs them
-            self._arriving.fresh = False
-        if logits:
-            self.launch(("logits", width), lambda: self.head.launches(self.memory.buffers.acts, width))
-        if node0 == 0:
-            self.state.host["pending"] = 0  # the pass has updated the states
-
     def _take_turns(self, passes: Sequence[Sequence[int]]) -> Turns | None:
         """Run passes over chains of tokens, interleaved and without commits, while a sequence arrives. Returns None if
         they must run one after the other."""
@@ -493,31 +366,3 @@ class CudaSession:
         widths = [width_for(len(tokens), CHUNK_WIDTHS) for tokens in passes]
         turns.run(self._arriving, [self._pass_parts(width, 0, windowed=windowed) for width in widths])
         return turns
-
-    def _commit(self, path: Sequence[int]) -> None:
-        if self.drafter is not None and self.drafter.pending + len(path) > self.drafter.most_pending:
-            self.update_drafter()
-        if self.host_drafter is not None:
-            self.host_drafter.observe([self._tokens[node] for node in path], None)
-        self.state.commit(path)
-        self.state.push()
-        width = width_for(min(len(path), PASS_ROWS), CHUNK_WIDTHS) if len(path) <= PASS_ROWS else MAX_NODES
-        self.launch(("commit", width), lambda: self.commit_launches(width))
-
-    def _flush(self) -> None:
-        """Apply committed positions to the recurrent and convolution states."""
-        state = self.state.host
-        if not state["pending"]:
-            return
-        self.state.push()
-        self.launch(("flush",), self._flush_launches)
-        state["pending"] = 0
-
-    def _flush_launches(self) -> list[Launch]:
-        return [launch for memory in self.memory.mixers for launch in memory.flush(self.state)]
-
-    def launch(self, key: tuple[object, ...], launches: Callable[[], list[Launch]]) -> None:
-        """Bind launches once per key, and run them."""
-        if key not in self._bound:
-            self._bound[key] = self.device.bind(launches())
-        self._bound[key]()

@@ -1,4 +1,4 @@
-"""The structs that kernels and host share, with the same fields as in kernels/state.cuh and kernels/ring.cuh."""
+"""The structs that kernels and host share: what the host writes to them, and what it makes of a finished step."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dflash_core.backends.cuda.headers import Headers
 from dflash_core.backends.decoder import step_drafts
 from dflash_core.events import Choice, EffectiveMode, StageTimes, StepEvent, StepTree, Stop, brings
-from dflash_core.fits import MOST_NODES, ONE_PASS
+from dflash_core.fits import ONE_PASS
 from dflash_core.knobs import Knobs
-from dflash_core.policy.values import CLASSES, FEATURES
 from dflash_core.tree import Candidates
 
-MAX_NODES = MOST_NODES
-MAX_DEPTH = 64
-MAX_WIDTH = 8
-MAX_STOP_IDS = 16
-HISTORY = 256
-VALUE_CLASSES, VALUE_FEATURES = CLASSES, FEATURES
+HEADERS = Headers("state.cuh", "ring.cuh", "head.cuh", "draw.cuh", "pairs.cuh")
+MAX_NODES, MAX_DEPTH, MAX_WIDTH = (HEADERS.constants[name] for name in ("MAX_NODES", "MAX_DEPTH", "MAX_WIDTH"))
+MAX_STOP_IDS, HISTORY, STAMPS = (HEADERS.constants[name] for name in ("MAX_STOP_IDS", "HISTORY", "STAMPS"))
+PAIR_CANDIDATES = HEADERS.constants["PAIR_CANDIDATES"]  # per draft position, if candidates are scored by their parent
 PASS_ROWS = ONE_PASS  # nodes of the widest pass
 STEP_SLOTS = 8  # slots of the ring to which steps write their results
 # Rows of the compiled passes: a tree uses the smallest that holds it.
@@ -68,133 +66,21 @@ class Stamp(enum.IntEnum):
     COMMIT_END = 5
 
 
-STAMPS = 8
-
-_I, _F, _U = np.int32, np.float32, np.uint64
-
-STEP_STATE = np.dtype(
-    [
-        ("mask", _U, (MAX_NODES, 4)),
-        ("seed", _U),
-        ("length", _I),
-        ("root", _I),
-        ("parity", _I),
-        ("pending", _I),
-        ("draft_length", _I),
-        ("stop", _I),
-        ("answered", _I),
-        ("steps", _I),
-        ("n", _I),
-        ("built", _I),
-        ("token", _I, MAX_NODES),
-        ("parent", _I, MAX_NODES),
-        ("depth", _I, MAX_NODES),
-        ("log_prob", _F, MAX_NODES),
-        ("path_log_prob", _F, MAX_NODES),
-        ("value", _F, MAX_NODES),
-        ("draw", _I, MAX_NODES),
-        ("path", _I, MAX_NODES),
-        ("accepted", _I),
-        ("pending_path", _I, MAX_NODES),
-        ("candidate", _I, (MAX_DEPTH, MAX_WIDTH)),
-        ("candidate_log_prob", _F, (MAX_DEPTH, MAX_WIDTH)),
-        ("budget", _I),
-        ("draft_depth", _I),
-        ("width", _I),
-        ("chain_seed", _I),
-        ("by_parent", _I),
-        ("by_value", _I),
-        ("rows", _I),
-        ("weights", _F, (VALUE_CLASSES, VALUE_FEATURES)),
-        ("draft_window", _I),
-        ("log_p_min", _F),
-        ("inv_tree_temperature", _F),
-        ("temperature", _F),
-        ("top_k", _I),
-        ("top_p", _F),
-        ("min_p", _F),
-        ("repetition_penalty", _F),
-        ("frequency_penalty", _F),
-        ("presence_penalty", _F),
-        ("max_tokens", _I),
-        ("context_length", _I),
-        ("prompt_length", _I),
-        ("stop_ids", _I, MAX_STOP_IDS),
-        ("history", _I, HISTORY),
-    ],
-    align=True,
-)
-
-RING_SLOT = np.dtype(
-    [
-        ("stamp", _U, STAMPS),
-        ("ready", _I),
-        ("stop", _I),
-        ("length", _I),
-        ("answered", _I),
-        ("tokens", _I),
-        ("accepted", _I),
-        ("bonus", _I),
-        ("n", _I),
-        ("by_value", _I),
-        ("built", _I),
-        ("draft_depth", _I),
-        ("width", _I),
-        ("token", _I, MAX_NODES),
-        ("path", _I, MAX_NODES),
-        ("tree_token", _I, MAX_NODES),
-        ("tree_parent", _I, MAX_NODES),
-        ("tree_depth", _I, MAX_NODES),
-        ("tree_log_prob", _F, MAX_NODES),
-        ("tree_path_log_prob", _F, MAX_NODES),
-        ("tree_value", _F, MAX_NODES),
-        ("candidate", _I, (MAX_DEPTH, MAX_WIDTH)),
-        ("candidate_log_prob", _F, (MAX_DEPTH, MAX_WIDTH)),
-    ],
-    align=True,
-)
-
-# The same bytes as the host reads them: adjacent fields are joined, so that one access reads them all.
+STEP_STATE, RING_SLOT = HEADERS.structs["StepState"], HEADERS.structs["RingSlot"]
+# The bytes of a RING_SLOT as the host reads them: adjacent fields are joined, so that one access reads them all.
 RING_READ = np.dtype(
     [
-        ("stamp", _U, STAMPS),
-        ("numbers", _I, 12),
-        ("ids", _I, (5, MAX_NODES)),
-        ("floats", _F, (3, MAX_NODES)),
-        ("candidate", _I, (MAX_DEPTH, MAX_WIDTH)),
-        ("candidate_log_prob", _F, (MAX_DEPTH, MAX_WIDTH)),
+        ("stamp", np.uint64, STAMPS),
+        ("numbers", np.int32, 12),
+        ("ids", np.int32, (5, MAX_NODES)),
+        ("floats", np.float32, (3, MAX_NODES)),
+        ("candidate", np.int32, (MAX_DEPTH, MAX_WIDTH)),
+        ("candidate_log_prob", np.float32, (MAX_DEPTH, MAX_WIDTH)),
     ],
     align=True,
 )
-
-PAIR_CANDIDATES = 16  # per draft position, if candidates are scored given their parent
-PAIRING = np.dtype([("log_prob", _F), ("p", _F), ("odds", _F), ("slot", _I)], align=True)
-BEST_PART = np.dtype([("value", _F), ("id", _I)], align=True)
-LIST, FRONT_OF_ROW = 2048, 64
-ROW_TOKENS = np.dtype(
-    [
-        ("penalised_value", np.float64, HISTORY),
-        ("penalised", _I, HISTORY),
-        ("logit", _F, HISTORY),
-        ("value", _F, LIST),
-        ("id", _I, LIST),
-        ("added_value", _F, LIST),
-        ("added_id", _I, LIST),
-        ("window", _I),
-        ("count", _I),
-        ("added", _I),
-        ("best", _F),
-        ("enough", _F),
-        ("unused", _I, 3),
-    ],
-    align=True,
-)
-ROW_FRONT = np.dtype(
-    [("value", np.float64, FRONT_OF_ROW), ("id", _I, FRONT_OF_ROW), ("count", _I), ("unused", _I, 3)], align=True
-)
-PART_BEFORE = np.dtype(
-    [("count", _I, FRONT_OF_ROW), ("weight", _F, FRONT_OF_ROW), ("total", _F), ("unused", _F, 3)], align=True
-)
+PAIRING, BEST_PART = HEADERS.structs["Pairing"], HEADERS.structs["BestPart"]
+ROW_TOKENS, ROW_FRONT, PART_BEFORE = (HEADERS.structs[name] for name in ("RowTokens", "RowFront", "PartBefore"))
 
 # The fields of StepState that `write_knobs` sets are adjacent: from the first of them up to the field after them.
 FIRST_KNOB, AFTER_KNOBS = "budget", "max_tokens"

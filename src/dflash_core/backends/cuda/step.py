@@ -1,26 +1,21 @@
-"""Speculative steps that the card runs without the host: draft, tree, verify, accept and commit as one graph.
-
-The host queues graphs ahead and reads finished steps from a ring in pinned memory; the card never waits for the host.
+"""One answer on the card: the host queues the graphs of steps ahead, and reads finished steps from a ring in pinned
+memory. The card never waits for the host.
 """
 
 from __future__ import annotations
 
 import time
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.device_text import BLOCKS, DEFINES
-from dflash_core.backends.cuda.launch import NO_INPUTS, NULL, WARP, Argument, Launch, Run
-from dflash_core.backends.cuda.layers.draws import MOST_LISTED, all_listed
+from dflash_core.backends.cuda.launch import Run
+from dflash_core.backends.cuda.layers.draws import MOST_LISTED
+from dflash_core.backends.cuda.sequence_passes import SequencePasses
 from dflash_core.backends.cuda.state import (
     FIRST_KNOB,
     MAX_DEPTH,
@@ -28,15 +23,14 @@ from dflash_core.backends.cuda.state import (
     MAX_STOP_IDS,
     MAX_WIDTH,
     PASS_ROWS,
-    RING_SLOT,
     STEP_SLOTS,
     StopCode,
     begin_turn,
     drafts_finite,
     step_event,
-    width_for,
     write_knobs,
 )
+from dflash_core.backends.cuda.step_graphs import StepKind, Steps
 from dflash_core.backends.decoder import said, step_drafts, stop_at
 from dflash_core.drafters.base import check_finite
 from dflash_core.drafters.text_table import TextTable
@@ -47,142 +41,10 @@ from dflash_core.policy.base import Decision, Policy
 from dflash_core.policy.depth import at_depth
 from dflash_core.policy.late import BUILT
 from dflash_core.policy.watched import Watched
-from dflash_core.progress import Progress
 from dflash_core.sampling import Sampler
 from dflash_core.tree import Candidates
 
-if TYPE_CHECKING:
-    from dflash_core.backends.cuda.session import CudaSession
-
-DRAFT_VOCABULARY = Knobs().draft_vocabulary
-TREE_THREADS = 4 * WARP
 AHEAD = 2  # steps that run or are queued while the host reads the previous step's result
-
-
-@dataclass(frozen=True, slots=True)
-class StepKind:
-    """The key of a graph.
-
-    `widths`: rows of each target pass; `drafts`: whether the drafter proposes inside the step; `sampled`: sampling
-    instead of greedy decoding; `forced`: the accepted paths are given, see `Steps.force`; `passes`: passes of the
-    drafter; `vocabulary`: tokens that it chooses from, 0 for all; `windowed`: the target's full-attention layers see
-    only a window; `text`: the tree copies successors from the conversation's text; `listed`: of a sampled step, see
-    `draws.all_listed`.
-    """
-
-    widths: tuple[int, ...]
-    drafts: bool
-    sampled: bool
-    forced: bool = False
-    passes: int = 1
-    vocabulary: int = DRAFT_VOCABULARY
-    windowed: bool = False
-    text: bool = False
-    listed: bool = False
-
-    @staticmethod
-    def holding(
-        drafted: int, knobs: Knobs, vocab: int, *, drafts: bool, forced: bool = False, passes: int = 1
-    ) -> StepKind:
-        """The smallest graph for trees of `drafted` nodes below the root, and for draws from `vocab` tokens by `knobs`;
-        `passes`: passes of the drafter."""
-        nodes = 1 + drafted
-        widths = tuple(width_for(min(PASS_ROWS, nodes - node0)) for node0 in range(0, nodes, PASS_ROWS))
-        vocabulary = knobs.draft_vocabulary if drafts else DRAFT_VOCABULARY
-        sampled = not Sampler(knobs).greedy
-        listed = sampled and all_listed(knobs, vocab)
-        return StepKind(widths, drafts, sampled, forced, passes if drafts else 1, vocabulary, listed=listed)
-
-    @property
-    def nodes(self) -> int:
-        return PASS_ROWS * (len(self.widths) - 1) + self.widths[-1]
-
-
-class Steps:
-    """Graphs of a session's steps, and the pinned memory to which they write their results."""
-
-    def __init__(self, session: CudaSession) -> None:
-        # A weak reference: the session refers to this object, and its memory must be freed with its last reference.
-        self._session, self.device = weakref.ref(session), session.device
-        self.ring = self.device.pinned(STEP_SLOTS, RING_SLOT)
-        self.cancel = self.device.pinned(1, np.int32)
-        self.copied = self.device.pinned(STEP_SLOTS, np.uint64)  # per slot, a bit for each node copied from the text
-        self.trace: Tensor | None = None
-        self._graphs: dict[StepKind, Run] = {}
-        self._drain: Run | None = None
-
-    @property
-    def session(self) -> CudaSession:
-        """The session that these steps belong to."""
-        session = self._session()
-        assert session is not None, "the session of these steps was deleted"
-        return session
-
-    def force(self, paths: Sequence[Sequence[int]] | None) -> None:
-        """Make the steps accept these paths of nodes below the root, one per step and from the start again, whatever
-        the target draws.
-
-        For measurements: KV, states and features change as if the target had drawn these nodes. None ends it.
-        """
-        self._graphs = {kind: graph for kind, graph in self._graphs.items() if not kind.forced}
-        if paths is None:
-            self.trace = None
-            return
-        table = np.zeros((len(paths), 1 + MAX_DEPTH), np.int32)
-        for row, path in zip(table, paths, strict=True):
-            row[0], row[1 : 1 + len(path)] = len(path), path
-        self.trace = torch.from_numpy(table).to(self.device.torch_device)
-
-    def graph(self, kind: StepKind, progress: Progress | None = None) -> Run:
-        """The graph of a kind, compiled and recorded on first use."""
-        if kind not in self._graphs:
-            assert kind.nodes <= self.session.memory.capacity, "a larger tree than the sequence's memory holds"
-            run = self.device.bind(self.launches(kind), progress)
-            self._graphs[kind] = self.device.record(f"step {kind.widths}", run)
-        return self._graphs[kind]
-
-    def drain(self) -> None:
-        """Add everything pending to the drafter's cache, after the queued steps."""
-        if self._drain is None:
-            drafter = self.session.drafter
-            assert drafter is not None, "the session has no drafter on the card"
-            self._drain = self.device.bind(drafter.drain_launches())
-        self._drain()
-
-    def launches(self, kind: StepKind) -> list[Launch]:
-        """The launches of one step, from the newest token to the ring."""
-        session = self.session
-        head, state = session.head.first(kind.vocabulary), session.state.pointer
-        defines, inputs = session.drafter.tree_inputs if kind.drafts and session.drafter else NO_INPUTS
-        blocks = 1
-        if kind.text:
-            assert session.memory.text is not None, "the session holds no text for trees to copy from"
-            own = np.uint64(self.copied.address), np.int32(STEP_SLOTS)
-            blocks, defines, inputs = BLOCKS, DEFINES, (*session.memory.text.inputs, *own)
-        return [
-            Launch("tree.cu", "step_begin", {}, 1, WARP, [session.stamps]),
-            *(session.drafter.propose_launches(head, kind.passes) if kind.drafts and session.drafter else ()),
-            Launch("tree.cu", "tree_build", defines, blocks, TREE_THREADS, [state, session.stamps, *inputs]),
-            *(launch for place, width in enumerate(kind.widths) for launch in self._verify(kind, place, width)),
-            self._accept(kind),
-            *session.commit_launches(min(kind.nodes, max(session.device_block, 1)) if kind.drafts else 1),
-        ]
-
-    def _verify(self, kind: StepKind, place: int, width: int) -> list[Launch]:
-        session, node0 = self.session, PASS_ROWS * place
-        head, acts = session.head, session.memory.buffers.acts
-        forward = session.pass_launches(width, node0, windowed=kind.windowed)
-        if not kind.sampled:
-            return [*forward, *head.argmax_launches(acts, width, node0)]
-        return [*forward, *head.sample_launches(acts, width, node0, listed=kind.listed)]
-
-    def _accept(self, kind: StepKind) -> Launch:
-        session, trace = self.session, self.trace if kind.forced else None
-        args: list[Argument] = [
-            session.state.pointer, np.uint64(self.ring.address), np.int32(STEP_SLOTS), np.uint64(self.cancel.address),
-            NULL if trace is None else trace, np.int32(0 if trace is None else len(trace)), session.stamps,
-        ]  # fmt: skip
-        return Launch("accept.cu", "accept", {}, 1, MAX_NODES, args)
 
 
 def _followed(knobs: Knobs, decision: Decision, most: int) -> tuple[Knobs, Decision]:
@@ -220,14 +82,15 @@ class CudaDecoder:
 
     def __init__(
         self,
-        session: CudaSession,
+        session: SequencePasses,
+        steps: Steps,
         knobs: Knobs,
         stop_ids: frozenset[int],
         context_length: int,
         policy: Policy | None = None,
     ) -> None:
         """`policy`: chooses the mode and the budget of each step; without one, the settings decide."""
-        self.session, self.steps = session, session.steps
+        self.session, self.steps = session, steps
         self.stop_ids = frozenset[int]() if knobs.ignore_eos else stop_ids
         self.context_length = context_length
         if len(self.stop_ids) > MAX_STOP_IDS:
@@ -290,7 +153,7 @@ class CudaDecoder:
         while stop is None and len(kept) < len(tokens):
             kept.append(tokens[len(kept)])
             stop = self._stop_at(kept[-1], len(self.answer) + len(kept))
-        step = said(self.session, self.answer[-1], kept, event, self.knobs)
+        step = said(self.session.prefill, self.session.length, self.answer[-1], kept, event, self.knobs)
         self.answer += kept
         self.policy.said(kept)
         self._over = stop is not None

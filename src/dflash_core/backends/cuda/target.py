@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,8 +14,7 @@ from dflash_core import memory
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.activations import activations as by_name
 from dflash_core.backends.cuda.device import CudaDevice
-from dflash_core.backends.cuda.drafters.base import OnDevice
-from dflash_core.backends.cuda.drafters.draft import CudaDFlash, CudaMtp
+from dflash_core.backends.cuda.drafters.draft import CudaDraft
 from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
@@ -25,17 +25,15 @@ from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import Timer, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
-from dflash_core.backends.opened import OpenedTarget
+from dflash_core.backends.opened import Target
 from dflash_core.backends.placement import Placement
 from dflash_core.cache_types import AUTO, F16, CachePair
-from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft
-from dflash_core.drafters.dflash import OpenedDFlash
-from dflash_core.drafters.mtp import OpenedMtp
+from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft, OpenedModel
 from dflash_core.drafters.several import OpenedSeveral, not_on_a_card
 from dflash_core.errors import Shortage, UnsupportedError
 from dflash_core.fits import ON_CARD, ON_HOST, PREFILL_ROWS, SMALLEST_CONTEXT, asked, longest_context
 from dflash_core.formats.weights import WeightFile
-from dflash_core.memory import Component, gib
+from dflash_core.memory import gib
 from dflash_core.progress import Progress
 
 
@@ -45,8 +43,8 @@ def open_device(index: int) -> CudaDevice:
     return CudaDevice(index)
 
 
-class CudaTarget(OpenedTarget):
-    """Implements `backends.base.Target` on one card.
+class CudaTarget(Target):
+    """Implements `backends.opened.Target` on one card.
 
     `activations`: how inputs of products are rounded, a name of activations.CHOICES. `draft_type`: "q8_0" or "q4_0"
     requantises a drafter's larger matrices when it is loaded. `timed`: at a first load, time
@@ -56,6 +54,7 @@ class CudaTarget(OpenedTarget):
     """
 
     model: DeviceTarget
+    machine: CudaMachine
     packed = False
 
     def __init__(
@@ -114,10 +113,15 @@ class CudaTarget(OpenedTarget):
         else:
             rest = needed.predicted - self.footprint.target_bytes
             remedy = f"take a model of at most {gib(max(needed.free - rest, 0))}"
-        self._refuse_what_does_not_fit(needed, remedy, fits=fits, pack=pack)
+        held = self.machine.other_processes()
+        others = f"other programs on the card hold {gib(held)}: close them, or " if held else "or "
+        memory.check(
+            needed,
+            f"{remedy}; {others}run it on the CPU",
+            Shortage(needed.predicted, needed.free, fits, pack, on_card=True),
+        )
 
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
-        self._check("target", self.footprint.target_bytes)
         self.machine.hold_limit()
         with self._upload("target", self.file) as upload:
             self.model = DeviceTarget(
@@ -131,18 +135,11 @@ class CudaTarget(OpenedTarget):
 
         self.machine.recall(target_name(self.model))
 
-    def load_dflash(self, opened: OpenedDFlash, dtype: torch.dtype) -> CudaDFlash:
-        model = self._drafter(opened, opened.mask_token)
-        return CudaDFlash(opened.file, opened.config, model, self, self.footprint.draft_bytes, opened.notes)
-
-    def load_mtp(self, opened: OpenedMtp, dtype: torch.dtype) -> CudaMtp:
-        return CudaMtp(opened, self._drafter(opened), self, self.footprint.draft_bytes)
-
-    def _drafter(self, opened: OpenedDFlash | OpenedMtp, mask_token: int = 0) -> OnDevice:
+    def load_draft(self, opened: OpenedModel[Any], dtype: torch.dtype | None = None) -> CudaDraft:
         self.footprint.add_draft(opened.file, opened.config, self.draft_type)
-        self._check("drafter", self.footprint.draft_bytes)
         with self._upload("drafter", opened.file, self.draft_type) as upload:
-            return on_device(opened.config, upload, self.model, self.activations, mask_token)
+            model = on_device(opened.config, upload, self.model, self.activations)
+        return CudaDraft(opened, model, self.model, self.footprint.draft_bytes)
 
     def session(
         self,
@@ -157,7 +154,7 @@ class CudaTarget(OpenedTarget):
             CudaSession, context=context, kv=kv or F16, rows=rows, nodes=nodes or MAX_NODES,
             chunks_from=NEVER if self.reading == PASSES else None,
         )  # fmt: skip
-        if isinstance(draft, CudaDFlash | CudaMtp):
+        if isinstance(draft, CudaDraft):
             return make(self.model, draft.model)
         assert draft is None or isinstance(draft, HostDraft), "this drafter was loaded by another backend"
         return make(self.model, None, captured, host_drafter=draft.drafter() if draft else None)
@@ -178,18 +175,3 @@ class CudaTarget(OpenedTarget):
             self.machine.held[component] = torch.cuda.memory_allocated() - before
         finally:
             upload.close()
-
-    def _check(self, component: str, need: int) -> None:
-        needed = self.machine.breakdown((Component(component, need),))
-        self._refuse_what_does_not_fit(needed, f"take a model of at most {gib(int(0.85 * needed.free))}")
-
-    def _refuse_what_does_not_fit(
-        self, needed: memory.MemoryBreakdown, remedy: str, *, fits: int = 0, pack: bool = False
-    ) -> None:
-        held = self.machine.other_processes()
-        others = f"other programs on the card hold {gib(held)}: close them, or " if held else "or "
-        memory.check(
-            needed,
-            f"{remedy}; {others}run it on the CPU",
-            Shortage(needed.predicted, needed.free, fits, pack, on_card=True),
-        )

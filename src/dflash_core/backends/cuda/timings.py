@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import re
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
+
+import msgspec
 
 from dflash_core import kernel_source, nvrtc, resources
 from dflash_core.backends.cuda.device import CudaDevice
@@ -27,6 +28,7 @@ from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.damaged import DAMAGED
 from dflash_core.files import write_whole
 from dflash_core.nvml import driver_version
 from dflash_core.progress import Progress
@@ -53,12 +55,18 @@ class Identity:
 @dataclass(frozen=True, slots=True)
 class Timings:
     """All measurements of one card, by target name: milliseconds of a verify pass by width, of a prompt's chunk by
-    rows, of whole steps by the name of a benchmark case."""
+    rows."""
 
     identity: Identity
     passes: ByTarget = field(default_factory=dict)
     chunks: ByTarget = field(default_factory=dict)
-    steps: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    format: int = FORMAT
+
+
+class _Format(msgspec.Struct):
+    """The part of a file that says which format the rest has."""
+
+    format: int
 
 
 def identity(device: CudaDevice) -> Identity:
@@ -117,10 +125,6 @@ class Timer:
             found = time_chunks(session, progress)
             self._store(replace(self.timings, chunks={**self.timings.chunks, name: found}))
         return self.timings.chunks[name]
-
-    def add_steps(self, target: str, steps: Mapping[str, float]) -> None:
-        """Store milliseconds of whole steps by the name of a benchmark case."""
-        self._store(replace(self.timings, steps={**self.timings.steps, target: dict(steps)}))
 
     def _store(self, timings: Timings) -> None:
         self.timings, self.note = timings, store(self.folder, timings)
@@ -189,16 +193,15 @@ def load(folder: Path, identity: Identity) -> tuple[Timings, str]:
     """
     path, nothing = path_of(folder, identity.card), Timings(identity)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["format"] != FORMAT:
+        data = path.read_bytes()
+        if msgspec.json.decode(data, type=_Format).format != FORMAT:
             return nothing, ""
-        found = Identity(**data["identity"])
-        steps = {target: {name: float(ms) for name, ms in of.items()} for target, of in data["steps"].items()}
-        timings = Timings(identity, _by_rows(data["passes"]), _by_rows(data["chunks"]), steps)
+        timings = msgspec.json.decode(data, type=Timings)
     except OSError:
         return nothing, ""
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
+    except DAMAGED:
         return nothing, f"{path.name} is damaged; passes are timed again"
+    found = timings.identity
     if found == identity:
         return timings, ""
     if found.driver != identity.driver:
@@ -212,19 +215,8 @@ def load(folder: Path, identity: Identity) -> tuple[Timings, str]:
 
 def store(folder: Path, timings: Timings) -> str:
     """Save the timings atomically. Returns why they could not be saved, or ""."""
-    data = {
-        "format": FORMAT,
-        "identity": asdict(timings.identity),
-        "passes": timings.passes,
-        "chunks": timings.chunks,
-        "steps": timings.steps,
-    }
     try:
-        write_whole(path_of(folder, timings.identity.card), json.dumps(data, indent=1).encode())
+        write_whole(path_of(folder, timings.identity.card), msgspec.json.encode(timings))
     except OSError as error:
         return f"timings of passes cannot be saved in {folder} ({error.strerror or error}); every start repeats them"
     return ""
-
-
-def _by_rows(data: Mapping[str, Mapping[str, float]]) -> dict[str, dict[int, float]]:
-    return {target: {int(rows): float(ms) for rows, ms in times.items()} for target, times in data.items()}

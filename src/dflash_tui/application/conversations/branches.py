@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from dflash_core.events import TurnReport
+from dflash_core.turn_stats import TurnReport
 
 
 def new_id() -> str:

@@ -22,8 +22,8 @@ from dflash_tui.application.log import LOG
 from dflash_tui.application.session import ConversationLike, OnPrefill, TurnLike
 
 if TYPE_CHECKING:
-    from dflash_core.conversation import Message
     from dflash_core.events import Piece
+    from dflash_core.messages import Message
 
 CUT_OFF = "cut off when the program ended"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -283,7 +283,7 @@ class CurrentConversation:
         return replace(found, card=present, branches=Branches(branches.nodes, branches.leaf))
 
     def _messages(self, leaf: str | None) -> list[Message]:
-        from dflash_core.conversation import Message  # imports the template engine; a model is loaded by now
+        from dflash_core.messages import Message  # imports the template engine; a model is loaded by now
 
         messages = [Message("system", self.system)] if self.system else []
         for node in self.branches.path_to(leaf):

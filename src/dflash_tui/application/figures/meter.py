@@ -7,7 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dflash_core.events import PartTotals, Piece, PrefillEvent, StepEvent, StepTotals
+from dflash_core.events import Piece, PrefillEvent, StepEvent
+from dflash_core.turn_stats import PartTotals, StepTotals
 
 if TYPE_CHECKING:
     from dflash_core.record import TurnRecord

@@ -10,8 +10,8 @@ from pathlib import Path
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.config import check_pair, mask_token
 from dflash_core.drafters.dflash_file import open_drafter
-from dflash_core.drafters.mtp import find_head, has_head
-from dflash_core.drafters.registry import NAMED, holds_mtp
+from dflash_core.drafters.kinds import KINDS
+from dflash_core.drafters.mtp import find_head, has_head, holds_mtp
 from dflash_core.errors import DFlashError
 from dflash_core.formats.gguf import GGUFFile
 
@@ -21,11 +21,11 @@ MOST = 24  # files and folders that are checked
 
 def drafters(gguf: GGUFFile, target: ModelSpec) -> list[str]:
     """A line for each; drafters next to the file are listed if their headers show that they match."""
-    found = [f"mtp: {NAMED['mtp'].summary}"] if has_head(gguf, target) else []
+    found = [f"mtp: {KINDS['mtp'].summary}"] if has_head(gguf, target) else []
     found += [f"{path.name}, beside it: {what}" for path, what in beside(gguf, target)]
     hidden, layers, vocabulary = target.embedding_length, target.block_count, target.vocab_size
     found.append(f"a DFlash drafter made for hidden size {hidden:,}, {layers} layers, a vocabulary of {vocabulary:,}")
-    return [*found, f"text: {NAMED['text'].summary}"]
+    return [*found, f"text: {KINDS['text'].summary}"]
 
 
 def beside(gguf: GGUFFile, target: ModelSpec) -> Iterator[tuple[Path, str]]:

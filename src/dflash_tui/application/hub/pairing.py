@@ -10,8 +10,7 @@ from pathlib import Path
 from dflash_core.clean import one_line
 from dflash_core.config import check_pair, generation, mask_token, target_config
 from dflash_core.drafters.dflash_file import open_drafter
-from dflash_core.drafters.mtp import find_head
-from dflash_core.drafters.registry import holds_mtp
+from dflash_core.drafters.mtp import find_head, holds_mtp
 from dflash_core.errors import DFlashError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_tui.application.hub.header import Header

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_core.cache_types import AUTO, checked
 from dflash_core.clean import encodable, one_line
-from dflash_core.drafters.registry import NAMED, is_named, missing, parts, resolved
+from dflash_core.drafters.kinds import needs_no_file
+from dflash_core.drafters.registry import is_named, missing, parts, resolved
 from dflash_core.errors import DFlashError, InputError, KnobError
 from dflash_core.files import read_input, write_whole
 from dflash_core.knobs import CONTEXT, SPEC, Knobs, Value
@@ -81,7 +82,8 @@ class Profile:
     def words(self) -> str:
         """Its contents in a line."""
         target = self.target.name if self.target else "demo pair"
-        draft = "+".join(part if part in NAMED else Path(part).name for part in parts(self.draft)) if self.draft else ""
+        drafts = parts(self.draft) if self.draft else ()
+        draft = "+".join(part if needs_no_file(part) else Path(part).name for part in drafts)
         changed = ", ".join(f"{name} {SPEC[name].show(value)}" for name, value in self.changes.items())
         context = f"{self.context:,} positions" if self.context else ""
         found = (target, draft and f"+ {draft}", context, "" if self.kv == AUTO else self.kv, changed)

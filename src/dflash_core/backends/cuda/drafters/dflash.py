@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Logits
+from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
@@ -27,7 +28,7 @@ from dflash_core.backends.cuda.drafters.in_caches import PENDING_ROWS, InCaches
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_WARPS, Splits
-from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
+from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
@@ -36,7 +37,9 @@ from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
 from dflash_core.backends.cuda.state import PASS_ROWS
+from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
+from dflash_core.config import DraftConfig
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.dflash import capabilities
 from dflash_core.knobs import Knobs
@@ -111,12 +114,11 @@ class DFlash(InCaches):
         embedding: Embedding,
         captured: CapturedLayers,
         state: DeviceState,
-        mask_token: int,
     ) -> None:
         self.draft, self.memory, self.captured = draft, memory, captured
         self.caches = memory.caches
         self.embedding = draft.embedding or embedding
-        self.state, self.mask_token = state, mask_token
+        self.state = state
         self.rows, self.block, self.depths = memory.rows, memory.block, draft.config.depths
         self.block_rows = At(memory.counts, 0)  # live rows of the block, as kernels read them
         self.all_rows = At(memory.counts, 1)
@@ -173,7 +175,7 @@ class DFlash(InCaches):
             root,
             self.block_rows,
             self.rows,
-            mask_token=self.mask_token,
+            mask_token=draft.config.mask_token,
             scale=draft.config.heads.embedding_scale,
         )
         scope = Pass(self.state, buffers, self.rows, 0, self.block_rows)
@@ -340,10 +342,10 @@ class DFlash(InCaches):
 
 
 class DFlashOnDevice:
-    """Implements `drafters.base.OnDevice`: weights, and the mask token for positions that are to be drafted."""
+    """Implements `drafters.base.OnDevice`: a drafter's weights."""
 
-    def __init__(self, weights: DeviceDraft, mask_token: int = 0) -> None:
-        self.weights, self.mask_token = weights, mask_token
+    def __init__(self, weights: DeviceDraft) -> None:
+        self.weights = weights
 
     @property
     def capabilities(self) -> Capabilities:
@@ -366,7 +368,7 @@ class DFlashOnDevice:
         self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState
     ) -> DFlash:
         assert isinstance(memory, DFlashMemory), "this memory belongs to a different kind of drafter"
-        return DFlash(self.weights, memory, embedding, captured, state, self.mask_token)
+        return DFlash(self.weights, memory, embedding, captured, state)
 
     def projections(self) -> Sequence[Projection]:
         inputs, outputs = self.weights.projections()
@@ -381,6 +383,11 @@ class DFlashOnDevice:
     def chunk_lasting(self, rows: int) -> Sequence[Wanted]:
         """Sums over captured layers times HEADROOM, (rows, hidden): each captured layer adds to them."""
         return [((rows, self.weights.config.embedding_length), torch.float16)]
+
+
+def on_device(config: DraftConfig, upload: Upload, target: DeviceTarget, activations: Activations) -> DFlashOnDevice:
+    """See `backends.cuda.drafters.kinds`."""
+    return DFlashOnDevice(DeviceDraft(target.device, upload, config, activations))
 
 
 def chunk_rooms(draft: DeviceDraft, rows: int) -> Sequence[Sequence[Wanted]]:

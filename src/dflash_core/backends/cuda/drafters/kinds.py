@@ -1,25 +1,23 @@
-"""Chooses the drafter on a card by the kind of its config."""
+"""Makes the drafter on a card from its config, by its kind's row in the table of drafters."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.drafters.base import OnDevice
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
-from dflash_core.backends.cuda.drafters.mtp import MtpOnDevice
-from dflash_core.backends.cuda.drafters.mtp_weights import DeviceMtp
 from dflash_core.backends.cuda.layers.base import Upload
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.config import DraftConfig, MtpConfig
+from dflash_core.drafters import registry
+from dflash_core.drafters.base import DraftModel
+from dflash_core.drafters.kinds import CARD
 
-DeviceConfig = DraftConfig | MtpConfig
-"""Configs of the drafters that propose on a card."""
+Loader = Callable[[Any, Upload, DeviceTarget, Activations], OnDevice]
+"""Makes a drafter of its config and its weights; see `loaders` in drafters/kinds.py."""
 
 
-def on_device(
-    config: DeviceConfig, upload: Upload, target: DeviceTarget, activations: Activations, mask_token: int = 0
-) -> OnDevice:
+def on_device(config: DraftModel, upload: Upload, target: DeviceTarget, activations: Activations) -> OnDevice:
     """A drafter of `target` with the weights of `upload`. Raises UnsupportedError."""
-    if isinstance(config, MtpConfig):
-        return MtpOnDevice(DeviceMtp(target.device, upload, config, activations), target)
-    return DFlashOnDevice(DeviceDraft(target.device, upload, config, activations), mask_token)
+    load: Loader = registry.loader(config.kind, CARD)
+    return load(config, upload, target, activations)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Logits
+from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
@@ -25,7 +26,7 @@ from dflash_core.backends.cuda.drafters.mtp_weights import DeviceMtp
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_WARPS, Splits
-from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
+from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import chunk_norm, norm_launch
@@ -36,8 +37,10 @@ from dflash_core.backends.cuda.repack import GROUP, groups_of
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
+from dflash_core.config import MtpConfig
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.drafters.mtp import capabilities
+from dflash_core.drafters.mtp import NEEDS_TOKENS, capabilities
+from dflash_core.errors import MismatchError
 from dflash_core.knobs import MOST_MTP_DEPTH, Knobs
 
 BLOCK = 1 + MOST_MTP_DEPTH  # the root and the tokens of the longest draft
@@ -204,8 +207,8 @@ class Mtp(InCaches):
     # ---- Driven from the host ------------------------------------------------------------------------------------
 
     def observe(self, features: Tensor, launch: Launcher) -> None:
-        """Not supported: the head needs tokens as well as features, see `follow`."""
-        raise AssertionError("an MTP head needs tokens as well as features")
+        """Not supported: the head needs tokens as well as features, see `follow`. Raises MismatchError."""
+        raise MismatchError(NEEDS_TOKENS)
 
     def keep(self, rows: Tensor) -> None:
         """Store the target's residual stream (n, hidden) after the last n committed positions."""
@@ -280,6 +283,11 @@ class MtpOnDevice:
 
     def chunk_lasting(self, rows: int) -> Sequence[Wanted]:
         return ()
+
+
+def on_device(config: MtpConfig, upload: Upload, target: DeviceTarget, activations: Activations) -> MtpOnDevice:
+    """See `backends.cuda.drafters.kinds`."""
+    return MtpOnDevice(DeviceMtp(target.device, upload, config, activations), target)
 
 
 def chunk_rooms(draft: DeviceMtp, rows: int) -> Sequence[Sequence[Wanted]]:

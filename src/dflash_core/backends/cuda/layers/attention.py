@@ -17,7 +17,7 @@ from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, Argument, At, Device, Launch, ceil_div
-from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, Pass, Upload
+from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, MixerLayers, MixerMemory, Pass, Upload
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, windowed_results
 from dflash_core.backends.cuda.products import Arena, Op, Wanted
@@ -25,7 +25,7 @@ from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.errors import Code, UnsupportedError
+from dflash_core.errors import cpu_only
 from dflash_core.models.norm import Rotary
 
 PREPARE_WARPS = 4  # heads that a block of attn_prepare and draft_prepare writes
@@ -81,17 +81,15 @@ def frequencies(spec: kinds.Attention, device: Device) -> Tensor:
     return Rotary(spec.rotary, spec.rope_base, torch.float32, spec.scaling).frequencies.to(device.torch_device)
 
 
-class AttentionLayers:
+class AttentionLayers(MixerLayers):
     """Implements `base.MixerLayers`. Raises UnsupportedError for head shapes that the kernels do not support."""
 
     chunked = True
 
     def __init__(self, device: Device, spec: kinds.Attention, activations: Activations) -> None:
         if spec.window:
-            raise UnsupportedError(
-                f"a target whose layers see only the last {spec.window:,} positions, expected full attention; "
-                "run it on the CPU",
-                code=Code.NOT_ON_THIS_DEVICE,
+            raise cpu_only(
+                f"a target whose layers see only the last {spec.window:,} positions, expected full attention"
             )
         self.device, self.spec, self.activations = device, spec, activations
         self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)
@@ -110,9 +108,6 @@ class AttentionLayers:
 
     def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
         return Splits.pieces(self.split_order(context, kv), self.heads)
-
-    def rows_room(self, capacity: int) -> Sequence[Wanted]:
-        return ()
 
     def memory(self, context: int, capacity: int, room: Arena, rows: Arena, kv: CachePair = F16) -> AttentionMemory:
         return AttentionMemory(self, context, room, kv)
@@ -136,19 +131,16 @@ class AttentionLayers:
         copies = sum(kind == F16.k for kind in (kv.k, kv.v))  # the other types are unpacked into the arena
         return windowed_results(q, context, copies)
 
-    def check(self) -> None:
-        """Never raises: smaller tiles are used if shared memory is short."""
-
 
 def slots_of(context: int) -> int:
     """Cache slots for `context` positions: a tree's nodes are stored after the committed ones."""
     return context + MAX_NODES
 
 
-class AttentionMemory:
+class AttentionMemory(MixerMemory):
     """Implements `base.MixerMemory`: rewinding only truncates keys and values, so a checkpoint keeps nothing."""
 
-    component, detail = "target KV", ""
+    component = "target KV"
 
     def __init__(self, layers: AttentionLayers, context: int, room: Arena, kv: CachePair) -> None:
         self.layers, heads = layers, layers.heads
@@ -163,31 +155,11 @@ class AttentionMemory:
     def layer(self, place: int) -> AttentionBranch:
         return AttentionBranch(self.layers, self.layers.weights[place], self.kv, self.splits, place)
 
-    @property
-    def handed(self) -> Kept:
-        return ()
-
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
         return self.kv.commit(state, stamps)
 
-    def flush(self, state: DeviceState) -> list[Launch]:
-        return []
-
-    def restore(self, kept: Kept | None) -> None:
-        """Rows past the committed length are never read."""
-
-    @property
-    def tensors(self) -> Kept:
-        return ()
-
     def positions(self, begin: int, end: int) -> Kept:
         return self.kv.positions(begin, end)
-
-    def keep(self) -> None:
-        """A chunk only writes past the committed length."""
-
-    def undo(self) -> None:
-        """See `keep`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,10 +130,13 @@ class Branch(Protocol):
 
 
 class MixerMemory(Protocol):
-    """A sequence's memory for all layers with one mixer spec. `component`: its name in the memory report."""
+    """A sequence's memory for all layers with one mixer spec. `component`: its name in the memory report.
+
+    What is not overridden is for layers whose state only grows: a rewind truncates it, so nothing else is to be done.
+    """
 
     component: str
-    detail: str
+    detail: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -145,28 +148,36 @@ class MixerMemory(Protocol):
     @property
     def handed(self) -> Kept:
         """Tensors that one of these layers leaves for the next one within a pass."""
+        return ()
 
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
-        """Move the rows of accepted nodes to the sequence's committed positions."""
+        """Move the rows of accepted nodes to the sequence's committed positions, if the next pass does not."""
+        return []
 
     def flush(self, state: DeviceState) -> list[Launch]:
         """Commit now what otherwise the next pass commits."""
+        return []
 
     @property
     def tensors(self) -> Kept:
         """State that cannot be rewound, in its stored form, of all layers; the first dimension is the layer."""
+        return ()
 
     def restore(self, kept: Kept | None) -> None:
         """Return to a copy of `tensors`, or to the empty state."""
+        return
 
     def positions(self, begin: int, end: int) -> Kept:
         """State of the positions begin..end in its stored form, of all layers; the first dimension is the layer."""
+        return ()
 
     def keep(self) -> None:
         """Save what a chunk of a prompt will change; no pass may run between `keep` and `undo`."""
+        return
 
     def undo(self) -> None:
         """Restore what `keep` saved."""
+        return
 
 
 class MixerLayers(Protocol):
@@ -187,6 +198,7 @@ class MixerLayers(Protocol):
     def rows_room(self, capacity: int) -> Sequence[Wanted]:
         """Memory for what a pass over a tree of up to `capacity` nodes leaves for its commit. When a chunk of a
         prompt begins, no commit is pending."""
+        return ()
 
     def memory(self, context: int, capacity: int, room: Arena, rows: Arena, kv: CachePair = F16) -> MixerMemory:
         """Memory of a sequence of up to `context` positions and trees of up to `capacity` nodes.
@@ -202,9 +214,11 @@ class MixerLayers(Protocol):
     def chunk_results(self, rows: int, context: int, kv: CachePair = F16) -> int:
         """The most bytes that torch allocates while a layer runs a chunk of up to `rows` rows in a sequence of up to
         `context` positions, whatever an attention window hides."""
+        return 0
 
     def check(self) -> None:
         """Raises UnsupportedError if the card has too little shared memory for the widest pass."""
+        return
 
 
 class FeedForwardLayer(Branch, Protocol):

@@ -14,7 +14,7 @@ from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, PinnedMemory, pointer
-from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, Pass, Upload
+from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, MixerLayers, MixerMemory, Pass, Upload
 from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape, ScanLaunch
 from dflash_core.backends.cuda.layers.norm import chunk_rows
 from dflash_core.backends.cuda.products import Arena, Op, Wanted
@@ -39,7 +39,7 @@ class DeltaWeights:
         self.norm = upload.vector(prefix + "ssm_norm.weight")
 
 
-class DeltaNetLayers:
+class DeltaNetLayers(MixerLayers):
     """Implements `base.MixerLayers`. Raises UnsupportedError for head shapes that the kernels do not support."""
 
     def __init__(self, device: Device, spec: kinds.DeltaNet, activations: Activations) -> None:
@@ -69,9 +69,6 @@ class DeltaNetLayers:
         sizes, count = self.shape.layer_shapes(capacity), len(self.weights)
         s, conv = (torch.zeros(count, *sizes[name], device=self.device.torch_device) for name in ("s", "conv"))
         return DeltaMemory(self, capacity, (s, conv), room, rows)
-
-    def chunk_results(self, rows: int, context: int, kv: CachePair = F16) -> int:
-        return 0
 
     def check(self) -> None:
         self.launch(PASS_ROWS)
@@ -115,7 +112,7 @@ class DeltaNetLayers:
         )
 
 
-class DeltaMemory:
+class DeltaMemory(MixerMemory):
     """Implements `base.MixerMemory`: states of all layers, and the rows of a pass that its commit needs."""
 
     component = "states"
@@ -142,9 +139,6 @@ class DeltaMemory:
     def handed(self) -> Kept:
         return (self.order,)
 
-    def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
-        return []  # the next pass commits
-
     def flush(self, state: DeviceState) -> list[Launch]:
         launch = self.layers.launch(1)
         return [
@@ -157,9 +151,6 @@ class DeltaMemory:
     @property
     def tensors(self) -> Kept:
         return self.s, self.conv
-
-    def positions(self, begin: int, end: int) -> Kept:
-        return ()
 
     def restore(self, kept: Kept | None) -> None:
         for at, state in enumerate((self.s, self.conv)):

@@ -10,7 +10,7 @@ from dflash_core.backends.cuda.launch import WARP, ceil_div
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
-from dflash_core.errors import Code, UnsupportedError
+from dflash_core.errors import cpu_only
 
 DIM = 128  # dimensions of a key head and of a value head
 PAST = 3  # previous inputs that the convolution reads
@@ -47,16 +47,14 @@ class DeltaShape:
     def of(key_heads: int, value_heads: int, key_dim: int, value_dim: int, conv_kernel: int) -> DeltaShape:
         """Raises UnsupportedError for head shapes or a convolution that the kernels do not support."""
         if (key_dim, value_dim, conv_kernel) != (DIM, DIM, PAST + 1):
-            raise UnsupportedError(
+            raise cpu_only(
                 f"delta net heads of {key_dim} and {value_dim} with a convolution over {conv_kernel}, expected "
-                f"{DIM}, {DIM} and {PAST + 1}; run it on the CPU",
-                code=Code.NOT_ON_THIS_DEVICE,
+                f"{DIM}, {DIM} and {PAST + 1}"
             )
         if value_heads > MOST_PER_KEY * key_heads:
-            raise UnsupportedError(
+            raise cpu_only(
                 f"{value_heads} delta net value heads over {key_heads} key heads, expected at most {MOST_PER_KEY} for "
-                "each key head; run it on the CPU",
-                code=Code.NOT_ON_THIS_DEVICE,
+                "each key head"
             )
         return DeltaShape(key_heads, value_heads)
 
@@ -122,11 +120,7 @@ class DeltaLaunch:
         launch = DeltaLaunch.fitting(shape, nodes, card)
         if launch is None:
             least = min(one.shared for one in _blocks(shape, nodes))
-            raise UnsupportedError(
-                f"passes of {nodes} rows need {least:,} bytes of shared memory, found {card.shared_bytes:,}; "
-                "run it on the CPU",
-                code=Code.NOT_ON_THIS_DEVICE,
-            )
+            raise cpu_only(f"passes of {nodes} rows need {least:,} bytes of shared memory, found {card.shared_bytes:,}")
         return launch
 
     @staticmethod

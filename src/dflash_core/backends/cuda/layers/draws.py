@@ -8,13 +8,13 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.launch import Argument, Launch, ceil_div
 from dflash_core.backends.cuda.repack import ROWS
-from dflash_core.backends.cuda.state import PART_BEFORE, ROW_FRONT, ROW_TOKENS
+from dflash_core.backends.cuda.state import HEADERS, PART_BEFORE, ROW_FRONT, ROW_TOKENS
 from dflash_core.knobs import Knobs
 
 SAMPLE_THREADS = 512
 LIST_THREADS, FRONT_THREADS, PART_THREADS = 1024, 512, 256  # per block of kernels/draw_*.cu
-DRAW_PART = 4096  # tokens per thread block
-MOST_LISTED = 512  # up to this top_k, a first kernel lists the tokens that can be drawn
+DRAW_PART = HEADERS.constants["DRAW_PART"]  # tokens per thread block
+MOST_LISTED = HEADERS.constants["MOST_LISTED"]  # up to this top_k, a first kernel lists the tokens that can be drawn
 
 
 def all_listed(knobs: Knobs, vocab: int) -> bool:

@@ -19,7 +19,7 @@ from dflash_core.backends.cuda.products import Wanted
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix
 from dflash_core.backends.cuda.repack import GROUP, ROWS, TILE_TYPES, tile_type
 from dflash_core.backends.cuda.state import PASS_ROWS
-from dflash_core.errors import Code, UnsupportedError
+from dflash_core.errors import cpu_only
 
 ROUTER_WARPS, CHUNK_ROUTER_WARPS = 2, 4  # scores per block of `router`: for a pass, for a chunk
 ROUTER_TURN = 4  # rows that a block of `router` processes together
@@ -254,13 +254,7 @@ def _check(spec: kinds.Experts) -> None:
     """Raise UnsupportedError for counts and widths that the kernels do not support."""
     for what, value, most in (("experts", spec.count, MOST_EXPERTS), ("experts per row", spec.used, MOST_USED)):
         if value > most:
-            raise UnsupportedError(
-                f"{value:,} {what}, expected at most {most:,} on a card; run it on the CPU",
-                code=Code.NOT_ON_THIS_DEVICE,
-            )
+            raise cpu_only(f"{value:,} {what}, expected at most {most:,} on a card")
     for width in (spec.width, spec.shared):
         if width % ROWS:
-            raise UnsupportedError(
-                f"experts of width {width:,}, expected a multiple of {ROWS} on a card; run it on the CPU",
-                code=Code.NOT_ON_THIS_DEVICE,
-            )
+            raise cpu_only(f"experts of width {width:,}, expected a multiple of {ROWS} on a card")

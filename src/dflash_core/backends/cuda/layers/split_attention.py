@@ -9,7 +9,7 @@ from itertools import product
 from dflash_core.backends.cuda.launch import WARP, ceil_div
 from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.cache_types import F16, GROUP, CachePair, CacheType
-from dflash_core.errors import Code, UnsupportedError
+from dflash_core.errors import cpu_only
 
 MAX_STAGES = 3
 # A block uses no more shared memory than this, even if a card has more: the rest of the SM's memory is L1, which the
@@ -35,15 +35,10 @@ class HeadShape:
 
     def __post_init__(self) -> None:
         if self.head_dim not in (64, 128, 256):
-            raise UnsupportedError(
-                f"attention heads of {self.head_dim} dimensions, expected 64, 128 or 256; run it on the CPU",
-                code=Code.NOT_ON_THIS_DEVICE,
-            )
+            raise cpu_only(f"attention heads of {self.head_dim} dimensions, expected 64, 128 or 256")
         if self.rotary % 64 or self.rotary > self.head_dim:
-            raise UnsupportedError(
-                f"rotary embedding of {self.rotary} of a head's {self.head_dim} dimensions, expected a multiple of 64; "
-                "run it on the CPU",
-                code=Code.NOT_ON_THIS_DEVICE,
+            raise cpu_only(
+                f"rotary embedding of {self.rotary} of a head's {self.head_dim} dimensions, expected a multiple of 64"
             )
 
     @property
@@ -99,10 +94,9 @@ class SplitOrder:
             if SplitLaunch.of(heads, order, 1, shared_limit).shared <= shared_limit:
                 break
         else:
-            raise UnsupportedError(
+            raise cpu_only(
                 f"found {shared_limit:,} bytes of shared memory, expected enough for attention heads of "
-                f"{heads.head_dim} dimensions; run it on the CPU",
-                code=Code.NOT_ON_THIS_DEVICE,
+                f"{heads.head_dim} dimensions"
             )
         wanted = min(MAX_PARTS - order.near, blocks)
         return replace(order, splits=max(1, min(wanted, ceil_div(slots, order.tile * order.chunk))))

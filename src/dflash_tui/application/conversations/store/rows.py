@@ -12,8 +12,8 @@ import msgspec
 
 from dflash_core.clean import encodable
 from dflash_core.errors import FormatError
-from dflash_core.events import TurnReport
 from dflash_core.turn_check import check_report
+from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.parse import parse
 from dflash_tui.application.conversations.store.card import LONGEST_TITLE, Card

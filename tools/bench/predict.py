@@ -4,18 +4,25 @@ Weights are read once per pass, at the bandwidth of a kernel that does nothing e
 are about ten small kernels that depend on each other: they add a time per layer, more where the card cannot launch a
 kernel while the one before runs, and more with more rows. The amounts are those of the cards that were measured
 (docs/benchmarks.md); if a step takes much longer, the plans do not suit the card.
+
+python -m tools.bench.predict FILE    what is predicted for the card of a `bench --synthetic 27b --share FILE`
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from dflash_core.arch.kinds import DeltaNet
 from dflash_core.backends.cuda.plan import Card, Product, plan
 from dflash_core.backends.cuda.repack import packed_bytes
 from dflash_core.bench.kernels import products_27b
 from dflash_core.bench.synthetic_models import DRAFT_27B, TARGET_27B, draft_types
+from tools.bench.tool import run_tool
 
 ROWS = 24  # of the tree that is predicted
 FLOAT_BYTES = 4
@@ -71,3 +78,15 @@ def _read(card: Card, rows: int) -> int:
 def _passes(product: Product, card: Card, rows: int) -> int:
     deal = plan(product.shapes, product.columns, card, rounding=product.rounding, split_k=product.split_k)
     return len(deal.passes(rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path)
+    found = json.loads(parser.parse_args().file.read_text())["card"]
+    card = Card(found["multiprocessors"], found["shared_bytes"], overlaps=found["overlaps"])
+    sys.stdout.write(json.dumps(asdict(predict(card, found["read_bandwidth"]))) + "\n")
+
+
+if __name__ == "__main__":
+    run_tool(main)

@@ -1,0 +1,67 @@
+"""The table of drafters. A new kind is a file of its own and a row here. It is data: it imports none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+CPU, CARD = "cpu", "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of drafter. Functions are given as "module:function" and imported on first use.
+
+    `summary`: what it does, in a line for users. `opener`: reads config and header, see `drafters.base.DraftOpener`.
+    `loaders`: by machine, what makes a drafter of its weights, see `Loader` in `backends.cpu.target` and
+    `backends.cuda.drafters.kinds`; none for a drafter without weights, which proposes on the host of any machine.
+    `recognises`: whether a file (Path) is of this kind. `inside`: whether a target's own file (GGUFFile, ModelSpec) has
+    such a drafter. `by_name`: its name may be given in place of a file. `depth_knob`: the knob that limits its drafted
+    tokens, for a drafter that runs a pass for each; "" for one that drafts a block at once.
+    """
+
+    name: str
+    summary: str
+    opener: str
+    loaders: Mapping[str, str] = field(default_factory=dict)
+    recognises: str = ""
+    inside: str = ""
+    by_name: bool = False
+    depth_knob: str = ""
+
+
+_OPEN_BLOCK = "dflash_core.drafters.dflash:open_dflash"
+_LOAD_BLOCK = {
+    CPU: "dflash_core.backends.cpu.dflash:load",
+    CARD: "dflash_core.backends.cuda.drafters.dflash:on_device",
+}
+# Block drafters come last: their opener names what it expects of a file that no kind recognises. The three have the
+# same files and code; the heads in a file tell which one it is.
+_KINDS = (
+    Kind(
+        "mtp",
+        "the MTP head in the target's own file",
+        "dflash_core.drafters.mtp:open_mtp",
+        {CPU: "dflash_core.backends.cpu.mtp:load", CARD: "dflash_core.backends.cuda.drafters.mtp:on_device"},
+        recognises="dflash_core.drafters.mtp:holds_mtp",
+        inside="dflash_core.drafters.mtp:has_head",
+        by_name=True,
+        depth_knob="mtp_depth",
+    ),
+    Kind(
+        "text",
+        "copies what followed the last tokens the last time",
+        "dflash_core.drafters.text:open_text",
+        by_name=True,
+    ),
+    Kind("dflash", "denoises a block of masks after the context", _OPEN_BLOCK, _LOAD_BLOCK),
+    Kind("dflash2", "DFlash, with a selector that scores tokens by their parent", _OPEN_BLOCK, _LOAD_BLOCK),
+    Kind("dspark", "DFlash, with a Markov head that scores tokens by their parent", _OPEN_BLOCK, _LOAD_BLOCK),
+)
+KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
+"""By the name that `Capabilities.kind` and a config's `kind` give."""
+
+
+def needs_no_file(name: str) -> bool:
+    """Whether `name` is that of a kind that needs no file; a file of that name is reached by its whole path."""
+    return name in KINDS and KINDS[name].by_name

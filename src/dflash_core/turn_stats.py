@@ -1,0 +1,322 @@
+"""The figures of a turn: sums over its steps, running or complete, and the report of a finished turn. No torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dflash_core.events import STAGES, EffectiveMode, GuardEvent, Piece, PrefillEvent, StageTimes, StepEvent, Stop
+from dflash_core.knobs import RANDOM_SEED, Knobs
+from dflash_core.text.reasoning import Effort
+
+
+@dataclass(frozen=True, slots=True)
+class PartStats:
+    """Figures of a turn's reasoning, or of its answer; the counts are those of `TurnStats`.
+
+    `seconds`: the time of the steps; a first token counts none.
+    """
+
+    steps: int = 0
+    tokens: int = 0
+    acceptance_length: float = 0.0
+    seconds: float = 0.0
+    tokens_per_second: float = 0.0
+    verified: int = 0
+    accepted: int = 0
+    copied: int = 0
+    copied_accepted: int = 0
+    accept_rate_by_depth: tuple[float, ...] = ()
+    drafted_by_depth: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterStats:
+    """A drafter's part of a turn: the steps it drafted for and their tokens, nodes verified and accepted of them, and
+    milliseconds of these steps."""
+
+    kind: str
+    steps: int = 0
+    tokens: int = 0
+    verified: int = 0
+    accepted: int = 0
+    ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStats:
+    """Figures of one turn. `accept_rate_by_depth[d-1]`: of the steps that drafted depth d, the share that reached it.
+
+    `decode_s` is the wall time of the steps alone, so `tokens_per_second` excludes prefill and its token.
+    `drafted` counts the positions that the drafter proposed tokens for, `verified` the tree nodes that the target ran
+    below the root, `accepted` those of them that it agreed with; `lengths[n]` the steps that committed n tokens.
+    `copied` and `copied_accepted`: the nodes of each that came from the text; the others are the drafter's.
+    `nodes[n]`: the steps that verified n nodes. `kv`: the types of keys and values. `read_again`, `read_why`: those of
+    the PrefillEvent.
+    """
+
+    steps: int
+    tokens: int
+    acceptance_length: float
+    accept_rate_by_depth: tuple[float, ...]
+    drafted_by_depth: tuple[int, ...]
+    tokens_per_second: float
+    ttft_ms: float
+    decode_s: float
+    prompt_tokens: int
+    reused_tokens: int
+    stage_ms: StageTimes
+    drafted: int = 0
+    verified: int = 0
+    accepted: int = 0
+    lengths: tuple[int, ...] = ()
+    thinking: PartStats = PartStats()
+    answer: PartStats = PartStats()
+    copied: int = 0
+    copied_accepted: int = 0
+    nodes: tuple[int, ...] = ()
+    kv: str = ""
+    drafters: tuple[DrafterStats, ...] = ()
+    read_again: int = 0
+    read_why: str = ""
+
+    @property
+    def accepted_per_verified(self) -> float:
+        """Accepted nodes over verified ones: the useful share of the target's work on drafts."""
+        return self.accepted / self.verified if self.verified else 0.0
+
+    @property
+    def prefill_tokens_per_second(self) -> float:
+        """Prompt tokens that were not reused, divided by the time to the first token."""
+        return (self.prompt_tokens - self.reused_tokens) / self.ttft_ms * 1e3 if self.ttft_ms > 0 else 0.0
+
+
+class StepTotals:
+    """Sums over the steps of a turn, running or complete: what a live meter and a finished turn both show."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.tokens = 0
+        self.drafted: list[int] = []  # by depth: steps that drafted it
+        self.reached: list[int] = []  # by depth: steps whose walk reached it
+        self.positions = self.verified = self.accepted = self.copied = self.copied_accepted = 0
+        self.lengths: list[int] = []  # by tokens committed: steps
+        self.nodes: list[int] = []  # by nodes verified: steps
+        self._stages = dict.fromkeys(STAGES, 0.0)
+        self._drafters: dict[str, DrafterStats] = {}
+
+    def add(self, step: StepEvent) -> None:
+        """Count one step."""
+        if step.drafter:
+            it = self._drafters.get(step.drafter, DrafterStats(step.drafter))
+            self._drafters[step.drafter] = DrafterStats(
+                it.kind, it.steps + 1, it.tokens + len(step.tokens), it.verified + len(step.tree.tokens) - 1,
+                it.accepted + step.accepted_depth, it.ms + step.stages.total - step.stages.host,
+            )  # fmt: skip
+        self.steps += 1
+        self.tokens += len(step.tokens)
+        self.positions += max(len(step.drafts.tokens), step.drafted_depth)
+        self.verified += len(step.tree.tokens) - 1
+        self.accepted += step.accepted_depth
+        self.copied += len(step.tree.copied)
+        self.copied_accepted += len(set(step.tree.copied) & set(step.tree.accepted)) if step.tree.copied else 0
+        self.nodes += [0] * (len(step.tree.tokens) - len(self.nodes))
+        self.nodes[len(step.tree.tokens) - 1] += 1
+        self.lengths += [0] * (len(step.tokens) + 1 - len(self.lengths))
+        self.lengths[len(step.tokens)] += 1
+        missing = step.drafted_depth - len(self.drafted)
+        self.drafted += [0] * missing
+        self.reached += [0] * missing
+        for depth in range(step.drafted_depth):
+            self.drafted[depth] += 1
+            self.reached[depth] += depth < step.accepted_depth
+        for name in self._stages:
+            self._stages[name] += getattr(step.stages, name)
+
+    @property
+    def drafters(self) -> tuple[DrafterStats, ...]:
+        """By kind of drafter, in order of first use."""
+        return tuple(self._drafters.values())
+
+    @property
+    def acceptance_length(self) -> float:
+        """Committed tokens per step; 0 before the first."""
+        return self.tokens / max(self.steps, 1)
+
+    @property
+    def accept_rates(self) -> tuple[float, ...]:
+        """By depth, of the steps that drafted it, the share whose walk reached it."""
+        return tuple(reached / drafted for reached, drafted in zip(self.reached, self.drafted, strict=True))
+
+    @property
+    def stage_ms(self) -> StageTimes:
+        """Mean milliseconds per step."""
+        return StageTimes(**{name: total / max(self.steps, 1) for name, total in self._stages.items()})
+
+
+class PartTotals:
+    """Reasoning and answer counted apart, piece by piece. The step that ends the reasoning counts to the answer."""
+
+    def __init__(self) -> None:
+        self._totals = {"thinking": StepTotals(), "answer": StepTotals()}
+        self._tokens = {"thinking": 0, "answer": 0}  # first tokens of a turn too
+        self._seconds = {"thinking": 0.0, "answer": 0.0}
+        self._part: Literal["thinking", "answer"] | None = None
+        self._waiting: list[Piece] = []  # tags and partial characters, until it is known which part they begin
+        self._at: float | None = None
+
+    def add(self, piece: Piece) -> None:
+        """Count one piece."""
+        self._waiting.append(piece)
+        if piece.text:
+            self._part = "answer"
+        elif piece.thinking:
+            self._part = "thinking"
+        if self._part is not None:
+            self._settle(self._part)
+
+    def _settle(self, part: Literal["thinking", "answer"]) -> None:
+        for piece in self._waiting:
+            self._tokens[part] += len(piece.event.tokens)
+            if isinstance(piece.event, StepEvent):
+                self._totals[part].add(piece.event)
+                self._seconds[part] += piece.at - self._at if self._at is not None else 0.0
+            self._at = piece.at
+        self._waiting.clear()
+
+    def stats(self, part: Literal["thinking", "answer"]) -> PartStats:
+        """The counts of one part so far."""
+        it, seconds = self._totals[part], self._seconds[part]
+        return PartStats(
+            it.steps, self._tokens[part], it.acceptance_length, seconds, it.tokens / seconds if seconds > 0 else 0.0,
+            it.verified, it.accepted, it.copied, it.copied_accepted, it.accept_rates, tuple(it.drafted),
+        )  # fmt: skip
+
+
+def turn_stats(
+    prefill: PrefillEvent, steps: Sequence[StepEvent], decode_s: float, parts: PartTotals | None = None
+) -> TurnStats:
+    """Sum up a turn; `stage_ms` is the mean per step. `tokens` counts all of the answer, the first included.
+
+    `parts`: reasoning and answer, where their pieces were counted.
+    """
+    totals = StepTotals()
+    for step in steps:
+        totals.add(step)
+    return so_far(prefill, totals, decode_s, parts or PartTotals())
+
+
+def so_far(prefill: PrefillEvent, totals: StepTotals, decode_s: float, parts: PartTotals) -> TurnStats:
+    """The figures of the turn so far."""
+    return TurnStats(
+        steps=totals.steps,
+        tokens=totals.tokens + len(prefill.tokens),
+        acceptance_length=totals.acceptance_length,
+        accept_rate_by_depth=totals.accept_rates,
+        drafted_by_depth=tuple(totals.drafted),
+        tokens_per_second=totals.tokens / decode_s if decode_s > 0 else 0.0,
+        ttft_ms=prefill.elapsed_ms,
+        decode_s=decode_s,
+        prompt_tokens=prefill.prompt_tokens,
+        reused_tokens=prefill.reused_tokens,
+        stage_ms=totals.stage_ms,
+        drafted=totals.positions,
+        verified=totals.verified,
+        accepted=totals.accepted,
+        lengths=tuple(totals.lengths),
+        thinking=parts.stats("thinking"),
+        answer=parts.stats("answer"),
+        copied=totals.copied,
+        copied_accepted=totals.copied_accepted,
+        nodes=tuple(totals.nodes),
+        drafters=totals.drafters,
+        kv=prefill.kv,
+        read_again=prefill.read_again,
+        read_why=prefill.read_why,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRow:
+    """A kind of candidate: how often it was tried, and three mean chances: the one that the drafter stated, the one
+    learned before each trial, and the one measured."""
+
+    kind: str
+    trials: int
+    stated: float
+    learned: float
+    found: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnReport:
+    """A finished turn: its text, its ids, what really ran and why, the requested knobs, the figures, its guards.
+
+    `learned`: what the policy had learned of the pair when the turn ended, this turn and all before it. `effort`: the
+    reasoning level passed to the template. `notes`: what is wrong with a drafter, a line each. `seed_source`: whether
+    the seed of the knobs was drawn for this turn or is the user's choice, "" where that is not known.
+    """
+
+    text: str
+    thinking: str
+    tokens: tuple[int, ...]
+    mode: EffectiveMode
+    reason: str
+    stop: Stop
+    knobs: Knobs
+    stats: TurnStats
+    guards: tuple[GuardEvent, ...] = ()
+    learned: tuple[FoundRow, ...] = ()
+    effort: Effort = ""
+    notes: tuple[str, ...] = ()
+    seed_source: Literal["", "random", "fixed"] = ""
+
+    @property
+    def asked(self) -> Knobs:
+        """The knobs to ask again with: those of the turn, and a random seed unless its seed was chosen."""
+        return self.knobs if self.seed_source == "fixed" else dataclasses.replace(self.knobs, seed=RANDOM_SEED)
+
+    @property
+    def draws(self) -> str:
+        """The seed in words, as shown to users; "" where nothing was drawn by it."""
+        if not self.seed_source or not self.knobs.temperature:
+            return ""
+        return f"seed {self.knobs.seed}" + ("" if self.seed_source == "random" else ", fixed")
+
+    def timings(self) -> dict[str, float]:
+        """The figures under the names that local model servers use: `draft_n` counts the draft tokens that were
+        verified, alternatives included, `draft_n_accepted` those of them that the target agreed with."""
+        stats = self.stats
+        read, predicted = stats.prompt_tokens - stats.reused_tokens, stats.tokens - 1
+        return {
+            "prompt_n": read,
+            "prompt_ms": stats.ttft_ms,
+            "prompt_per_second": stats.prefill_tokens_per_second,
+            "predicted_n": predicted,
+            "predicted_ms": stats.decode_s * 1e3,
+            "predicted_per_second": stats.tokens_per_second,
+            "draft_n": stats.verified,
+            "draft_n_accepted": stats.accepted,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `ask --json` prints."""
+        stats = dataclasses.asdict(self.stats)
+        return {
+            "text": self.text,
+            "thinking": self.thinking,
+            "tokens": list(self.tokens),
+            "mode": self.mode,
+            "reason": self.reason,
+            "stop": self.stop,
+            "seed": self.knobs.seed,
+            "seed_source": self.seed_source,
+            "knobs": self.knobs.to_dict(),
+            "effort": self.effort,
+            "stats": stats | {"accepted_per_verified": self.stats.accepted_per_verified},
+            "timings": self.timings(),
+            "notes": list(self.notes),
+            "guards": [dataclasses.asdict(one) for one in self.guards],
+        }
