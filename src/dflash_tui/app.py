@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import signal
 import sys
 import traceback
@@ -33,12 +32,11 @@ from dflash_core.cache_types import AUTO
 from dflash_core.clean import lines, one_line
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
-from dflash_core.progress import Progress
 from dflash_tui.application.conversations.history import History, data_folder
 from dflash_tui.application.log import LOG
-from dflash_tui.application.session import Loader, LoadRequest, SessionLike
-from dflash_tui.application.settings.config import Config, user_file
-from dflash_tui.application.starting import arguments_again, way_back
+from dflash_tui.application.session import Loader, LoadRequest
+from dflash_tui.application.settings.config import Config
+from dflash_tui.application.starting import arguments_again
 from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.chat.messages import Copy, LongTaskEnded, Restart
 from dflash_tui.chat.state import AppState
@@ -47,11 +45,9 @@ from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spell
 from dflash_tui.settings.themes import installed, load_themes, with_known_theme
 from dflash_tui.terminal.clipboard import copied
 from dflash_tui.terminal.driver import TerminalDriver
-from dflash_tui.terminal.hangup import end_later, watched
+from dflash_tui.terminal.hangup import end_later
 from dflash_tui.terminal.key_order import KeyOrder, TakesText, is_text
 from dflash_tui.terminal.notices import desktop_notice
-from dflash_tui.terminal.output import write_err
-from dflash_tui.terminal.pasting import take_pastes
 from dflash_tui.text.glossary import GLOSSARY, META
 from dflash_tui.widgets.drawn import keys
 from dflash_tui.widgets.flash import Saying
@@ -422,66 +418,3 @@ class DFlashApp(App[int]):
 def closes(pump: MessagePump | None) -> bool:
     """Whether this screen, or a parent of this widget, is being removed. Textual has no public name for that."""
     return isinstance(pump, Widget) and any(one._pruning or one._closing for one in (pump, *pump.ancestors))
-
-
-def share_the_interpreter() -> None:
-    """The decoder's thread and the app share one interpreter. Switch between them often, so that a burst of rendering
-    delays a step by half a millisecond instead of five."""
-    sys.setswitchinterval(0.0005)
-
-
-def run_app(request: LoadRequest, config: Config | None = None) -> int:
-    """Open the app; returns the exit code."""
-    share_the_interpreter()
-
-    def loader(request: LoadRequest) -> Loader:
-        def load(progress: Progress) -> SessionLike:
-            from dflash_tui.application.engine_session import load_session  # on the loader's thread: it imports torch
-
-            return load_session(request, progress)
-
-        return load
-
-    def check(request: LoadRequest) -> None:
-        from dflash_tui.application.reckoning import reckoner_for
-
-        reckoner_for(request)
-
-    first_run = config is not None and "target" not in config.origins and not user_file().exists()
-    return open_app(
-        DFlashApp(request, loader(request), loaders=loader, check=check, first_run=first_run, config=config)
-    )
-
-
-def open_app(app: DFlashApp) -> int:
-    """Run an app in the terminal until it is left; returns the exit code."""
-    for name in ("COLUMNS", "LINES"):  # if a shell exports them, they would override every resize
-        os.environ.pop(name, None)
-    take_pastes()
-    with watched((0, 1, 2)):
-        code = app.run(mouse=app.settings.mouse)
-    app.restore_signals()
-    if code is None:
-        code = app.return_code or 0
-    if app.fault:
-        write_err(f"dflash-tui: {app.fault}")
-    elif not app.again:
-        app.keep_states()
-    if app.state.resumable and not app.again:
-        write_err(f"dflash-tui: to come back: {way_back(sys.argv[1:], app.state.resumable)}")
-    state, parts = app.state, app.chat.made
-    for line in parts.downloads.last_words() if parts is not None else ():
-        write_err(f"dflash-tui: {line}")
-    if app.again:
-        along = ", and so do the downloads" if parts is not None and parts.downloads.handed_over else ""
-        write_err(f"dflash-tui: restarting, the conversation goes on{along}")
-        sys.stderr.flush()
-        # The interpreter's own command line, up to the program's arguments.
-        os.execv(sys.executable, [*sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1], *app.again])
-    under_way = parts is not None and (parts.program.running is not None or parts.downloads.under_way)
-    if under_way or state.busy or state.experiment is not None:
-        # A daemon thread inside torch or a connection can crash the interpreter while it shuts down.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code

@@ -16,7 +16,7 @@ from dflash_core.lab.results import Result, Trial
 from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.figures.measurements import Measurements, Row
-from dflash_tui.application.hub.fetch import HubError, Wanted
+from dflash_tui.application.hub.files import HubError, Wanted
 from dflash_tui.screens.experiment import ABScreen, ExperimentScreen, SweepScreen, TuneScreen
 from dflash_tui.screens.explain import ExplainScreen
 from dflash_tui.screens.get import GetScreen
@@ -280,14 +280,6 @@ async def past(app: DFlashApp, pilot: Pilot[int]) -> None:
 @shown
 async def plain(app: DFlashApp, pilot: Pilot[int]) -> None:
     await _page(app, pilot, "plain")
-
-
-@shown
-async def bench(app: DFlashApp, pilot: Pilot[int]) -> None:
-    await _page(app, pilot, "bench")
-    await wait_until(pilot, lambda: app.chat.state.experiment is not None)
-    app.screen.action_back()  # type: ignore[attr-defined]
-    await wait_until(pilot, lambda: app.chat.state.experiment is None)
 
 
 @shown

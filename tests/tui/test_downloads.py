@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from dflash_tui import app as apps
 from dflash_tui.app import DFlashApp
 from dflash_tui.application import fetching
-from dflash_tui.application.hub import fetch
+from dflash_tui.application.hub import fetch, files
 from dflash_tui.application.hub.catalogue import load_catalogue
-from dflash_tui.application.hub.fetch import begun
+from dflash_tui.application.hub.files import begun
 from dflash_tui.application.settings.config import user_file
 from dflash_tui.chat import downloads as holder
+from dflash_tui.launch import open_app
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.models import FIRST, ModelsScreen
 from dflash_tui.widgets.model_rows import PAIR
@@ -374,8 +374,8 @@ async def test_a_disk_that_fills_up_in_the_background(
     """Free space counts once: a second download may not use what the first one has yet to fetch."""
     it = Opened(make_app)
     received = fetch._receive
-    free = fetch.SPARE + len(BODY) + (1 << 20)
-    monkeypatch.setattr(fetch.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free})())
+    free = files.SPARE + len(BODY) + (1 << 20)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free})())
 
     class Full(io.FileIO):
         def write(self, data: Any) -> int:
@@ -532,7 +532,7 @@ def test_the_end_says_how_to_go_on(
     app = make_app()
     monkeypatch.setattr(app, "run", lambda **_: 0)
     monkeypatch.setattr(holder.Downloads, "last_words", lambda self: ["the download of x stopped at 3 %"])
-    assert apps.open_app(app) == 0
+    assert open_app(app) == 0
     assert "dflash-tui: the download of x stopped at 3 %\n" in capsys.readouterr().err
 
 

@@ -196,12 +196,6 @@ async def whatif(midst: Midst, pilot: Pilot[int]) -> None:
     await send(pilot, "/whatif")
 
 
-@over(held)
-async def bench(midst: Midst, pilot: Pilot[int]) -> None:
-    midst.app.chat.state.session.pieces = 100  # type: ignore[union-attr]
-    await send(pilot, "/bench")
-
-
 @over(plain)
 async def headers(midst: Midst, pilot: Pilot[int]) -> None:
     midst.hub()

@@ -12,10 +12,11 @@ import pytest
 from textual.worker import WorkerFailed
 
 from dflash_core.errors import DFlashError, FormatError, TemplateError
-from dflash_tui.app import DFlashApp, run_app
+from dflash_tui.app import DFlashApp
 from dflash_tui.application.conversations.current import CurrentConversation
 from dflash_tui.application.conversations.store import StoreError, database
 from dflash_tui.application.session import LoadRequest
+from dflash_tui.launch import run_app
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.note import Note
 

@@ -24,7 +24,7 @@ from dflash_tui import screens
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.fetching import Fetching
 from dflash_tui.application.hub.catalogue import Pair, Source
-from dflash_tui.application.hub.fetch import Wanted
+from dflash_tui.application.hub.files import Wanted
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.screens.experiment import ExperimentScreen

@@ -20,7 +20,6 @@ from dflash_core.lab.progress import ExperimentProgress
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import user_file
-from dflash_tui.chat.ui_bench import Pair, Timed, UiTax, tax_table
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.whatif import WhatIfScreen
@@ -31,7 +30,6 @@ from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
 from dflash_tui.widgets.strip import TitleRow
-from dflash_tui.widgets.text_dialog import TextScreen
 from support.grids import full
 
 from .fake import FakeSession, loader
@@ -353,19 +351,6 @@ async def test_shares_are_of_the_figures_beside_them(make_app: MakeApp) -> None:
         assert set(shares) == {"+26"}, "one estimator says one thing"
         assert "6 of 6 pairs" in text
         assert "?" not in text
-
-
-@pytest.mark.parametrize("size", [(80, 24), full((120, 40))])
-async def test_the_table_of_a_bench_does_not_wrap(make_app: MakeApp, size: tuple[int, int]) -> None:
-    times = (Timed(64, 0.5), Timed(64, 0.6))
-    table = tax_table(UiTax((Pair("A prompt that is longer than its column is wide", times, times),)))
-    app = make_app()
-    async with app.run_test(size=size) as pilot:
-        await loaded(pilot)
-        await app.push_screen(TextScreen("What the app costs the decoder", table))
-        shown = (await settled(pilot)).splitlines()
-        for line in table.splitlines():
-            assert any(line in row for row in shown), "\n".join(shown)
 
 
 async def test_the_palette_has_the_themes_colors(make_app: MakeApp) -> None:

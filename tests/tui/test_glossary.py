@@ -22,7 +22,6 @@ from dflash_core.lab.grid import Arm
 from dflash_core.limits import Limits
 from dflash_core.turn_stats import FoundRow
 from dflash_tui.app import DFlashApp
-from dflash_tui.screens.bench import BenchScreen
 from dflash_tui.screens.experiment import TuneScreen
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.whatif import WhatIfScreen
@@ -135,9 +134,6 @@ async def test_every_page_and_dialog(app: DFlashApp) -> None:
             if isinstance(screen, TuneScreen):
                 await wait_until(pilot, partial(some_done, screen))
                 screen.action_back()  # what is done is kept and shown
-            if isinstance(screen, BenchScreen):
-                await wait_until(pilot, lambda: app.chat.state.experiment is not None)
-                screen.action_back()
             await finished(pilot)
             missing += await settled(pilot)
             await wait_until(pilot, lambda: app.chat.state.experiment is None)  # only the page checks it

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from dflash_core.errors import KernelError
-from dflash_tui.app import DFlashApp, open_app
+from dflash_tui.app import DFlashApp
 from dflash_tui.application.session import LAST, LISTED, LoadRequest
 from dflash_tui.application.starting import arguments_again, way_back
 from dflash_tui.chat.state import AppState
-from dflash_tui.cli.command_line import build_parser
+from dflash_tui.cli.options import build_parser
+from dflash_tui.launch import open_app
 
 from .fake import ANSWER, FakeSession
 from .support import ask, idle, loaded, says, shows, talking, wait_until

@@ -17,9 +17,9 @@ from markdown_it.token import Token
 from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Markdown
+from tools.bench import ui_feed
 
 from dflash_core.clean import clean, token_label
-from dflash_tui.chat import ui_feed
 from dflash_tui.text import segments
 from dflash_tui.text.segments import Segmenter
 from dflash_tui.widgets import streamed, table

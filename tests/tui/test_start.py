@@ -76,7 +76,7 @@ def started(tmp_path: Path, then: str) -> tuple[bytes, dict[str, Any]]:
     program = f"""
     import asyncio, gc, json, sys
     from pathlib import Path
-    import dflash_tui.app
+    import dflash_tui.launch
 
     found = {{}}
 
@@ -102,7 +102,7 @@ def started(tmp_path: Path, then: str) -> tuple[bytes, dict[str, Any]]:
         chat.displayed = first
         return app.run()
 
-    dflash_tui.app.open_app = open_app
+    dflash_tui.launch.open_app = open_app
     sys.argv = ["dflash-tui", "--demo"]
     from dflash_tui.__main__ import run
     sys.exit(run())
@@ -181,7 +181,7 @@ def test_the_decoder_is_not_imported_by_the_app_package() -> None:
 
 def test_the_bench_sees_the_first_frame_and_the_loaded_pair(tmp_path: Path) -> None:
     out = tmp_path / "start.json"
-    command = [sys.executable, "-m", "dflash_tui", "bench", "start", "--rounds", "1", "--demo", "--out", str(out)]
+    command = [sys.executable, "-m", "tools.bench.start", "--rounds", "1", "--out", str(out)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, result.stderr
     found = json.loads(out.read_text())["start"]

@@ -11,8 +11,7 @@ from dflash_tui import cli
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.profiles import Profile, ProfileError, Profiles
 from dflash_tui.application.starting import arguments_again
-from dflash_tui.cli import command_line
-from dflash_tui.cli.table import COMMANDS, Command, Invocation
+from dflash_tui.cli.options import Command, Invocation
 from support.homes import work_at_home
 
 TEXT = """\
@@ -163,12 +162,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[LoadRequest]:
     """What commands would load."""
     found: list[LoadRequest] = []
 
-    def run(call: Invocation) -> int:
+    def run(command: Command, call: Invocation) -> int:
         found.append(call.request)
         return 0
 
-    commands = tuple(Command(one.name, one.help, run, one.options, one.models, one.profile) for one in COMMANDS)
-    monkeypatch.setattr(command_line, "COMMANDS", commands)
+    monkeypatch.setattr(Command, "run", run)
     return found
 
 

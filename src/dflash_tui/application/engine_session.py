@@ -84,6 +84,7 @@ class EngineSession:
         return laboratory(self._engine, self.title).replay(record, budgets, drafter, p_min)
 
     def scratch_conversation(self) -> Conversation:
+        """A separate empty conversation over the same decoder, for measuring."""
         engine = self._engine
         return Conversation(engine, engine.target.tokenizer, engine.target.template)
 

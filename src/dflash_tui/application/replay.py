@@ -177,9 +177,6 @@ class ReplaySession:
     ) -> ExactReplay:
         raise ReplayError(NO_MODEL)
 
-    def scratch_conversation(self) -> ReplayConversation:
-        raise ReplayError(NO_MODEL)
-
 
 def replaying(trace: Trace, path: Path) -> Callable[[Progress], ReplaySession]:
     """A loader that has the trace's session at once."""

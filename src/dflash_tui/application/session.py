@@ -222,10 +222,6 @@ class SessionLike(Protocol):
         """Save the state of the conversation: the session is not used after this. Not for the app's own thread."""
         ...
 
-    def scratch_conversation(self) -> ConversationLike:
-        """A separate empty conversation over the same decoder, for measuring."""
-        ...
-
 
 def messages_of(session: SessionLike) -> list[Message]:
     """The messages of its conversation."""

@@ -120,7 +120,6 @@ class Branching(Controller):
         self._mark(None)
         self.state.past.add(self.prompt.whole)  # the arrow keys bring back the text typed so far
         self.prompt.fill(block.typed)
-        self.prompt.move_cursor(self.prompt.document.end)
         self.prompt.focus()
         self.screen.refresh_bindings()
         self.say("Enter sends it as another version; Esc cancels")

@@ -122,7 +122,6 @@ class ContextKeeper(Controller):
             if summary:
                 typed = self.prompt.whole
                 self.prompt.fill(f"{summary}\n\n{typed}" if typed.strip() else summary)
-                self.prompt.move_cursor(self.prompt.document.end)
         self.prompt.focus()
 
     def summary(self) -> str:

@@ -24,7 +24,7 @@ from dflash_tui.widgets.strip import TitleRow
 if TYPE_CHECKING:
     from dflash_tui.application.fetching import Fetching
     from dflash_tui.application.hub.catalogue import Pair
-    from dflash_tui.application.hub.fetch import Wanted
+    from dflash_tui.application.hub.files import Wanted
 
 AT_ONCE = 2
 LOOK_S = 0.25

@@ -21,6 +21,8 @@ from dflash_tui.text.pages import KINDS, render
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.strip import TitleRow
 
+Say = Callable[[str | Exception], None]
+
 
 class ConversationFiles(Controller):
     """Each method takes a conversation; without one it acts on the present one."""
@@ -54,9 +56,9 @@ class ConversationFiles(Controller):
         self.show_title()
         return f"renamed: {title}"
 
-    def ask_title(self, card: Card | None, then: Callable[[str | Exception], None]) -> None:
+    def ask_title(self, card: Card | None = None, then: Say | None = None) -> None:
         """Let the user type another title. `then` gets the message to show."""
-        card = card or self.state.conversation.card
+        card, then = card or self.state.conversation.card, then or self.say
 
         def typed(title: str | None) -> None:
             if title is not None:
@@ -67,8 +69,9 @@ class ConversationFiles(Controller):
 
         self.screen.app.push_screen(LineScreen("A new title", card.title if card is not None else ""), typed)
 
-    def ask_file(self, card: Card | None, then: Callable[[str | Exception], None]) -> None:
+    def ask_file(self, card: Card | None = None, then: Say | None = None) -> None:
         """Let the user type where to export to. `then` gets the message to show."""
+        then = then or self.say
 
         def typed(name: str | None) -> None:
             kind = name.rpartition(".")[2] if name else ""
@@ -82,7 +85,7 @@ class ConversationFiles(Controller):
 
         self.screen.app.push_screen(LineScreen("A file .md, .json or .svg, or just the format", "md"), typed)
 
-    def export(self, kind: str, name: str, card: Card | None, then: Callable[[str | Exception], None]) -> None:
+    def export(self, kind: str, name: str, card: Card | None, then: Say) -> None:
         """Write a conversation, the present one if none is given, to a new file, on a worker. `then` gets the message:
         where it is, or why it is not. Raises DFlashError if there is nothing to write, or no such file can be made.
 
@@ -93,7 +96,7 @@ class ConversationFiles(Controller):
             raise DFlashError("nothing to export yet")
         self.screen.run_worker(self._write_out(card, kind, _new(name, card, kind), then), group="export")
 
-    async def _write_out(self, card: Card, kind: str, file: BinaryIO, then: Callable[[str | Exception], None]) -> None:
+    async def _write_out(self, card: Card, kind: str, file: BinaryIO, then: Say) -> None:
         try:
             said: str | Exception = await asyncio.to_thread(self._fill, file, card, kind)
         except DFlashError as error:
@@ -125,7 +128,7 @@ class ConversationFiles(Controller):
         except DFlashError as error:
             return str(error)
 
-    def import_file(self, name: str, then: Callable[[str | Exception], None]) -> None:
+    def import_file(self, name: str, then: Say) -> None:
         """Start to import the conversations of a JSON export, on a worker. `then` gets the message: how many, or why
         none. Raises DFlashError if there is no file."""
         try:
@@ -135,7 +138,7 @@ class ConversationFiles(Controller):
             raise _unreadable(name, error) from None
         self.screen.run_worker(self._bring_in(file, then), group="import")
 
-    async def _bring_in(self, file: Path, then: Callable[[str | Exception], None]) -> None:
+    async def _bring_in(self, file: Path, then: Say) -> None:
         loop = asyncio.get_running_loop()
 
         def told(share: float) -> None:

@@ -88,15 +88,16 @@ class Flow(Controller):
             if turn.answer is not None:
                 turn.answer.waiting("stopping after this step…")
 
-    def answer_now(self) -> str:
-        """Close the reasoning of the running turn and go on to its answer. Returns what to tell the user."""
+    def answer_now(self) -> None:
+        """Close the reasoning of the running turn and go on to its answer."""
         turn = self.state.turn
         if turn.running is None:
-            return "no answer is being written"
-        if turn.taken[0]:
-            return "the answer is being written already"
-        turn.running.answer_now()
-        return "thinking is closed after this step; the answer follows"
+            self.say("no answer is being written")
+        elif turn.taken[0]:
+            self.say("the answer is being written already")
+        else:
+            turn.running.answer_now()
+            self.say("thinking is closed after this step; the answer follows")
 
     def _look_again(self, wait: float = LOOK_S) -> None:
         # Not a timer of the screen: its task and its message cost more than this check.

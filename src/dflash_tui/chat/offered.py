@@ -12,8 +12,8 @@ from textual.widgets.option_list import Option
 from dflash_core.clean import one_line
 from dflash_tui.application.finding import Finding, Question
 from dflash_tui.application.hub.catalogue import Catalogue, Pair
-from dflash_tui.application.hub.fetch import begun_words
-from dflash_tui.application.hub.find import Found
+from dflash_tui.application.hub.files import begun_words
+from dflash_tui.application.hub.found import Found
 from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.settings.profiles import Profile
 from dflash_tui.chat.downloads import Downloads

@@ -10,8 +10,8 @@ from typing import Any
 
 from textual.screen import Screen
 
-from dflash_tui.application.hub.find import of_name
 from dflash_tui.application.hub.places import places
+from dflash_tui.application.hub.walk import of_name
 from dflash_tui.application.settings.presets import changed
 from dflash_tui.application.settings.profiles import Profile, ProfileError, Profiles
 from dflash_tui.chat.controller import Controller

@@ -15,9 +15,17 @@ from dflash_tui.application.log import log_file
 from dflash_tui.application.settings import profiles
 from dflash_tui.application.settings.config import PLAIN, PROJECT_NAME, Config, config_folder, quoted, user_file
 from dflash_tui.application.settings.presets import Presets
+from dflash_tui.cli.options import Invocation
 from dflash_tui.settings.keys import FIXED, remapped
 from dflash_tui.settings.themes import Themes, installed, with_known_theme
 from dflash_tui.terminal.output import write_err, write_json, write_out
+
+
+def run(call: Invocation) -> int:
+    """Print the settings, or where their files are. Returns the exit code."""
+    if call.args.what == "path":
+        return paths(as_json=call.args.json)
+    return show(call.config, origin=call.args.origin, as_json=call.args.json)
 
 
 def show(config: Config, *, origin: bool, as_json: bool) -> int:

@@ -228,8 +228,7 @@ class ChatScreen(Screen[None]):
     def _example_chosen(self, event: StartPage.Chosen) -> None:
         if self.prompt.text not in self.transcript.start.examples:
             self.state.past.add(self.prompt.whole)  # the arrow keys bring back the text typed so far
-        self.prompt.text = event.text
-        self.prompt.move_cursor(self.prompt.document.end)
+        self.prompt.fill(event.text)
         self.prompt.focus()
 
     @on(Prompt.Nothing)
@@ -268,8 +267,7 @@ class ChatScreen(Screen[None]):
         else:
             self.parts.sending.flow.stop()
 
-    def action_answer_now(self) -> None:
-        self.say(self.parts.sending.flow.answer_now())
+    action_answer_now = _of("parts.sending.flow.answer_now")
 
     def action_close(self) -> None:
         """Esc while no answer is being written."""
@@ -320,12 +318,8 @@ class ChatScreen(Screen[None]):
         if not await self.parts.sending.take_back_one(branching.chosen_block):
             branching.edit()
 
-    def action_rename(self) -> None:
-        self.parts.conversation.files.ask_title(None, self.say)
-
-    def action_export(self) -> None:
-        self.parts.conversation.files.ask_file(None, self.say)
-
+    action_rename = _of("parts.conversation.files.ask_title")
+    action_export = _of("parts.conversation.files.ask_file")
     action_choose = _of("parts.conversation.branching.choose")
     action_version = _of("parts.conversation.branching.switch")
     action_continue = _of("parts.conversation.open_last")

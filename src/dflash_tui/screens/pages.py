@@ -76,7 +76,6 @@ PAGES: dict[str, Make] = {
     "prompt": _made("prompt", "PromptScreen"),
     "full": _made("full", "FullScreen"),
     "tune": _experiment("TuneScreen", at_once=True),
-    "bench": _made("bench", "BenchScreen"),
     "past": _made("past", "PastScreen"),
     "tour": _made("tour", "TourScreen"),
 }

@@ -395,8 +395,4 @@ TERMS: tuple[Term, ...] = (
             "lost {n} s against the {n} ms",
         ),
     ),
-    Term(
-        "tax", "tax", "what the app costs the decoder: the same answers with the screen and without",
-        "", "dflash_tui.chat.ui_bench:UiTax.loss", "experiments",
-    ),
 )  # fmt: skip
