@@ -531,7 +531,7 @@ def test_the_end_says_how_to_go_on(
 ) -> None:
     app = make_app()
     monkeypatch.setattr(app, "run", lambda **_: 0)
-    monkeypatch.setattr(holder.Downloads, "last_words", lambda self: ["the download of x stopped at 3 %"])
+    monkeypatch.setattr(app.chat.parts.downloads, "last_words", lambda: ["the download of x stopped at 3 %"])
     assert open_app(app) == 0
     assert "dflash-tui: the download of x stopped at 3 %\n" in capsys.readouterr().err
 
