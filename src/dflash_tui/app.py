@@ -19,7 +19,7 @@ from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
-from textual.events import Click, Event, Key, MouseEvent, MouseUp, Paste
+from textual.events import Event, Key, MouseEvent, MouseUp, Paste
 from textual.filter import LineFilter
 from textual.message_pump import MessagePump
 from textual.notifications import SeverityLevel
@@ -48,8 +48,7 @@ from dflash_tui.terminal.driver import TerminalDriver
 from dflash_tui.terminal.hangup import end_later
 from dflash_tui.terminal.key_order import KeyOrder, TakesText, is_text
 from dflash_tui.terminal.notices import desktop_notice
-from dflash_tui.text.glossary import GLOSSARY, META
-from dflash_tui.widgets.drawn import keys
+from dflash_tui.text.glossary import PAGES
 from dflash_tui.widgets.flash import Saying
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.literal import ControlCodeFilter
@@ -251,28 +250,19 @@ class DFlashApp(App[int]):
             self.push_screen(Palette(id="--command-palette"))
 
     def action_explain(self) -> None:
-        """Explain the figures of the focused row, panel or screen."""
+        """Explain the focused parameter, or the figures of the focused panel or of the page."""
+        from dflash_tui.screens.explain import ExplainScreen, figures, parameter
+
         screen, focused = self.screen, self.focused
+        panels = (one for one in focused.ancestors_with_self if isinstance(one, Panel)) if focused else iter(())
+        page = next((one.name or "" for one in panels), getattr(screen, "SCOPE", ""))
         if isinstance(focused, KnobRow):
-            found = [focused.spec.name]
-        else:
-            panels = [one for one in focused.ancestors_with_self if isinstance(one, Panel)] if focused else []
-            found = keys(panels[0] if panels else screen)
-        if found:
-            self._explain(found, "?" if isinstance(focused, Prompt) else "")
+            self.push_screen(ExplainScreen(focused.spec.label, parameter(focused.spec)))
+        elif page in PAGES:
+            typed = "?" if isinstance(focused, Prompt) else ""
+            self.push_screen(ExplainScreen("What the figures here mean", figures(page), typed))
         elif isinstance(screen, Saying):
-            screen.say("no figures here yet")
-
-    def on_click(self, event: Click) -> None:
-        """A click on a figure explains it; a click that ends a text selection does not."""
-        key = str(event.style.meta.get(META, ""))
-        if key in GLOSSARY and event.chain == 1 and not self.screen.get_selected_text():
-            self._explain([key])
-
-    def _explain(self, keys: Sequence[str], typed: str = "") -> None:
-        from dflash_tui.screens.explain import ExplainScreen
-
-        self.push_screen(ExplainScreen(keys, typed))
+            screen.say("no figures here")
 
     def get_key_display(self, binding: Binding) -> str:
         # The footer still shows an action without a key, for clicks.

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dflash_core.backends.cuda.repack import TILE_TYPES
 from dflash_core.formats.quants import SUPPORTED_NAMES
 from dflash_core.knobs import SPECS, Spec
 from dflash_tui.settings.keys import ACTIONS, Action
-from dflash_tui.text.terms import TERMS, Term
+from dflash_tui.text.glossary import GLOSSARY
 from support import fits_page, models_table, schemas_page
 from support.step_tables import bars_table, memory_table, steps_table
 
@@ -42,9 +42,13 @@ def keys_table(actions: Sequence[Action]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def glossary_table(terms: Sequence[Term]) -> str:
+def glossary_table(figures: Mapping[str, str]) -> str:
     """The table of figures, in the order of the glossary."""
-    lines = ["| figure | what it is |", "|---|---|", *(f"| {term.name} | {term.sentence} |" for term in terms)]
+    lines = [
+        "| figure | what it is |",
+        "|---|---|",
+        *(f"| {name} | {sentence} |" for name, sentence in figures.items()),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -58,7 +62,7 @@ def types() -> dict[str, str]:
 FROM_CODE: dict[Path, Callable[[], dict[str, str]]] = {
     DOCS / "keys.md": lambda: {"keys": keys_table(ACTIONS)},
     DOCS / "knobs.md": lambda: {"knobs": knobs_table(SPECS)},
-    DOCS / "glossary.md": lambda: {"glossary": glossary_table(TERMS)},
+    DOCS / "glossary.md": lambda: {"glossary": glossary_table(GLOSSARY)},
     DOCS / "models.md": types,
     DOCS / "schemas.md": schemas_page.parts,
 }

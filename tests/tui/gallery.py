@@ -18,7 +18,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.application.figures.measurements import Measurements, Row
 from dflash_tui.application.hub.files import HubError, Wanted
 from dflash_tui.screens.experiment import ABScreen, ExperimentScreen, SweepScreen, TuneScreen
-from dflash_tui.screens.explain import ExplainScreen
+from dflash_tui.screens.explain import ExplainScreen, figures
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.pages import PAGES
@@ -329,7 +329,7 @@ async def ab(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 @shown
 async def explain(app: DFlashApp, pilot: Pilot[int]) -> None:
-    await app.push_screen(ExplainScreen(["speed", "budget"]))
+    await app.push_screen(ExplainScreen("What the figures here mean", figures("stats")))
 
 
 @shown

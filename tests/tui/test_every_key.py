@@ -28,7 +28,7 @@ from dflash_tui.application.hub.files import Wanted
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.screens.experiment import ExperimentScreen
-from dflash_tui.screens.explain import ExplainScreen
+from dflash_tui.screens.explain import ExplainScreen, figures
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.lab import LabScreen
@@ -80,7 +80,7 @@ class NoHub(Fetching):
 DIALOGS: dict[type[Screen[object]], Opener] = {
     ConfirmScreen: lambda app: ConfirmScreen("A question", "yes", "no"),
     LineScreen: lambda app: LineScreen("A line", "text"),
-    ExplainScreen: lambda app: ExplainScreen(["speed", "budget"]),
+    ExplainScreen: lambda app: ExplainScreen("A head", figures("stats")),
     HelpScreen: lambda app: HelpScreen("about"),
     Palette: lambda app: Palette(id="--command-palette"),
     PlanScreen: lambda app: PlanScreen(app.chat.parts, None, None, card),

@@ -18,7 +18,6 @@ from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.settings.profiles import Profile
 from dflash_tui.chat.downloads import Downloads
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.text.glossary import QUOTED, figure
 from dflash_tui.widgets.model_rows import DEMO, FILE, PAIR, PROFILE, Choice, beside, choices, option, passed_over, takes
 
 ABOUT_DEMO = """A small pair that comes with the program.
@@ -99,18 +98,18 @@ class Offered:
         if (profile := self.profile(row)) is not None:
             room = self._finding.rooms.get(row)
             told = profile if room is None or room.why else profile.within(room.wished)
-            return Content.styled(one_line(told.words).replace(" · ", "\n"), figure(QUOTED))
+            return Content(one_line(told.words).replace(" · ", "\n"))
         if (pair := self.pair(row)) is not None:
             repos = (pair.target.repo, *([pair.draft.repo] if pair.draft else []))
             lines = filter(None, (pair.about, pair.licence, *repos))
             fetched = self._fetched(pair)
             return Content.assemble(
-                ("\n".join(lines), figure(QUOTED)),
-                (f"\n\n{fetched}" if fetched else "", figure("fetch")),
+                "\n".join(lines),
+                f"\n\n{fetched}" if fetched else "",
                 *takes(self._finding.rooms.get(row)),
             )
         if row == DEMO:
-            return Content.styled(ABOUT_DEMO, figure(QUOTED))
+            return Content(ABOUT_DEMO)
         return Content("")
 
     def found(self, row: str) -> Found | None:

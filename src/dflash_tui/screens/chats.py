@@ -25,7 +25,6 @@ from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text.ago import ago
-from dflash_tui.text.glossary import QUOTED, figure, told
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
@@ -103,7 +102,7 @@ class ChatsScreen(Screen[None]):
             self._options.highlighted = ids.index(chosen.card.id) if chosen and chosen.card.id in ids else 0
         what = f"{len(ids)} found" if search.strip() else counted(len(ids), "conversation")
         self.query_one("#chats-heading", Static).update(
-            Content.assemble((" Conversations", "bold $primary"), *told(f"   {what}"))
+            Content.assemble((" Conversations", "bold $primary"), f"   {what}")
         )
         self._preview()
 
@@ -128,8 +127,7 @@ class ChatsScreen(Screen[None]):
         mark = "● " if present is not None and entry.card.id == present.id else "  "
         title, excerpt = one_line(entry.card.title), one_line(entry.excerpt)
         about = f"  {ago(entry.card.updated, time.time())} · {counted(entry.messages, 'message')} · "
-        shown = told(about, "$foreground 70%", "date")
-        return Option(Content.assemble(mark, (title, figure(QUOTED, "bold")), "\n", *shown, (excerpt, figure(QUOTED))))
+        return Option(Content.assemble(mark, (title, "bold"), "\n", (about, "$foreground 70%"), excerpt))
 
     def _preview(self) -> None:
         entry, shown = self._entry, ""
@@ -138,7 +136,7 @@ class ChatsScreen(Screen[None]):
             ending = self._chat.state.conversation.store.ending(card.id)
             texts = [("❯ " if node.role == "user" else "") + node.content.strip("\n") for node in ending]
             shown = clean("\n\n".join([f"{card.model or 'no model'}, begun {_when(card.created)}", *texts]))
-        self.query_one("#chats-preview", Static).update(Content.styled(shown[-PREVIEW:], figure(QUOTED)))
+        self.query_one("#chats-preview", Static).update(Content(shown[-PREVIEW:]))
         self.query_one("#chats-beside", VerticalScroll).scroll_end(animate=False)
 
     @on(OptionList.OptionHighlighted)

@@ -42,7 +42,6 @@ from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import lab as lab_text
-from dflash_tui.text.glossary import QUOTED, figure, sentence, told
 from dflash_tui.widgets.curve import HIGHEST, CurveView
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import DataTable, Static, row_key
@@ -105,7 +104,7 @@ class ExperimentScreen(LabScreen):
         yield Horizontal(Static("❯", id="lab-mark"), field, id="lab-line")
         shown = (*self.EXAMPLES, *self.OPTIONS)
         its = (f" {example:<30}{what}\n" if example else f" {what}\n\n" for example, what in shown)
-        yield Static(Content.styled("\n" + "".join(its), figure(QUOTED, "$foreground 80%")), id="lab-examples")
+        yield Static(Content.styled("\n" + "".join(its), "$foreground 80%"), id="lab-examples")
         yield Static("", id="lab-finding")
         yield Horizontal(
             _Table(id="lab-table"),
@@ -202,16 +201,16 @@ class ExperimentScreen(LabScreen):
         if result is None:
             notes.update("")
             return
-        self.query_one("#lab-finding", Static).update(sentence(self.finding(result), otherwise="median"))
+        self.query_one("#lab-finding", Static).update(self.finding(result))
         table = self.query_one(_Table)
         table.set_class(not (marks or field), "-alone")
         lines = table.show(result, self.room)
-        self.query_one("#lab-curve", CurveView).show(marks, title, ("median", result.axes[0] if result.axes else ""))
+        self.query_one("#lab-curve", CurveView).show(marks, title)
         self.query_one("#lab-field", Static).update(_heat(field))
         self.fit(lines + 1, HIGHEST if marks else len(field))
         on = [f"on {self._on}"] if self._on else []
         said = "\n".join([*on, *lab_text.notes(result, running=self.running)])
-        notes.update(sentence(said, otherwise="runs"))
+        notes.update(said)
         self._answers(result)
 
     def _field(self, result: Result) -> list[list[lab_text.Cell]]:
@@ -247,7 +246,7 @@ class ExperimentScreen(LabScreen):
         self.query_one("#lab-a", Static).update(_answer(heads[0], [(s, s.a) for s in stretches]))
         self.query_one("#lab-b", Static).update(_answer(heads[1], [(s, s.b) for s in stretches]))
         notes = self.query_one("#lab-notes", Static)
-        notes.update(sentence(f"{said}\n{notes.content}", otherwise="runs"))
+        notes.update(f"{said}\n{notes.content}")
 
     # Actions
 
@@ -446,8 +445,8 @@ class PlainScreen(ExperimentScreen):
 
 
 def _answer(heading: str, stretches: list[tuple[Stretch, str]]) -> Content:
-    parts = [(text, figure(QUOTED, "" if stretch.same else OTHER)) for stretch, text in stretches]
-    return Content.assemble(*told(f"{heading}\n\n", "bold $primary"), *parts)
+    parts = [(text, "" if stretch.same else OTHER) for stretch, text in stretches]
+    return Content.assemble((f"{heading}\n\n", "bold $primary"), *parts)
 
 
 def _rows(result: Result) -> list[Row]:
@@ -466,7 +465,7 @@ def _heat(lines: list[list[lab_text.Cell]]) -> Content:
     for line in lines:
         for text, share in line:
             ground = f" on $primary {round(share * STRONGEST)}%" if share else ""
-            parts.append((text, figure("median", f"{'bold' if share == 1 else ''}{ground}".strip())))
+            parts.append((text, f"{'bold' if share == 1 else ''}{ground}".strip()))
         parts.append("\n")
     return Content.assemble(*parts[:-1])
 
@@ -490,9 +489,9 @@ class _Table(DataTable):
     def show(self, result: Result, width: int) -> int:
         """Refill the table; the cursor stays on its setting. Returns the number of rows."""
         before, its = self.cursor_key, lab_text.sorted_rows(result)
-        names, figures = lab_text.columns(result, width)
+        names = lab_text.columns(result, width)
         self.clear(columns=True)
-        self.add_headings(names, figures)
+        self.add_headings(names)
         bars = [place for place, name in enumerate(names) if not name]
         for row, line in zip(its, lab_text.cells(result, its, width)):
             colors = dict.fromkeys(bars, "success" if row.best else "primary")

@@ -1,70 +1,32 @@
-"""What a figure or a parameter means: a list of the panel's terms, and the text of the chosen one."""
+"""What the figures of a panel or page mean, or what a parameter does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
-from textual import on
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import Key, Paste
-from textual.screen import ModalScreen
-from textual.widgets.option_list import Option
 
-from dflash_tui.settings.keys import retold
+from dflash_core.knobs import SPEC, Spec
 from dflash_tui.terminal.key_order import TakesText, is_text
-from dflash_tui.text.glossary import GLOSSARY, QUOTED, figure, reading
-from dflash_tui.widgets.literal import OptionList, Static
-from dflash_tui.widgets.ways import BACK, Ways
+from dflash_tui.text.glossary import GLOSSARY, PAGES
+from dflash_tui.widgets.params import WHEN
+from dflash_tui.widgets.text_dialog import TextScreen
 
 
-class ExplainScreen(ModalScreen[None]):
-    """Up and down choose, Esc closes. Text typed while this covers the chat goes into the prompt.
+class ExplainScreen(TextScreen):
+    """Text that is typed while this covers the chat goes into the prompt.
 
-    `keys`: glossary keys in screen order. `typed`: the text in the prompt that opened this page. It returns to the
-    prompt if the user goes on typing.
+    `typed`: the text in the prompt that opened this page. It returns to the prompt if the user goes on typing.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,enter,question_mark", "dismiss", "Close")]
     LETTERS_MOVE: ClassVar[bool] = True
 
-    def __init__(self, keys: Sequence[str], typed: str = "") -> None:
-        super().__init__()
-        self._keys, self._typed = tuple(keys), typed
-
-    def compose(self) -> ComposeResult:
-        one = len(self._keys) == 1
-        with Vertical(id="explain", classes="dialog"):
-            head = GLOSSARY[self._keys[0]].name if one else "What the figures here mean"
-            yield Static(Content.styled(head, figure(QUOTED, "bold")), id="explain-head")
-            options = OptionList(*(Option(_row(key), id=key) for key in self._keys), id="explain-terms", compact=True)
-            options.display = not one
-            yield options
-            with VerticalScroll(can_focus=one):
-                yield Static(self._text(self._keys[0]), id="explain-text")
-            yield Ways(*([] if one else [("↑ ↓", "another")]), BACK, id="explain-ways")
-
-    def on_mount(self) -> None:
-        if len(self._keys) == 1:
-            self.query_one(VerticalScroll).focus()
-        else:
-            self.query_one(OptionList).focus()
-
-    @on(OptionList.OptionHighlighted)
-    def _highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        if event.option_id is not None:
-            self.query_one("#explain-text", Static).update(self._text(event.option_id))
-
-    def _text(self, key: str) -> Content:
-        term = GLOSSARY[key]
-        lead = "" if len(self._keys) == 1 else f"{term.name}: "
-        parts = [(lead, "bold $primary"), (f"{term.sentence}.\n", "bold")]
-        parts += [(f"\n{retold(term.more, self.app)}\n", "")] if term.more else []
-        parts.append((f"\nread on: {reading(key)}", "$foreground 70%"))
-        return Content.assemble(*parts).stylize(figure(QUOTED))
+    def __init__(self, title: str, text: Content, typed: str = "") -> None:
+        super().__init__(title, text)
+        self._typed = typed
 
     def take_text(self, event: Key | Paste) -> None:
         """Over the chat, typed text closes the page and goes into the prompt, after the text that opened the page."""
@@ -77,6 +39,22 @@ class ExplainScreen(ModalScreen[None]):
         below.take_text(event)
 
 
-def _row(key: str) -> Content:
-    term = GLOSSARY[key]
-    return Content.assemble((f"{term.name:<18} ", "bold"), (term.sentence, "$foreground 80%")).stylize(figure(QUOTED))
+def figures(page: str) -> Content:
+    """The paragraph of a panel or page: a line for each of its figures."""
+    lines = [Content.assemble((name, "bold $primary"), f": {GLOSSARY[name]}") for name in PAGES[page]]
+    return _with_reading(lines, "docs/tuning.md, docs/glossary.md")
+
+
+def parameter(spec: Spec) -> Content:
+    """The knob table's text, and what a parameter is called where it is typed."""
+    lines = [
+        Content.styled(f"{spec.help}.", "bold"),
+        Content(f"Allowed: {spec.allowed}; default {spec.show(spec.default)}. A change counts {WHEN[spec.applies]}."),
+    ]
+    if spec.name in SPEC:
+        lines.append(Content(f"/set, --set and presets call it {spec.name}."))
+    return _with_reading(lines, "docs/knobs.md")
+
+
+def _with_reading(lines: list[Content], documents: str) -> Content:
+    return Content("\n").join([*lines, Content.styled(f"\nread on: {documents}", "$foreground 70%")])

@@ -16,7 +16,6 @@ from textual.widgets.option_list import Option
 from dflash_tui.chat.context import Choice
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.terminal.key_order import is_text
-from dflash_tui.text.glossary import sentence, told
 from dflash_tui.widgets.literal import OptionList, Static
 from dflash_tui.widgets.ways import BACK, Ways
 
@@ -32,7 +31,7 @@ class FullScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="full", classes="dialog"):
-            yield Static(sentence(self._chat.context.fullness.line(), "bold", "ctx"))
+            yield Static(Content.styled(self._chat.context.fullness.line(), "bold"))
             ways = [BACK]
             if choices := self._chat.context.choices():
                 yield OptionList(*map(_option, choices))
@@ -58,5 +57,4 @@ class FullScreen(ModalScreen[None]):
 
 
 def _option(one: Choice) -> Option:
-    about = told(f"  {one.about}", "$foreground 80%", "ctx")
-    return Option(Content.assemble(*told(one.label, otherwise="ctx"), "\n", *about), id=one.id)
+    return Option(Content.assemble(one.label, "\n", (f"  {one.about}", "$foreground 80%")), id=one.id)

@@ -19,7 +19,6 @@ from dflash_tui.application.hub.room import by_size
 from dflash_tui.chat.downloads import KEY, in_background
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import bar
-from dflash_tui.text.glossary import figure
 from dflash_tui.widgets.flash import Saying
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.model_rows import at_home
@@ -37,6 +36,7 @@ class GetScreen(ModalScreen[bool]):
     Returns True if the user wants the chat, because the pair loads or by the key b.
     """
 
+    SCOPE: ClassVar[str] = "get"
     BINDINGS: ClassVar[list[BindingType]] = [
         ("enter", "go", "Fetch"),
         ("b", "chat", "Chat"),
@@ -114,7 +114,7 @@ class GetScreen(ModalScreen[bool]):
                 (f"in all, into {at_home(it.folder)}\n", DIM),
                 (f"{self._fits}\n", fits),
             ]
-        return Content.assemble(*parts, "\n", *self._state()).stylize(figure("fetch"))
+        return Content.assemble(*parts, "\n", *self._state())
 
     def _state(self) -> list[str | tuple[str, str]]:
         """The state of the download."""

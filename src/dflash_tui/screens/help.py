@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from textwrap import wrap
 from typing import ClassVar
 
@@ -15,14 +15,17 @@ from textual.screen import ModalScreen
 from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import actions_of, offered, retold
 from dflash_tui.slash.table import SLASH
-from dflash_tui.text.glossary import QUOTED, figure
+from dflash_tui.text.glossary import GLOSSARY, PAGES
 from dflash_tui.widgets.literal import Static
 
 NAMES = 21  # width of the column of names, in cells
 WIDTH = 76  # width of the page in cells, if the terminal is wide enough
 
 
-def _row(name: str, what: str, width: int) -> list[str | tuple[str, str]]:
+Part = str | tuple[str, str]
+
+
+def _row(name: str, what: str, width: int) -> list[Part]:
     """A name and its description: to the right, or below if the name is longer than its column."""
     lines = wrap(what, max(width - NAMES, 16)) or [""]
     apart = "\n" if len(name) > NAMES - 2 else " " * (NAMES - 1 - len(name))
@@ -59,7 +62,7 @@ class HelpScreen(Passing, ModalScreen[None]):
 
     def _page(self, width: int) -> Content:
         """Names in one column, descriptions in another, in lines of `width` cells."""
-        parts: list[str | tuple[str, str]] = []
+        parts: list[Part] = []
         if self._about:
             parts += [("Here\n", "bold $primary"), f" {retold(self._about, self.app)}\n\n"]
         parts.append(("Keys\n", "bold $primary"))
@@ -70,15 +73,23 @@ class HelpScreen(Passing, ModalScreen[None]):
                 and (one.scope == self._scope or (one.id.startswith("app.") and one.id != "app.help"))
             ):
                 parts += _row(one.shown, one.help, width)
-        if self._scope != "chat":
-            return Content.assemble(*parts).stylize(figure(QUOTED))
-        parts.append(("\nCommands\n", "bold $primary"))
+        if self._scope == "chat":
+            parts += self._commands(width)
+        if self._scope in PAGES:
+            parts.append(("\nFigures\n", "bold $primary"))
+        for name in PAGES.get(self._scope, ()):
+            parts += _row(name, GLOSSARY[name], width)
+        return Content.assemble(*parts)
+
+    def _commands(self, width: int) -> Iterator[Part]:
+        """The commands of the chat, and the keys of a slider."""
+        yield ("\nCommands\n", "bold $primary")
         for command in SLASH.values():
             if command.name not in self._without:
-                parts += _row(command.usage, command.help, width)
+                yield from _row(command.usage, command.help, width)
         if "turn.send" not in self._without:
-            parts += _row("//text", "a message that begins with a slash", width)
-        parts.append(("\nIn a slider\n", "bold $primary"))
+            yield from _row("//text", "a message that begins with a slash", width)
+        yield ("\nIn a slider\n", "bold $primary")
         for keys, what in (
             ("← →  Shift+← →", "one step, ten steps"),
             ("Home  End", "least and most"),
@@ -86,6 +97,5 @@ class HelpScreen(Passing, ModalScreen[None]):
             ("Backspace", "the default"),
             ("click, drag, wheel", "wheel on the row that has the focus"),
         ):
-            parts += _row(keys, what, width)
-        parts.append(("\n• marks a parameter that changes with the next turn\n", "$foreground 70%"))
-        return Content.assemble(*parts).stylize(figure(QUOTED))
+            yield from _row(keys, what, width)
+        yield ("\n• marks a parameter that changes with the next turn\n", "$foreground 70%")

@@ -25,7 +25,6 @@ from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.screens.passing import Passing
 from dflash_tui.text import lab as lab_text
-from dflash_tui.text.glossary import QUOTED, figure, sentence
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static
@@ -92,9 +91,7 @@ class LabScreen(Passing, Screen[None]):
 
     def _heading(self) -> Content:
         model = self.chat.state.model or "no model"
-        return Content.assemble(
-            (f" {self.HEADING}", "bold $primary"), (f"   {model}", figure(QUOTED, "$foreground 70%"))
-        )
+        return Content.assemble((f" {self.HEADING}", "bold $primary"), (f"   {model}", "$foreground 70%"))
 
     def say(self, what: str | Exception) -> None:
         """Show a short notice above the footer, or why something is refused."""
@@ -157,7 +154,7 @@ class LabScreen(Passing, Screen[None]):
         if not over:
             text = lab_text.progress(experiment.progress) if experiment.progress else "starting"
             stopping = "stopping after this step · " if experiment.stopping else ""
-            line.update(sentence(f" {stopping}{text}", otherwise="progress"))
+            line.update(f" {stopping}{text}")
             self.looked()
             return
         line.update("")

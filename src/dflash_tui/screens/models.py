@@ -34,7 +34,6 @@ from dflash_tui.screens.passing import Passing
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.terminal.key_order import is_text
-from dflash_tui.text.glossary import sentence, told
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import OptionList, Static
@@ -70,7 +69,7 @@ class ModelsScreen(Passing, Screen[None]):
     def compose(self) -> ComposeResult:
         with Container(id="models"):
             yield Static("", id="models-heading")
-            yield Static(sentence(machine()), id="models-machine")
+            yield Static(machine(), id="models-machine")
             with Horizontal(id="models-line"):
                 yield Static(" ❯", id="models-mark")
                 yield ModelField(
@@ -159,8 +158,8 @@ class ModelsScreen(Passing, Screen[None]):
         done = finding.looked or finding.over
         here = f"{counted(found, 'model')} on this machine" if found else "only the demo pair is here" if done else ""
         title = FIRST if self._first else "Models"
-        counts = told(f"   {here}{'' if done else '   looking…' if here else 'looking…'}", otherwise="models")
-        self.query_one("#models-heading", Static).update(Content.assemble((f" {title}", "bold $primary"), *counts))
+        counts = f"   {here}{'' if done else '   looking…' if here else 'looking…'}"
+        self.query_one("#models-heading", Static).update(Content.assemble((f" {title}", "bold $primary"), counts))
         self._offered.ask(self._row)
         self._about()
 

@@ -19,7 +19,6 @@ from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text.ago import ago
 from dflash_tui.text.bars import clip
-from dflash_tui.text.glossary import sentence
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 _BEFORE_FOUND = 30  # cells of the columns before the result, and of the margins
@@ -46,7 +45,7 @@ class PastScreen(LabScreen):
     def on_mount(self) -> None:
         super().on_mount()
         table = self.query_one(_List)
-        table.add_headings(("when", "what", "found"), ("date", "", "median"))
+        table.add_headings(("when", "what", "found"))
         for place, one in enumerate(self._all):
             table.add_texts(
                 (ago(one.taken.timestamp(), time.time()), one.what, self._found(one)),
@@ -65,14 +64,11 @@ class PastScreen(LabScreen):
     def _open(self, one: Measurement) -> None:
         self._rows = one.rows
         words = self.query_one("#past-words", Static)
-        words.update(sentence(one.words, otherwise="median"))
+        words.update(one.words)
         words.set_class(self._found(one) == one.words, "-in-the-row")
         table = self.query_one("#past-rows", DataTable)
         table.clear(columns=True)
-        table.add_headings(
-            ("", "setting", "tok/s", "difference", "tok/step", "ms/step", "runs"),
-            ("", "", "median", "difference", "acceptance", "step_ms", "runs"),
-        )
+        table.add_headings(("", "setting", "tok/s", "difference", "tok/step", "ms/step", "runs"))
         for place, row in enumerate(one.rows):
             mark = "★" if row.mark == "best" else ""
             name = row.label + (f"  {row.mark}" if row.mark and row.mark not in ("best", row.label) else "")

@@ -23,7 +23,6 @@ from dflash_tui.application.hub.catalogue import Pair
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import fit
-from dflash_tui.text.glossary import figure
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.ways import BACK, Ways
 
@@ -64,6 +63,7 @@ class Planning(Background):
 class PlanScreen(ModalScreen[bool]):
     """← and → change the context, up and down the type of keys and values; Enter loads the pair with both."""
 
+    SCOPE: ClassVar[str] = "plan"
     BINDINGS: ClassVar[list[BindingType]] = [
         ("left", "context(-1)", "Shorter"),
         ("right", "context(1)", "Longer"),
@@ -182,16 +182,16 @@ def drawn(found: MemoryPlan) -> Content:
     """A plan as text: the bar, its components, what fits, and what would help."""
     setup = found.setup
     parts: list[Content | str | tuple[str, str]] = [
-        (f"{found.machine}\n", figure("plan", "$foreground 70%")),
-        (f"{setup.context:,} positions", figure("plan", "bold")), ", keys and values as ", (f"{setup.kv}\n", "bold"),
+        (f"{found.machine}\n", "$foreground 70%"),
+        (f"{setup.context:,} positions", "bold"), ", keys and values as ", (f"{setup.kv}\n", "bold"),
         *bar(found, WIDTH), "\n",
     ]  # fmt: skip
     for index, one in enumerate(found.components):
-        parts += [("■ ", _colour(index)), (f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  ", figure("plan"))]
-        parts.append((f"{fit(one.detail, DETAIL).rstrip()}\n", figure("plan", "$foreground 70%")))
+        parts += [("■ ", _colour(index)), f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  "]
+        parts.append((f"{fit(one.detail, DETAIL).rstrip()}\n", "$foreground 70%"))
     for said in fits.reduced(setup) if found.fits else ():
-        parts.append((f"{said}\n", figure("plan", "$foreground 70%")))
-    parts.append((f"{fits.verdict(found)}\n", figure("plan", "bold $success" if found.fits else "bold $error")))
+        parts.append((f"{said}\n", "$foreground 70%"))
+    parts.append((f"{fits.verdict(found)}\n", "bold $success" if found.fits else "bold $error"))
     parts.append((FITS, "$foreground 70%"))
     at = len(FITS)
     for kv, context in found.context_that_fits.items():
@@ -199,12 +199,12 @@ def drawn(found: MemoryPlan) -> Content:
         if at + len(most) > WIDTH:  # a type and its context stay on one line
             parts.append("\n")
             at = 0
-        parts.append((f"{most}  ", figure("plan", "bold" if kv == setup.kv else "")))
+        parts.append((f"{most}  ", "bold" if kv == setup.kv else ""))
         at += len(most) + 2
     parts.append("\n")
     for remedy in found.remedies:
         parts.append(("helps  ", "$foreground 70%"))
-        parts.append((f"{fits.remedy_words(remedy, setup)}: {gib(remedy.total)}\n", figure("plan")))
+        parts.append(f"{fits.remedy_words(remedy, setup)}: {gib(remedy.total)}\n")
     if not found.fits and not found.remedies:
         parts.append(("a smaller model is needed here\n", "$foreground 70%"))
     return Content.assemble(*parts)

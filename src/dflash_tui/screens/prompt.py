@@ -13,7 +13,6 @@ from textual.screen import ModalScreen
 from dflash_core.errors import DFlashError
 from dflash_tui.application.background import Background
 from dflash_tui.chat.parts import ChatParts
-from dflash_tui.text.glossary import QUOTED, figure
 from dflash_tui.widgets.literal import Static
 
 LONGEST = 200_000  # only the last characters are laid out; a conversation may have millions
@@ -69,6 +68,4 @@ class PromptScreen(ModalScreen[None]):
 
     def _show(self, text: str) -> None:
         cut = f"… {len(text) - LONGEST:,} characters before this\n" if len(text) > LONGEST else ""
-        self.query_one("#prompt-text", Static).update(
-            Content.assemble((cut, figure("size")), (text[-LONGEST:], figure(QUOTED)))
-        )
+        self.query_one("#prompt-text", Static).update(Content.assemble(cut, text[-LONGEST:]))

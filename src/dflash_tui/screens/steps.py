@@ -27,8 +27,7 @@ from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import calibration
 from dflash_tui.text.bars import clip
-from dflash_tui.text.blocks import DOT, Block, content, dotted, wrapped
-from dflash_tui.text.glossary import QUOTED, figure, told
+from dflash_tui.text.blocks import DOT, Block, content, dotted, line, wrapped
 from dflash_tui.text.step_text import LEGENDS, By, StepText
 from dflash_tui.text.tree_text import drawn, legend, rejection_line
 from dflash_tui.widgets.key_line import KeyLine
@@ -164,10 +163,8 @@ class StepsScreen(Passing, Screen[None]):
         names = f"  {one_line(start.target)}" + (f" + {one_line(start.draft)}" if start.draft else "")
         room = max(self.size.width - len(place) - 9, 10)
         prompt = clip(one_line(start.prompt), max(room - len(names), 10))
-        return Content.assemble(
-            (" Steps", "bold $primary"), (place, figure("turn")), (f"❯ {prompt}", figure(QUOTED, "bold")),
-            (clip(names, room), figure(QUOTED, "$foreground 70%")),
-        )  # fmt: skip
+        names = clip(names, room)
+        return Content.assemble((" Steps", "bold $primary"), place, (f"❯ {prompt}", "bold"), (names, "$foreground 70%"))
 
     def _about(self) -> Content:
         """The current step in figures, and where the target rejected the drafts."""
@@ -185,14 +182,14 @@ class StepsScreen(Passing, Screen[None]):
         )  # fmt: skip
         wanted = f"◆ {rejection_line(step, self._record.token_text)}"
         if self.size.height < LOW:
-            return content([told(clip(DOT.join(figures), width)), told(clip(wanted, width), "$secondary")])
+            return content([line(clip(DOT.join(figures), width)), line((clip(wanted, width), "$secondary"))])
         times = " ".join(f"{name} {getattr(step.stages, name):.1f}" for name in STAGES)
         dim = "$foreground 70%"
-        block: Block = [told(text) for text in dotted(figures, width)]
+        block: Block = [line(text) for text in dotted(figures, width)]
         mark = "  • changed in mid-turn" if changed else ""
-        block += [told(text, dim) for ((text, _),) in wrapped(f"{knobs}{mark}", width)]
-        block += wrapped(f"{step.stages.total:.1f} ms: {times}", width, figure("stages", dim))
-        block += [told(text, "$secondary") for ((text, _),) in wrapped(wanted, width)]
+        block += wrapped(f"{knobs}{mark}", width, dim)
+        block += wrapped(f"{step.stages.total:.1f} ms: {times}", width, dim)
+        block += wrapped(wanted, width, "$secondary")
         return content(block)
 
     def _draw_tree(self, record: TurnRecord) -> None:
@@ -213,7 +210,7 @@ class StepsScreen(Passing, Screen[None]):
         heading, body, scroll, width = self._shown("text")
         parts: list[str | tuple[str, str]] = [("Text", "bold"), f" by {self.by}:"]
         for word, style in LEGENDS[self.by]:
-            parts += [" ", (word, figure("depth", style))]
+            parts += [" ", (word, style)]
         heading.update(Content.assemble(*parts))
         if self._text is None:
             self._text = StepText(record, width)

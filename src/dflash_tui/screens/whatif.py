@@ -38,7 +38,6 @@ from dflash_tui.screens.exporting import export_rows
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import lab as lab_text
-from dflash_tui.text.glossary import sentence
 from dflash_tui.text.plot import LINE, Mark
 from dflash_tui.widgets.curve import HIGHEST, CurveView
 from dflash_tui.widgets.literal import DataTable, Static, row_key
@@ -227,11 +226,11 @@ class WhatIfScreen(LabScreen):
                 self.query_one("#whatif-finding", Static).update(none)
                 self.query_one(_Table).clear()
                 for view in self.query(CurveView):
-                    view.show([], "not known", ("", "budget"))
+                    view.show([], "not known")
             return
         finding, notes = ("\n".join(lines) for lines in (self._finding(it), self._notes(it)))
-        self.query_one("#whatif-finding", Static).update(sentence(finding))
-        self.query_one("#whatif-notes", Static).update(sentence(notes, otherwise="nodes"))
+        self.query_one("#whatif-finding", Static).update(finding)
+        self.query_one("#whatif-notes", Static).update(notes)
         table = self.query_one(_Table)
         table.show(it, self._estimate, self.auto)
         self.fit(table.row_count + 1, 2 * HIGHEST + 1)
@@ -249,12 +248,8 @@ class WhatIfScreen(LabScreen):
         span = (float(self.budgets[0]), float(self.budgets[-1]))
         seen = {mark.sign for mark in speeds} | {LINE}
         known = "  ".join(["tok/s", *(f"{sign} {name}" for sign, name in SIGNS.items() if sign in seen)])
-        self.query_one("#whatif-speed", CurveView).show(
-            speeds, known if speeds else "tok/s: not known yet", ("speed", "budget"), span
-        )
-        self.query_one("#whatif-length", CurveView).show(
-            lengths, f"tokens per step, {_name(it)}", ("acceptance", "budget"), span
-        )
+        self.query_one("#whatif-speed", CurveView).show(speeds, known if speeds else "tok/s: not known yet", span)
+        self.query_one("#whatif-length", CurveView).show(lengths, f"tokens per step, {_name(it)}", span)
 
     def _finding(self, it: Curve) -> Iterator[str]:
         steps = self.record.steps if self.record is not None else ()
@@ -313,11 +308,7 @@ class _Table(DataTable):
         key = self.cursor_key
         self.clear(columns=True)
         exact = it.kind == "exact"
-        estimated_too = ["estimate"] if exact else []
-        self.add_headings(
-            ["budget", "tok/step", *estimated_too, "ms", "tok/s"],
-            ["budget", "acceptance", *estimated_too, "step_ms", "speed"],
-        )
+        self.add_headings(["budget", "tok/step", *(["estimate"] if exact else []), "ms", "tok/s"])
         if auto is not None:
             extra = ["–"] if exact else []
             length, ms, speed = lab_text.auto_cells(auto)
@@ -327,7 +318,7 @@ class _Table(DataTable):
         before = {one.budget: one.length for one in estimated}
         for point, cells in zip(shown, lab_text.whatif_table(shown, it.current, best)):
             budget, length, *rest = cells
-            extra = [f"{before[point.budget]:.2f}"] if exact and point.budget in before else []
+            extra = [f"{before[point.budget]:.2f}" if point.budget in before else "–"] if exact else []
             self.add_texts([budget, length, *extra, *rest], key=str(point.budget))
         wanted = key if key is not None and any(str(p.budget) == key for p in shown) else str(it.current)
         self.move_cursor(row=self.get_row_index(wanted))

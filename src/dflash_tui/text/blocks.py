@@ -38,22 +38,6 @@ def dotted(parts: Iterable[str], width: int) -> list[str]:
     return lines
 
 
-def flowed(spans: Iterable[Span], width: int) -> Block:
-    """As `wrapped`, for parts with their own styles; each begins and ends between words."""
-    lines: list[list[Span]] = [[]]
-    used = 0
-    for text, style in spans:
-        for word in text.split():
-            cells = cell_len(word)
-            if used and used + 1 + cells > max(width, 8):
-                lines.append([])
-                used = 0
-            lead = " " if used else ""
-            lines[-1].append((f"{lead}{word}", style))
-            used += len(lead) + cells
-    return [line for line in lines if line]
-
-
 def beside(left: Block, right: Block, width: int) -> Block:
     """Two blocks side by side; the left one is padded to `width` plus two cells."""
     joined: Block = []

@@ -11,7 +11,6 @@ from dflash_core.events import StepEvent
 from dflash_tui.application.amounts import chance, short
 from dflash_tui.text.bars import bar
 from dflash_tui.text.blocks import Block, content, line, wrapped
-from dflash_tui.text.glossary import figure, told
 
 _DIM = "$foreground 70%"
 _FIGURES = 26  # cells before a bar
@@ -21,7 +20,7 @@ def drawn(steps: Iterable[StepEvent], width: int, of: str) -> Content:
     """Two tables: by draft position, and by the drafter's probability. `of` says which steps they cover."""
     kept = list(steps)
     positions, bins = by_position(kept), by_probability(kept)
-    head: Block = [[("Calibration", "bold"), *told(f"  {of}", _DIM)]]
+    head: Block = [[("Calibration", "bold"), (f"  {of}", _DIM)]]
     if not positions:
         return content([*head, line(("nothing drafted: plain decoding" if kept else "no step", _DIM))])
     room = max(width - _FIGURES, 4)
@@ -31,25 +30,14 @@ def drawn(steps: Iterable[StepEvent], width: int, of: str) -> Content:
     rows: Block = [*head, *wrapped(explained, width, _DIM), line()]
     rows.append(line((" pos     n said  hit  any", _DIM)))
     for one in positions:
-        drawn_bar = (_beside(one.hit, one.said, room), figure("hit", "$success"))
-        rows.append(
-            line(
-                (f" {one.depth:>3}", figure("depth")), (f" {short(one.count):>5}", figure("count")),
-                (f"{chance(one.said):>5}", figure("said")), (f"{chance(one.hit):>5}", figure("hit")),
-                (f"{chance(one.hit_any):>5} ", figure("hit_any")), drawn_bar,
-            )
-        )  # fmt: skip
+        drawn_bar = (_beside(one.hit, one.said, room), "$success")
+        shares = f"{chance(one.said):>5}{chance(one.hit):>5}{chance(one.hit_any):>5} "
+        rows.append(line(f" {one.depth:>3} {short(one.count):>5}{shares}", drawn_bar))
     rows += [line(), line((" p         n said  hit", _DIM))]
     for each in bins:
-        span, count = f" {each.low:.1f}-{each.high:.1f}", f" {short(each.count):>5}"
-        said, hit = f"{chance(each.said):>5}", f"{chance(each.hit):>5} "
-        padding = " " * max(_FIGURES - len(span + count + said + hit), 0)
-        rows.append(
-            line(
-                (span, figure("bin")), (count, figure("count")), (said, figure("said")), (hit, figure("hit")), padding,
-                (_beside(each.hit, each.said, room), figure("hit", "$success")),
-            )
-        )  # fmt: skip
+        shares = f"{chance(each.said):>5}{chance(each.hit):>5} "
+        figures = f" {each.low:.1f}-{each.high:.1f} {short(each.count):>5}{shares}"
+        rows.append(line(figures.ljust(_FIGURES), (_beside(each.hit, each.said, room), "$success")))
     return content(rows)
 
 

@@ -1,91 +1,110 @@
-"""One glossary for every figure and parameter, used by `?`, the tour, the parameters' help and the README.
+"""What the figures mean: one sentence for each, and which of them a panel or a page shows.
 
-A figure is drawn with `figure(key, style)` as its style, or by `told` within a sentence. The drawn cells carry the
-key: a click looks it up, `?` collects all keys of a panel, and a test finds every number without one.
+The explanations of `?`, the help of F1, the tour and docs/glossary.md are made from it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from functools import cache
 
-from textual.content import Content
-
-from dflash_core.knobs import CONTEXT, SPEC, SPECS, Spec
-from dflash_tui.text.knob_terms import MORE
-from dflash_tui.text.terms import READING, TERMS, Term
-
-META = "figure"  # the name of the key in a cell's style
-SHORT = {
-    "budget": ("B=", "tree ", "chain "), "p_min": ("p=",), "temperature": ("T ", "T="),
-    "tree_temperature": ("tree T ",), "draft_window": ("window ",),
+GLOSSARY: Mapping[str, str] = {
+    "tok/s": "tokens of the answer per second, reading the prompt not counted",
+    "x plain": "how many times as fast as decoding without drafts",
+    "compared from": "how long a turn has to be before it is compared with plain decoding",
+    "plain decoding": "the speed without any drafts, one token per step, timed after a prompt of this conversation",
+    "tok/step": "tokens that a step brings on average: the acceptance length",
+    "steps": "how often the target was run: each brings one token of the target and the drafts that it agrees with",
+    "tok": "tokens of the answer, reasoning included; a token is a piece of a word",
+    "first token": "the wait from Enter to the first token of the answer, nearly all of it for reading the prompt",
+    "prompt": "tokens of the prompt that had to be read for this answer, and how many per second",
+    "reused": "tokens of the prompt that the model still knew from before",
+    "read again": "tokens known from the turn before that had to be read again, because text before them changed",
+    "mode": "what decoded the answer: plain decoding, a chain or a tree of drafts, and why; auto decides before every "
+    "step by what drafts brought and cost so far",
+    "position": "how far after the last token a draft stands, from 1",
+    "accepted by depth": "of the steps that drafted a position, the share that accepted it",
+    "tokens by step": "tokens that each step brought, in the order of the steps",
+    "ms/step": "milliseconds of one step, on average",
+    "time by stage": "where a step's time goes, in milliseconds",
+    "stages": "draft: the drafter proposes; tree: candidates become a tree; verify: the target runs over all of it; "
+    "accept: the walk along what the target agrees with; commit: caches and states take it over; host: the rest",
+    "tokens committed": "how many steps brought so many tokens",
+    "nodes": "draft tokens in a tree that the target verified, the root not counted; they are alternatives, so most "
+    "cannot be accepted",
+    "drafted": "positions that the drafter proposed tokens for, in all and per step",
+    "verified": "nodes of all trees that the target ran, in all and per step",
+    "accepted": "nodes that the target agreed with, in all, per step, and as a share of the verified",
+    "text": "nodes copied from earlier text instead of drafted, and how many were taken",
+    "drafters": "steps, tokens, nodes and speed by drafter, where several take turns",
+    "candidates": "how likely candidates of a kind are. stated: by the drafter; learned: what the program decides by; "
+    "found: how often the target agreed; tried: how often its answer was seen",
+    "own": "the probability that the drafter gave a token, regardless of its path",
+    "path": "the probability of a token and of all above it in the tree",
+    "auto": "in place of path: the chance of a token and of all above it as auto has learned it",
+    "rank": "which of the drafter's candidates a token was; 1 is the best",
+    "said": "the probability that the drafter gave its best token, on average; it is calibrated where hit is the same",
+    "hit": "how often the target agreed with the drafter's best token, where the walk reached the position",
+    "any": "how often the target's token was among the drafter's candidates",
+    "p": "candidates by the probability that the drafter gave them",
+    "n": "how many cases a row rests on; a share of few cases says little",
+    "ctx": "tokens that the conversation takes, what is being typed, and how many there is room for",
+    "mem": "memory that the program uses, of what the device has",
+    "component": "what a part of the loaded pair takes: weights, drafter, caches, workspace; a measurement more than "
+    "2 % off is marked",
+    "predicted": "the sum of all components, as computed before the load; what would not fit is refused by this",
+    "measured": "what the device says is used, with other programs if it cannot report them separately",
+    "free": "memory of the device that is not in use",
+    "plan": "what a pair would take with a context and a type of keys and values, computed from the headers alone",
+    "turn": "a message and its answers, counted from the first; a retry is another answer and not another turn",
+    "step": "a step of the turn, counted from 1; the first token comes with the prompt and is no step",
+    "‹1/2›": "which version of a message or answer is shown, of how many",
+    "thought for": "how long the model reasoned before its answer, and in how many tokens",
+    "against": "what another setting brought on the same prompt, over the tokens that both answers share; noise where "
+    "the parts of the answers do not agree",
+    "• changed": "parameters that differ from those of the last turn, and count from the next",
+    "more parameters": "parameters that are folded away, and those of them that are not at their default",
+    "loading": "how far the load is, by the bytes read, and how long it has taken",
+    "messages": "messages and answers of a conversation, of the branch that is shown",
+    "models": "models that were found in the usual places and in those of the setting model_folders",
+    "get": "how much of a download is here, its size, and whether it fits this machine",
+    "difference": "how much faster or slower, in per cent of the reference or of the best: the median of the prompts' "
+    "own differences, and the interval that holds it with 95 % confidence; noise where that holds 0",
+    "★ · now": "the star is the fastest setting, a dot one that was dropped, now the present one; the longest bar "
+    "is the fastest",
+    "pairs": "prompts that were run with both settings, and how many of them agree; fewer than six tell no difference",
+    "quartiles": "half of all runs lie between these two values",
+    "median": "the value in the middle of all runs of a setting: a single slow run does not change it",
+    "runs": "answers that were generated for the figures, the warm-up not counted; settings take turns",
+    "progress": "runs done, of how many, and the time left",
+    "estimate": "tok/step that another budget would have brought, from the trees of the last turn; e runs the drafter "
+    "again, which is exact",
+    "saved": "what auto's choices saved or lost in this turn, against the fixed budget",
 }  # fmt: skip
-"""Short names of parameters, for narrow places."""
-QUOTED = "quoted"
-"""The key of text from elsewhere: names, paths, prompts, answers. Its numbers are not figures."""
 
-
-def _of_knob(spec: Spec) -> Term:
-    more, source = MORE.get(spec.name, ("", "dflash_core.knobs:Knobs"))  # a test checks that none is missing
-    allowed = f"{more} Allowed: {spec.allowed}; default {spec.show(spec.default)}."
-    names = "|".join(dict.fromkeys(re.escape(one) for one in (spec.name, spec.label)))
-    units = (f"(?:{names})[ =]{{n}}", *(f"{short}{{n}}" for short in SHORT.get(spec.name, ())))
-    return Term(spec.name, spec.label, spec.help, allowed, source, "parameters", units)
-
-
-GLOSSARY: Mapping[str, Term] = {term.key: term for term in (*TERMS, *map(_of_knob, SPECS), _of_knob(CONTEXT))}
-
-
-def reading(key: str) -> str:
-    """What to read about a term."""
-    part = GLOSSARY[key].part
-    if key == CONTEXT.name:
-        part = "memory"
-    elif key in SPEC and SPEC[key].group == "speculation":
-        part = "drafts"
-    document, heading = READING[part]
-    return f"{document}, {heading.replace('`', '')}"
-
-
-def figure(key: str, style: str = "") -> str:
-    """A style that carries the key of a figure, at its end."""
-    return f"{style} {META}='{key}'".lstrip()
-
-
-def told(text: str, style: str = "", otherwise: str = "") -> list[tuple[str, str]]:
-    """A sentence in parts. Each number before a unit, or after a parameter's name, carries the key of its figure.
-
-    `otherwise` is the key of the remaining numbers, if all of them are the same figure.
-    """
-    if not any(map(str.isdigit, text)):
-        return [(text, style)] if text else []  # most texts have no digit, and the pattern is slow to build
-    parts: list[tuple[str, str]] = []
-    at = 0
-    for match in _pattern(otherwise).finditer(text):
-        key = _KEYS[int(match.lastgroup[1:])] if match.lastgroup else otherwise
-        if match.start() > at:
-            parts.append((text[at : match.start()], style))
-        parts.append((match[0], figure(key, style)))
-        at = match.end()
-    if at < len(text):
-        parts.append((text[at:], style))
-    return parts
-
-
-def sentence(text: str, style: str = "", otherwise: str = "") -> Content:
-    """`told`, as content for a widget."""
-    return Content.assemble(*told(text, style, otherwise))
-
-
-_NUMBER = r"[~≈+−±-]?(?:\d(?:[\d,.]*\d)?|\.\d+)[kMG]?"
-_UNITS = sorted(((unit, term.key) for term in GLOSSARY.values() for unit in term.units), key=lambda pair: -len(pair[0]))
-_KEYS = [key for _, key in _UNITS]
-
-
-@cache
-def _pattern(otherwise: str) -> re.Pattern[str]:
-    """Longer units come first: `130 tok/s` is not `130 tok`."""
-    found = [f"(?P<u{place}>{unit.replace('{n}', _NUMBER)})" for place, (unit, _) in enumerate(_UNITS)]
-    found += [_NUMBER] if otherwise else []
-    return re.compile(rf"(?<![\w.])(?:{'|'.join(found)})(?!\w)")
+_LAB = ("★ · now", "median", "quartiles", "tok/step", "ms/step", "difference", "pairs", "runs", "progress")
+PAGES: Mapping[str, tuple[str, ...]] = {
+    "chat": (
+        "tok/s", "x plain", "tok/step", "mode", "• changed", "ctx", "mem", "get", "loading", "thought for", "tok",
+        "turn", "‹1/2›", "against",
+    ),
+    "params": ("• changed", "more parameters"),
+    "stats": (
+        "tok/s", "tok/step", "first token", "steps", "tok", "x plain", "compared from", "plain decoding", "prompt",
+        "reused", "read again", "mode", "accepted by depth", "position", "tokens by step", "time by stage", "stages",
+        "tokens committed", "nodes", "drafted", "verified", "accepted", "text", "drafters", "candidates",
+    ),
+    "tree": ("step", "nodes", "accepted", "own", "path", "auto"),
+    "memory": ("component", "predicted", "measured", "free"),
+    "steps": (
+        "turn", "step", "mode", "position", "nodes", "accepted", "stages", "own", "path", "auto", "rank", "said",
+        "hit", "any", "p", "n",
+    ),
+    "chats": ("messages",),
+    "models": ("models", "plan", "get"),
+    "plan": ("plan", "component"),
+    "get": ("get", "plan"),
+    "experiment": ("tok/s", *_LAB, "accepted by depth"),
+    "whatif": ("estimate", "saved", "tok/step", "ms/step", "tok/s", "★ · now"),
+    "past": ("tok/s", *_LAB[:-1]),
+}  # fmt: skip
+"""By name of an inspector panel or `SCOPE` of a page: its figures, in the order in which it shows them."""

@@ -17,26 +17,23 @@ from dflash_tui.text.plot import Mark
 
 SURE = {"measured": "", "interpolated": "~", "extrapolated": "≈"}
 HEADINGS = ("", "tok/s", "quartiles", "tok/step", "ms/step", "difference", "runs")
-FIGURES = ("marks", "median", "quartiles", "acceptance", "step_ms", "difference", "runs")
-"""Columns after the first, and their glossary keys."""
+"""Columns after the first."""
 NARROW = ("tok/s", "tok/step", "difference", "runs")
 WIDE_FROM = 100
 BAR = 24
 DEPTHS = 12
 
 
-def columns(result: Result, width: int) -> tuple[list[str], list[str]]:
-    """The columns of the table and the glossary keys of their figures, at a width; the first is named after the swept
-    parameters."""
+def columns(result: Result, width: int) -> list[str]:
+    """The columns of the table at a width; the first is named after the swept parameters."""
     first = f"  {', '.join(SPEC[name].label for name in result.axes) or 'setting'}"
-    names = [name for name in HEADINGS if (name or not result.axes) and (width >= WIDE_FROM or name in NARROW)]
-    key = result.axes[0] if result.axes else ""
-    return [first, *names], [key, *(FIGURES[HEADINGS.index(name)] for name in names)]
+    names = (name for name in HEADINGS if (name or not result.axes) and (width >= WIDE_FROM or name in NARROW))
+    return [first, *names]
 
 
 def cells(result: Result, its: Sequence[Row], width: int) -> list[list[str]]:
     """The rows of the table, a text per column. Bars are speeds by the paired difference, all on one scale."""
-    names, _ = columns(result, width)
+    names = columns(result, width)
     top = max((1 + row.gain for row in its), default=1.0)
     found = []
     for row in its:
@@ -126,7 +123,7 @@ def finding(result: Result, *, running: bool = False) -> str:
 
 def table(result: Result, width: int = WIDE_FROM) -> list[str]:
     """The table as aligned lines, without bars; if two parameters were swept, a grid of speeds follows."""
-    names, _ = columns(result, width)
+    names = columns(result, width)
     kept = [place for place, name in enumerate(names) if name]
     body = [[line[place] for place in kept] for line in (names, *cells(result, sorted_rows(result), width))]
     widths = [max(map(len, column)) for column in zip(*body)]

@@ -12,7 +12,6 @@ from textual.content import Content
 from dflash_core.clean import clean
 from dflash_core.events import StepEvent
 from dflash_core.record import TurnRecord
-from dflash_tui.text.glossary import QUOTED, figure
 
 By = Literal["depth", "step"]
 OWN = "$foreground"
@@ -94,7 +93,7 @@ class StepText:
             if following == end:
                 parts.append(("\n", ""))
                 following = next(breaks)
-        return Content.assemble(*[(text, figure(QUOTED, style)) for text, style in parts if text])
+        return Content.assemble(*[(text, style) for text, style in parts if text])
 
     @staticmethod
     def _style(span: Span, by: By) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dflash_core.knobs import SPEC
 from dflash_tui.text.glossary import GLOSSARY
 
 
@@ -17,8 +18,8 @@ class Step:
     panel: str = ""
 
 
-def _means(*keys: str) -> str:
-    return "\n".join(f"{GLOSSARY[key].name}: {GLOSSARY[key].sentence}" for key in keys)
+def _means(*names: str) -> str:
+    return "\n".join(f"{name}: {GLOSSARY[name]}" for name in names)
 
 
 STEPS = (
@@ -28,14 +29,15 @@ STEPS = (
         "its turn; Esc stops the answer.",
         "prompt-row",
     ),
-    Step("The headline", _means("speed", "times", "acceptance"), "strip"),
+    Step("The headline", _means("tok/s", "x plain", "tok/step"), "strip"),
     Step(
         "Parameters, F2",
-        f"{_means('budget')}\nIn there ← and → move a value, m shows the others. F8 finds the best.",
+        f"{SPEC['budget'].label}: {SPEC['budget'].help}\n"
+        "In there ← and → move a value, m shows the others. F8 finds the best.",
         "panel-params",
         "params",
     ),
-    Step("Figures of a turn, F3", _means("accept_rate", "stages"), "panel-stats", "stats"),
+    Step("Figures of a turn, F3", _means("accepted by depth", "time by stage"), "panel-stats", "stats"),
     Step(
         "The tree, F4",
         f"What was drafted in the last step; ✓ is what the target took.\n{_means('own', 'path')}",
@@ -44,7 +46,7 @@ STEPS = (
     ),
     Step(
         "Model, context, memory",
-        f"{_means('ctx', 'memory')}\n? explains any figure, so does a click. F1 lists every key.",
+        f"{_means('ctx', 'mem')}\n? explains the figures of a panel or page. F1 lists every key.",
         "title",
     ),
 )

@@ -13,7 +13,6 @@ from dflash_core.clean import token_label
 from dflash_core.rejected import FirstRejection, Rejected, first_rejection, rejected
 from dflash_tui.application.amounts import chance
 from dflash_tui.text.bars import clip
-from dflash_tui.text.glossary import QUOTED, figure
 
 if TYPE_CHECKING:
     from dflash_core.events import StepEvent
@@ -151,9 +150,9 @@ def _line(row: _Row, lead: str, token_text: Callable[[int], str], width: int) ->
     lead = lead if cell_len(lead) <= room - 6 else "…" + lead[-(room - 7) :]
     label = clip(token_label(token_text(row.token)), room - cell_len(lead))
     padding = " " * max(room - cell_len(lead) - cell_len(label), 0)
-    parts: list[Part] = [(lead, "$foreground 40%"), (label, figure(QUOTED, row.style)), padding]
+    parts: list[Part] = [(lead, "$foreground 40%"), (label, row.style), padding]
     if row.node == 0:
         return [*parts, (row.numbers, "$foreground 70%")]
     style = "" if row.mark.startswith("✓") else "$foreground 70%"
     own, path = row.numbers[:5], row.numbers[5:]
-    return [*parts, (f" {row.mark:<2}", row.style), (own, figure("own", style)), (path, figure("path", style))]
+    return [*parts, (f" {row.mark:<2}", row.style), (own, style), (path, style)]

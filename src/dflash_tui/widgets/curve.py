@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.widget import Widget
 
-from dflash_tui.text.blocks import Block, Span, content
-from dflash_tui.text.glossary import figure, told
+from dflash_tui.text.blocks import Span, content, line
 from dflash_tui.text.plot import LINE, Mark, plot
 
 HIGHEST = 20  # rows
@@ -24,31 +23,25 @@ class CurveView(Widget):
         self._marks: Sequence[Mark] = ()
         self._title = ""
         self._span: tuple[float, float] | None = None
-        self._of = ("", "")
 
-    def show(
-        self, marks: Sequence[Mark], title: str, of: tuple[str, str], span: tuple[float, float] | None = None
-    ) -> None:
-        """Draw `marks` under `title`; without marks, only the title. `of`: glossary keys of the vertical and the
-        horizontal axis. `span`: the ends of the horizontal axis, which several curves may share."""
-        self._marks, self._title, self._of, self._span = marks, title, of, span
+    def show(self, marks: Sequence[Mark], title: str, span: tuple[float, float] | None = None) -> None:
+        """Draw `marks` under `title`; without marks, only the title. `span`: the ends of the horizontal axis, which
+        several curves may share."""
+        self._marks, self._title, self._span = marks, title, span
         self.refresh()
 
     def render(self) -> Content:
         lines = plot(self._marks, self.size.width, self.size.height, self._title, self._span)
         if self._marks and len(lines) == 1:  # no room for the curve, and a title alone tells nothing
             return Content("")
-        up, across = self._of
-        block: Block = [told(text, "bold") for text in lines[:1]]
-        block += [_styled(text, up) for text in lines[1:-1]]
-        return content([*block, *(_styled(text, across) for text in lines[1:][-1:])])
+        return content([*(line((text, "bold")) for text in lines[:1]), *map(_styled, lines[1:])])
 
 
-def _styled(text: str, key: str) -> list[Span]:
-    """Runs of characters with one style each; the axis labels carry the key of their axis."""
+def _styled(text: str) -> list[Span]:
+    """Runs of characters with one style each."""
     spans: list[Span] = []
     for character in text:
-        style = STYLES.get(character) or figure(key)
+        style = STYLES.get(character, "")
         if spans and spans[-1][1] == style:
             spans[-1] = (spans[-1][0] + character, style)
         else:

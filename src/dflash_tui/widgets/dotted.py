@@ -13,7 +13,6 @@ from textual.visual import RenderOptions, Visual
 
 from dflash_core.clean import marked
 from dflash_tui.text.blocks import DOT, dotted
-from dflash_tui.text.glossary import sentence
 from dflash_tui.widgets.literal import Static
 
 
@@ -26,7 +25,7 @@ class Flowed(Visual):
     def at(self, width: int) -> Content:
         """As many lines as they take in `width` cells."""
         broken = (part for line in self._lines for part in dotted(line.split(DOT), width))
-        return sentence(marked("\n".join(broken)), self._style)
+        return Content.styled(marked("\n".join(broken)), self._style)
 
     def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:
         return self.at(container_width).get_optimal_width(rules, container_width)

@@ -13,7 +13,6 @@ from textual.selection import SELECT_ALL
 from textual.widget import Widget
 from textual.widgets import Input
 
-from dflash_tui.text.glossary import sentence
 from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.marks import Mark, Stretch, stretches
@@ -172,7 +171,7 @@ class FindBar(Horizontal):
                 widget.refresh()
         nothing = " nothing " if self._field.value.strip() else ""
         count = f" {self._at + 1} of {len(self._places)} " if marks else nothing
-        self.query_one("#find-count", Static).update(sentence(count, otherwise="found"))
+        self.query_one("#find-count", Static).update(count)
 
     def action_leave(self) -> None:
         """Close, and remove the marks."""

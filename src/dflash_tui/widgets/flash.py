@@ -9,7 +9,6 @@ from textual.timer import Timer
 
 from dflash_core.clean import one_line
 from dflash_tui.settings.keys import retold
-from dflash_tui.text.glossary import told
 from dflash_tui.text.notices import Notices
 from dflash_tui.widgets.literal import Static
 
@@ -47,7 +46,7 @@ class Flash(Static):
         if not text:
             return
         self.set_class(error, "-error")
-        self.update(Content.assemble(("✗ " if error else "", "bold"), *told(text)))
+        self.update(Content.assemble(("✗ " if error else "", "bold"), text))
         self.styles.opacity = 1.0
         self.display = True
         if isinstance(notices := getattr(self.app, "notices", None), Notices):

@@ -14,7 +14,6 @@ from textual.widget import Widget
 
 from dflash_core.clean import one_line
 from dflash_tui.application.amounts import seconds
-from dflash_tui.text.glossary import QUOTED, figure, told
 from dflash_tui.widgets.literal import Static
 
 
@@ -34,7 +33,7 @@ class FoldLine(Widget, can_focus=True):
     def render(self) -> Content:
         mark = "▼" if self.open else "▶"
         style = "bold underline" if self.has_focus else "$foreground 70%"
-        return Content.assemble((f"{mark} ", "$accent"), *told(self.title, style))
+        return Content.assemble((f"{mark} ", "$accent"), (self.title, style))
 
     def hint(self, action: str, label: str) -> str:
         """What the footer calls Enter now."""
@@ -114,4 +113,4 @@ class Thinking(Foldable):
     def _draw(self) -> None:
         if self._drawn != len(self.text):
             self._drawn = len(self.text)
-            self.body.update(Content.styled(self.folded_text, figure(QUOTED)))
+            self.body.update(Content(self.folded_text))

@@ -15,7 +15,6 @@ from textual.widget import Widget
 from dflash_core.knobs import Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.text.bars import fit
-from dflash_tui.text.glossary import figure
 from dflash_tui.widgets import choices
 from dflash_tui.widgets.panel import Row
 
@@ -88,9 +87,7 @@ class KnobRow(Row, Widget, can_focus=True):
         mark = "▸" if self.has_focus else " "
         dot = "•" if self.staged else " "
         style = "" if self.at_default else "bold"
-        return Content.assemble(
-            (mark, "$accent"), (dot, "bold $accent"), (fit(self.spec.label, LABEL), figure(self.spec.name, style)), " "
-        )
+        return Content.assemble((mark, "$accent"), (dot, "bold $accent"), (fit(self.spec.label, LABEL), style), " ")
 
 
 class ChoiceRow(KnobRow):

@@ -6,13 +6,11 @@ Textual's own read markup in whatever text they are given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
 from textual import widgets
 from textual.color import Color
@@ -23,7 +21,6 @@ from textual.widget import Widget
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import clean, marked, stripped
-from dflash_tui.text.glossary import META, figure, told
 
 if TYPE_CHECKING:
     from textual.widgets._option_list import OptionListContent
@@ -130,11 +127,10 @@ def _option(one: OptionListContent) -> OptionListContent:
 
 
 class DataTable(widgets.DataTable[Text]):
-    """Textual's, with text as it is. `figures`: what the numbers of each column are, by the glossary."""
+    """Textual's, with text as it is."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, cursor_type="row")
-        self._figures: tuple[str, ...] = ()
 
     @property
     def cursor_key(self) -> str | None:
@@ -148,26 +144,15 @@ class DataTable(widgets.DataTable[Text]):
     def add_texts(self, cells: Iterable[str], *, key: str, colors: Mapping[int, str] = MappingProxyType({})) -> None:
         """A row; `colors` are names of the theme's colors, by the places of the cells that have one."""
         styles = {place: self.app.theme_variables[name] for place, name in colors.items()}
-        paired = enumerate(zip_longest(cells, self._figures, fillvalue=""))
-        row = [_cell(cell, figure, styles.get(place, "")) for place, (cell, figure) in paired]
+        row = [Text(clean(cell), style=styles.get(place, "")) for place, cell in enumerate(cells)]
         self.add_row(*row, key=key)
         # Textual measures later, when the table is idle; one that was refilled stood there as narrow as its headings.
         for column, cell in zip(self.ordered_columns, row):
             column.content_width = max(column.content_width, cell.cell_len)
 
-    def add_headings(self, labels: Sequence[str], figures: Sequence[str] = ()) -> None:
-        """A column each. `figures`: a key of the glossary, or of several parts of a sentence "", for each."""
-        self._figures = (*figures, *[""] * (len(labels) - len(figures)))
-        self.add_columns(*(_cell(label, figure) for label, figure in zip(labels, self._figures)))
-
-
-def _cell(text: str, key: str, color: str = "") -> Text:
-    """A cell whose figures have their keys: all of it where the column has one, else those with a unit."""
-    parts = [(clean(text), figure(key))] if key else told(clean(text))
-    made = Text(style=color)
-    for part, style in parts:
-        made.append(part, Style(meta={META: style.split("'")[1]}) if style else "")
-    return made
+    def add_headings(self, labels: Iterable[str]) -> None:
+        """A column each."""
+        self.add_columns(*(Text(clean(label)) for label in labels))
 
 
 def row_key(event: widgets.DataTable.RowSelected | widgets.DataTable.RowHighlighted) -> str | None:

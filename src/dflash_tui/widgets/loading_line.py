@@ -11,7 +11,6 @@ from textual.widget import Widget
 from dflash_core.clean import one_line
 from dflash_tui.application.amounts import seconds
 from dflash_tui.text.bars import clip, meter
-from dflash_tui.text.glossary import figure
 
 
 class LoadingLine(Widget):
@@ -42,6 +41,6 @@ class LoadingLine(Widget):
         known = f" {meter(self.fraction, 12)} {self.fraction * 100:.0f}%" if self.fraction > 0 else ""
         rest = f"{known}  {seconds(self.elapsed)}"
         return Content.assemble(
-            (f" {clip(f'loading: {self.phase}', width - len(rest))}", figure("loading", "$accent")),
-            (rest, figure("loading")),
+            (f" {clip(f'loading: {self.phase}', width - len(rest))}", "$accent"),
+            rest,
         )

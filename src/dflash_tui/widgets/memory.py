@@ -8,7 +8,6 @@ from textual.content import Content
 
 from dflash_core.memory import MemoryBreakdown, gib
 from dflash_tui.text.bars import bar, fit
-from dflash_tui.text.glossary import figure
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel
 
@@ -47,24 +46,24 @@ def drawn(memory: MemoryBreakdown, width: int) -> Content:
     whole = max(memory.predicted, memory.measured, 1)
     parts: list[Content | str | tuple[str, str]] = [
         ("Memory", "bold"),
-        (f"  {memory.device}, {gib(memory.total)}\n\n", figure("memory", "$foreground 70%")),
+        (f"  {memory.device}, {gib(memory.total)}\n\n", "$foreground 70%"),
     ]
     room = max(width - NAME - SIZE - 2, 4)
     for one in sorted(memory.components, key=lambda one: one.bytes, reverse=True):
-        parts.append((f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  ", figure("component")))
-        parts.append((f"{bar(one.bytes / whole, room)}\n", figure("component", "$primary")))
+        parts.append(f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  ")
+        parts.append((f"{bar(one.bytes / whole, room)}\n", "$primary"))
         if one.measured is not None:
             found = f"measured {gib(one.measured)}"
             if one.off > FLAGGED:
-                parts.append((f"  ! {found}, {one.off:.0%} off\n", figure("component", "$warning")))
+                parts.append((f"  ! {found}, {one.off:.0%} off\n", "$warning"))
             else:
-                parts.append((f"  {found}\n", figure("component", "$foreground 70%")))
+                parts.append((f"  {found}\n", "$foreground 70%"))
         if one.detail:
-            parts.append((f"  {fit(one.detail, width - 2).rstrip()}\n", figure("component", "$foreground 70%")))
+            parts.append((f"  {fit(one.detail, width - 2).rstrip()}\n", "$foreground 70%"))
     parts.append("\n")
     for name, count in (("predicted", memory.predicted), ("measured", memory.measured)):
         shown = gib(count) if count > 0 or name != "measured" else "unknown"
-        parts.append((f"{fit(name, NAME)}{shown:>{SIZE}}  ", figure(name)))
-        parts.append((f"{bar(count / whole, room)}\n", figure(name, "$secondary")))
-    parts.append((f"{fit('free', NAME)}{gib(memory.free):>{SIZE}}\n", figure("free")))
+        parts.append(f"{fit(name, NAME)}{shown:>{SIZE}}  ")
+        parts.append((f"{bar(count / whole, room)}\n", "$secondary"))
+    parts.append(f"{fit('free', NAME)}{gib(memory.free):>{SIZE}}\n")
     return Content.assemble(*parts)

@@ -14,7 +14,6 @@ from dflash_core.memory import gib
 from dflash_tui.application.amounts import short
 from dflash_tui.application.hub.found import Found, PassedOver, counted_others
 from dflash_tui.application.hub.room import Room
-from dflash_tui.text.glossary import QUOTED, figure
 
 DIM = "$foreground 75%"
 DEMO = "demo"
@@ -58,23 +57,21 @@ def option(
     fetched: str = "",
 ) -> Option:
     """A row: the name, and a summary below. `fetched`: the download's progress, for a pair that can be fetched."""
-    first = ["● " if present else "  ", (one_line(name), figure(QUOTED, "bold"))]
+    first = ["● " if present else "  ", (one_line(name), "bold")]
     parts: list[tuple[str, str]] = []
     if found is None:
-        parts.append((one_line(about), figure("size", DIM)))
+        parts.append((one_line(about), DIM))
     else:
-        first.append((f"   {one_line(about)}", figure(QUOTED, DIM)))
+        first.append((f"   {one_line(about)}", DIM))
         header = found.header
-        parts.append(
-            (f"{gib(found.size)} · {_with(choice)} · {header.architecture}, {header.types}", figure("size", DIM))
-        )
+        parts.append((f"{gib(found.size)} · {_with(choice)} · {header.architecture}, {header.types}", DIM))
     if fetched:
-        parts = [(one_line(fetched), figure("fetch", "bold $primary")), (" · ", DIM), *parts]
+        parts = [(one_line(fetched), "bold $primary"), (" · ", DIM), *parts]
     if gone is not None:
         parts.insert(0, (f"{at_home(gone)} is not there · ", "$error"))
     elif room is not None:
         size = f"about {gib(room.weights)}, " if found is None and room.weights and id.startswith(PAIR) else ""
-        parts.insert(0, (f"{size}{room.words}", figure("plan", colour(room))))
+        parts.insert(0, (f"{size}{room.words}", colour(room)))
         parts.insert(1, (" · ", DIM))
     return Option(Content.assemble(*first, "\n  ", *parts), id=id)
 
@@ -94,8 +91,8 @@ def beside(one: Found, drafters: Sequence[Choice], chosen: Choice | None, room: 
     """The details of a model; Enter takes the drafter `chosen`."""
     header = one.header
     parts: list[tuple[str, str] | str] = [
-        (f"{one_line(header.title)}\n", figure(QUOTED, "bold")),
-        (f"{at_home(one.path)}\n\n", figure(QUOTED, DIM)),
+        (f"{one_line(header.title)}\n", "bold"),
+        (f"{at_home(one.path)}\n\n", DIM),
     ]
     facts = (
         ("found in", one.where),
@@ -105,19 +102,19 @@ def beside(one: Found, drafters: Sequence[Choice], chosen: Choice | None, room: 
         ("made for", f"{header.context:,} positions"),
     )
     for name, value in facts:
-        parts += [(f"{name:<14}", DIM), (f"{value}\n", figure("size"))]
+        parts += [(f"{name:<14}", DIM), f"{value}\n"]
     if room is None:
         parts += [(f"{'memory':<14}", DIM), ("being computed\n", DIM)]
     else:
-        parts += [(f"{'memory':<14}", DIM), (f"{room.words}\n", figure("plan", colour(room)))]
+        parts += [(f"{'memory':<14}", DIM), (f"{room.words}\n", colour(room))]
         if room.why:
             parts.append((f"{room.why}\n", DIM))
         else:
-            parts.append((f"takes {gib(room.taken)}; computed for {room.machine}\n", figure("plan", DIM)))
+            parts.append((f"takes {gib(room.taken)}; computed for {room.machine}\n", DIM))
     parts.append(("\ndrafter, ← → change it\n" if drafters else "", DIM))
     for choice in drafters:
         taken = choice == chosen
-        parts.append((f"{'●' if taken else ' '} {choice.words}\n", figure(QUOTED, "bold" if taken else "")))
+        parts.append((f"{'●' if taken else ' '} {choice.words}\n", "bold" if taken else ""))
     return Content.assemble(*parts)
 
 
@@ -126,13 +123,13 @@ def takes(room: Room | None) -> list[tuple[str, str]]:
     if room is None or room.why:
         return []
     size = f"\ntakes {gib(room.taken)}, weights about {gib(room.weights)}; computed for {room.machine}"
-    return [(f"\n\n{room.words}", figure("plan", colour(room))), (size, figure("plan", DIM))]
+    return [(f"\n\n{room.words}", colour(room)), (size, DIM)]
 
 
 def passed_over(others: Iterable[PassedOver]) -> list[Content]:
     """A line for what is no model to chat with, and one for each file that should have been one."""
     said, broken = counted_others(others)
-    lines = [Content.styled(f"  {said}", figure("size", DIM))] if said else []
+    lines = [Content.styled(f"  {said}", DIM)] if said else []
     # A row is cut off at the right: with its folder, a file's name would leave no room for what is wrong.
     reasons = [one.why.replace(str(one.path), one.path.name) for one in broken]
     return [*lines, *(Content.assemble(("  ! ", "$warning"), (why, DIM)) for why in reasons)]

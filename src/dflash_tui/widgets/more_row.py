@@ -11,7 +11,6 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from dflash_tui.text.glossary import told
 from dflash_tui.widgets.panel import Row
 
 
@@ -60,6 +59,4 @@ class MoreRow(Row, Widget, can_focus=True):
         names = f"  set: {', '.join(self.set_ones)}"
         own = names if len(names) <= room else f"  {len(self.set_ones)} set"
         own = own if self.set_ones and folded else ""
-        return Content.assemble(
-            (f" {mark} ", "$accent"), *told(what, style), *told(own, "bold"), *told(changed, "$accent")
-        )
+        return Content.assemble((f" {mark} ", "$accent"), (what, style), (own, "bold"), (changed, "$accent"))

@@ -28,7 +28,7 @@ class Panel(Vertical):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark", "app.explain", "Explain", key_display="?")]
 
     def __init__(self, name: str) -> None:
-        super().__init__(id=f"panel-{name}", classes="panel")
+        super().__init__(name=name, id=f"panel-{name}", classes="panel")
 
     @property
     def text_width(self) -> int:

@@ -17,7 +17,6 @@ from textual.widget import Widget
 
 from dflash_core.knobs import CONTEXT, SPEC, SPECS, Applies, Group, Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
-from dflash_tui.text.glossary import GLOSSARY, figure, told
 from dflash_tui.widgets.knob_row import ChoiceRow, KnobRow, ThinkingRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.more_row import MoreRow
@@ -144,8 +143,8 @@ class ParamsPanel(Panel):
     def on_descendant_focus(self, event: DescendantFocus) -> None:
         if isinstance(event.widget, KnobRow):
             spec = event.widget.spec
-            text = f"{GLOSSARY[spec.name].sentence}; {spec.allowed}, default {spec.show(spec.default)}. ? says more"
-            self.query_one("#params-help", Static).update(Content.styled(text, figure(spec.name)))
+            text = f"{spec.help}; {spec.allowed}, default {spec.show(spec.default)}. ? says more"
+            self.query_one("#params-help", Static).update(Content(text))
 
     def on_descendant_blur(self) -> None:
         """Show the help of the focused row."""
@@ -160,7 +159,7 @@ class ParamsPanel(Panel):
         staged = sum(a != b for a, b in zip(self._knobs.to_dict().values(), self._used.to_dict().values(), strict=True))
         since = "; a applies now" if self._running else ""
         note = f"  • {staged} changed{since}" if staged else ""
-        return Content.assemble((self.TITLE, "bold"), *told(note, "$accent"))
+        return Content.assemble((self.TITLE, "bold"), (note, "$accent"))
 
 
 def _heading(group: str, applies: Applies) -> Static:

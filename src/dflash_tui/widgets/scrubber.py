@@ -12,7 +12,6 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from dflash_tui.text.bars import spark
-from dflash_tui.text.glossary import figure
 
 
 class Scrubber(Widget, can_focus=True):
@@ -91,7 +90,7 @@ class Scrubber(Widget, can_focus=True):
         at = (self.step - 1) * columns // len(self.lengths)
         label = "bold $accent" if self.has_focus else "bold"
         return Content.assemble(
-            (self._label, figure("step", label)),
+            (self._label, label),
             (row[:at], "$success"),
             (row[at], "reverse bold"),
             (row[at + 1 :], "$success"),

@@ -10,7 +10,6 @@ from textual.events import Blur, Key, MouseDown, MouseMove, MouseScrollDown, Mou
 
 from dflash_core.errors import KnobError
 from dflash_core.knobs import Spec, Value
-from dflash_tui.text.glossary import figure
 from dflash_tui.widgets.knob_row import LEFT, KnobRow
 
 VALUE = 8  # cells for the number at the right
@@ -143,5 +142,5 @@ class Slider(KnobRow):
             ("━" * at, "$primary"),
             ("●", "bold $accent" if self.has_focus else "bold $primary"),
             ("─" * (self.track - 1 - at), "$foreground 30%"),
-            (value[-VALUE:].rjust(VALUE), figure(self.spec.name, "bold reverse" if self._typed else "bold")),
+            (value[-VALUE:].rjust(VALUE), "bold reverse" if self._typed else "bold"),
         )

@@ -17,7 +17,6 @@ from dflash_core.clean import one_line
 from dflash_tui.settings.keys import retold
 from dflash_tui.text.ago import ago
 from dflash_tui.text.bars import clip
-from dflash_tui.text.glossary import QUOTED, figure, told
 from dflash_tui.widgets.literal import Static
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class Example(Static):
             return
         self._chosen = chosen
         mark, style = ("▸", "bold") if chosen else ("›", "")
-        self.update(Content.assemble((f"{mark} ", "$accent"), (clip(self.text, WIDTH - 2), figure(QUOTED, style))))
+        self.update(Content.assemble((f"{mark} ", "$accent"), (clip(self.text, WIDTH - 2), style)))
 
     def on_click(self, event: Click) -> None:
         event.stop()
@@ -116,11 +115,11 @@ class StartPage(Vertical):
         last = self.query_one(Last)
         self.query_one("#start-what").display, last.display = card is None, card is not None
         if card is not None:
-            about = told(f"        {ago(card.updated, time.time())}; ", "$foreground 70%", "date")
+            about = f"        {ago(card.updated, time.time())}; "
             last.update(
                 Content.assemble(
-                    ("Last", "bold"), "    ", (clip(one_line(card.title), WIDTH - 8), figure(QUOTED)), "\n", *about,
-                    (retold("Alt+L goes on with it, Ctrl+O lists all", self.app), "$foreground 70%"),
+                    ("Last", "bold"), "    ", clip(one_line(card.title), WIDTH - 8), "\n",
+                    (about + retold("Alt+L goes on with it, Ctrl+O lists all", self.app), "$foreground 70%"),
                 )
             )  # fmt: skip
 
@@ -151,7 +150,7 @@ def _model(title: str, *, loading: bool) -> Content:
         if title.startswith("demo pair"):
             way = "small, to look around with; /models has real ones"
         return Content.assemble(
-            ("Model", "bold"), "   ", (clip(title, WIDTH - 8), figure(QUOTED)), ("\n        " + way, "$foreground 70%")
+            ("Model", "bold"), "   ", clip(title, WIDTH - 8), ("\n        " + way, "$foreground 70%")
         )
     if loading:
         return Content.assemble(

@@ -18,8 +18,7 @@ from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.figures.plain_speeds import when
 from dflash_tui.application.figures.speeds import Verdict, course
 from dflash_tui.text.bars import bar, columns, spark
-from dflash_tui.text.blocks import Block, Line, beside, content, dotted, flowed, line, wrapped
-from dflash_tui.text.glossary import QUOTED, figure, told
+from dflash_tui.text.blocks import Block, beside, content, dotted, line, wrapped
 
 if TYPE_CHECKING:
     from dflash_core.lab.plain import PlainSpeed
@@ -118,75 +117,62 @@ def _apart(blocks: Sequence[Block]) -> Block:
 
 
 def _numbers(it: Figures, stats: TurnStats, width: int) -> Block:
-    per_second = steps_per_second(stats)
-    steps = [f"{per_second:.1f} steps/s"] if per_second else []
+    steps = [f"{stats.steps / stats.decode_s:.1f} steps/s"] if stats.steps and stats.decode_s > 0 else []
     figures = [f"first token {seconds(stats.ttft_ms / 1000)}", *steps, f"{short(stats.tokens)} tok"]
     return [
         line((it.title, "bold")),
-        line((f"{speed(stats.tokens_per_second)} tok/s", figure("speed", "bold $primary")), "  ",
-             (f"{stats.acceptance_length:.2f} tok/step", figure("acceptance", "bold $success"))),
-        *map(told, dotted(figures, width)),
+        line((f"{speed(stats.tokens_per_second)} tok/s", "bold $primary"), "  ",
+             (f"{stats.acceptance_length:.2f} tok/step", "bold $success")),
+        *map(line, dotted(figures, width)),
     ]  # fmt: skip
 
 
 def _about(it: Figures, stats: TurnStats, width: int) -> Block:
     """The speed relative to plain decoding, how the prompt was read, and what ran."""
     read = stats.prompt_tokens - stats.reused_tokens
-    more = bool(stats.reused_tokens), bool(stats.kv)
-    prompt = [
-        (f"prompt {short(read)} tok,", figure("prompt", _DIM)),
-        (f"{short(stats.prefill_tokens_per_second)} tok/s{';' * any(more)}", figure("prompt_speed", _DIM)),
-    ]
+    prompt = [f"prompt {short(read)} tok, {short(stats.prefill_tokens_per_second)} tok/s"]
     if stats.reused_tokens:
-        reused = f"{stats.reused_tokens:,} of {stats.prompt_tokens:,} tokens reused{';' * more[1]}"
-        prompt.append((reused, figure("reused", _DIM)))
+        prompt.append(f"{stats.reused_tokens:,} of {stats.prompt_tokens:,} tokens reused")
     if stats.kv:
-        prompt.append((f"keys and values {stats.kv}", figure(QUOTED, _DIM)))
+        prompt.append(f"keys and values {stats.kv}")
     mode = SPEC["mode"].show(it.mode)
     again = f"{stats.read_again:,} tokens read again: {stats.read_why}" if stats.read_again else ""
     return [
-        *flowed(_against(it), width),
-        *flowed(prompt, width),
-        *wrapped(again, width, figure("read_again", _DIM)),
-        *wrapped(f"{mode}: {it.reason}" if it.reason else mode, width, figure("ran", _DIM)),
+        *wrapped(_against(it), width, _DIM),
+        *wrapped("; ".join(prompt), width, _DIM),
+        *wrapped(again, width, _DIM),
+        *wrapped(f"{mode}: {it.reason}" if it.reason else mode, width, _DIM),
     ]
 
 
-def steps_per_second(stats: TurnStats) -> float:
-    """0 before the first step."""
-    return stats.steps / stats.decode_s if stats.decode_s > 0 else 0.0
-
-
-def _against(it: Figures) -> Line:
+def _against(it: Figures) -> str:
     """How much faster than plain decoding, and the measurement behind it."""
     plain = it.plain
     if it.mode == "ar":
-        return []
+        return ""
     if plain is None or it.verdict is None:
-        return [("plain decoding not measured; /plain times it", _DIM)]
+        return "plain decoding not measured; /plain times it"
     ratio = f"{it.verdict.said} plain decoding:" if it.verdict.said else f"plain decoding {it.verdict.open}:"
     place = f"{counted(plain.steps, 'step')}, context length {short(plain.positions)}"
     when_taken = when(plain.taken, datetime.now(UTC))
-    basis = f"{speed(plain.tokens_per_second)} tok/s, {plain.how} {when_taken} ({place})"
-    first = figure("times", _DIM) if it.verdict.said else figure("judged", _DIM)
-    return [(ratio, first), (basis, figure("plain", _DIM))]
+    return f"{ratio} {speed(plain.tokens_per_second)} tok/s, {plain.how} {when_taken} ({place})"
 
 
 def _rates(it: Figures, width: int) -> Block:
-    return _spark("tok/s", list(it.rates), width, "$primary", "speed")
+    return _spark("tok/s", list(it.rates), width, "$primary")
 
 
 def _lengths_by_step(it: Figures, width: int) -> Block:
-    return _spark("tokens by step", [float(length) for length in it.lengths], width, "$success", "acceptance")
+    return _spark("tokens by step", [float(length) for length in it.lengths], width, "$success")
 
 
-def _spark(title: str, values: list[float], width: int, color: str, key: str) -> Block:
+def _spark(title: str, values: list[float], width: int, color: str) -> Block:
     newest = values[-width * 4 :]
     top = max(newest, default=0.0)
     if not top:
         return []
-    head = line((title, figure(key)), (f"  max {top:.0f}", figure(key, _DIM)))
-    return [head, *[line((row, figure(key, color))) for row in spark(newest, width, rows=2)]]
+    head = line(title, (f"  max {top:.0f}", _DIM))
+    return [head, *[line((row, color)) for row in spark(newest, width, rows=2)]]
 
 
 def _depths(stats: TurnStats, width: int) -> Block:
@@ -194,28 +180,26 @@ def _depths(stats: TurnStats, width: int) -> Block:
     rates = list(stats.accept_rate_by_depth)
     while rates and rates[-1] <= 0:
         rates.pop()
-    rate, depth_key = figure("accept_rate"), figure("depth", _DIM)
-    head = line(("accepted by depth", rate), ("  %" if rates else "", _DIM))
+    head = line("accepted by depth", ("  %" if rates else "", _DIM))
     if not stats.drafted_by_depth:
         return [head, line(("nothing drafted: plain decoding" if stats.steps else "", _DIM))]
     if not rates:
-        return [head, line((f"none of {stats.drafted:,} positions", figure("drafted", _DIM)))]
+        return [head, line((f"none of {stats.drafted:,} positions", _DIM))]
     shown = [f"{share * 100:.0f}" for share in rates]
     cell = max(min(width // len(rates), 4), 1)
     del rates[width:]
     figures = all(len(text) < cell for text in shown[1:]) and cell > 2
-    style = figure("accept_rate", "$success")
     rows = [
-        line(("".join(glyph * max(cell - 1, 1) + " " * (cell > 1) for glyph in row[: width // cell]), style))
+        line(("".join(glyph * max(cell - 1, 1) + " " * (cell > 1) for glyph in row[: width // cell]), "$success"))
         for row in columns(rates, _CHART_ROWS)
     ]
     if figures:
-        rows.append(line(("".join(f"{text:<{cell}}" for text in shown).rstrip(), rate)))
+        rows.append(line("".join(f"{text:<{cell}}" for text in shown).rstrip()))
     if cell > 2:
         labels = [f"{depth:<{cell}}" for depth in range(1, len(rates) + 1)]
     else:  # every fifth depth has room
         labels = [f"{1:<{cell * 4}}", *(f"{depth:<{cell * 5}}" for depth in range(5, len(rates) + 1, 5))]
-    return [head, *rows, line(("".join(labels)[:width].rstrip(), depth_key))]
+    return [head, *rows, line(("".join(labels)[:width].rstrip(), _DIM))]
 
 
 def _stages(stats: TurnStats, width: int, least: float = 0.0) -> Block:
@@ -227,10 +211,10 @@ def _stages(stats: TurnStats, width: int, least: float = 0.0) -> Block:
     shown = [(name, taken) for name, taken in taken_by if taken > 0 and taken >= least * total]
     if others := sum(taken for name, taken in taken_by if taken > 0 and taken < least * total):
         shown.append(("others", others))
-    rows: Block = [line(("time by stage", figure("stages")), (f"  {total:.1f} ms a step", figure("step_ms", _DIM)))]
+    rows: Block = [line("time by stage", (f"  {total:.1f} ms a step", _DIM))]
     for name, taken in shown:
-        drawn_bar = (bar(taken / total, max(width - _STAGE, 4)), figure("stages", "$primary"))
-        rows.append(line((f" {name:<7}{taken:>6.2f}  ", figure("stages")), drawn_bar))
+        drawn_bar = (bar(taken / total, max(width - _STAGE, 4)), "$primary")
+        rows.append(line(f" {name:<7}{taken:>6.2f}  ", drawn_bar))
     return rows
 
 
@@ -243,8 +227,8 @@ def _lengths(stats: TurnStats, width: int) -> Block:
         if not count:
             continue
         share = count / stats.steps
-        figures = (f" {length:>3} {short(count):>6} {share * 100:>4.0f}%  ", figure("committed"))
-        rows.append(line(figures, (bar(share, max(width - _FIGURES, 4)), figure("committed", "$success"))))
+        figures = f" {length:>3} {short(count):>6} {share * 100:>4.0f}%  "
+        rows.append(line(figures, (bar(share, max(width - _FIGURES, 4)), "$success")))
     return rows
 
 
@@ -253,21 +237,21 @@ def _totals(stats: TurnStats) -> Block:
     if not stats.verified:
         return []
     steps = max(stats.steps, 1)
-    rows: tuple[tuple[str, int, str, str], ...] = (
-        ("drafted", stats.drafted, "positions", "drafted"),
-        ("verified", stats.verified, "nodes", "verified"),
-        ("accepted", stats.accepted, f"nodes, {stats.accepted_per_verified:.0%} of verified", "accepted"),
+    rows: tuple[tuple[str, int, str], ...] = (
+        ("drafted", stats.drafted, "positions"),
+        ("verified", stats.verified, "nodes"),
+        ("accepted", stats.accepted, f"nodes, {stats.accepted_per_verified:.0%} of verified"),
     )
     if stats.copied:
         drafter, taken = stats.verified - stats.copied, stats.accepted - stats.copied_accepted
         rows += (
-            ("drafter", drafter, f"nodes, {taken / drafter:.0%} taken" if drafter else "nodes", "verified"),
-            ("text", stats.copied, f"nodes, {stats.copied_accepted / stats.copied:.0%} taken", "copied"),
+            ("drafter", drafter, f"nodes, {taken / drafter:.0%} taken" if drafter else "nodes"),
+            ("text", stats.copied, f"nodes, {stats.copied_accepted / stats.copied:.0%} taken"),
         )
     block: Block = [line("drafts in all", (" and per step", _DIM))]
-    for name, count, what, key in rows:
-        figures = (f" {name:<8} {short(count):>6} {count / steps:>6.1f}  ", figure(key))
-        block.append(line(figures, (what, figure(key, _DIM))))
+    for name, count, what in rows:
+        figures = f" {name:<8} {short(count):>6} {count / steps:>6.1f}  "
+        block.append(line(figures, (what, _DIM)))
     return block
 
 
@@ -280,7 +264,7 @@ def _drafters(stats: TurnStats) -> Block:
         taken = f"{one.accepted / one.verified:.0%}" if one.verified else "-"
         fast = speed(one.tokens / one.ms * 1e3) if one.ms > 0 else "-"
         figures = f"{short(one.steps):>7}{one.tokens / one.steps:>9.2f}{short(one.verified):>7}{taken:>6}{fast:>7}"
-        block.append(line((f" {one.kind:<9}{figures}", figure("drafters"))))
+        block.append(line(f" {one.kind:<9}{figures}"))
     return block
 
 
@@ -293,8 +277,8 @@ def _sizes(stats: TurnStats, width: int) -> Block:
     block: Block = [line("steps by nodes verified"), line(("  nodes  steps share", _DIM))]
     for low, high, count in rows:
         span = str(low) if low == high else f"{low}-{high}" if high < _SIZES[-1][1] else f"{low}+"
-        figures = (f" {span:>6} {short(count):>6} {count / stats.steps * 100:>4.0f}%  ", figure("nodes"))
-        drawn_bar = (bar(count / stats.steps, max(width - _FIGURES - 2, 4)), figure("nodes", "$primary"))
+        figures = f" {span:>6} {short(count):>6} {count / stats.steps * 100:>4.0f}%  "
+        drawn_bar = (bar(count / stats.steps, max(width - _FIGURES - 2, 4)), "$primary")
         block.append(line(figures, drawn_bar))
     return block
 
@@ -306,7 +290,7 @@ def _learned(it: Figures) -> Block:
     block: Block = [line("candidates", ("      tried stated learned found", _DIM))]
     for row in it.learned:
         figures = f"{short(row.trials):>6}{row.stated:>7.2f}{row.learned:>8.2f}{row.found:>6.2f}"
-        block.append(line((f" {row.kind:<15}{figures}", figure("learned"))))
+        block.append(line(f" {row.kind:<15}{figures}"))
     return block
 
 
@@ -317,13 +301,8 @@ def _parts(stats: TurnStats) -> Block:
     block: Block = [line(("             tok  tok/s accept", _DIM))]
     parts: tuple[tuple[str, PartStats], ...] = (("thinking", stats.thinking), ("answer", stats.answer))
     for name, part in parts:
-        block.append(
-            line(
-                (f" {name:<9}{short(part.tokens):>6}", figure("tokens")),
-                (f" {speed(part.tokens_per_second):>6}", figure("speed")),
-                (f" {part.acceptance_length:>6.2f}", figure("acceptance")),
-            )
-        )
+        figures = f"{short(part.tokens):>6} {speed(part.tokens_per_second):>6} {part.acceptance_length:>6.2f}"
+        block.append(line(f" {name:<9}{figures}"))
     return block
 
 
@@ -331,4 +310,4 @@ def _changes(it: Figures, width: int) -> Block:
     if not it.changes:
         return []
     rows = (row for text in it.changes for row in wrapped(f" {text}", width))
-    return [line("changed on the way"), *([part for text, _ in row for part in told(text)] for row in rows)]
+    return [line("changed on the way"), *rows]

@@ -16,7 +16,6 @@ from dflash_core.text.reasoning import Reasoning
 from dflash_tui.application.amounts import short, speed
 from dflash_tui.application.figures.speeds import Verdict
 from dflash_tui.text.bars import clip, fit, meter
-from dflash_tui.text.glossary import QUOTED, figure
 
 _GIB = 1 << 30
 ROOMY = 100  # cells from which on the gauge is drawn, too
@@ -65,8 +64,8 @@ class TitleRow(Widget):
         left = fit(self._names(room - len(system)) + system, room)
         full = self._share >= NEARLY_FULL
         return Content.assemble(
-            (" dflash  ", "bold $primary"), (left, figure(QUOTED)), (downloads, figure("fetch", style)),
-            (context, figure("ctx", "bold $warning" if full else "")), (memory, figure("memory")),
+            (" dflash  ", "bold $primary"), left, (downloads, style),
+            (context, "bold $warning" if full else ""), memory,
         )  # fmt: skip
 
     def _names(self, room: int) -> str:
@@ -141,30 +140,30 @@ class StatusStrip(Widget):
         width = self.size.width - 1
         parts: list[tuple[str, str]] = []
         if it.rates or it.rate:
-            parts.append((f"{speed(it.rate)} tok/s", figure("speed", "bold")))
+            parts.append((f"{speed(it.rate)} tok/s", "bold"))
             if it.against is not None and it.against.said:
                 style = "bold $error" if it.against.slower else "bold $success"
-                parts.append((f" · {it.against.said} plain", figure("times", style)))
+                parts.append((f" · {it.against.said} plain", style))
                 if it.against.slower:
                     parts.append((", F8 finds better", "$error"))
             if it.acceptance and it.mode != "ar":
-                parts.append((f" · {it.acceptance:.1f} tok/step", figure("acceptance", "bold")))
+                parts.append((f" · {it.acceptance:.1f} tok/step", "bold"))
             parts.append(("  │", "$foreground 40%"))
         for place, (name, label, names) in enumerate(_SHOWN):
             changed = any(getattr(it.knobs, one) != getattr(it.used, one) for one in names)
             lead = f"{' · ' if place else ' ' if parts else ''}{'•' if changed else ''}"
-            style = figure(name, "bold $accent" if changed else "")
+            style = "bold $accent" if changed else ""
             parts.append((f"{lead}{label}{self._shown(name)}", style))
         others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _TOLD)
         if others:
-            parts.append((f" · •{others} more", figure("changed", "bold $accent")))
+            parts.append((f" · •{others} more", "bold $accent"))
         asked = SPEC["mode"].show(it.mode)
         why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
         room = width - sum(cell_len(text) for text, _ in parts)
         told = f"  │ {why}" if it.mode else ""
         if cell_len(told) > room:  # a few letters of the reason say nothing
             told = clip(told, room) if room >= cell_len(f"  │ {asked}: ") + LEAST_REASON else f"  │ {asked}…"
-        parts.append((told, figure("ran", "$foreground 80%")))
+        parts.append((told, "$foreground 80%"))
         return _clipped(parts, width)
 
     def _shown(self, name: str) -> str:

@@ -10,7 +10,6 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 
-from dflash_tui.text.glossary import QUOTED, figure
 from dflash_tui.widgets.literal import Static
 
 
@@ -19,16 +18,15 @@ class TextScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,enter,q", "dismiss", "Close")]
 
-    def __init__(self, title: str, text: str, figures: str = QUOTED) -> None:
-        """`figures`: the glossary key of the numbers in the text."""
+    def __init__(self, title: str, text: str | Content) -> None:
         super().__init__()
-        self._title, self._text, self._figures = title, text, figures
+        self._title, self._text = title, text
 
     def compose(self) -> ComposeResult:
         with Vertical(id="text", classes="dialog"):
             yield Static(Content.assemble((self._title, "bold"), ("   Esc closes", "$foreground 80%")))
             with VerticalScroll():
-                yield Static(Content.styled(self._text, figure(self._figures)), id="text-body")
+                yield Static(self._text, id="text-body")
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()

@@ -16,7 +16,6 @@ from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.mentions import collapse
 from dflash_tui.application.pasted import clipped
-from dflash_tui.text.glossary import QUOTED, figure, sentence
 from dflash_tui.widgets.blank import Blank, Stack
 from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.literal import Caption, Static
@@ -45,10 +44,10 @@ class TurnBlock(Stack, Vertical):
     def compose(self) -> ComposeResult:
         with Horizontal(classes="user"):
             yield Caption("❯ ", classes="user-mark")
-            beside = figure("size", "$foreground 80% not bold")
+            beside = "$foreground 80% not bold"
             files = [(f"\n▫ {line}", beside) for line in self._files]
             head, left_out, tail = clipped(self.typed)
-            parts = ((clean(head), figure(QUOTED)), (left_out, beside), (clean(tail), figure(QUOTED)))
+            parts = (clean(head), (left_out, beside), clean(tail))
             yield Static(Content.assemble(*parts, *files), classes="user-text")
             yield Caption("", classes="user-place")
         yield Caption("", classes="queued")
@@ -73,9 +72,7 @@ class TurnBlock(Stack, Vertical):
 
     def place(self, number: int, count: int) -> None:
         """Which of its versions the message is: shown as ‹2/3› once there are several."""
-        self.query_one(".user-place", Caption).update(
-            sentence(f" ‹{number}/{count}›" if count > 1 else "", otherwise="version")
-        )
+        self.query_one(".user-place", Caption).update(f" ‹{number}/{count}›" if count > 1 else "")
 
     async def add_answer(self, knobs: Knobs) -> Answer:
         """Begin an answer; earlier ones fold into a line each."""
@@ -121,7 +118,7 @@ class Earlier(Foldable):
 
     def toggled(self, is_open: bool) -> None:
         self.body.display = is_open
-        self.body.update(Content.styled(self.folded_text, figure(QUOTED)) if is_open else "")
+        self.body.update(Content(self.folded_text) if is_open else "")
 
     @property
     def folded_text(self) -> str:

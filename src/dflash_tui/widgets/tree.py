@@ -10,7 +10,6 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 
 from dflash_tui.application.amounts import counted
-from dflash_tui.text.glossary import told
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.panel import Panel, redraw
 
@@ -48,7 +47,7 @@ class TreePanel(Panel):
 
         nodes = len(event.tree.tokens) - 1
         note = f"  step {step} · {counted(nodes, 'node')} · {event.accepted_depth} accepted"
-        redraw(heading, Content.assemble(("Tree", "bold"), *told(note, "$foreground 70%")))
+        redraw(heading, Content.assemble(("Tree", "bold"), (note, "$foreground 70%")))
         width = max(self.text_width, 24)
         redraw(body, drawn(event, self._token_text, width) if nodes else _PLAIN)
 
