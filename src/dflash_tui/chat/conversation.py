@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence, Set
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
@@ -14,6 +15,7 @@ from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.conversations.branches import Node
 from dflash_tui.application.conversations.comparing import Comparing
+from dflash_tui.application.conversations.current import CurrentConversation
 from dflash_tui.application.conversations.store import Held
 from dflash_tui.application.experiment import UNDER_WAY
 from dflash_tui.application.mentions import collapse
@@ -42,10 +44,16 @@ class ConversationController(Controller):
     def __init__(self, state: AppState, screen: Screen[Any], gauges: Gauges, tuning: Tuning) -> None:
         super().__init__(state, screen)
         self._gauges, self._tuning = gauges, tuning
-        self._current = state.conversation
         self.branching = Branching(state, screen, self.go_on_from)
         self.files = ConversationFiles(state, screen)
-        self._comparing = Comparing(self._current.store)
+
+    @property
+    def _current(self) -> CurrentConversation:
+        return self.state.conversation
+
+    @cached_property
+    def _comparing(self) -> Comparing:
+        return Comparing(self._current.store)
 
     async def begin(self) -> None:
         """Restore unsent text, and offer a conversation that was cut off."""
