@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual._context import active_message_pump
@@ -25,7 +22,7 @@ from textual.message_pump import MessagePump
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widget import AwaitMount, Widget
-from textual.widgets import Input, TextArea
+from textual.widgets import TextArea
 from textual.worker import WorkerFailed
 
 from dflash_core.cache_types import AUTO
@@ -41,12 +38,13 @@ from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.chat.messages import Copy, LongTaskEnded, Restart
 from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
-from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spelled
+from dflash_tui.screens.pages import of_screens
+from dflash_tui.settings.keys import is_nowhere, nowhere, remapped, spelled
 from dflash_tui.settings.themes import installed, load_themes, with_known_theme
 from dflash_tui.terminal.clipboard import copied
 from dflash_tui.terminal.driver import TerminalDriver
-from dflash_tui.terminal.hangup import end_later
-from dflash_tui.terminal.key_order import KeyOrder, TakesText, is_text
+from dflash_tui.terminal.ends import EndSignals
+from dflash_tui.terminal.key_order import KeyOrder, TakesText, as_move
 from dflash_tui.terminal.notices import desktop_notice
 from dflash_tui.text.glossary import PAGES
 from dflash_tui.widgets.flash import Saying
@@ -55,9 +53,9 @@ from dflash_tui.widgets.literal import ControlCodeFilter
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.prompt import Prompt
 
-ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 JOIN_S = 2.0  # how long quitting waits for a running step
 FETCH_S = 0.5  # and for a download thread, which writes out what it has received
+PALETTE = "--command-palette"  # the id that Textual gives it
 TOLD = 2  # problems that a toast lists; the log has all of them
 
 
@@ -83,21 +81,18 @@ class DFlashApp(App[int]):
         check: Callable[[LoadRequest], None] = lambda request: None,
         first_run: bool = False,
         config: Config | None = None,
-        theme: str = "",
         data_dir: Path | None = None,
         theme_dirs: Iterable[Path] | None = None,
         chat: type[ChatScreen] = ChatScreen,
     ) -> None:
         super().__init__()
         self.config = config or Config()
-        if theme:
-            self.config = dataclasses.replace(self.config, themes=((theme, ""), *self.config.themes))
         self._theme_problems = self._load_themes(theme_dirs)
         self.settings = self.config.settings
         self.actions, self._keymap_wanted, _ = remapped(self.settings.keys)
         self._control_codes = ControlCodeFilter()
         self._away = self._tells_focus = False
-        self._signals: dict[signal.Signals, Any] = {}  # the handlers before the app started
+        self.signals = EndSignals()
         self._keys = KeyOrder(self)
         self.fault = ""  # why the app ended, if the user did not end it
         self.again: list[str] = []  # the arguments to restart with after the app has ended
@@ -121,9 +116,7 @@ class DFlashApp(App[int]):
         self.set_keymap({id: keys or nowhere(id) for id, keys in self._keymap_wanted.items()})
         await AwaitMount(self.chat, [self.chat])
         if self._first_run:
-            from dflash_tui.screens.models import ModelsScreen
-
-            await self.push_screen(ModelsScreen(self.chat.parts, first=True))
+            await self.push_screen(of_screens("models", "ModelsScreen")(self.chat.parts, first=True))
         if self._watchers:
             self.set_interval(1, self._tell_watchers)
         about = f"These themes cannot be used; the colours are those of {self.theme}."
@@ -143,7 +136,7 @@ class DFlashApp(App[int]):
             if self._keys.waits(event):
                 return
             if isinstance(event, Key) and self.screen_stack:
-                event = self._as_move(event)
+                event = as_move(event, self.screen, self.focused)
             for screen in self.screen_stack[-1:]:
                 if isinstance(screen, TakesText):
                     screen.take_text(event)
@@ -157,18 +150,6 @@ class DFlashApp(App[int]):
             if widget is not None and not widget.is_attached:
                 return  # removed since the last frame; Textual would look up its place in its parent
         await super().on_event(event)
-
-    def _as_move(self, event: Key) -> Key:
-        """j and its like as the keys that they stand for, in lists and pages. Letters that are text stay so."""
-        screen = self.screen
-        meant = MOVES.get(event.key)
-        if meant is None or isinstance(self.focused, (Input, TextArea)):
-            return event
-        if is_text(event) and not getattr(screen, "LETTERS_MOVE", not isinstance(screen, TakesText)):
-            return event
-        bound = screen.active_bindings
-        key = event.key if event.key in bound else next((one for one in meant if one in bound), event.key)
-        return event if key == event.key else Key(key, None)
 
     def on_ready(self) -> None:
         self.screen.refresh()  # nothing was drawn during startup
@@ -244,10 +225,8 @@ class DFlashApp(App[int]):
         self.run_worker(hand_over, thread=True, group="clipboard", exclusive=True)
 
     def action_command_palette(self) -> None:
-        from dflash_tui.screens.palette import Palette
-
-        if not isinstance(self.screen, Palette):
-            self.push_screen(Palette(id="--command-palette"))
+        if self.screen.id != PALETTE:
+            self.push_screen(of_screens("palette", "Palette")(id=PALETTE))
 
     def action_explain(self) -> None:
         """Explain the focused parameter, or the figures of the focused panel or of the page."""
@@ -333,29 +312,14 @@ class DFlashApp(App[int]):
             self._leave()
 
     def handle_signals(self) -> None:
-        """A signal that ends the program ends it as Ctrl+Q does: the terminal is restored, nothing is lost."""
-        if self.is_headless or self._signals:
-            return
-        loop = asyncio.get_running_loop()
+        """Called by the driver, once the terminal must be restored at the end."""
+        if not self.is_headless:
+            self.signals.handle(self._leave, self._signalled)
 
-        def end(number: int, _frame: FrameType | None) -> None:
-            # One signal is enough; and if the terminal is closed, the app may wait for it for ever.
-            for one in ENDS:
-                signal.signal(one, signal.SIG_IGN)
-            self.again = []
-            end_later(128 + number)
-            loop.call_soon_threadsafe(self._leave, 128 + number)
-            self.chat.last_words()  # saves a conversation elsewhere if the disk refuses it
-
-        # Not the loop's own handlers: those do not run while the loop is blocked.
-        for number in ENDS:
-            self._signals[number] = signal.signal(number, end)
-
-    def restore_signals(self) -> None:
-        """The app has ended. If a signal ended it, later signals stay ignored: the exit is under way."""
-        for number, before in self._signals.items():
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, before)
+    def _signalled(self) -> None:
+        """A signal ends the app: it does not start again, and saves a conversation elsewhere if the disk refuses it."""
+        self.again = []
+        self.chat.last_words()
 
     def _handle_exception(self, error: Exception) -> None:
         """A bug in the program: one line once the terminal is restored, the trace in a file, nothing lost.
@@ -394,15 +358,6 @@ class DFlashApp(App[int]):
         if self.chat.made is not None:
             self.chat.made.stop(FETCH_S)
         self.exit(code)
-
-    def keep_states(self) -> None:
-        """After the app's end: write the conversation state that the settings ask to keep."""
-        state, session = self.state, self.state.session
-        if self.settings.keep_states and session is not None and not (state.busy or state.turn.lost):
-            try:
-                session.leave()
-            except Exception:  # only an optimization: the conversation itself is kept
-                LOG.warning("the state of the conversation is not kept", exc_info=True)
 
 
 def closes(pump: MessagePump | None) -> bool:

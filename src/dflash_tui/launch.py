@@ -7,6 +7,7 @@ import sys
 
 from dflash_core.progress import Progress
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import Config, user_file
 from dflash_tui.application.starting import way_back
@@ -34,9 +35,7 @@ def run_app(request: LoadRequest, config: Config | None = None) -> int:
         return load
 
     def check(request: LoadRequest) -> None:
-        from dflash_tui.application.reckoning import reckoner_for
-
-        reckoner_for(request)
+        request.reckoner()
 
     first_run = config is not None and "target" not in config.origins and not user_file().exists()
     return open_app(
@@ -51,13 +50,13 @@ def open_app(app: DFlashApp) -> int:
     take_pastes()
     with watched((0, 1, 2)):
         code = app.run(mouse=app.settings.mouse)
-    app.restore_signals()
+    app.signals.restore()
     if code is None:
         code = app.return_code or 0
     if app.fault:
         write_err(f"dflash-tui: {app.fault}")
     elif not app.again:
-        app.keep_states()
+        _keep_states(app)
     state, parts = app.state, app.chat.made
     if state.resumable and not app.again:
         write_err(f"dflash-tui: to come back: {way_back(sys.argv[1:], state.resumable)}")
@@ -76,3 +75,13 @@ def open_app(app: DFlashApp) -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _keep_states(app: DFlashApp) -> None:
+    """After the app's end: write the conversation state that the settings ask to keep."""
+    state, session = app.state, app.state.session
+    if app.settings.keep_states and session is not None and not (state.busy or state.turn.lost):
+        try:
+            session.leave()
+        except Exception:  # only an optimization: the conversation itself is kept
+            LOG.warning("the state of the conversation is not kept", exc_info=True)

@@ -17,7 +17,8 @@ from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.figures.measurements import Measurements, Row
 from dflash_tui.application.hub.files import HubError, Wanted
-from dflash_tui.screens.experiment import ABScreen, ExperimentScreen, SweepScreen, TuneScreen
+from dflash_tui.screens.experiment import ExperimentScreen
+from dflash_tui.screens.experiments import ABScreen, SweepScreen, TuneScreen
 from dflash_tui.screens.explain import ExplainScreen, figures
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen

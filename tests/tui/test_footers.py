@@ -10,7 +10,7 @@ from textual.widgets import Input, TextArea
 
 from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
-from dflash_tui.screens.experiment import TuneScreen
+from dflash_tui.screens.experiments import TuneScreen
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.steps import StepsScreen

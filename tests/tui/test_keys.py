@@ -23,6 +23,7 @@ from dflash_tui.screens.pages import PAGES
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.settings.keys import ACTIONS
 from dflash_tui.slash import table as slash
+from dflash_tui.terminal.key_order import as_move
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.key_line import KeyLine
@@ -313,17 +314,21 @@ async def test_the_keys_that_are_possible_are_found_without_a_walk(make_app: Mak
 
 async def test_letters_move_in_every_list_and_page_and_nowhere_else(make_app: MakeApp) -> None:
     async with talking(make_app, ("hi", "hey")) as (app, pilot, _):
+
+        def moved(key: str, character: str | None = None) -> str:
+            return as_move(Key(key, character), app.screen, app.focused).key
+
         meant = {"j": "down", "k": "up", "G": "end", "ctrl+d": "pagedown", "ctrl+u": "pageup"}
-        assert {app._as_move(Key(key, None)).key for key in meant} == {*meant}, "the prompt edits"
+        assert {moved(key) for key in meant} == {*meant}, "the prompt edits"
         app.chat.transcript.focus()
         await pilot.pause()
-        assert [app._as_move(Key(key, None)).key for key in ("ctrl+d", "j")] == ["pagedown", "j"], "letters are text"
+        assert [moved(key) for key in ("ctrl+d", "j")] == ["pagedown", "j"], "letters are text"
         letters = [name for name in meant if len(name) == 1]
         for name, opener in {**PAGE_OPENERS, **DIALOGS}.items():
             screen = opener(app)
             await app.push_screen(screen)
             await pilot.pause()
-            now = {key: app._as_move(Key(key, key if len(key) == 1 else None)).key for key in meant}
+            now = {key: moved(key, key if len(key) == 1 else None) for key in meant}
             bound = screen.active_bindings
             if isinstance(screen.focused, Input):
                 assert now == {key: key for key in meant}, name

@@ -26,7 +26,8 @@ from dflash_tui.application.amounts import counted
 from dflash_tui.application.engine_session import EngineSession
 from dflash_tui.screens import experiment
 from dflash_tui.screens.chat import ChatScreen
-from dflash_tui.screens.experiment import ABScreen, ExperimentScreen, SweepScreen
+from dflash_tui.screens.experiment import ExperimentScreen
+from dflash_tui.screens.experiments import ABScreen, SweepScreen
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.widgets.flash import Flash

@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.lab_request import parse_ab, parse_sweep
-from dflash_tui.screens.experiment import ABScreen, SweepScreen
+from dflash_tui.screens.experiments import ABScreen, SweepScreen
 from dflash_tui.screens.help import NAMES, HelpScreen
 from dflash_tui.screens.palette import Palette
 from dflash_tui.widgets.curve import CurveView

@@ -19,7 +19,7 @@ from dflash_core.lab.table import best, rows
 from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.figures.measurements import Measurements, Row
-from dflash_tui.screens.experiment import TuneScreen
+from dflash_tui.screens.experiments import TuneScreen
 from dflash_tui.screens.past import PastScreen
 from dflash_tui.widgets import literal as widgets
 from dflash_tui.widgets.line_dialog import LineScreen

@@ -6,7 +6,7 @@ Text typed or pasted over the list goes into the field above it: words filter th
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -360,3 +360,15 @@ class ModelsScreen(Passing, Screen[None]):
     def _tell_problems(self) -> None:
         if problems := [*self._profiles.all.problems, *self._catalogue.problems]:
             self.notify("\n".join(problems), title="Left out", severity="warning", timeout=10)
+
+
+def models_page(chat: ChatParts, words: str) -> ModelsScreen:
+    """The list, filtered by these words."""
+    return ModelsScreen(chat, only=words)
+
+
+def get_page(chat: ChatParts, name: str) -> Screen[Any]:
+    """The dialog that fetches the pair of that name; the models of the catalogue where it names none."""
+    begun = chat.downloads.of(name)
+    pair = begun.pair if begun is not None else load_catalogue().pairs.get(name)
+    return models_page(chat, name or "get") if pair is None else GetScreen(chat, pair)

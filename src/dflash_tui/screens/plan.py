@@ -20,7 +20,6 @@ from dflash_core.memory import gib
 from dflash_tui.application import advice, fits
 from dflash_tui.application.background import Background
 from dflash_tui.application.hub.catalogue import Pair
-from dflash_tui.application.session import LoadRequest
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import fit
 from dflash_tui.widgets.literal import Static
@@ -91,7 +90,7 @@ class PlanScreen(ModalScreen[bool]):
         if unfetched is not None:
             request = unfetched.planned(request)
         self._planning = Planning(
-            make or (lambda: _reckoner(request)),
+            make or request.reckoner,
             lambda reckoner: request.setup(reckoner, reckoner.available + chat.program.given_back),
             chat.program.given_back,
         )
@@ -159,12 +158,6 @@ class PlanScreen(ModalScreen[bool]):
 
     def action_back(self) -> None:
         self.dismiss(False)
-
-
-def _reckoner(request: LoadRequest) -> Reckoner:
-    from dflash_tui.application.reckoning import reckoner_for  # imports torch
-
-    return reckoner_for(request)
 
 
 def contexts(reckoner: Reckoner) -> list[int]:

@@ -143,7 +143,7 @@ class WhatIfScreen(LabScreen):
     # Actions
 
     def action_drafter(self) -> None:
-        """Show show the next drafter."""
+        """Show the next drafter."""
         if len(self.drafters) < 2:
             self.say("one drafter is loaded; start with --draft A --draft B to compare several")
             return

@@ -40,12 +40,12 @@ class Room:
         return f"fits with {self.context:,} positions" if self.context else f"does not fit, {gib(self.short)} short"
 
 
-def room_for(request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest], Reckoner] | None = None) -> Room:
+def room_for(
+    request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest], Reckoner] = LoadRequest.reckoner
+) -> Room:
     """Whether `request` fits. `freed`: bytes that the present pair releases. Imports torch."""
-    from dflash_tui.application.reckoning import reckoner_for
-
     try:
-        reckoner = (make or reckoner_for)(request)
+        reckoner = make(request)
         available = reckoner.available + freed
         setup = request.setup(reckoner, available)
         taken = total(reckoner, setup)
