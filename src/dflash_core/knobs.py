@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dflash_core.errors import KnobError
-from dflash_core.text.reasoning import DEFAULT_EFFORT, EFFORTS
+
+EFFORTS = ("low", "medium", "high", "xhigh")  # levels of reasoning that templates know, lowest first
+DEFAULT_EFFORT = "medium"
 
 Mode = Literal["ar", "chain", "tree", "auto"]
 LoopAction = Literal["close", "stop", "off"]

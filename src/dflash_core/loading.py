@@ -12,8 +12,8 @@ import torch
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, checked
-from dflash_core.drafters import registry
-from dflash_core.drafters.base import Draft, OpenedDraft
+from dflash_core.drafters.base import Draft
+from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import Code, DeviceError, UnsupportedError, cpu_instead
 from dflash_core.fits import ON_CARD, MemoryPlan, Reckoner, asked, plan
 from dflash_core.memory import gib
@@ -135,14 +135,6 @@ def load_draft(
     ContextError for two of one kind.
     """
     return open_draft(path, target).load(dtype=dtype, progress=progress)
-
-
-def open_draft(path: str | Path, target: Target) -> OpenedDraft:
-    """Read a drafter's header only.
-
-    Raises FormatError, UnsupportedError, MismatchError, and ContextError for two of one kind.
-    """
-    return registry.open_draft(path, target)
 
 
 def plan_pair(

@@ -39,7 +39,7 @@ from dflash_tui.chat.messages import Copy, LongTaskEnded, Restart
 from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.pages import of_screens
-from dflash_tui.settings.keys import is_nowhere, nowhere, remapped, spelled
+from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spelled
 from dflash_tui.settings.themes import installed, load_themes, with_known_theme
 from dflash_tui.terminal.clipboard import copied
 from dflash_tui.terminal.driver import TerminalDriver
@@ -136,7 +136,7 @@ class DFlashApp(App[int]):
             if self._keys.waits(event):
                 return
             if isinstance(event, Key) and self.screen_stack:
-                event = as_move(event, self.screen, self.focused)
+                event = as_move(event, MOVES, self.screen, self.focused)
             for screen in self.screen_stack[-1:]:
                 if isinstance(screen, TakesText):
                     screen.take_text(event)

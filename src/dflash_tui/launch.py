@@ -35,7 +35,9 @@ def run_app(request: LoadRequest, config: Config | None = None) -> int:
         return load
 
     def check(request: LoadRequest) -> None:
-        request.reckoner()
+        from dflash_tui.application.reckoning import reckoner_for  # imports torch
+
+        reckoner_for(request)
 
     first_run = config is not None and "target" not in config.origins and not user_file().exists()
     return open_app(

@@ -18,10 +18,11 @@ import msgspec
 from dflash_core import Engine, Knobs, load_target
 from dflash_core.conversation import Conversation
 from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.registry import open_draft
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.safetensors import open_safetensors
 from dflash_core.formats.weights import WeightFile
-from dflash_core.loading import open_draft, open_target
+from dflash_core.loading import open_target
 from dflash_core.record import encode, lines, pack
 from dflash_core.trace import read_trace
 from dflash_tui.application.conversations.branches import Branches, Node

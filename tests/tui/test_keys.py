@@ -21,7 +21,7 @@ from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.pages import PAGES
 from dflash_tui.screens.palette import ActionProvider
-from dflash_tui.settings.keys import ACTIONS
+from dflash_tui.settings.keys import ACTIONS, MOVES
 from dflash_tui.slash import table as slash
 from dflash_tui.terminal.key_order import as_move
 from dflash_tui.text.commands import is_command
@@ -316,7 +316,7 @@ async def test_letters_move_in_every_list_and_page_and_nowhere_else(make_app: Ma
     async with talking(make_app, ("hi", "hey")) as (app, pilot, _):
 
         def moved(key: str, character: str | None = None) -> str:
-            return as_move(Key(key, character), app.screen, app.focused).key
+            return as_move(Key(key, character), MOVES, app.screen, app.focused).key
 
         meant = {"j": "down", "k": "up", "G": "end", "ctrl+d": "pagedown", "ctrl+u": "pageup"}
         assert {moved(key) for key in meant} == {*meant}, "the prompt edits"

@@ -15,6 +15,7 @@ from dflash_tui.application.hub.room import Room
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.chat.program import ProgramController
 from dflash_tui.screens import models
+from dflash_tui.screens import plan as screen
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.plan import PlanScreen, bar, drawn
@@ -50,7 +51,7 @@ async def opened(pilot: Pilot[int], app: DFlashApp, path: Path) -> None:
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that is planned for a card of 24 GiB, whatever this machine has."""
-    monkeypatch.setattr(LoadRequest, "reckoner", lambda request: reckoner(24 * GIB, "Q8_0"))
+    monkeypatch.setattr(screen, "reckoner_of", lambda request: reckoner(24 * GIB, "Q8_0"))
     monkeypatch.setattr(models, "machine", lambda: "a machine")
     monkeypatch.setattr(ProgramController, "given_back", 0)
     monkeypatch.chdir(tmp_path)
@@ -89,7 +90,7 @@ async def test_what_the_present_pair_holds_is_room(
 ) -> None:
     """The present pair is unloaded before another one is loaded. Without its memory a full card had room for
     nothing."""
-    monkeypatch.setattr(LoadRequest, "reckoner", lambda request: reckoner(10 * GIB, "Q8_0"))
+    monkeypatch.setattr(screen, "reckoner_of", lambda request: reckoner(10 * GIB, "Q8_0"))
     monkeypatch.setattr(ProgramController, "given_back", 14 * GIB)
     app = app_of(make_app, [])
     async with app.run_test(size=(100, 30)) as pilot:
@@ -107,7 +108,7 @@ async def test_a_pair_that_is_not_here_is_planned_and_then_fetched(
         planned.append(request.shapes)
         return reckoner(24 * GIB, "Q8_0")
 
-    monkeypatch.setattr(LoadRequest, "reckoner", reckoned)
+    monkeypatch.setattr(screen, "reckoner_of", reckoned)
     monkeypatch.setattr(models, "room_for", lambda request, freed: Room(512, 512, 1 << 30, 0, "a card"))
     requests: list[LoadRequest] = []
     app = app_of(make_app, requests)

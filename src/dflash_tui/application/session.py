@@ -71,12 +71,6 @@ class LoadRequest:
             return demo_target_path(), demo_draft(self.draft)
         return self.target, self.draft
 
-    def reckoner(self, memory: int = 0) -> Reckoner:
-        """Plans its memory, see `reckoner_for`. Raises DFlashError."""
-        from dflash_tui.application.reckoning import reckoner_for  # imports torch
-
-        return reckoner_for(self, memory)
-
     def setup(self, reckoner: Reckoner, available: int | None = None) -> Setup:
         """How it would be loaded, see `fits.asked`."""
         from dflash_core.fits import asked

@@ -189,7 +189,7 @@ def _draft_rows(config: DraftConfig, file: WeightFile) -> Rows:
     )
     return [
         ("name", config.name),
-        ("drafter", f"{config.title}, {config.flavour} layout: {config.block_count} layers{sliding}"),
+        ("drafter", f"{KINDS[config.kind].title}, {config.flavour} layout: {config.block_count} layers{sliding}"),
         ("size", _size_line(file)),
         ("block", f"{config.block_size} positions for {config.depths} drafts, mask token {mask}"),
         *_listed("heads", _draft_heads(config)),

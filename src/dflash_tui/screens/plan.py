@@ -20,6 +20,7 @@ from dflash_core.memory import gib
 from dflash_tui.application import advice, fits
 from dflash_tui.application.background import Background
 from dflash_tui.application.hub.catalogue import Pair
+from dflash_tui.application.hub.room import reckoner_of
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import fit
 from dflash_tui.widgets.literal import Static
@@ -90,7 +91,7 @@ class PlanScreen(ModalScreen[bool]):
         if unfetched is not None:
             request = unfetched.planned(request)
         self._planning = Planning(
-            make or request.reckoner,
+            make or (lambda: reckoner_of(request)),
             lambda reckoner: request.setup(reckoner, reckoner.available + chat.program.given_back),
             chat.program.given_back,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from textual.app import App
@@ -17,8 +18,6 @@ from textual.message_pump import MessagePump
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
-
-from dflash_tui.settings.keys import MOVES
 
 LONGEST_S = 0.5  # a key whose handling takes longer than this no longer delays the others
 
@@ -37,9 +36,9 @@ def is_text(event: Key | Paste) -> bool:
     return bool(event.is_printable and event.character and not event.key.startswith(("alt+", "ctrl+")))
 
 
-def as_move(event: Key, screen: Screen[Any], focused: Widget | None) -> Key:
+def as_move(event: Key, moves: Mapping[str, Sequence[str]], screen: Screen[Any], focused: Widget | None) -> Key:
     """j and its like as the keys that they stand for, in lists and pages. Letters that are text stay so."""
-    meant = MOVES.get(event.key)
+    meant = moves.get(event.key)
     if meant is None or isinstance(focused, (Input, TextArea)):
         return event
     if is_text(event) and not getattr(screen, "LETTERS_MOVE", not isinstance(screen, TakesText)):
