@@ -277,7 +277,7 @@ def _open_store(folder: Path) -> None:
             current.open(entry.card.id)
             for node in current.branches.nodes:
                 current.store.record(node.id)
-            [current.store.turn(message) for message in current.store.recorded(entry.card.id)]
+            [current.store.record(message) for message in current.store.recorded(entry.card.id)]
         current.store.list("answer")
         current.store.list("%?")
         card, nodes = talk(current.store, "goes on", "yes")

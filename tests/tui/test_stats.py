@@ -22,10 +22,11 @@ from dflash_core.record import TurnRecord
 from dflash_core.turn_stats import PartTotals
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.engine_session import load_session
+from dflash_tui.application.figures.course import course
 from dflash_tui.application.figures.measurements import Measurements
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.figures.plain_speeds import ENOUGH_STEPS, PlainSpeeds, when
-from dflash_tui.application.figures.speeds import Verdict, course, verdict
+from dflash_tui.application.figures.speeds import Verdict, verdict
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.widgets import stats
 from dflash_tui.widgets.literal import Static

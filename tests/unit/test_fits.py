@@ -38,13 +38,14 @@ from dflash_core.fits import (
 )
 from dflash_core.fits import asked as fitting
 from dflash_core.formats import gguf as gguf_file
-from dflash_core.loading import CardOptions, load_target, plan_pair
+from dflash_core.loading import CardOptions, load_target
 from dflash_core.memory import parse_bytes
 from dflash_tui.application import fits as words
 from dflash_tui.cli.command_line import main
 from dflash_tui.text.fits import lines as page
 from support.golden import draft, golden, target
 from support.made_up_card import MadeUpCard
+from support.plans import plan_pair
 from support.reckoned import reckoner
 
 TARGET, DRAFT = golden("tiny-F16.gguf"), golden("tiny-dflash")

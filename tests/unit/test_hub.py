@@ -519,4 +519,4 @@ def test_where_files_are_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "path", "--json"]) == 0
     paths = json.loads(capsys.readouterr().out)
     assert paths["catalogue"]["path"].endswith("catalogue.toml")
-    assert paths["profiles"]["path"].endswith("profiles.toml")
+    assert paths["profiles"]["path"].endswith("presets")

@@ -16,7 +16,7 @@ from dflash_core.memory import OTHERS
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import ConfigError, remember
-from dflash_tui.application.settings.profiles import Profile, Profiles
+from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat import collector
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.controller import Controller
@@ -69,7 +69,7 @@ class ProgramController(Controller):
         super().__init__(state, screen)
         self._gauges, self._tuning, self._plain = gauges, tuning, plain
         self._conversation, self._sending = conversation, sending
-        self.profiles = Profiles()
+        self.presets = tuning.presets
         self._wanted: Wanted | None = None
         self._asked = self._loader = state.loader  # the requested loader; what `begin` calls for it
         self._last: _Pair | None = None  # the newest that loaded
@@ -301,7 +301,7 @@ class ProgramController(Controller):
 
     def _take_knobs(self, profile: Profile) -> None:
         """The profile's pair is loaded: apply its parameters, all or none."""
-        self.profiles.used(profile.name)
+        self.presets.used(profile.name)
         try:
             self._tuning.set_all(profile.knobs)
         except KnobError as error:

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SHAPES_FIXED, SPEC, Knobs, Value, described
 from dflash_core.text.reasoning import Reasoning
-from dflash_tui.application.settings.presets import Presets
+from dflash_tui.application.settings.presets import Preset, Presets, changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.state import AppState
@@ -162,7 +162,7 @@ class Tuning(Controller):
 
     def save(self, name: str) -> None:
         """Save the staged parameters as a preset. Raises PresetError."""
-        path = self.presets.save(name, self.state.knobs)
+        path = self.presets.save(Preset(name, changes=changed(self.state.knobs)))
         self.show()
         self.say(f"preset {name} is kept in {path}")
 

@@ -25,7 +25,7 @@ from dflash_tui import __version__
 from dflash_tui.application import log
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import Config, load_config
-from dflash_tui.application.settings.profiles import Profile, Profiles
+from dflash_tui.application.settings.presets import Presets, Profile
 from dflash_tui.cli.options import COMMANDS, Invocation, build_parser
 from dflash_tui.settings.key_rules import KEY_RULES
 from dflash_tui.terminal import marks
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _speaking(parser, args)
     config = _config(parser, args)
     settings = config.settings
-    profile = Profiles()[args.profile] if args.profile else None
+    profile = Presets().profile(args.profile) if args.profile else None
     request = LoadRequest(
         settings.target,
         settings.draft,
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command not in [one.name for one in COMMANDS if not one.models]:
             _check_files(config, profile, args.command)
         if profile is not None:
-            Profiles().used(profile.name)
+            Presets().used(profile.name)
         # With both outputs redirected, closing the terminal must not end the command; the app needs the terminal.
         with watched((1, 2)), _tracing(args.trace) as trace:
             asked = request if trace is None else dataclasses.replace(request, watchers=(trace,))
@@ -169,7 +169,7 @@ def _profile(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple
     if args.command in [one.name for one in COMMANDS if not one.profile]:
         parser.error(f"--profile goes with commands that load a model, not with {args.command}")
     try:
-        found = Profiles()[args.profile]
+        found = Presets().profile(args.profile)
     except DFlashError as error:
         parser.error(f"--profile: {error}")
     values = {"target": found.target, "draft": found.draft, "kv": found.kv}

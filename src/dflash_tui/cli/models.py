@@ -15,7 +15,7 @@ from dflash_tui.application.hub.room import Room, room_for
 from dflash_tui.application.hub.shelf import Shelf
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import Settings
-from dflash_tui.application.settings.profiles import Profiles
+from dflash_tui.application.settings.presets import Presets
 from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, write_json, write_out
 
@@ -29,7 +29,8 @@ def run(call: Invocation) -> int:
             found[one.path] = one
         else:
             others.append(one)
-    profiles, catalogue = Profiles(), load_catalogue()
+    presets, catalogue = Presets(), load_catalogue()
+    profiles = presets.profiles.values()
     rooms = {path: room_for(_request(settings, one)) for path, one in found.items()}
     if call.args.json:
         write_json(
@@ -38,11 +39,11 @@ def run(call: Invocation) -> int:
                 "models": [_facts(one, rooms[path]) for path, one in found.items()],
                 "passed_over": [{"path": str(one.path), "why": one.why, "broken": one.broken} for one in others],
                 "catalogue": [_pair_facts(one) for one in catalogue.pairs.values()],
-                "problems": [*profiles.problems, *catalogue.problems],
+                "problems": [*presets.problems, *catalogue.problems],
             }
         )
         return 0
-    for line in (*profiles.problems, *catalogue.problems):
+    for line in (*presets.problems, *catalogue.problems):
         Notes().line(f"note: {line}")
     lines: list[str] = []
     for profile in profiles:

@@ -32,6 +32,7 @@ from dflash_tui.application.amounts import counted
 from dflash_tui.application.figures.measurements import Row, What
 from dflash_tui.application.new_file import new_path
 from dflash_tui.application.session import ExperimentLike, SessionLike, messages_of
+from dflash_tui.application.settings.presets import Preset, changed
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
@@ -291,14 +292,15 @@ class ExperimentScreen(LabScreen):
             if name is None:
                 return
             try:
-                self.chat.tuning.presets.save(name, self._knobs(arm), f"measured: {arm.label}", self.chat.state.model)
+                changes = changed(self._knobs(arm))
+                self.chat.tuning.presets.save(Preset(name, f"measured: {arm.label}", changes, self.chat.state.model))
             except DFlashError as error:
                 self.say(error)
                 return
             self.chat.tuning.show()
             self.say(f"preset {name} is kept: F9 in the chat, or /preset {name}")
 
-        self.app.push_screen(LineScreen("A name for the preset: a to z, 0 to 9, - and _", "tuned"), named)
+        self.app.push_screen(LineScreen("A name for the preset: a to z, 0 to 9, dots, - and _", "tuned"), named)
 
     def action_view(self, page: str) -> None:
         """Another view of the lab."""

@@ -26,7 +26,7 @@ from dflash_tui.application.hub.room import machine, room_for
 from dflash_tui.application.hub.typed_pair import typed_pair
 from dflash_tui.chat.offered import Offered
 from dflash_tui.chat.parts import ChatParts
-from dflash_tui.chat.profile_dialogs import ProfileDialogs
+from dflash_tui.chat.profiles import attempt
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
@@ -58,7 +58,6 @@ class ModelsScreen(Passing, Screen[None]):
         super().__init__()
         self._chat, self._first, self._only = chat, first, only
         self._profiles = chat.profiles
-        self._dialogs = ProfileDialogs(self, chat.profiles, self._changed)
         self._catalogue: Catalogue = load_catalogue()
         self._finding = Finding(lambda: places(chat.state.settings.model_folders), chat.program.given_back, room_for)
         self._offered = Offered(chat.program, self._catalogue, self._finding, chat.downloads)
@@ -96,7 +95,7 @@ class ModelsScreen(Passing, Screen[None]):
         yield Flash()
 
     def on_mount(self) -> None:
-        self._profiles.all.read()
+        self._profiles.presets.read()
         self.call_after_refresh(self._tell_problems)
         self._finding.start()
         self._draw()
@@ -323,7 +322,7 @@ class ModelsScreen(Passing, Screen[None]):
     def action_save(self) -> None:
         """Save the pair under the cursor as a profile, with the current context, cache type and parameters."""
         if (pair := self._now()) is not None:
-            self._dialogs.save(pair, self._offered.profile(self._row))
+            self._profiles.ask_to_save(self, pair, self._offered.profile(self._row), self._changed)
 
     def _changed(self, said: str) -> None:
         """The profiles have changed, or could not be changed; `said` tells which."""
@@ -333,16 +332,16 @@ class ModelsScreen(Passing, Screen[None]):
     def action_rename(self) -> None:
         """Rename the profile under the cursor."""
         if (profile := self._offered.profile(self._row)) is not None:
-            self._dialogs.rename(profile)
+            self._profiles.ask_to_rename(self, profile, self._changed)
 
     def action_delete(self) -> None:
         """Delete the profile under the cursor; Ctrl+Z restores it."""
         if (profile := self._offered.profile(self._row)) is not None:
-            self._dialogs.delete(profile)
+            attempt(lambda: self._profiles.delete(profile.name), self._changed)
 
     def action_undo(self) -> None:
         """Restore the last deleted or replaced profile."""
-        self._dialogs.undo()
+        attempt(self._profiles.undo, self._changed)
 
     def action_help(self) -> None:
         self.app.push_screen(HelpScreen(getattr(self.focused, "HELP", None) or "", self.SCOPE))
@@ -358,7 +357,7 @@ class ModelsScreen(Passing, Screen[None]):
             self._chat.program.change_model(None, None, same=True)
 
     def _tell_problems(self) -> None:
-        if problems := [*self._profiles.all.problems, *self._catalogue.problems]:
+        if problems := [*self._profiles.presets.problems, *self._catalogue.problems]:
             self.notify("\n".join(problems), title="Left out", severity="warning", timeout=10)
 
 

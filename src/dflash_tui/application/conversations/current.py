@@ -230,14 +230,13 @@ class CurrentConversation:
 
     def _turn(self, message: str) -> TurnRecord:
         """The record of a turn. If it is lost or unreadable, one with the question and answer but no steps."""
+        packed, record = self._packed.get(message), None
         try:
-            if message in self._packed:
-                return unpack(self._packed[message])
-            return self.store.turn(message)
+            record = unpack(packed) if packed is not None else self.store.record(message)
         except DFlashError as error:
             LOG.warning("the record of an answer: %s", error)
-            model = self.card.model if self.card is not None else ""
-            return TurnRecord(Start("1970-01-01T00:00:00Z", model, "", "", "", (), Knobs()), ended=True)
+        model = self.card.model if self.card is not None else ""
+        return record or TurnRecord(Start("1970-01-01T00:00:00Z", model, "", "", "", (), Knobs()), ended=True)
 
     def switch(self, message: str, by: int) -> str | None:
         """Switch to a sibling of a message; returns it, or None if there is none. Call `resume` afterwards."""
