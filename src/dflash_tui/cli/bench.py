@@ -10,12 +10,11 @@ from dflash_core.bench.plain_loop import plain_loop_ms
 from dflash_core.bench.prompts import PROMPTS, SAMPLES, Task, read_prompts, sample
 from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES
-from dflash_core.knobs import SPEC
+from dflash_core.knobs import SPEC, Knobs
 from dflash_core.lab.experiment import Case, Design, default_repeats
 from dflash_core.lab.export import to_json
 from dflash_core.lab.grid import Arm, Axis, settings
 from dflash_core.lab.results import Result
-from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.options import Invocation
 from dflash_tui.cli.sweep import measure
 from dflash_tui.terminal.output import Notes, check_file, keep_json, write_json, write_out
@@ -67,7 +66,7 @@ def modes(call: Invocation) -> int:
     if args.prompts is not None:
         tasks = list(sample(read_prompts(args.prompts), args.samples or SAMPLES))
 
-    from dflash_tui.cli.loading import loaded_laboratory  # imports torch
+    from dflash_tui.cli.loading import loaded_laboratory, with_drafter  # imports torch
 
     notes = Notes()
     engine, lab = loaded_laboratory(request, notes)
@@ -77,7 +76,13 @@ def modes(call: Invocation) -> int:
     axes: tuple[str, ...] = ("mode",)
     others: list[Engine] = []
     if args.against is not None:
-        grid, axes, others = _two_drafters(request, args.against, engine)
+        if request.draft is None or not engine.session.capabilities:
+            raise DFlashError("--against compares two drafters: name the first one with --draft")
+        grid, axes, others = (
+            _arms(request.draft, args.against, request.knobs),
+            (),
+            [with_drafter(engine, args.against, request.kv)],
+        )
     repeats = args.repeats or default_repeats(len(tasks))
     result, fault, code = measure(lab.experiment(Design(grid, cases, repeats, axes, base=0), others), notes)
     loop_ms = _plain_loop_ms(engine)
@@ -94,19 +99,11 @@ def modes(call: Invocation) -> int:
     return code
 
 
-def _two_drafters(
-    request: LoadRequest, other: Path, engine: Engine
-) -> tuple[tuple[Arm, ...], tuple[str, ...], list[Engine]]:
+def _arms(draft: Path, other: Path, knobs: Knobs) -> tuple[Arm, ...]:
     """Arms for the loaded drafter and for another file of the same target."""
-    from dflash_tui.cli.loading import with_drafter
-
-    if request.draft is None or not engine.session.capabilities:
-        raise DFlashError("--against compares two drafters: name the first one with --draft")
-    second = with_drafter(engine, other, request.kv)
-    names = [request.draft.name, other.name]
-    labels = names if names[0] != names[1] else [str(request.draft), str(other)]
-    arms = tuple(Arm(label, request.knobs, model=model) for model, label in enumerate(labels))
-    return arms, (), [second]
+    names = [draft.name, other.name]
+    labels = names if names[0] != names[1] else [str(draft), str(other)]
+    return tuple(Arm(label, knobs, model=model) for model, label in enumerate(labels))
 
 
 def _plain_loop_ms(engine: Engine) -> float:
