@@ -30,7 +30,7 @@ smallest = pytest.mark.parametrize(
         for turn, size in enumerate(SIZES)
     ],
 )
-HANGS_S = 25.0
+HANGS_S = 600.0  # as long as only a hang takes: other work may keep the machine busy
 
 
 async def wait_until(pilot: Pilot[int], predicate: Callable[[], bool]) -> None:
