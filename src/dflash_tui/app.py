@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from textual import on
 from textual._context import active_message_pump
 from textual.app import App, ScreenStackError, SystemCommand
 from textual.binding import Binding, BindingType
@@ -31,9 +32,11 @@ from dflash_core.knobs import Knobs
 from dflash_tui.application.conversations.history import History, data_folder
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest
-from dflash_tui.application.settings.config import Config, ConfigError, remember
+from dflash_tui.application.settings.config import Config
 from dflash_tui.application.starting import arguments_again
 from dflash_tui.chat.flow import fault, keep_trace
+from dflash_tui.chat.messages import Copy, LongTaskEnded, Restart
+from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.pages import of_screens
 from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spelled
@@ -44,7 +47,6 @@ from dflash_tui.terminal.ends import EndSignals
 from dflash_tui.terminal.key_order import KeyOrder, TakesText, as_move
 from dflash_tui.terminal.notices import desktop_notice
 from dflash_tui.text.glossary import PAGES
-from dflash_tui.text.notices import Notices
 from dflash_tui.widgets.flash import Saying
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.literal import ControlCodeFilter
@@ -92,18 +94,15 @@ class DFlashApp(App[int]):
         self._away = self._tells_focus = False
         self.signals = EndSignals()
         self._keys = KeyOrder(self)
-        self.notices = Notices()
         self.fault = ""  # why the app ended, if the user did not end it
         self.again: list[str] = []  # the arguments to restart with after the app has ended
         self._watchers = list(request.watchers)
-        self.request = request  # what was loaded last, or is being loaded
-        self._loaders = loaders or (lambda request: loader)
-        self.check = check  # raises DFlashError if a pair cannot be loaded; not for the app's own thread
         self._first_run = first_run
+        loaders, knobs = loaders or (lambda request: loader), knobs or request.knobs
         history = History(data_dir or data_folder())
-        title = request.title(endings=True)
-        self.chat = chat(loader, knobs or request.knobs, history, title, request.resume, self.settings.system)
-        self.chat.tuning.context, self.chat.tuning.kv = request.context, request.kv
+        self.state = AppState(request, loader, loaders, check, knobs, history, self.settings)
+        self.notices = self.state.notices
+        self.chat = chat(self.state)
 
     def get_driver_class(self) -> type[Driver]:
         driver = super().get_driver_class()
@@ -117,7 +116,7 @@ class DFlashApp(App[int]):
         self.set_keymap({id: keys or nowhere(id) for id, keys in self._keymap_wanted.items()})
         await AwaitMount(self.chat, [self.chat])
         if self._first_run:
-            await self.push_screen(of_screens("models", "ModelsScreen")(self.chat, first=True))
+            await self.push_screen(of_screens("models", "ModelsScreen")(self.chat.parts, first=True))
         if self._watchers:
             self.set_interval(1, self._tell_watchers)
         about = f"These themes cannot be used; the colours are those of {self.theme}."
@@ -210,12 +209,16 @@ class DFlashApp(App[int]):
         """What widgets of Textual copy themselves."""
         self.copy(text, "")
 
+    @on(Copy)
+    def _copy_asked(self, event: Copy) -> None:
+        self.copy(event.text, event.what)
+
     def copy(self, text: str, what: str) -> None:
         """Copy to every clipboard that there is, and say where it went; `what` names the text, "" says nothing."""
         super().copy_to_clipboard(text)
 
         def hand_over() -> None:  # on a worker thread: commands of the desktop and of tmux take time
-            notice = f"copied {what}" if self.is_headless else copied(text, what, self.chat.past.folder)
+            notice = f"copied {what}" if self.is_headless else copied(text, what, self.state.past.folder)
             if what and self.is_running:
                 self.call_later(self.chat.say, notice)
 
@@ -244,53 +247,26 @@ class DFlashApp(App[int]):
         # The footer still shows an action without a key, for clicks.
         return "" if is_nowhere(binding.key) else binding.key_display or spelled(binding.key)
 
-    def asked_for(self, target: Path | None, draft: Path | None, context: int, kv: str) -> LoadRequest:
-        """The request for another pair: like the present one, except for the arguments."""
-        return dataclasses.replace(self.request, target=target, draft=draft, context=context, kv=kv)
-
-    def open_model(self, request: LoadRequest) -> tuple[Loader, str]:
-        """The loader of another pair, and the name to show until it is loaded."""
-        self.request = request
-        return self._loaders(self.request), self.request.title(endings=True)
-
-    def open_again(self, context: int, kv: str) -> tuple[Loader, str]:
-        """The loader of the present pair with `context` positions (0: as many as fit) and cache type `kv`; and its
-        name."""
-        return self.open_model(dataclasses.replace(self.request, context=context, kv=kv))
-
-    def stay_with(self, request: LoadRequest) -> None:
-        """The last load did not happen; `request` is what is loaded."""
-        self.request = request
+    @on(Restart)
+    def _restart_asked(self) -> None:
+        self.restart(self.state.resumable, self.state.context, self.state.kv)
 
     def restart(self, conversation: str, context: int, kv: str = AUTO) -> None:
         """End, and start again as a new process in this terminal, with the present pair and this conversation."""
-        request = dataclasses.replace(self.request, context=context, kv=kv)
+        request = dataclasses.replace(self.state.request, context=context, kv=kv)
         self.again = arguments_again(sys.argv[1:], request, conversation)
-        self.chat.downloads.hand_over()
+        self.chat.parts.downloads.hand_over()
         self.call_after_refresh(self._leave)  # by then the prompt no longer holds the command
-
-    def remember_model(self, target: Path | None, draft: Path | None) -> str:
-        """Open with this pair from the next start on. Returns the problem, or ""."""
-        return self.remember_setting("target", target or "") or self.remember_setting("draft", draft or "")
-
-    def remember_setting(self, name: str, value: str | Path) -> str:
-        """Keep a plain setting for the next start. Returns the problem, or ""."""
-        try:
-            remember(name, value)
-        except ConfigError as error:
-            return str(error)
-        return ""
-
-    def choose_theme(self, name: str) -> str:
-        """Change to a theme and remember it for the next start. Returns the problem, or ""."""
-        self.theme = name
-        return self.remember_setting("theme", name)
 
     def on_app_blur(self) -> None:
         self._away, self._tells_focus = True, True
 
     def on_app_focus(self) -> None:
         self._away, self._tells_focus = False, True
+
+    @on(LongTaskEnded)
+    def _long_task_ended(self, event: LongTaskEnded) -> None:
+        self.tell_away(event.seconds, event.what)
 
     def tell_away(self, seconds: float, what: str) -> None:
         """Tell a user who may be elsewhere that a long task has ended: by the bell, perhaps with a desktop notice too.
@@ -312,10 +288,8 @@ class DFlashApp(App[int]):
         if text:
             self.copy(text, f"{len(text)} characters")
             self.screen.clear_selection()
-        elif self.chat.experiment is not None:
-            self.chat.experiment.stop()
-        elif self.chat.busy:
-            self.chat.flow.stop()
+        elif self.state.experiment is not None or self.state.busy:
+            self.chat.action_stop()
         else:
             self.chat.say("Ctrl+Q quits")
 
@@ -326,9 +300,9 @@ class DFlashApp(App[int]):
         self.clear_notifications()  # they may cover the question
         if isinstance(self.screen, ConfirmScreen):
             self.screen.dismiss(True)
-        elif self.chat.busy:
+        elif self.state.busy:
             self.push_screen(ConfirmScreen("An answer is being written.", "stop it and quit", "go on"), self._confirmed)
-        elif warning := self.chat.warning():
+        elif (opened := self.state.opened) is not None and (warning := opened.warning):
             self.push_screen(ConfirmScreen(warning, "quit", "go on"), self._confirmed)
         else:
             self._leave()
@@ -363,7 +337,7 @@ class DFlashApp(App[int]):
             said, trace = str(cause), list[str]()
             if not isinstance(cause, DFlashError):
                 said = fault(cause)
-                trace = [keep_trace("".join(traceback.format_exception(cause)), self.chat.past.folder)]
+                trace = [keep_trace("".join(traceback.format_exception(cause)), self.state.past.folder)]
             self.fault = "; ".join([said, *self.chat.last_words(), *trace])
         super()._handle_exception(error)
 
@@ -377,12 +351,12 @@ class DFlashApp(App[int]):
         self._close_messages_no_wait()
 
     def _leave(self, code: int = 0) -> None:
-        self.chat.plain.stop()
-        for running in (self.chat.flow.running, self.chat.experiment):
+        for running in (self.state.turn.running, self.state.experiment):
             if running is not None:
                 running.stop()
                 running.join(JOIN_S)
-        self.chat.downloads.stop(FETCH_S)
+        if self.chat.made is not None:
+            self.chat.made.stop(FETCH_S)
         self.exit(code)
 
 

@@ -59,18 +59,19 @@ def open_app(app: DFlashApp) -> int:
         write_err(f"dflash-tui: {app.fault}")
     elif not app.again:
         _keep_states(app)
-    if app.chat.resumable and not app.again:
-        write_err(f"dflash-tui: to come back: {way_back(sys.argv[1:], app.chat.resumable)}")
-    for line in app.chat.downloads.last_words():
+    state, parts = app.state, app.chat.made
+    if state.resumable and not app.again:
+        write_err(f"dflash-tui: to come back: {way_back(sys.argv[1:], state.resumable)}")
+    for line in parts.downloads.last_words() if parts is not None else ():
         write_err(f"dflash-tui: {line}")
     if app.again:
-        downloads = ", and so do the downloads" if app.chat.downloads.handed_over else ""
-        write_err(f"dflash-tui: restarting, the conversation goes on{downloads}")
+        along = ", and so do the downloads" if parts is not None and parts.downloads.handed_over else ""
+        write_err(f"dflash-tui: restarting, the conversation goes on{along}")
         sys.stderr.flush()
         # The interpreter's own command line, up to the program's arguments.
         os.execv(sys.executable, [*sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1], *app.again])
-    chat = app.chat
-    if chat.pair.running is not None or chat.busy or chat.experiment is not None or chat.downloads.under_way:
+    under_way = parts is not None and (parts.program.running is not None or parts.downloads.under_way)
+    if under_way or state.busy or state.experiment is not None:
         # A daemon thread inside torch or a connection can crash the interpreter while it shuts down.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -80,8 +81,8 @@ def open_app(app: DFlashApp) -> int:
 
 def _keep_states(app: DFlashApp) -> None:
     """After the app's end: write the conversation state that the settings ask to keep."""
-    session = app.chat.session
-    if app.settings.keep_states and session is not None and not (app.chat.busy or app.chat.flow.lost):
+    state, session = app.state, app.state.session
+    if app.settings.keep_states and session is not None and not (state.busy or state.turn.lost):
         try:
             session.leave()
         except Exception:  # only an optimization: the conversation itself is kept

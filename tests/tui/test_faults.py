@@ -100,7 +100,7 @@ async def test_keys_that_come_with_f2_are_the_panels(make_app: MakeApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         burst(app, "f2", "right", "right", "down", "right")
-        await wait_until(pilot, lambda: app.chat.knobs.budget == 24 and app.chat.knobs.p_min == 0.05)
+        await wait_until(pilot, lambda: app.chat.state.knobs.budget == 24 and app.chat.state.knobs.p_min == 0.05)
         burst(app, "escape", "h", "i")
         await wait_until(pilot, lambda: app.chat.prompt.text == "hi")
         burst(app, "ctrl+o", "slash", "f", "o", "x")
@@ -120,7 +120,7 @@ async def test_a_refused_message_leaves_the_figures_of_the_turn_before(make_app:
         session.refuse = ContextError("the conversation has 99 tokens with this message and the context holds 32")
         await send(pilot, "/set budget 8")
         await send(pilot, "more")
-        await wait_until(pilot, lambda: len(session.asked) == 2 and not app.chat.flow.busy)
+        await wait_until(pilot, lambda: len(session.asked) == 2 and not app.chat.state.busy)
         await wait_until(pilot, lambda: app.chat.inspector.params_panel.row("budget").staged)  # no turn ran with it
         await shows(pilot, "Last turn", "tok/step")
         assert "the prompt is being read" not in screen_text(app)
@@ -326,7 +326,7 @@ async def test_esc_closes_an_estimate_that_is_not_there_yet(make_app: MakeApp, m
         app.chat.open_page("whatif")
         await shows(pilot, "reading the session's step times", "Esc Back")
         await leave(pilot)
-        assert app.chat.experiment is None
+        assert app.chat.state.experiment is None
 
 
 async def test_shares_are_of_the_figures_beside_them(make_app: MakeApp) -> None:
@@ -416,7 +416,7 @@ async def test_a_slow_key_holds_back_no_text(make_app: MakeApp) -> None:
         await loaded(pilot)
         burst(app, *"ab", "left", "c", "f2", "escape", "d", "home", "e", "ctrl+t", "f")
         await wait_until(pilot, lambda: app.chat.prompt.text == "efacdb")
-        assert app.chat.knobs == Knobs(thinking=True)
+        assert app.chat.state.knobs == Knobs(thinking=True)
         assert isinstance(app.focused, Prompt)
 
 

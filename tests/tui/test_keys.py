@@ -56,8 +56,8 @@ async def test_ctrl_c_copies_a_selection_of_the_conversation_even_in_mid_turn(ma
         app.chat.selections = {paragraph: SELECT_ALL}
         await pilot.press("ctrl+c")
         assert app.clipboard.startswith("Speculative")
-        assert app.chat.flow.running is not None
-        assert not app.chat.flow.running.stopping
+        assert app.chat.state.turn.running is not None
+        assert not app.chat.state.turn.running.stopping
         await pilot.press("ctrl+c")
         await idle(pilot)
         await shows(pilot, "stopped")
@@ -113,9 +113,9 @@ async def test_ctrl_q_asks_once_while_an_answer_is_written(make_app: MakeApp) ->
         await pilot.press("ctrl+q")
         await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
         await leave(pilot)
-        assert app.chat.flow.busy
-        assert not app.chat.flow.running.stopping  # type: ignore[union-attr]
-        running = app.chat.flow.running
+        assert app.chat.state.busy
+        assert not app.chat.state.turn.running.stopping  # type: ignore[union-attr]
+        running = app.chat.state.turn.running
         await pilot.press("ctrl+q")
         await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
         await pilot.press("ctrl+q")
@@ -150,7 +150,7 @@ async def test_every_action_of_the_table_exists(make_app: MakeApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         screens = {"chat": app.chat} | {
-            getattr(page, "SCOPE", ""): page for make in PAGES.values() for page in (make(app.chat, ""),)
+            getattr(page, "SCOPE", ""): page for make in PAGES.values() for page in (make(app.chat.parts, ""),)
         }
         for action in ACTIONS:
             if action.action and not action.action.startswith("app."):
@@ -173,7 +173,7 @@ async def test_palette_runs_an_action(make_app: MakeApp) -> None:
         await pilot.press(*"think")
         await shows(pilot, "thinking on or off for the next turn")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.chat.knobs.thinking)
+        await wait_until(pilot, lambda: app.chat.state.knobs.thinking)
 
 
 async def test_slash_sets(make_app: MakeApp) -> None:
@@ -188,10 +188,10 @@ async def test_slash_sets(make_app: MakeApp) -> None:
             ("/think on", Knobs(thinking=True)),
             ("/SET mode chain", Knobs(mode="chain")),
         ):
-            app.chat.set_all_knobs(Knobs())
+            app.chat.tuning.set_all(Knobs())
             app.chat.prompt.text = typed
             await pilot.press("enter")
-            await wait_until(pilot, lambda expected=expected: app.chat.knobs == expected)
+            await wait_until(pilot, lambda expected=expected: app.chat.state.knobs == expected)
             assert session.asked == []
             assert app.chat.prompt.text == ""
 
@@ -213,7 +213,7 @@ async def test_a_wrong_command_is_explained_and_kept(make_app: MakeApp) -> None:
             await pilot.press("enter")
             await shows(pilot, said)
             assert app.chat.prompt.text == typed
-            assert app.chat.knobs == Knobs()
+            assert app.chat.state.knobs == Knobs()
 
 
 async def test_slash_clear_retry_copy_and_quit(make_app: MakeApp) -> None:

@@ -185,15 +185,15 @@ async def test_a_profile_is_loaded_whole(make_app: MakeApp, home: Path) -> None:
         await it.to(pilot, f"{PROFILE}coding")
         await pilot.press("enter")
         await it.closed(pilot)
-        await wait_until(pilot, lambda: it.app.chat.knobs.budget == 15)
+        await wait_until(pilot, lambda: it.app.chat.state.knobs.budget == 15)
         [one] = it.asked
         assert (one.target, one.draft, one.context, one.kv) == (home / "near" / TARGET, Path("text"), 65536, "q8_0")
-        assert it.app.chat.tuning.kv == "q8_0", "a reload keeps it so"
+        assert it.app.chat.state.kv == "q8_0", "a reload keeps it so"
         await send(pilot, "/profile plain")
         await wait_until(pilot, lambda: len(it.asked) == 2)
         await loaded(pilot)
         assert (it.asked[-1].target, it.asked[-1].context, it.asked[-1].kv) == (None, 0, "auto")
-        await wait_until(pilot, lambda: it.app.chat.knobs.budget != 15)
+        await wait_until(pilot, lambda: it.app.chat.state.knobs.budget != 15)
         assert [*Presets().profiles] == ["plain", "coding"], "the last used first"
 
 
@@ -215,13 +215,13 @@ async def test_a_profile_that_does_not_load_leaves_nothing_of_it(make_app: MakeA
     it.refuse = "bad"
     async with it.app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
-        before = it.app.chat.knobs
+        before = it.app.chat.state.knobs
         await send(pilot, "/profile bad")
         await shows(pilot, "the model did not load: bad is damaged")
         chat = it.app.chat
-        await wait_until(pilot, lambda: not chat.loading_now)  # the one before is there again
-        assert chat.knobs == before
-        assert (chat.tuning.context, chat.tuning.kv) == (0, "auto")
+        await wait_until(pilot, lambda: not chat.state.loading)  # the one before is there again
+        assert chat.state.knobs == before
+        assert (chat.state.context, chat.state.kv) == (0, "auto")
         await send(pilot, f"/load {home / 'near' / TARGET}")
         await loaded(pilot)
         await wait_until(pilot, lambda: len(it.asked) == 2)
@@ -250,14 +250,14 @@ async def test_a_profile_whose_file_moved(make_app: MakeApp, home: Path) -> None
         await pilot.press("escape")
         await it.closed(pilot)
         (home / "models" / "none").mkdir()
-        assert it.app.chat.knobs.budget != 15
+        assert it.app.chat.state.knobs.budget != 15
 
 
 async def test_profiles_are_kept_renamed_deleted_and_brought_back(make_app: MakeApp, home: Path) -> None:
     it = Opened(make_app)
     async with it.app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        it.app.chat.set_knobs(budget=12)
+        it.app.chat.tuning.set(budget=12)
         await it.open(pilot)
         await it.to(pilot, f"{FILE}{home}/near/{TARGET}")
         await pilot.press("ctrl+s")

@@ -40,7 +40,7 @@ def app_of(make_app: Callable[..., DFlashApp], requests: list[LoadRequest]) -> D
 async def opened(pilot: Pilot[int], app: DFlashApp, path: Path) -> None:
     """The plan of a file that is typed into the picker."""
     await loaded(pilot)
-    app.push_screen(ModelsScreen(app.chat))
+    app.push_screen(ModelsScreen(app.chat.parts))
     await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
     app.screen.query_one("#models-target").value = str(path)  # type: ignore[attr-defined]
     await pilot.press("f5")
@@ -114,7 +114,7 @@ async def test_a_pair_that_is_not_here_is_planned_and_then_fetched(
     app = app_of(make_app, requests)
     async with app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
-        app.push_screen(ModelsScreen(app.chat, only="qwen3.8-27b"))
+        app.push_screen(ModelsScreen(app.chat.parts, only="qwen3.8-27b"))
         await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
         await pilot.press("f5")
         await wait_until(pilot, lambda: isinstance(app.screen, PlanScreen))
@@ -143,7 +143,7 @@ async def test_a_file_that_is_no_model_is_one_line(make_app: Callable[..., DFlas
     app = app_of(make_app, [])
     async with app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
-        app.push_screen(PlanScreen(app.chat, file, None))
+        app.push_screen(PlanScreen(app.chat.parts, file, None))
         await wait_until(pilot, lambda: "reading the headers" not in screen_text(app))
         await shows(pilot, "no.gguf")
         await pilot.press("right", "down", "enter", "escape")

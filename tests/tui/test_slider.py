@@ -211,7 +211,7 @@ async def test_the_rows_of_the_app_show_every_choice(make_app: MakeApp) -> None:
         mode = panel.row("mode")
         mode.focus()
         for choice in SPEC["mode"].choices:
-            app.chat.set_knobs(mode=choice)
+            app.chat.tuning.set(mode=choice)
             shown = [SPEC["mode"].show(one) for one in SPEC["mode"].choices]
             await shows(pilot, " ".join(f"‹{one}›" if one == SPEC["mode"].show(choice) else one for one in shown))
         assert {row.size.height for name, row in panel._rows.items() if name != "draft" and row.display} == {1}

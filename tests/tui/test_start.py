@@ -38,17 +38,17 @@ def test_the_first_frame_needs_no_torch(tmp_path: Path) -> None:
         strips = app.chat._compositor.render_strips()
         return "".join(segment.text for strip in strips for segment in strip)
 
-    begin = app.chat.pair.begin
+    begin = app.chat.parts.program.begin
 
     def seen():
         painted.append("Ask anything" in frame())
         begin()
 
-    app.chat.pair.begin = seen
+    app.chat.parts.program.begin = seen
 
     async def main():
         async with app.run_test(size=(80, 24)) as pilot:
-            while not painted or app.chat.loading_now:
+            while not painted or app.chat.state.loading:
                 await pilot.pause(0.02)
 
     asyncio.run(main())
@@ -90,13 +90,14 @@ def started(tmp_path: Path, then: str) -> tuple[bytes, dict[str, Any]]:
 
     def open_app(app):
         chat = app.chat
-        begin, displayed = chat.pair.begin, chat.displayed
+        displayed = chat.displayed
 
         def first():
             displayed()
             if "seen" not in found and chat.is_mounted and not app._batch_count and chat.size.area:
                 found["seen"] = sorted(sys.modules)
                 found["collector"] = gc.isenabled()
+                chat.parts.program.begin = lambda: app.call_later(tell)
 
         async def then():
 {textwrap.indent(textwrap.dedent(then), " " * 12)}
@@ -107,7 +108,6 @@ def started(tmp_path: Path, then: str) -> tuple[bytes, dict[str, Any]]:
             app.exit(0)
 
         chat.displayed = first
-        chat.pair.begin = lambda: app.call_later(tell)
         return app.run()
 
     dflash_tui.launch.open_app = open_app
@@ -157,7 +157,7 @@ def test_a_load_begins_when_the_first_frame_is_on_the_terminal(start: tuple[byte
 
 def test_the_collector_works_again_when_something_was_loaded_or_not(tmp_path: Path) -> None:
     then = """
-    for end in (chat.loaded, chat._not_loaded):
+    for end in (chat.parts.program.loaded, chat.parts.program.not_loaded):
         gc.disable()
         ended = end()
         if ended is not None:
@@ -167,7 +167,7 @@ def test_the_collector_works_again_when_something_was_loaded_or_not(tmp_path: Pa
     _, found = started(tmp_path, then)
     assert not found["collector"], "nearly all that a start makes stays"
     assert found["loaded"]
-    assert found["_not_loaded"]
+    assert found["not_loaded"]
 
 
 def test_a_command_has_a_collector() -> None:

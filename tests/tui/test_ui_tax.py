@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from textual.pilot import Pilot
 from tools.bench import ui_tax
-from tools.bench.ui_tax import MOST_TURNS, UiTax, measure_lag, measure_tax, tax_notes, tax_table
+from tools.bench.ui_tax import MOST_TURNS, Place, UiTax, measure_lag, measure_tax, tax_notes, tax_table
 
 from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
@@ -21,6 +21,10 @@ from .scenes import answered, send
 from .support import idle, loaded, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
+
+
+def place(app: DFlashApp) -> Place:
+    return Place(app.state, app.chat, app.chat.gauges.frame)
 
 
 @pytest.mark.parametrize("ask", [lambda app: app.chat.say("late"), lambda app: app.screen])
@@ -53,7 +57,7 @@ async def taxed(app: DFlashApp, pilot: Pilot[int], prompts: Sequence[str], round
 
     async def run() -> None:
         try:
-            found.append(await measure_tax(app.chat, prompts, rounds=rounds))
+            found.append(await measure_tax(place(app), prompts, rounds=rounds))
         except DFlashError as error:
             found.append(error)
 
@@ -68,10 +72,10 @@ async def test_it_leaves_the_conversation_as_it_is(make_app: MakeApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await answered(pilot)
         before = list(session.conversation.messages)
-        flow, used = app.chat.flow, app.chat.query_one(TitleRow).context
+        flow, used = app.chat.parts.sending.flow, app.chat.query_one(TitleRow).context
         assert used[0] > 0
         assert isinstance(await taxed(app, pilot, ("one",), 1), UiTax)
-        assert app.chat.flow is flow
+        assert app.chat.parts.sending.flow is flow
         assert session.conversation.messages == before
         assert len(app.chat.transcript.turns) == 1
         await app.chat.gauges.tick()
@@ -86,8 +90,8 @@ async def test_it_is_refused_while_an_answer_is_written(make_app: MakeApp) -> No
         await send(pilot, "hi")
         await shows(pilot, "writing")
         with pytest.raises(DFlashError, match="an answer is being written"):
-            await measure_lag(app.chat, ("prose",))
-        app.chat.flow.stop()
+            await measure_lag(place(app), ("prose",))
+        app.chat.parts.sending.flow.stop()
         await idle(pilot)
 
 
@@ -122,7 +126,7 @@ async def test_bench_measures_the_mode_that_is_asked_for(make_app: MakeApp) -> N
     app = make_app(FakeSession(pace=0.001))
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        app.chat.set_knobs(mode="chain")
+        app.chat.tuning.set(mode="chain")
         tax = await taxed(app, pilot, ("one",), 1)
         assert isinstance(tax, UiTax)
         assert [pair.mode for pair in tax.pairs] == ["chain"]
@@ -154,7 +158,7 @@ async def test_a_fed_document_is_shown_whole(make_app: MakeApp, monkeypatch: pyt
         found = []
 
         async def run() -> None:
-            found.extend(await measure_lag(app.chat, tuple(documents)))
+            found.extend(await measure_lag(place(app), tuple(documents)))
 
         app.chat.run_worker(run())
         await wait_until(pilot, lambda: len(found) == len(documents))

@@ -26,7 +26,7 @@ from dflash_tui.application.session import LoadRequest
 from dflash_tui.launch import share_the_interpreter
 from dflash_tui.terminal.output import Notes
 from tools.bench.tool import add_options, report, request_of, run_tool
-from tools.bench.ui_tax import ROUNDS, Lag, UiTax, lag_table, measure_lag, measure_tax, tax_notes, tax_table
+from tools.bench.ui_tax import ROUNDS, Lag, Place, UiTax, lag_table, measure_lag, measure_tax, tax_notes, tax_table
 
 COLUMNS, ROWS = 120, 40
 POLL_S = 0.1
@@ -100,7 +100,7 @@ def _child(request: LoadRequest, rounds: int, out: int) -> None:
                     self.set_timer(POLL_S, self._look)
 
                 async def _look(self) -> None:
-                    if self.chat.loading_now:
+                    if self.chat.state.loading:
                         self.set_timer(POLL_S, self._look)
                     else:
                         self.chat.run_worker(self._measure(), exit_on_error=False)
@@ -109,9 +109,10 @@ def _child(request: LoadRequest, rounds: int, out: int) -> None:
                     def say(text: str) -> None:
                         tell({"progress": text})
 
+                    place = Place(self.chat.state, self.chat, self.chat.gauges.frame)
                     try:
-                        tax = await measure_tax(self.chat, rounds=rounds, say=say)
-                        lags = await measure_lag(self.chat, say=say)
+                        tax = await measure_tax(place, rounds=rounds, say=say)
+                        lags = await measure_lag(place, say=say)
                         tell(_figures(tax, lags))
                     except DFlashError as error:
                         tell({"error": str(error)})

@@ -14,18 +14,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from statistics import mean, median, quantiles
-from typing import Any
+from typing import Any, cast
+
+from textual.screen import Screen
 
 from dflash_core.bench.prompts import PROMPTS
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC, Knobs
 from dflash_tui.application.amounts import change
+from dflash_tui.application.engine_session import EngineSession
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.running import Running
 from dflash_tui.application.session import OnPrefill, TurnLike
-from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.flow import Flow
-from dflash_tui.widgets.transcript import TurnBlock
+from dflash_tui.chat.state import AppState, ShownTurn
+from dflash_tui.widgets.transcript import Transcript, TurnBlock
 from tools.bench.ui_feed import DOCUMENTS, RATE, FedTurn
 
 ROUNDS = 7
@@ -159,8 +162,17 @@ class Lag:
         return {"document": self.document, "tokens": self.tokens, "tokens_per_second": RATE, **figures}
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where measured turns are shown: the transcript of a screen. `figures` draws those of the turn."""
+
+    state: AppState
+    screen: Screen[Any]
+    figures: Callable[[], None]
+
+
 async def measure_tax(
-    chat: Desk, prompts: Sequence[str] = PROMPTS, rounds: int = ROUNDS, say: Say = lambda text: None
+    place: Place, prompts: Sequence[str] = PROMPTS, rounds: int = ROUNDS, say: Say = lambda text: None
 ) -> UiTax:
     """Run every prompt in both arms, alternating, after one round of warm-up. The conversation is left as it is.
 
@@ -169,18 +181,18 @@ async def measure_tax(
 
     Raises DFlashError if a turn fails, or if the arms do not take the same steps.
     """
-    cases = {(prompt, mode): _Arms([], []) for mode in _modes(chat) for prompt in prompts}
+    cases = {(prompt, mode): _Arms([], []) for mode in _modes(place) for prompt in prompts}
     for number in range(rounds + 1):
-        for place, ((prompt, mode), arms) in enumerate(cases.items(), 1):
+        for at, ((prompt, mode), arms) in enumerate(cases.items(), 1):
             of_round = f"round {number:,} of {rounds:,}" if number else "warming up"
-            say(f"{of_round} · prompt {place} of {len(cases)}, {SPEC['mode'].show(mode)}")
-            knobs = chat.knobs.replace(
-                temperature=0.0, mode=mode, policy="fixed", max_tokens=min(chat.knobs.max_tokens, MOST_TOKENS)
+            say(f"{of_round} · prompt {at} of {len(cases)}, {SPEC['mode'].show(mode)}")
+            knobs = place.state.knobs.replace(
+                temperature=0.0, mode=mode, policy="fixed", max_tokens=min(place.state.knobs.max_tokens, MOST_TOKENS)
             )
             # Which arm goes first changes from turn to turn.
             for turn in range(arms.turns):
                 for shown in (False, True) if (number + turn) % 2 else (True, False):
-                    timed = await (_in_app if shown else _headless)(chat, prompt, knobs)
+                    timed = await (_in_app if shown else _headless)(place, prompt, knobs)
                     if number:
                         (arms.app if shown else arms.headless).append(timed)
                     else:
@@ -200,14 +212,14 @@ class _Arms:
     turns: int = 1
 
 
-def _modes(chat: Desk) -> tuple[str, ...]:
-    session, mode = chat.session, chat.knobs.mode
+def _modes(place: Place) -> tuple[str, ...]:
+    session, mode = place.state.session, place.state.knobs.mode
     if mode != "auto":
         return (mode,)
     return ("ar", "tree") if session is not None and session.limits.drafter is not None else ("ar",)
 
 
-async def measure_lag(chat: Desk, names: Sequence[str] = tuple(DOCUMENTS), say: Say = lambda text: None) -> list[Lag]:
+async def measure_lag(place: Place, names: Sequence[str] = tuple(DOCUMENTS), say: Say = lambda text: None) -> list[Lag]:
     """Feed each document to an answer at `RATE` and watch the loop. Raises DFlashError as `measure_tax` does."""
     lags = []
     for name in names:
@@ -216,7 +228,7 @@ async def measure_lag(chat: Desk, names: Sequence[str] = tuple(DOCUMENTS), say: 
         late: list[float] = []
         watch = asyncio.create_task(_watch(late))
         try:
-            block, meter = await _shown(chat, name, partial(_fed, turn), Knobs())
+            block, meter = await _shown(place, name, partial(_fed, turn), Knobs())
         finally:
             watch.cancel()
         if block.answers[-1].text != DOCUMENTS[name]:
@@ -237,16 +249,16 @@ async def _watch(late: list[float]) -> None:
         late.append(max(time.perf_counter() - due, 0.0) * 1e3)
 
 
-def _opener(chat: Desk, prompt: str, knobs: Knobs) -> Opener:
-    if chat.session is None:
+def _opener(place: Place, prompt: str, knobs: Knobs) -> Opener:
+    if place.state.session is None:
         raise DFlashError("no model is loaded; nothing can be measured")
-    conversation = chat.session.scratch_conversation()
+    conversation = cast(EngineSession, place.state.session).scratch_conversation()
     return lambda on_prefill: conversation.ask(prompt, knobs, on_prefill=on_prefill)
 
 
-async def _headless(chat: Desk, prompt: str, knobs: Knobs) -> Timed:
+async def _headless(place: Place, prompt: str, knobs: Knobs) -> Timed:
     began = time.thread_time()
-    running, meter = Running(_opener(chat, prompt, knobs)), Meter()
+    running, meter = Running(_opener(place, prompt, knobs)), Meter()
     running.start()
     while not running.over:
         await asyncio.sleep(LOOK_S)
@@ -256,23 +268,23 @@ async def _headless(chat: Desk, prompt: str, knobs: Knobs) -> Timed:
     return Timed(meter.totals.tokens, meter.decode_s, meter.totals.steps, time.thread_time() - began)
 
 
-async def _in_app(chat: Desk, prompt: str, knobs: Knobs) -> Timed:
+async def _in_app(place: Place, prompt: str, knobs: Knobs) -> Timed:
     began = time.thread_time()
-    _, meter = await _shown(chat, prompt, _opener(chat, prompt, knobs), knobs)
+    _, meter = await _shown(place, prompt, _opener(place, prompt, knobs), knobs)
     return Timed(meter.totals.tokens, meter.decode_s, meter.totals.steps, time.thread_time() - began)
 
 
-async def _shown(chat: Desk, prompt: str, open_turn: Opener, knobs: Knobs) -> tuple[TurnBlock, Meter]:
+async def _shown(place: Place, prompt: str, open_turn: Opener, knobs: Knobs) -> tuple[TurnBlock, Meter]:
     """Run a turn as the app does, then remove it from the screen."""
-    with _apart(chat) as flow:
-        transcript = chat.transcript  # when the app has ended it can no longer be accessed
+    with _apart(place) as flow:
+        transcript = place.screen.query_one(Transcript)  # when the app has ended it can no longer be accessed
         block = await transcript.add_turn(prompt)
         try:
             await flow.begin(block, open_turn, knobs)
-            running, meter = flow.running, flow.meter
+            running, meter = place.state.turn.running, place.state.turn.meter
             assert running is not None
             assert meter is not None
-            while flow.busy:
+            while place.state.busy:
                 await asyncio.sleep(LOOK_S)
         finally:
             await transcript.take_away(block)
@@ -281,33 +293,18 @@ async def _shown(chat: Desk, prompt: str, open_turn: Opener, knobs: Knobs) -> tu
 
 
 @contextmanager
-def _apart(chat: Desk) -> Iterator[Flow]:
-    """A flow that replaces the screen's own: its turns are drawn, but not stored, and start no queued turn."""
-    if chat.busy:
+def _apart(place: Place) -> Iterator[Flow]:
+    """A flow whose turns are drawn in place of the one on the screen, but not stored; they start no queued turn."""
+    state = place.state
+    if state.busy:
         raise DFlashError("an answer is being written; measure when it has ended")
-    own, chat.flow = chat.flow, Flow(chat.screen, _Host(chat), chat.past.folder)
+    own, state.turn = state.turn, ShownTurn()
     try:
-        yield chat.flow
+        yield Flow(state, place.screen, place.figures)
     finally:
-        if chat.flow.running is not None:
-            chat.flow.running.stop()
-        chat.flow = own
-
-
-class _Host:
-    """The screen for measured turns: only their figures are drawn."""
-
-    def __init__(self, chat: Desk) -> None:
-        self._chat = chat
-
-    def draw_figures(self) -> None:
-        self._chat.draw_figures()
-
-    def turn_began(self) -> None:
-        pass
-
-    def turn_ended(self, block: TurnBlock, *, refused: bool) -> None:
-        pass
+        if state.turn.running is not None:
+            state.turn.running.stop()
+        state.turn = own
 
 
 def _checked(running: Running, meter: Meter) -> None:

@@ -62,7 +62,7 @@ class Offered:
                 yield option(id, one.name, told.words, gone=one.gone(), room=room)
 
     def _files(self, words: tuple[str, ...]) -> Iterator[Option]:
-        present = self._program.present
+        present = self._program.state.present
         target = present.target if present is not None else None
         if _has(words, "demo pair"):
             here = present is not None and target is None

@@ -6,25 +6,29 @@ import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from textual.screen import Screen
 
 from dflash_core.errors import DFlashError
+from dflash_tui.application.hub.places import places
 from dflash_tui.application.hub.walk import of_name
 from dflash_tui.application.settings.presets import PresetError, Presets, Profile, changed
-from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.program import ProgramController
+from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.line_dialog import LineScreen
 
 Say = Callable[[str], None]
 
 
-class ProfileKeeper:
+class ProfileKeeper(Controller):
     """Belongs to one chat."""
 
-    def __init__(self, desk: Desk, program: ProgramController) -> None:
-        self._desk, self._program = desk, program
+    def __init__(self, state: AppState, screen: Screen[Any], program: ProgramController) -> None:
+        super().__init__(state, screen)
+        self._program = program
         self._before: Profile | None = None  # the profile that was deleted or replaced last
 
     @property
@@ -42,13 +46,13 @@ class ProfileKeeper:
             self._program.use_profile(profile)
         else:
             say(f"profile {name}: {gone} is not there; looking for {gone.name} elsewhere")
-            self._desk.screen.run_worker(self._offer(profile, gone, say, begun), group="profiles", exclusive=True)
+            self.screen.run_worker(self._offer(profile, gone, say, begun), group="profiles", exclusive=True)
 
     async def _offer(self, profile: Profile, gone: Path, say: Say, begun: Callable[[], None]) -> None:
-        places = self._program.places()
-        found = await asyncio.to_thread(of_name, gone.name, places)
+        folders = places(self.state.settings.model_folders)
+        found = await asyncio.to_thread(of_name, gone.name, folders)
         if found is None:
-            looked = ", ".join(dict.fromkeys(place.name for place in places)) or "nowhere: no folder of models exists"
+            looked = ", ".join(dict.fromkeys(place.name for place in folders)) or "nowhere: no folder of models exists"
             say(f"profile {profile.name}: {gone} is not there, and no {gone.name} elsewhere ({looked})")
             return
 
@@ -63,11 +67,11 @@ class ProfileKeeper:
                 say(str(error))
 
         question = f"{profile.name}: {gone} is not there, but {found} is."
-        self._desk.screen.app.push_screen(ConfirmScreen(question, "change the profile, load it", "back"), answered)
+        self.screen.app.push_screen(ConfirmScreen(question, "change the profile, load it", "back"), answered)
 
     def of_present(self, name: str) -> Profile:
         """A profile of the loaded pair, with the parameters of the next turn. Raises PresetError if none is loaded."""
-        request = self._program.present
+        request = self.state.present
         if request is None:
             raise PresetError("no model is loaded yet; load one, then save the profile")
         return self.of_pair(name, request.target, request.draft)
@@ -75,7 +79,7 @@ class ProfileKeeper:
     def of_pair(self, name: str, target: Path | None, draft: Path | None) -> Profile:
         """A profile of a pair with the present context, cache type and parameters."""
         planned = self._program.planned(target, draft)
-        changes = changed(self._desk.knobs)
+        changes = changed(self.state.knobs)
         return Profile(name, changes=changes, target=target, draft=draft, context=planned.context, kv=planned.kv)
 
     def save(self, profile: Profile) -> str:

@@ -20,10 +20,9 @@ from dflash_core.clean import clean
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import Knobs
 from dflash_core.lab.diff import Stretch, diff
-from dflash_core.lab.experiment import Case, Design, Experiment, last_prompts
+from dflash_core.lab.experiment import Case, Design, last_prompts
 from dflash_core.lab.export import ENDINGS, check_path, write
 from dflash_core.lab.grid import Arm
-from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.plain import of_result
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.results import Result, Trial
@@ -32,9 +31,9 @@ from dflash_tui.application import experiment as background
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.figures.measurements import Row, What
 from dflash_tui.application.new_file import new_path
-from dflash_tui.application.session import messages_of
+from dflash_tui.application.session import ExperimentLike, SessionLike, messages_of
 from dflash_tui.application.settings.presets import Preset, changed
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import lab as lab_text
@@ -72,16 +71,16 @@ class ExperimentScreen(LabScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#lab-what"
 
-    def __init__(self, chat: ChatHost, text: str = "", *, at_once: bool = False) -> None:
+    def __init__(self, chat: ChatParts, text: str = "", *, at_once: bool = False) -> None:
         super().__init__(chat)
         self._text, self._at_once = text, at_once
         self._file = f"{self.WHAT}.csv"  # the name that was typed last, which may have been refused
         self._on = ""  # the source of the prompts, in words
-        self.experiment: Experiment | None = None
+        self.experiment: ExperimentLike | None = None
         self.result: Result | None = None
         self._drawn_at = 0.0
 
-    def plan(self, text: str, lab: Laboratory) -> Design:
+    def plan(self, text: str, session: SessionLike) -> Design:
         """The runs that `text` asks for. Raises DFlashError."""
         raise NotImplementedError
 
@@ -124,7 +123,7 @@ class ExperimentScreen(LabScreen):
 
     def asked(self, count: int = 1) -> list[Case]:
         """The last questions of the conversation."""
-        session = self.chat.session
+        session = self.chat.state.session
         return last_prompts(messages_of(session), count) if session is not None else []
 
     # The run
@@ -132,16 +131,16 @@ class ExperimentScreen(LabScreen):
     @on(Input.Submitted, "#lab-what")
     def action_start(self) -> None:
         """Measure what the line says, from the beginning."""
-        lab = self.laboratory()
-        if lab is None:
+        session = self.measurable()
+        if session is None:
             return
         try:
-            design = self.plan(self.query_one("#lab-what", Input).value, lab)
+            experiment = session.experiment(self.plan(self.query_one("#lab-what", Input).value, session))
         except DFlashError as error:
             self.say(error)
             return
-        self.experiment, self.result = lab.experiment(design), None
-        self.begin(iter(self.experiment), self._ended, self.experiment.cancel)
+        self.experiment, self.result = experiment, None
+        self.begin(iter(experiment), self._ended, experiment.cancel)
         self.query_one(_Table).follow = True
         self.draw()
         self.focus_results()
@@ -267,19 +266,19 @@ class ExperimentScreen(LabScreen):
             return
         arm = self.result.arms[index]
         knobs = self._knobs(arm)
-        if knobs == self.chat.knobs:
+        if knobs == self.chat.state.knobs:
             self.say("that is already the current setting")
             return
         try:
-            self.chat.set_all_knobs(knobs)
+            self.chat.tuning.set_all(knobs)
         except KnobError as error:
             self.say(error)
             return
-        self.chat.show_knobs()
+        self.chat.tuning.show()
         self.say(f"{arm.label} from the next turn; s keeps it as a preset")
 
     def _knobs(self, arm: Arm) -> Knobs:
-        return arm.knobs.replace(**{name: getattr(self.chat.knobs, name) for name in self.BRIEF})
+        return arm.knobs.replace(**{name: getattr(self.chat.state.knobs, name) for name in self.BRIEF})
 
     def action_save(self) -> None:
         """Keep the setting under the cursor as a preset of this model."""
@@ -294,11 +293,11 @@ class ExperimentScreen(LabScreen):
                 return
             try:
                 changes = changed(self._knobs(arm))
-                self.chat.tuning.presets.save(Preset(name, f"measured: {arm.label}", changes, self.chat.model))
+                self.chat.tuning.presets.save(Preset(name, f"measured: {arm.label}", changes, self.chat.state.model))
             except DFlashError as error:
                 self.say(error)
                 return
-            self.chat.show_knobs()
+            self.chat.tuning.show()
             self.say(f"preset {name} is kept: F9 in the chat, or /preset {name}")
 
         self.app.push_screen(LineScreen("A name for the preset: a to z, 0 to 9, dots, - and _", "tuned"), named)

@@ -11,13 +11,13 @@ from dflash_core.errors import DFlashError
 from dflash_core.lab import candidates
 from dflash_core.lab.experiment import Case, Design, plain_design
 from dflash_core.lab.grid import settings
-from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.plain import of_result
 from dflash_core.lab.results import Result
 from dflash_tui.application.amounts import counted, short, speed
 from dflash_tui.application.figures.measurements import What
 from dflash_tui.application.figures.plain_speeds import when
 from dflash_tui.application.lab_request import AB, SWEEP, parse_ab, parse_options, parse_sweep
+from dflash_tui.application.session import SessionLike
 from dflash_tui.screens.experiment import ExperimentScreen
 
 LAST = 4  # questions of the conversation that a tuning uses
@@ -39,9 +39,9 @@ class SweepScreen(ExperimentScreen):
         ("budget=4,15,22 p_min=0,0.1", "two parameters: a field of speeds"),
     )
 
-    def plan(self, text: str, lab: Laboratory) -> Design:
+    def plan(self, text: str, session: SessionLike) -> Design:
         axes, options = parse_sweep(text or SWEEP)
-        grid, cases = settings(axes, self.chat.knobs, lab.limits), options.cases(self.asked())
+        grid, cases = settings(axes, self.chat.state.knobs, session.limits), options.cases(self.asked())
         return Design(grid, cases, options.rounds(len(cases)), tuple(axis.name for axis in axes))
 
 
@@ -57,8 +57,8 @@ class ABScreen(ExperimentScreen):
         ("budget=40", "against the current setting"),
     )
 
-    def plan(self, text: str, lab: Laboratory) -> Design:
-        pair, options = parse_ab(text, self.chat.knobs, lab.limits)
+    def plan(self, text: str, session: SessionLike) -> Design:
+        pair, options = parse_ab(text, self.chat.state.knobs, session.limits)
         cases = options.cases(self.asked())
         return Design(pair, cases, options.rounds(len(cases)), base=0)
 
@@ -75,8 +75,8 @@ class TuneScreen(ExperimentScreen):
     )
     OPTIONS: ClassVar[tuple[tuple[str, str], ...]] = (("prompts=FILE samples=6", "on so many prompts of a file"),)
 
-    def plan(self, text: str, lab: Laboratory) -> Design:
-        if lab.limits.drafter is None:
+    def plan(self, text: str, session: SessionLike) -> Design:
+        if session.limits.drafter is None:
             raise DFlashError(
                 "no drafter is loaded, so there is nothing to tune: /load names one, or start with --draft"
             )
@@ -87,7 +87,7 @@ class TuneScreen(ExperimentScreen):
             f"the last {counted(len(asked), 'prompt').removeprefix('1 ')} of this conversation" if asked
             else f"{counted(len(cases), 'example')}; prompts=FILE takes yours"
         )  # fmt: skip
-        limits, knobs = lab.limits, self.chat.knobs
+        limits, knobs = session.limits, self.chat.state.knobs
         brief = knobs.replace(max_tokens=min(knobs.max_tokens, TOKENS))
         return Design(
             tuple(candidates.arms(brief, limits)), cases, base=0, halving=True, limit_s=LIMIT_S,
@@ -106,10 +106,10 @@ class PlainScreen(ExperimentScreen):
         ("", "Enter times steps without drafts after the last prompt; the conversation stays as it is."),
     )
 
-    def plan(self, text: str, lab: Laboratory) -> Design:
+    def plan(self, text: str, session: SessionLike) -> Design:
         options = parse_options(text)
         cases = options.cases(self.asked())
-        design = plain_design(cases[0], self.chat.knobs)
+        design = plain_design(cases[0], self.chat.state.knobs)
         return replace(design, cases=cases, repeats=options.repeats or design.repeats)
 
     def finding(self, result: Result) -> str:

@@ -21,10 +21,11 @@ from dflash_core.errors import DFlashError
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.finding import Finding
 from dflash_tui.application.hub.catalogue import Catalogue, Pair, load_catalogue
+from dflash_tui.application.hub.places import places
 from dflash_tui.application.hub.room import machine, room_for
 from dflash_tui.application.hub.typed_pair import typed_pair
-from dflash_tui.chat.host import ChatHost
 from dflash_tui.chat.offered import Offered
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.chat.profiles import attempt
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
@@ -53,14 +54,14 @@ class ModelsScreen(Passing, Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     COMMANDS = Screen.COMMANDS | {ActionProvider}
 
-    def __init__(self, chat: ChatHost, *, first: bool = False, only: str = "") -> None:
+    def __init__(self, chat: ChatParts, *, first: bool = False, only: str = "") -> None:
         super().__init__()
         self._chat, self._first, self._only = chat, first, only
         self._profiles = chat.profiles
         self._catalogue: Catalogue = load_catalogue()
-        self._finding = Finding(chat.program.places, chat.program.given_back, room_for)
+        self._finding = Finding(lambda: places(chat.state.settings.model_folders), chat.program.given_back, room_for)
         self._offered = Offered(chat.program, self._catalogue, self._finding, chat.downloads)
-        self._seen, self._present = -1, chat.program.present
+        self._seen, self._present = -1, chat.state.present
         self._fetching = [one.words for one in chat.downloads]
         self._told = False  # the reason for an incomplete search has been shown
 
@@ -136,7 +137,7 @@ class ModelsScreen(Passing, Screen[None]):
 
     def _look(self) -> None:
         """Redraw if the thread has found more, another pair is loaded, or a download has progressed."""
-        present, fetching = self._chat.program.present, [one.words for one in self._chat.downloads]
+        present, fetching = self._chat.state.present, [one.words for one in self._chat.downloads]
         if self._finding.changes != self._seen or present is not self._present or fetching != self._fetching:
             self._seen, self._present, self._fetching = self._finding.changes, present, fetching
             self._draw()
@@ -360,12 +361,12 @@ class ModelsScreen(Passing, Screen[None]):
             self.notify("\n".join(problems), title="Left out", severity="warning", timeout=10)
 
 
-def models_page(chat: ChatHost, words: str) -> ModelsScreen:
+def models_page(chat: ChatParts, words: str) -> ModelsScreen:
     """The list, filtered by these words."""
     return ModelsScreen(chat, only=words)
 
 
-def get_page(chat: ChatHost, name: str) -> Screen[Any]:
+def get_page(chat: ChatParts, name: str) -> Screen[Any]:
     """The dialog that fetches the pair of that name; the models of the catalogue where it names none."""
     begun = chat.downloads.of(name)
     pair = begun.pair if begun is not None else load_catalogue().pairs.get(name)

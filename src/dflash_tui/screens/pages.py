@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from textual.screen import Screen
 
 if TYPE_CHECKING:
-    from dflash_tui.chat.host import ChatHost
+    from dflash_tui.chat.parts import ChatParts
     from dflash_tui.screens.palette import ActionProvider
 
 
@@ -24,7 +24,7 @@ def action_provider() -> type[ActionProvider]:
     return provider
 
 
-Make = Callable[["ChatHost", str], Screen[Any]]
+Make = Callable[["ChatParts", str], Screen[Any]]
 
 
 def _made(module: str, name: str) -> Make:

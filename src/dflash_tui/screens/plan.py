@@ -21,7 +21,7 @@ from dflash_tui.application import advice, fits
 from dflash_tui.application.background import Background
 from dflash_tui.application.hub.catalogue import Pair
 from dflash_tui.application.hub.room import reckoner_of
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import fit
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.ways import BACK, Ways
@@ -75,7 +75,7 @@ class PlanScreen(ModalScreen[bool]):
 
     def __init__(
         self,
-        chat: ChatHost,
+        chat: ChatParts,
         target: Path | None,
         draft: Path | None,
         make: Callable[[], Reckoner] | None = None,

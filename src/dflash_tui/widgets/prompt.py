@@ -91,8 +91,9 @@ class Prompt(TextArea):
         return self._pasted.whole(self.text)
 
     def fill(self, text: str) -> None:
-        """Replace the text by this one, of any length."""
+        """Replace the text by this one, of any length; the cursor comes behind it."""
         self.text = self._pasted.shown(text)
+        self.move_cursor(self.document.end)
 
     def load_text(self, text: str) -> None:
         self._pasted.keep(text)

@@ -77,6 +77,18 @@ class CurrentConversation:
             stored += "; they stay in memory until the app closes, and /export writes one elsewhere"
         return [problem for problem in (stored, left) if problem]
 
+    @property
+    def resumable(self) -> str:
+        """The id under which the next start finds this conversation; empty if it will not."""
+        return self.card.id if self.card is not None and self.store.on_disk else ""
+
+    @property
+    def warning(self) -> str:
+        """What quitting now would lose; empty if nothing."""
+        if self.card is None or self.store.on_disk:
+            return ""
+        return "The disk did not take this conversation, so quitting loses it; /export writes it elsewhere."
+
     def close(self) -> bool:
         """Close; False if something could not be saved."""
         self.journal.close()
