@@ -52,7 +52,8 @@ extern "C" __global__ void __launch_bounds__(ACCEPT_THREADS) accept(
     const int stopped = st->stop, n = st->n, step = st->steps, length = st->length, answered = st->answered;
     const int by_value = st->by_value, built = by_value ? st->built : 0;
     const int draft_depth = st->draft_depth, width = st->width;
-    const int max_tokens = st->max_tokens, prompt_length = st->prompt_length, context_length = st->context_length;
+    const int max_tokens = st->max_tokens, halt_at = st->halt_at;
+    const int prompt_length = st->prompt_length, context_length = st->context_length;
     const int stop_id = st->stop_ids[lane % MAX_STOP_IDS], parity = st->parity;
     const u64 stage = lane < STAMPS ? stamps[lane] : 0;
     // Entries past the last node hold arbitrary data, which nothing reads.
@@ -98,6 +99,7 @@ extern "C" __global__ void __launch_bounds__(ACCEPT_THREADS) accept(
             else if (__any_sync(FULL_WARP, stop_id == next)) stop = STOP_TOKEN;
             else if (count >= max_tokens) stop = MAX_TOKENS;
             else if (prompt_length + count >= context_length) stop = CONTEXT_FULL;
+            else if (halt_at > 0 && count >= halt_at) stop = HALTED;
         }
         if (stop == RUNNING && __any_sync(FULL_WARP, cancelled)) stop = CANCELLED;
         // A draw from non-finite numbers is invalid, and so may be the whole pass: nothing of it is kept.

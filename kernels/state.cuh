@@ -15,7 +15,7 @@ constexpr int HISTORY = 256;     // newest answer tokens that penalties count
 constexpr int VALUE_CLASSES = 16, VALUE_FEATURES = 5;
 
 // BROKEN: the target's logits were not finite.
-enum Stop { RUNNING = 0, STOP_TOKEN = 1, MAX_TOKENS = 2, CONTEXT_FULL = 3, CANCELLED = 4, BROKEN = 5 };
+enum Stop { RUNNING = 0, STOP_TOKEN = 1, MAX_TOKENS = 2, CONTEXT_FULL = 3, CANCELLED = 4, BROKEN = 5, HALTED = 6 };
 
 struct StepState {
     u64 mask[MAX_NODES][4];      // each node's ancestors and itself, a bit per node
@@ -69,6 +69,7 @@ struct StepState {
     float frequency_penalty;     // 0: off
     float presence_penalty;      // 0: off
     int max_tokens;
+    int halt_at;                 // 0: off. Tokens of the answer after which a guard halts it
     int context_length;
     int prompt_length;
     int stop_ids[MAX_STOP_IDS];  // padded with -1

@@ -148,7 +148,8 @@ extern "C" __global__ void __launch_bounds__(TREE_THREADS) tree_build(
 #endif
     if (by_value) {
         // The token after the deepest node is drawn, so the answer's last possible token is never drafted.
-        depths = min(depths, min(st->max_tokens, st->context_length - st->prompt_length) - st->answered - 1);
+        const int last = st->halt_at > 0 ? min(st->max_tokens, st->halt_at) : st->max_tokens;
+        depths = min(depths, min(last, st->context_length - st->prompt_length) - st->answered - 1);
 #ifdef TEXT
         const TextView view = {text, text + (RUNS << SLOT_BITS)};
         const int known = st->prompt_length + st->answered;

@@ -66,11 +66,6 @@ class DraftConfig:
         return self.heads.kind
 
     @property
-    def title(self) -> str:
-        """Its kind, as shown to users."""
-        return {"dspark": "DSpark", "dflash2": "DFlash 2", "dflash": "DFlash"}[self.kind]
-
-    @property
     def mask_token(self) -> int:
         """The token that stands for positions to be drafted, once `paired` has filled it in."""
         assert self.mask_token_id is not None, "a drafter that was not checked against its target"

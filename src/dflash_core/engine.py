@@ -15,12 +15,13 @@ from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, Choice, checked, named
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.registry import open_draft
 from dflash_core.drafters.several import OpenedSeveral
 from dflash_core.errors import MismatchError, OutOfMemoryError, cpu_instead
 from dflash_core.fits import RanOutError, Reckoner, Setup
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
-from dflash_core.loading import DEFAULT_CARD, CardOptions, open_draft, open_target
+from dflash_core.loading import DEFAULT_CARD, CardOptions, open_target
 from dflash_core.memory import OTHERS, Component, MemoryBreakdown, weights_detail
 from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.fixed import FixedPolicy

@@ -20,7 +20,9 @@ from dflash_core.drafting import (
     nodes_of,
 )
 from dflash_core.errors import KnobError
-from dflash_core.text.reasoning import DEFAULT_EFFORT, EFFORTS
+
+EFFORTS = ("low", "medium", "high", "xhigh")  # levels of reasoning that templates know, lowest first
+DEFAULT_EFFORT = "medium"
 
 LoopAction = Literal["close", "stop", "off"]
 Value = int | float | bool | str

@@ -11,11 +11,10 @@ import torch
 
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.backends.opened import Target
-from dflash_core.cache_types import AUTO, checked
-from dflash_core.drafters import registry
-from dflash_core.drafters.base import Draft, OpenedDraft
+from dflash_core.drafters.base import Draft
+from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import Code, DeviceError, UnsupportedError, cpu_instead
-from dflash_core.fits import ON_CARD, MemoryPlan, Reckoner, asked, plan
+from dflash_core.fits import ON_CARD, Reckoner
 from dflash_core.memory import gib
 from dflash_core.progress import Progress, silent
 
@@ -137,35 +136,6 @@ def load_draft(
     return open_draft(path, target).load(dtype=dtype, progress=progress)
 
 
-def open_draft(path: str | Path, target: Target) -> OpenedDraft:
-    """Read a drafter's header only.
-
-    Raises FormatError, UnsupportedError, MismatchError, and ContextError for two of one kind.
-    """
-    return registry.open_draft(path, target)
-
-
-def plan_pair(
-    target: str | Path,
-    draft: str | Path | None = None,
-    device: str = "auto",
-    *,
-    context: int | None = None,
-    kv: str = AUTO,
-    memory: int = 0,
-    card: CardOptions = DEFAULT_CARD,
-) -> MemoryPlan:
-    """The memory plan of a pair, from headers alone: no weight is read, and no card is needed.
-
-    `context`, `kv`: as requested of `engine.load_pair`. `memory`: bytes of a card (or on the CPU, of main
-    memory) to plan for; by default those of this machine. Raises what `open_target` and `open_draft` raise, KnobError
-    for an unknown type, and ContextError for a context that cannot be loaded.
-    """
-    kv = checked(kv)
-    reckoner = reckoner_of(target, draft, device, memory=memory, card=card)
-    return plan(reckoner, asked(reckoner, context, kv))
-
-
 @cpu_instead()
 def reckoner_of(
     target: str | Path,
@@ -175,7 +145,11 @@ def reckoner_of(
     memory: int = 0,
     card: CardOptions = DEFAULT_CARD,
 ) -> Reckoner:
-    """The reckoner that `plan_pair` uses, for plans of several ways of loading. Raises what `plan_pair` raises."""
+    """What predicts the memory of a pair, for plans of several ways of loading: from headers alone, and without a card.
+
+    `memory`: bytes of a card (or on the CPU, of main memory) to plan for; by default those of this machine. Raises what
+    `open_target` and `open_draft` raise.
+    """
     opened = _open_for_plan(target, device, memory, card)
     named = opened.own_draft if draft is None else draft
     return opened.reckoner(open_draft(named, opened) if named is not None else None)

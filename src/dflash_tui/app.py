@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from textual import on
 from textual._context import active_message_pump
 from textual.app import App, ScreenStackError, SystemCommand
 from textual.binding import Binding, BindingType
@@ -25,41 +22,40 @@ from textual.message_pump import MessagePump
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widget import AwaitMount, Widget
-from textual.widgets import Input, TextArea
+from textual.widgets import TextArea
 from textual.worker import WorkerFailed
 
 from dflash_core.cache_types import AUTO
 from dflash_core.clean import lines, one_line
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
-from dflash_core.progress import Progress
 from dflash_tui.application.conversations.history import History, data_folder
 from dflash_tui.application.log import LOG
-from dflash_tui.application.session import Loader, LoadRequest, SessionLike
-from dflash_tui.application.settings.config import Config, ConfigError, remember, user_file
-from dflash_tui.application.starting import arguments_again, way_back
+from dflash_tui.application.session import Loader, LoadRequest
+from dflash_tui.application.settings.config import Config
+from dflash_tui.application.starting import arguments_again
 from dflash_tui.chat.flow import fault, keep_trace
+from dflash_tui.chat.messages import Copy, LongTaskEnded, Restart
+from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
+from dflash_tui.screens.pages import of_screens
 from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spelled
 from dflash_tui.settings.themes import installed, load_themes, with_known_theme
 from dflash_tui.terminal.clipboard import copied
 from dflash_tui.terminal.driver import TerminalDriver
-from dflash_tui.terminal.hangup import end_later, watched
-from dflash_tui.terminal.key_order import KeyOrder, TakesText, is_text
+from dflash_tui.terminal.ends import EndSignals
+from dflash_tui.terminal.key_order import KeyOrder, TakesText, as_move
 from dflash_tui.terminal.notices import desktop_notice
-from dflash_tui.terminal.output import write_err
-from dflash_tui.terminal.pasting import take_pastes
 from dflash_tui.text.glossary import PAGES
-from dflash_tui.text.notices import Notices
 from dflash_tui.widgets.flash import Saying
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.literal import ControlCodeFilter
 from dflash_tui.widgets.panel import Panel
 from dflash_tui.widgets.prompt import Prompt
 
-ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 JOIN_S = 2.0  # how long quitting waits for a running step
 FETCH_S = 0.5  # and for a download thread, which writes out what it has received
+PALETTE = "--command-palette"  # the id that Textual gives it
 TOLD = 2  # problems that a toast lists; the log has all of them
 
 
@@ -85,34 +81,28 @@ class DFlashApp(App[int]):
         check: Callable[[LoadRequest], None] = lambda request: None,
         first_run: bool = False,
         config: Config | None = None,
-        theme: str = "",
         data_dir: Path | None = None,
         theme_dirs: Iterable[Path] | None = None,
         chat: type[ChatScreen] = ChatScreen,
     ) -> None:
         super().__init__()
         self.config = config or Config()
-        if theme:
-            self.config = dataclasses.replace(self.config, themes=((theme, ""), *self.config.themes))
         self._theme_problems = self._load_themes(theme_dirs)
         self.settings = self.config.settings
         self.actions, self._keymap_wanted, _ = remapped(self.settings.keys)
         self._control_codes = ControlCodeFilter()
         self._away = self._tells_focus = False
-        self._signals: dict[signal.Signals, Any] = {}  # the handlers before the app started
+        self.signals = EndSignals()
         self._keys = KeyOrder(self)
-        self.notices = Notices()
         self.fault = ""  # why the app ended, if the user did not end it
         self.again: list[str] = []  # the arguments to restart with after the app has ended
         self._watchers = list(request.watchers)
-        self._request = request
-        self._loaders = loaders or (lambda request: loader)
-        self._check = check
         self._first_run = first_run
+        loaders, knobs = loaders or (lambda request: loader), knobs or request.knobs
         history = History(data_dir or data_folder())
-        title = request.title(endings=True)
-        self.chat = chat(loader, knobs or request.knobs, history, title, request.resume, self.settings.system)
-        self.chat.tuning.context, self.chat.tuning.kv = request.context, request.kv
+        self.state = AppState(request, loader, loaders, check, knobs, history, self.settings)
+        self.notices = self.state.notices
+        self.chat = chat(self.state)
 
     def get_driver_class(self) -> type[Driver]:
         driver = super().get_driver_class()
@@ -126,9 +116,7 @@ class DFlashApp(App[int]):
         self.set_keymap({id: keys or nowhere(id) for id, keys in self._keymap_wanted.items()})
         await AwaitMount(self.chat, [self.chat])
         if self._first_run:
-            from dflash_tui.screens.models import ModelsScreen
-
-            await self.push_screen(ModelsScreen(self.chat, first=True))
+            await self.push_screen(of_screens("models", "ModelsScreen")(self.chat.parts, first=True))
         if self._watchers:
             self.set_interval(1, self._tell_watchers)
         about = f"These themes cannot be used; the colours are those of {self.theme}."
@@ -148,7 +136,7 @@ class DFlashApp(App[int]):
             if self._keys.waits(event):
                 return
             if isinstance(event, Key) and self.screen_stack:
-                event = self._as_move(event)
+                event = as_move(event, MOVES, self.screen, self.focused)
             for screen in self.screen_stack[-1:]:
                 if isinstance(screen, TakesText):
                     screen.take_text(event)
@@ -162,18 +150,6 @@ class DFlashApp(App[int]):
             if widget is not None and not widget.is_attached:
                 return  # removed since the last frame; Textual would look up its place in its parent
         await super().on_event(event)
-
-    def _as_move(self, event: Key) -> Key:
-        """j and its like as the keys that they stand for, in lists and pages. Letters that are text stay so."""
-        screen = self.screen
-        meant = MOVES.get(event.key)
-        if meant is None or isinstance(self.focused, (Input, TextArea)):
-            return event
-        if is_text(event) and not getattr(screen, "LETTERS_MOVE", not isinstance(screen, TakesText)):
-            return event
-        bound = screen.active_bindings
-        key = event.key if event.key in bound else next((one for one in meant if one in bound), event.key)
-        return event if key == event.key else Key(key, None)
 
     def on_ready(self) -> None:
         self.screen.refresh()  # nothing was drawn during startup
@@ -233,22 +209,24 @@ class DFlashApp(App[int]):
         """What widgets of Textual copy themselves."""
         self.copy(text, "")
 
+    @on(Copy)
+    def _copy_asked(self, event: Copy) -> None:
+        self.copy(event.text, event.what)
+
     def copy(self, text: str, what: str) -> None:
         """Copy to every clipboard that there is, and say where it went; `what` names the text, "" says nothing."""
         super().copy_to_clipboard(text)
 
         def hand_over() -> None:  # on a worker thread: commands of the desktop and of tmux take time
-            notice = f"copied {what}" if self.is_headless else copied(text, what, self.chat.past.folder)
+            notice = f"copied {what}" if self.is_headless else copied(text, what, self.state.past.folder)
             if what and self.is_running:
                 self.call_later(self.chat.say, notice)
 
         self.run_worker(hand_over, thread=True, group="clipboard", exclusive=True)
 
     def action_command_palette(self) -> None:
-        from dflash_tui.screens.palette import Palette
-
-        if not isinstance(self.screen, Palette):
-            self.push_screen(Palette(id="--command-palette"))
+        if self.screen.id != PALETTE:
+            self.push_screen(of_screens("palette", "Palette")(id=PALETTE))
 
     def action_explain(self) -> None:
         """Explain the focused parameter, or the figures of the focused panel or of the page."""
@@ -269,68 +247,26 @@ class DFlashApp(App[int]):
         # The footer still shows an action without a key, for clicks.
         return "" if is_nowhere(binding.key) else binding.key_display or spelled(binding.key)
 
-    @property
-    def request(self) -> LoadRequest:
-        """What was loaded last, or is being loaded."""
-        return self._request
-
-    def asked_for(self, target: Path | None, draft: Path | None, context: int, kv: str) -> LoadRequest:
-        """The request for another pair: like the present one, except for the arguments."""
-        return dataclasses.replace(self._request, target=target, draft=draft, context=context, kv=kv)
-
-    def open_model(self, request: LoadRequest) -> tuple[Loader, str]:
-        """The loader of another pair, and the name to show until it is loaded."""
-        self._request = request
-        return self._loaders(self._request), self._request.title(endings=True)
-
-    def open_again(self, context: int, kv: str) -> tuple[Loader, str]:
-        """The loader of the present pair with `context` positions (0: as many as fit) and cache type `kv`; and its
-        name."""
-        self._request = dataclasses.replace(self._request, context=context, kv=kv)
-        return self._loaders(self._request), self._request.title(endings=True)
-
-    def check(self, request: LoadRequest) -> None:
-        """Raises DFlashError if the headers show that a pair cannot be loaded. Not for the app's own thread."""
-        self._check(request)
-
-    def stay_with(self, request: LoadRequest) -> None:
-        """The last load did not happen; `request` is what is loaded."""
-        self._request = request
+    @on(Restart)
+    def _restart_asked(self) -> None:
+        self.restart(self.state.resumable, self.state.context, self.state.kv)
 
     def restart(self, conversation: str, context: int, kv: str = AUTO) -> None:
         """End, and start again as a new process in this terminal, with the present pair and this conversation."""
-        request = dataclasses.replace(self._request, context=context, kv=kv)
+        request = dataclasses.replace(self.state.request, context=context, kv=kv)
         self.again = arguments_again(sys.argv[1:], request, conversation)
-        self.chat.downloads.hand_over()
+        self.chat.parts.downloads.hand_over()
         self.call_after_refresh(self._leave)  # by then the prompt no longer holds the command
-
-    def remember_model(self, target: Path | None, draft: Path | None) -> str:
-        """Open with this pair from the next start on. Returns the problem, or ""."""
-        try:
-            remember("target", target or "")
-            remember("draft", draft or "")
-        except ConfigError as error:
-            return str(error)
-        return ""
-
-    def remember_setting(self, name: str, value: str) -> str:
-        """Keep a plain setting for the next start. Returns the problem, or ""."""
-        try:
-            remember(name, value)
-        except ConfigError as error:
-            return str(error)
-        return ""
-
-    def choose_theme(self, name: str) -> str:
-        """Change to a theme and remember it for the next start. Returns the problem, or ""."""
-        self.theme = name
-        return self.remember_setting("theme", name)
 
     def on_app_blur(self) -> None:
         self._away, self._tells_focus = True, True
 
     def on_app_focus(self) -> None:
         self._away, self._tells_focus = False, True
+
+    @on(LongTaskEnded)
+    def _long_task_ended(self, event: LongTaskEnded) -> None:
+        self.tell_away(event.seconds, event.what)
 
     def tell_away(self, seconds: float, what: str) -> None:
         """Tell a user who may be elsewhere that a long task has ended: by the bell, perhaps with a desktop notice too.
@@ -352,10 +288,8 @@ class DFlashApp(App[int]):
         if text:
             self.copy(text, f"{len(text)} characters")
             self.screen.clear_selection()
-        elif self.chat.experiment is not None:
-            self.chat.experiment.stop()
-        elif self.chat.busy:
-            self.chat.flow.stop()
+        elif self.state.experiment is not None or self.state.busy:
+            self.chat.action_stop()
         else:
             self.chat.say("Ctrl+Q quits")
 
@@ -366,9 +300,9 @@ class DFlashApp(App[int]):
         self.clear_notifications()  # they may cover the question
         if isinstance(self.screen, ConfirmScreen):
             self.screen.dismiss(True)
-        elif self.chat.busy:
+        elif self.state.busy:
             self.push_screen(ConfirmScreen("An answer is being written.", "stop it and quit", "go on"), self._confirmed)
-        elif warning := self.chat.warning():
+        elif (opened := self.state.opened) is not None and (warning := opened.warning):
             self.push_screen(ConfirmScreen(warning, "quit", "go on"), self._confirmed)
         else:
             self._leave()
@@ -378,29 +312,14 @@ class DFlashApp(App[int]):
             self._leave()
 
     def handle_signals(self) -> None:
-        """A signal that ends the program ends it as Ctrl+Q does: the terminal is restored, nothing is lost."""
-        if self.is_headless or self._signals:
-            return
-        loop = asyncio.get_running_loop()
+        """Called by the driver, once the terminal must be restored at the end."""
+        if not self.is_headless:
+            self.signals.handle(self._leave, self._signalled)
 
-        def end(number: int, _frame: FrameType | None) -> None:
-            # One signal is enough; and if the terminal is closed, the app may wait for it for ever.
-            for one in ENDS:
-                signal.signal(one, signal.SIG_IGN)
-            self.again = []
-            end_later(128 + number)
-            loop.call_soon_threadsafe(self._leave, 128 + number)
-            self.chat.last_words()  # saves a conversation elsewhere if the disk refuses it
-
-        # Not the loop's own handlers: those do not run while the loop is blocked.
-        for number in ENDS:
-            self._signals[number] = signal.signal(number, end)
-
-    def restore_signals(self) -> None:
-        """The app has ended. If a signal ended it, later signals stay ignored: the exit is under way."""
-        for number, before in self._signals.items():
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, before)
+    def _signalled(self) -> None:
+        """A signal ends the app: it does not start again, and saves a conversation elsewhere if the disk refuses it."""
+        self.again = []
+        self.chat.last_words()
 
     def _handle_exception(self, error: Exception) -> None:
         """A bug in the program: one line once the terminal is restored, the trace in a file, nothing lost.
@@ -418,7 +337,7 @@ class DFlashApp(App[int]):
             said, trace = str(cause), list[str]()
             if not isinstance(cause, DFlashError):
                 said = fault(cause)
-                trace = [keep_trace("".join(traceback.format_exception(cause)), self.chat.past.folder)]
+                trace = [keep_trace("".join(traceback.format_exception(cause)), self.state.past.folder)]
             self.fault = "; ".join([said, *self.chat.last_words(), *trace])
         super()._handle_exception(error)
 
@@ -432,86 +351,15 @@ class DFlashApp(App[int]):
         self._close_messages_no_wait()
 
     def _leave(self, code: int = 0) -> None:
-        self.chat.plain.stop()
-        for running in (self.chat.flow.running, self.chat.experiment):
+        for running in (self.state.turn.running, self.state.experiment):
             if running is not None:
                 running.stop()
                 running.join(JOIN_S)
-        self.chat.downloads.stop(FETCH_S)
+        if self.chat.made is not None:
+            self.chat.made.stop(FETCH_S)
         self.exit(code)
-
-    def keep_states(self) -> None:
-        """After the app's end: write the conversation state that the settings ask to keep."""
-        session = self.chat.session
-        if self.settings.keep_states and session is not None and not (self.chat.busy or self.chat.flow.lost):
-            try:
-                session.leave()
-            except Exception:  # only an optimization: the conversation itself is kept
-                LOG.warning("the state of the conversation is not kept", exc_info=True)
 
 
 def closes(pump: MessagePump | None) -> bool:
     """Whether this screen, or a parent of this widget, is being removed. Textual has no public name for that."""
     return isinstance(pump, Widget) and any(one._pruning or one._closing for one in (pump, *pump.ancestors))
-
-
-def share_the_interpreter() -> None:
-    """The decoder's thread and the app share one interpreter. Switch between them often, so that a burst of rendering
-    delays a step by half a millisecond instead of five."""
-    sys.setswitchinterval(0.0005)
-
-
-def run_app(request: LoadRequest, config: Config | None = None) -> int:
-    """Open the app; returns the exit code."""
-    share_the_interpreter()
-
-    def loader(request: LoadRequest) -> Loader:
-        def load(progress: Progress) -> SessionLike:
-            from dflash_tui.application.engine_session import load_session  # on the loader's thread: it imports torch
-
-            return load_session(request, progress)
-
-        return load
-
-    def check(request: LoadRequest) -> None:
-        from dflash_tui.application.reckoning import reckoner_for
-
-        reckoner_for(request)
-
-    first_run = config is not None and "target" not in config.origins and not user_file().exists()
-    return open_app(
-        DFlashApp(request, loader(request), loaders=loader, check=check, first_run=first_run, config=config)
-    )
-
-
-def open_app(app: DFlashApp) -> int:
-    """Run an app in the terminal until it is left; returns the exit code."""
-    for name in ("COLUMNS", "LINES"):  # if a shell exports them, they would override every resize
-        os.environ.pop(name, None)
-    take_pastes()
-    with watched((0, 1, 2)):
-        code = app.run(mouse=app.settings.mouse)
-    app.restore_signals()
-    if code is None:
-        code = app.return_code or 0
-    if app.fault:
-        write_err(f"dflash-tui: {app.fault}")
-    elif not app.again:
-        app.keep_states()
-    if app.chat.resumable and not app.again:
-        write_err(f"dflash-tui: to come back: {way_back(sys.argv[1:], app.chat.resumable)}")
-    for line in app.chat.downloads.last_words():
-        write_err(f"dflash-tui: {line}")
-    if app.again:
-        downloads = ", and so do the downloads" if app.chat.downloads.handed_over else ""
-        write_err(f"dflash-tui: restarting, the conversation goes on{downloads}")
-        sys.stderr.flush()
-        # The interpreter's own command line, up to the program's arguments.
-        os.execv(sys.executable, [*sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1], *app.again])
-    chat = app.chat
-    if chat.pair.running is not None or chat.busy or chat.experiment is not None or chat.downloads.under_way:
-        # A daemon thread inside torch or a connection can crash the interpreter while it shuts down.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code

@@ -25,7 +25,7 @@ def rendered(app: DFlashApp) -> int:
 
 def journal_of(app: DFlashApp) -> Typed:
     """What the app has recorded as typed."""
-    current = app.chat.conversation.current
+    current = app.chat.state.conversation
     query, row = "SELECT typed FROM app WHERE id = ?", (current.journal._app,)
     found = current.store.database.read(lambda db: db.execute(query, row).fetchone())
     return msgspec.json.decode(found[0], type=Typed) if found else Typed()
@@ -34,12 +34,12 @@ def journal_of(app: DFlashApp) -> Typed:
 def at_rest(app: DFlashApp) -> bool:
     """No turn runs, and no message waits for one."""
     chat = app.chat
-    return not (chat.flow.busy or chat.waiting or chat.loading_now or chat.experiment is not None)
+    return not (chat.state.busy or chat.state.waiting or chat.state.loading or chat.state.experiment is not None)
 
 
 def disagreements(app: DFlashApp) -> Iterator[str]:
     """A line for each pair that does not agree. Something may still be under way, so callers ask again later."""
-    chat, current = app.chat, app.chat.conversation.current
+    chat, current = app.chat, app.chat.state.conversation
     typed = chat.prompt.text
     if journal_of(app).draft != (encodable(typed) if typed.strip() else ""):  # spaces alone are not kept
         yield "the journal has another draft than the prompt"
@@ -53,15 +53,15 @@ def disagreements(app: DFlashApp) -> Iterator[str]:
         if stored.leaf != current.branches.leaf:
             yield "the store stands at another leaf than the tree"
     yield from _shown(app)
-    if chat.session is not None:
-        held = [(one.role, one.content) for one in chat.session.conversation.messages if one.role != "system"]
+    if chat.state.session is not None:
+        held = [(one.role, one.content) for one in chat.state.session.conversation.messages if one.role != "system"]
         if held != path:
             yield f"the decoder's conversation has {len(held)} messages, the path {len(path)}, or other ones"
         yield from _decoder(app)
 
 
 def _shown(app: DFlashApp) -> Iterator[str]:
-    transcript, branches = app.chat.transcript, app.chat.conversation.current.branches
+    transcript, branches = app.chat.transcript, app.chat.state.conversation.branches
     asked = [node.id for node in branches.path if node.role == "user"]
     shown = [block for block in transcript.turns if block.node]
     if [block.node for block in shown] != asked[len(asked) - len(shown) :]:
@@ -80,7 +80,7 @@ def _shown(app: DFlashApp) -> Iterator[str]:
 
 
 def _decoder(app: DFlashApp) -> Iterator[str]:
-    engine = getattr(app.chat.session, "_engine", None)
+    engine = getattr(app.chat.state.session, "_engine", None)
     if not isinstance(engine, Engine):
         return
     if engine.session.length != len(engine._committed):
@@ -91,7 +91,7 @@ def _decoder(app: DFlashApp) -> Iterator[str]:
 
 def just_ended(app: DFlashApp) -> Iterator[str]:
     """After a turn and before anything else: the decoder holds that turn's ids and nothing more."""
-    engine, record = getattr(app.chat.session, "_engine", None), app.chat.flow.record
+    engine, record = getattr(app.chat.state.session, "_engine", None), app.chat.state.turn.record
     if isinstance(engine, Engine) and record is not None and at_rest(app):
         tokens = [token for event in record.events for token in event.tokens]
         ids, held = (*record.start.prompt_ids, *tokens), tuple(engine._committed)
@@ -149,7 +149,7 @@ class Words:
     def _kept(self, app: DFlashApp) -> set[str]:
         """Where a user finds text again: prompt, journal, store, the arrow keys, the conversation on the screen."""
         typed = journal_of(app)
-        texts = [app.chat.prompt.text, typed.draft, *typed.waiting, *app.chat.past.entries]
+        texts = [app.chat.prompt.text, typed.draft, *typed.waiting, *app.chat.state.past.entries]
         return set(WORD.findall("\n".join(texts))) | self.stored()[0].keys()
 
 

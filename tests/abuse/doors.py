@@ -18,10 +18,11 @@ import msgspec
 from dflash_core import Engine, Knobs, load_target
 from dflash_core.conversation import Conversation
 from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.registry import open_draft
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.safetensors import open_safetensors
 from dflash_core.formats.weights import WeightFile
-from dflash_core.loading import open_draft, open_target
+from dflash_core.loading import open_target
 from dflash_core.record import encode, lines, pack
 from dflash_core.trace import read_trace
 from dflash_tui.application.conversations.branches import Branches, Node
@@ -276,7 +277,7 @@ def _open_store(folder: Path) -> None:
             current.open(entry.card.id)
             for node in current.branches.nodes:
                 current.store.record(node.id)
-            [current.store.turn(message) for message in current.store.recorded(entry.card.id)]
+            [current.store.record(message) for message in current.store.recorded(entry.card.id)]
         current.store.list("answer")
         current.store.list("%?")
         card, nodes = talk(current.store, "goes on", "yes")

@@ -6,8 +6,9 @@ from __future__ import annotations
 import sys
 
 from dflash_core.knobs import Knobs
-from dflash_tui.app import DFlashApp, open_app
+from dflash_tui.app import DFlashApp
 from dflash_tui.application.session import LoadRequest, SessionLike
+from dflash_tui.launch import open_app
 from tui.fake import FakeSession
 
 PACE_S = 0.004

@@ -95,13 +95,13 @@ class Life:
                 return False
             finally:
                 if app._exception is None:
-                    app.chat.flow.stop()
+                    app.chat.parts.sending.flow.stop()
                     await self._over(app)
                 del pilot
 
     async def _over(self, app: DFlashApp) -> None:
         """Quitting waits two seconds for a turn at most; the demo pair's may be longer on a busy machine."""
-        running = app.chat.flow.running or app.chat.experiment
+        running = app.chat.state.turn.running or app.chat.state.experiment
         if running is not None:
             running.stop()
             running.join(TURN_S)
@@ -117,7 +117,7 @@ class Life:
         typing = action.kind in ("type", "send", "burst", "paste")
         reaches = app.screen is app.chat and not app.chat.has_class("-tiny") and focused in (prompt, None)
         inside = prompt.cursor_location != prompt.document.end or not prompt.selection.is_empty
-        turns, before = app.chat.flow.running, set(words.drafted)
+        turns, before = app.chat.state.turn.running, set(words.drafted)
         unselected = outside_selection(prompt)
         await hand.do(action)
         await hand.settle()
@@ -139,7 +139,7 @@ class Life:
             words.forget(app, before)
         await self._until(hand, lambda: [f"{word} is nowhere" for word in sorted(words.missing(app))], LostError)
         await self._until(hand, lambda: list(agreement.disagreements(app)))
-        if turns is not None and turns is not app.chat.flow.running and app.chat.flow.running is None:
+        if turns is not None and turns is not app.chat.state.turn.running and app.chat.state.turn.running is None:
             self.report.counts["turns"] += 1
         if action.kind == "wait" and turns is not None and app.screen is app.chat:
             await self._until(hand, lambda: list(agreement.just_ended(app)))
@@ -235,11 +235,11 @@ class Hand:
                 app.post_message(Resize(size, size))
             case "empty":
                 app.chat.prompt.text = ""
-            case "answer" if isinstance(app.chat.session, Scripted):
-                app.chat.session.answer = ANSWERS[int(data)]
-                app.chat.session.arm("")
-            case "fault" if isinstance(app.chat.session, Scripted):
-                app.chat.session.arm(data)
+            case "answer" if isinstance(app.chat.state.session, Scripted):
+                app.chat.state.session.answer = ANSWERS[int(data)]
+                app.chat.state.session.arm("")
+            case "fault" if isinstance(app.chat.state.session, Scripted):
+                app.chat.state.session.arm(data)
             case "pause":
                 await asyncio.sleep(float(data))
             case "wait":
@@ -261,7 +261,7 @@ class Hand:
 def under_way(app: DFlashApp) -> bool:
     """Whether a load or a turn is under way. A message for a model that did not load waits for ever and does not
     count."""
-    return app.chat.loading_now or (app.chat.session is not None and not at_rest(app))
+    return app.chat.state.loading or (app.chat.state.session is not None and not at_rest(app))
 
 
 def outside_selection(prompt: TextArea) -> tuple[str, str]:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dflash_core.errors import ContextError, DFlashError
 from tui.fake import ANSWER, FakeSession
-
-if TYPE_CHECKING:
-    from dflash_core.lab.laboratory import Laboratory
 
 ANSWERS = (
     ANSWER,
@@ -31,9 +26,6 @@ class Scripted(FakeSession):
         self.refuse = ContextError("the conversation has 9 tokens, the context 8") if fault == "refuse" else None
         self.fail_after = {"early": -1, "fail": 3, "break": 3}.get(fault)
         self.error = DFlashError("the device is gone") if fault in ("fail", "early") else RuntimeError("broken")
-
-    def laboratory(self) -> Laboratory:
-        raise DFlashError("no experiments over a script")
 
 
 def scripted() -> Scripted:

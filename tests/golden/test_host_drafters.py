@@ -35,7 +35,7 @@ SETTINGS = [
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add the row that a new kind needs."""
-    monkeypatch.setitem(KINDS, "toy", Kind("toy", "a toy", TOY, by_name=True))
+    monkeypatch.setitem(KINDS, "toy", Kind("toy", "toy", "a toy", TOY, by_name=True))
 
 
 @cache

@@ -17,6 +17,7 @@ from tools.train_demo.shapes import TargetConfig
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.cpu.mtp import CpuMtp, CpuMtpDrafter
+from dflash_core.cache_types import CachePair
 from dflash_core.demo import demo_dflash2_path, demo_draft, demo_mtp_path, demo_target_path
 from dflash_core.drafters.mtp import OWN_HEAD
 from dflash_core.drafters.several import SeveralDrafts
@@ -152,7 +153,7 @@ class PlantedHead(CpuMtp):
         self.__dict__.update(real.__dict__)
         self.answer, self.seed = list(answer), seed
 
-    def drafter(self) -> CpuMtpDrafter:
+    def drafter(self, kv: CachePair | None = None) -> CpuMtpDrafter:
         return _Planted(self)
 
 

@@ -35,7 +35,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KINDS, "toy", Kind("toy", "a toy", TOY, by_name=True))
+    monkeypatch.setitem(KINDS, "toy", Kind("toy", "toy", "a toy", TOY, by_name=True))
 
 
 @cache
@@ -143,7 +143,7 @@ def test_captured_layers_on_the_host_are_refused_by_name() -> None:
         capabilities = Capabilities("reader", 4, captured_layers=(1,))
 
     class Draft(type(load_draft("toy", base))):  # type: ignore[misc]
-        def drafter(self) -> Reader:
+        def drafter(self, kv: object = None) -> Reader:
             return Reader()
 
     with pytest.raises(UnsupportedError, match="the reader drafter reads captured layers on the host"):

@@ -111,7 +111,7 @@ def random_draws(rng: np.random.Generator, tree: Tree) -> np.ndarray:
 
 
 def until_stop(
-    tokens: list[int], answered: int, prompt: int, stop_ids: set[int], max_tokens: int, context: int
+    tokens: list[int], answered: int, prompt: int, stop_ids: set[int], max_tokens: int, context: int, halt_at: int
 ) -> tuple[list[int], StopCode]:
     """An independent implementation of Decoder._until_stop."""
     for i, token in enumerate(tokens):
@@ -122,6 +122,8 @@ def until_stop(
             return tokens[: i + 1], StopCode.MAX_TOKENS
         if prompt + count >= context:
             return tokens[: i + 1], StopCode.CONTEXT_FULL
+        if 0 < halt_at <= count:
+            return tokens[: i + 1], StopCode.HALTED
     return tokens, StopCode.RUNNING
 
 
@@ -137,8 +139,9 @@ def test_accept_walks_stops_and_moves_the_state_on(engine: Engine, rng: np.rando
         stop_ids = {int(rng.choice(tokens))} if rng.random() < 0.3 else {9999}
         max_tokens = answered + int(rng.integers(1, 12)) if rng.random() < 0.3 else 1 << 20
         context = prompt + answered + int(rng.integers(1, 12)) if rng.random() < 0.3 else 1 << 20
+        halt_at = answered + int(rng.integers(1, 12)) if rng.random() < 0.3 else 0
         cancelled = bool(rng.random() < 0.2)
-        kept, stop = until_stop(tokens, answered, prompt, stop_ids, max_tokens, context)
+        kept, stop = until_stop(tokens, answered, prompt, stop_ids, max_tokens, context, halt_at)
         if stop is StopCode.RUNNING and cancelled:
             stop = StopCode.CANCELLED
         seen.add(stop)
@@ -152,6 +155,7 @@ def test_accept_walks_stops_and_moves_the_state_on(engine: Engine, rng: np.rando
             max_tokens,
             context,
         )
+        st["halt_at"] = halt_at
         st["length"] = prompt + answered - 1
         st["stop_ids"][: len(stop_ids)] = sorted(stop_ids)
         st["steps"], st["parity"], st["draft_length"] = trial, trial & 1, 3

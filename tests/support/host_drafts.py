@@ -14,6 +14,7 @@ import numpy as np
 
 from dflash_core import Knobs
 from dflash_core.backends.opened import Target
+from dflash_core.cache_types import CachePair
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.text import TextDraft, TextDrafter
 from dflash_core.tree import Candidates
@@ -69,7 +70,7 @@ class ToyDraft(TextDraft):
     def capabilities(self) -> Capabilities:
         return ToyDrafter.capabilities
 
-    def drafter(self) -> Any:
+    def drafter(self, kv: CachePair | None = None) -> Any:
         return ToyDrafter()
 
 
@@ -96,7 +97,7 @@ class PrimedDraft(TextDraft):
 
     said: Sequence[int] = ()
 
-    def drafter(self) -> TextDrafter:
+    def drafter(self, kv: CachePair | None = None) -> TextDrafter:
         return PrimedText(self.said)
 
 

@@ -21,7 +21,8 @@ from dflash_core.record import Loaded, encode, lines
 from dflash_core.rejected import first_rejection, rejected
 from dflash_core.trace import HEADER, Trace
 from dflash_core.turns import Turns
-from dflash_tui.application.figures import deltas, plain_speeds, speeds
+from dflash_tui.application.figures import deltas, plain_speeds
+from dflash_tui.application.figures.course import course
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.replay import ReplaySession, reported
 from dflash_tui.cli.replay import summary
@@ -66,7 +67,7 @@ def look_at(trace: Trace) -> None:
         for one in shown:
             for width in (24, 90):
                 stats.drawn(one, width)
-        speeds.course(record)
+        course(record)
         scrubber.spark([float(len(step.tokens)) for step in record.steps], 40)
         deltas.measured(record)
         deltas.on_the_way(record)

@@ -13,6 +13,7 @@ from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.conversations.store import Store
 from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.settings.config import Config
 from dflash_tui.chat import background_plain, collector
 from dflash_tui.terminal import key_order
 from support import seeds
@@ -116,6 +117,8 @@ def make_app(tmp_path: Path) -> Callable[..., DFlashApp]:
     def make(session: FakeSession | None = None, knobs: Knobs | None = None, **options: object) -> DFlashApp:
         load = options.pop("load", None) or loader(session or FakeSession())
         options.setdefault("data_dir", tmp_path / "data")
+        if theme := options.pop("theme", ""):
+            options["config"] = Config(themes=((str(theme), ""),))
         request = LoadRequest(resume=str(options.pop("resume", "")))
         return DFlashApp(request, load, knobs, **options)  # type: ignore[arg-type]
 

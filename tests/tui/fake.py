@@ -19,7 +19,7 @@ from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.reasoning import Effort, Reasoning
 from dflash_core.turn_stats import FoundRow, PartTotals, TurnReport, turn_stats
 from dflash_core.turns import Turns
-from dflash_tui.application.session import OnPrefill, Progress
+from dflash_tui.application.session import ExperimentLike, OnPrefill, Progress, WhatIfLike
 
 ANSWER = """Speculative decoding keeps the target distribution intact: a cheap drafter proposes tokens, \
 one target pass verifies them, and the longest matching path is kept.
@@ -311,7 +311,10 @@ class FakeSession:
     def cancel(self) -> None:
         pass
 
-    def laboratory(self) -> object:
+    def experiment(self, design: object) -> ExperimentLike:
+        raise DFlashError("a script has nothing to measure with")
+
+    def what_if(self, *args: object) -> WhatIfLike:
         raise DFlashError("a script has nothing to measure with")
 
     def scratch_conversation(self) -> FakeConversation:

@@ -12,7 +12,7 @@ from textual.app import App
 from textual.geometry import Size
 from textual.strip import Strip
 
-from dflash_tui.widgets.painting import Frugal
+from dflash_tui.screens.chat import ChatScreen
 
 TOGETHER = 20  # frames of one screen
 
@@ -24,7 +24,7 @@ def draw_few(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: WeakKeyDictionary[Compositor, tuple[Size, int]] = WeakKeyDictionary()  # number of frames left out since
 
     def render_update(self: Compositor, full: bool = False, **named: Any) -> RenderableType | None:
-        size, left_out = drawn.get(self, (self.size if isinstance(self, Frugal) else None, 0))
+        size, left_out = drawn.get(self, (self.size if isinstance(self.root, ChatScreen) else None, 0))
         if full or size != self.size or left_out == TOGETHER:
             drawn[self] = self.size, 0
             return update(self, full, **named)

@@ -16,8 +16,9 @@ from dflash_core.lab.results import Result, Trial
 from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.figures.measurements import Measurements, Row
-from dflash_tui.application.hub.fetch import HubError, Wanted
-from dflash_tui.screens.experiment import ABScreen, ExperimentScreen, SweepScreen, TuneScreen
+from dflash_tui.application.hub.files import HubError, Wanted
+from dflash_tui.screens.experiment import ExperimentScreen
+from dflash_tui.screens.experiments import ABScreen, SweepScreen, TuneScreen
 from dflash_tui.screens.explain import ExplainScreen, figures
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
@@ -82,7 +83,7 @@ async def home(app: DFlashApp, pilot: Pilot[int]) -> None:
         app.pop_screen()
         await pilot.pause()
     app.chat.prompt.text = ""
-    app.chat.conversation.branching.leave_edit()
+    app.chat.parts.conversation.branching.leave_edit()
     app.chat.query_one(FindBar).display = False
     app.chat.query_one(Flash).hide()
     if app.chat.has_class("-drawer"):
@@ -177,11 +178,11 @@ async def notices(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 @shown
 async def answering(app: DFlashApp, pilot: Pilot[int]) -> None:
-    session = app.chat.session
+    session = app.chat.state.session
     assert isinstance(session, FakeSession)
     session.gate = threading.Semaphore(20)
     await send(pilot, "And once more, in one line?")
-    await wait_until(pilot, lambda: app.chat.flow.busy)
+    await wait_until(pilot, lambda: app.chat.state.busy)
     await send(pilot, "This one waits until the answer is there.")
     await shows(pilot, "queued")
     await pilot.pause(0.5)
@@ -189,12 +190,12 @@ async def answering(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 @shown
 async def retried(app: DFlashApp, pilot: Pilot[int]) -> None:
-    session = app.chat.session
+    session = app.chat.state.session
     assert isinstance(session, FakeSession)
     assert session.gate is not None
     session.gate.release(10_000)
     await idle(pilot)
-    await wait_until(pilot, lambda: not app.chat.waiting and not app.chat.flow.busy)
+    await wait_until(pilot, lambda: not app.chat.state.waiting and not app.chat.state.busy)
     session.gate = None
     await pilot.press("ctrl+r")
     await idle(pilot)
@@ -215,7 +216,7 @@ async def palette(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 
 async def _page(app: DFlashApp, pilot: Pilot[int], name: str) -> None:
-    app.push_screen(PAGES[name](app.chat, ""))
+    app.push_screen(PAGES[name](app.chat.parts, ""))
     await pilot.pause()
 
 
@@ -250,7 +251,7 @@ async def chats_found(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 @shown
 async def tune(app: DFlashApp, pilot: Pilot[int]) -> None:
-    screen = TuneScreen(app.chat)
+    screen = TuneScreen(app.chat.parts)
     screen.action_start = lambda: None  # type: ignore[method-assign]
     await app.push_screen(screen)
     screen.result, screen._on = tuned(), "the last 4 prompts of this conversation"
@@ -266,8 +267,8 @@ async def tune_running(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 @shown
 async def past(app: DFlashApp, pilot: Pilot[int]) -> None:
-    assert app.chat.session is not None
-    kept = Measurements(app.chat.past.folder, app.chat.session.title)
+    assert app.chat.state.session is not None
+    kept = Measurements(app.chat.state.past.folder, app.chat.state.session.title)
     if not kept.newest_first:
         more = "+18 % (+14 to +21 %)"
         rows = [
@@ -288,18 +289,10 @@ async def plain(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 
 @shown
-async def bench(app: DFlashApp, pilot: Pilot[int]) -> None:
-    await _page(app, pilot, "bench")
-    await wait_until(pilot, lambda: app.chat.experiment is not None)
-    app.screen.action_back()  # type: ignore[attr-defined]
-    await wait_until(pilot, lambda: app.chat.experiment is None)
-
-
-@shown
 async def whatif(app: DFlashApp, pilot: Pilot[int]) -> None:
-    screen = WhatIfScreen(app.chat)
+    screen = WhatIfScreen(app.chat.parts)
     await app.push_screen(screen)
-    await wait_until(pilot, lambda: app.chat.experiment is None)  # what the fake turn gives, before these figures
+    await wait_until(pilot, lambda: app.chat.state.experiment is None)  # what the fake turn gives, before these figures
     screen.costs = StepCosts(timed(nodes) for nodes in BUDGETS for _ in range(6))
     lengths = [(budget, 8 - 6.2 / (1 + budget / 9)) for budget in screen.budgets]
     screen.take("estimate", tuple(Acceptance(budget, length, budget, 40) for budget, length in lengths))
@@ -317,13 +310,13 @@ async def _measured(app: DFlashApp, pilot: Pilot[int], screen: ExperimentScreen,
 
 @shown
 async def sweep(app: DFlashApp, pilot: Pilot[int]) -> None:
-    await _measured(app, pilot, SweepScreen(app.chat, "budget=4,12,20,28"), "budget=4,12,20,28")
+    await _measured(app, pilot, SweepScreen(app.chat.parts, "budget=4,12,20,28"), "budget=4,12,20,28")
 
 
 @shown
 async def sweep_field(app: DFlashApp, pilot: Pilot[int]) -> None:
     axes = ("budget=4,12,20,28", "p_min=0..0.2:0.1")
-    await _measured(app, pilot, SweepScreen(app.chat, " ".join(axes)), *axes, prompts=8, repeats=1)
+    await _measured(app, pilot, SweepScreen(app.chat.parts, " ".join(axes)), *axes, prompts=8, repeats=1)
 
 
 @shown
@@ -333,7 +326,7 @@ async def sweep_asked(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 @shown
 async def ab(app: DFlashApp, pilot: Pilot[int]) -> None:
-    screen = ABScreen(app.chat, "drafting=chain | drafting=tree")
+    screen = ABScreen(app.chat.parts, "drafting=chain | drafting=tree")
     await _measured(app, pilot, screen, "mode=chain,tree", speeds=(104.2, 131.7), lengths=(4.71, 6.18), base=0)
     assert screen.result is not None
     screen.result = replace(screen.result, axes=())
@@ -347,7 +340,7 @@ async def explain(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 @shown
 async def tour(app: DFlashApp, pilot: Pilot[int]) -> None:
-    await app.push_screen(TourScreen(app.chat))
+    await app.push_screen(TourScreen(app.chat.parts))
 
 
 @shown
@@ -357,7 +350,7 @@ async def models(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 @shown
 async def get(app: DFlashApp, pilot: Pilot[int]) -> None:
-    app.push_screen(GetScreen(app.chat, TINY, NoHub))
+    app.push_screen(GetScreen(app.chat.parts, TINY, NoHub))
     await shows(pilot, "Get ")
 
 
@@ -374,7 +367,7 @@ class Running(NoHub):
 
 @shown
 async def get_running(app: DFlashApp, pilot: Pilot[int]) -> None:
-    screen = GetScreen(app.chat, TINY, Running)
+    screen = GetScreen(app.chat.parts, TINY, Running)
     app.push_screen(screen)
     await shows(pilot, "Enter fetches it")
     await pilot.press("enter")
@@ -388,7 +381,7 @@ async def get_behind(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 @shown
 async def get_failed(app: DFlashApp, pilot: Pilot[int]) -> None:
-    [it] = app.chat.downloads
+    [it] = app.chat.parts.downloads
     it.error = HubError("o/n/m.gguf: the connection broke off; what is here stays")
     it._over.set()
     await shows(pilot, "get failed: Ctrl+G", "tiny at 38 %")
@@ -398,14 +391,14 @@ async def get_failed(app: DFlashApp, pilot: Pilot[int]) -> None:
 async def get_failed_seen(app: DFlashApp, pilot: Pilot[int]) -> None:
     app.chat.action_download()
     await shows(pilot, "Enter tries again")
-    [it] = app.chat.downloads
-    app.chat.downloads.seen(it)
+    [it] = app.chat.parts.downloads
+    app.chat.parts.downloads.seen(it)
     it.stop()
 
 
 @shown
 async def plan(app: DFlashApp, pilot: Pilot[int]) -> None:
-    app.push_screen(PlanScreen(app.chat, None, None, card))
+    app.push_screen(PlanScreen(app.chat.parts, None, None, card))
     await shows(pilot, "positions")
 
 

@@ -37,7 +37,7 @@ async def answered(pilot: Pilot[int], text: str = QUESTION) -> None:
 
 def still(app: DFlashApp) -> None:
     """Give the sparkline of speeds fixed values."""
-    meter = app.chat.flow.meter
+    meter = app.chat.state.turn.meter
     if meter is not None:
         meter.rates.clear()
         meter.rates.extend(RATES)
@@ -48,9 +48,9 @@ async def scene(pilot: Pilot[int], questions: tuple[str, ...] = STORIES) -> None
     """The README's picture: a short conversation, beside the figures of its last turn. Nothing in it is made up."""
     app = pilot.app
     assert isinstance(app, DFlashApp)
-    await wait_until(pilot, lambda: app.chat.session is not None)
+    await wait_until(pilot, lambda: app.chat.state.session is not None)
     for number, question in enumerate(questions, 1):
         await send(pilot, question)
         await wait_until(pilot, lambda number=number: len(app.chat.transcript.turns) == number)
-        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        await wait_until(pilot, lambda: not app.chat.state.busy)
     await shows(pilot, "tok/s", "accepted by depth")

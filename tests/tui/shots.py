@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.settings.config import Config
 
 from .fake import FakeSession, loader
 from .gallery import walk
@@ -18,7 +19,9 @@ from .support import SIZES
 async def main(folder: Path, theme: str, sizes: tuple[tuple[int, int], ...]) -> None:
     for size in sizes:
         with tempfile.TemporaryDirectory() as data:
-            app = DFlashApp(LoadRequest(), loader(FakeSession()), theme=theme, data_dir=Path(data))
+            app = DFlashApp(
+                LoadRequest(), loader(FakeSession()), config=Config(themes=((theme, ""),)), data_dir=Path(data)
+            )
             async with app.run_test(size=size, notifications=True) as pilot:
                 number = 0
                 async for name in walk(app, pilot):

@@ -60,16 +60,16 @@ async def test_it_is_measured_once_after_an_answer(app: DFlashApp) -> None:
         assert app.chat.gauges.plain is None
         await ask(pilot, QUESTION)
         await wait_until(pilot, lambda: app.chat.gauges.plain is not None)
-        assert not app.chat.plain.running
-        app.chat.plain._begin()
-        assert not app.chat.plain.running, "it is known"
+        assert not app.chat.parts.plain.running
+        app.chat.parts.plain._begin()
+        assert not app.chat.parts.plain.running, "it is known"
 
 
 async def timing(pilot: Pilot[int], app: DFlashApp) -> None:
     """An answer, after which plain decoding is being timed."""
     await loaded(pilot)
     await ask(pilot, QUESTION)
-    await wait_until(pilot, lambda: app.chat.plain.running)
+    await wait_until(pilot, lambda: app.chat.parts.plain.running)
 
 
 async def test_a_message_comes_first(app: DFlashApp, endless: None) -> None:
@@ -88,9 +88,9 @@ async def test_a_typed_character_stops_it(app: DFlashApp, endless: None) -> None
         await timing(pilot, app)
         app.chat.prompt.focus()
         await pilot.press("m")
-        await wait_until(pilot, lambda: not app.chat.plain.running)
-        app.chat.plain._begin()
-        assert not app.chat.plain.running, "a message is being typed"
+        await wait_until(pilot, lambda: not app.chat.parts.plain.running)
+        app.chat.parts.plain._begin()
+        assert not app.chat.parts.plain.running, "a message is being typed"
         assert Endless.started == 1
         assert app.chat.gauges.plain is None
 
@@ -119,10 +119,10 @@ async def test_a_prompt_under_way_holds_back_no_key_and_the_next_turn_waits_for_
         app.chat.prompt.focus()
         await pilot.press("m")
         await wait_until(pilot, cancelled.is_set)
-        assert app.chat.plain.running, "nothing has waited for its end"
+        assert app.chat.parts.plain.running, "nothing has waited for its end"
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.chat.busy)
-        running = app.chat.flow.running
+        await wait_until(pilot, lambda: app.chat.state.busy)
+        running = app.chat.state.turn.running
         assert running is not None
         assert running.turn is None
         over.set()
@@ -137,5 +137,5 @@ async def test_not_on_a_machine_that_is_slow(app: DFlashApp, endless: None, monk
         await loaded(pilot)
         await ask(pilot, QUESTION)
         await idle(pilot)
-        app.chat.plain._begin()
+        app.chat.parts.plain._begin()
         assert Endless.started == 0

@@ -33,7 +33,7 @@ async def test_more_candidates_than_the_card_keeps(make_app: Callable[..., DFlas
     async with app.run_test(size=(120, 50)) as pilot:
         await loaded(pilot)
         await wait_until(pilot, lambda: said(app, "tree_width is 8 here, not 20"))
-        assert app.chat.knobs == Knobs(tree_width=8)
+        assert app.chat.state.knobs == Knobs(tree_width=8)
         await send(pilot, "/set tree_width=9")
         await wait_until(pilot, lambda: said(app, "tree_width=9: the card keeps 8 candidates per draft position"))
         await pilot.press("f2")
@@ -41,7 +41,7 @@ async def test_more_candidates_than_the_card_keeps(make_app: Callable[..., DFlas
         row.focus()
         await pilot.press("1", "2", "enter")
         await wait_until(pilot, lambda: said(app, "tree_width=12: the card keeps 8 candidates per draft position"))
-        assert app.chat.knobs == Knobs(tree_width=8)
+        assert app.chat.state.knobs == Knobs(tree_width=8)
         assert row.value == 8
 
 
@@ -54,7 +54,7 @@ async def test_larger_trees_than_there_is_memory_for(make_app: Callable[..., DFl
         await wait_until(
             pilot, lambda: said(app, "drafting is auto up to 63 here, not auto up to 200: there is memory for no more")
         )
-        assert app.chat.knobs == Knobs(drafting="auto up to 63")
+        assert app.chat.state.knobs == Knobs(drafting="auto up to 63")
         await send(pilot, "/set budget=64")
         await wait_until(
             pilot, lambda: said(app, "drafting=auto up to 64: there is memory for trees of 63 drafted tokens")
@@ -68,4 +68,4 @@ async def test_larger_trees_than_there_is_memory_for(make_app: Callable[..., DFl
         await pilot.press("9", "9", "enter")
         await wait_until(pilot, lambda: said(app, "N from 1 to 63"))
         app.chat.tuning.set_all(Knobs(drafting="auto up to 128", p_min=0.1))
-        assert (app.chat.knobs.budget, app.chat.knobs.p_min) == (63, 0.1)
+        assert (app.chat.state.knobs.budget, app.chat.state.knobs.p_min) == (63, 0.1)

@@ -149,7 +149,7 @@ async def test_a_queued_edit_that_is_taken_back_is_still_a_version(make_app: Mak
         await loaded(pilot)
         await says(pilot, session, "one", "answer one")
         await says(pilot, session, "two", "answer two")
-        app.chat.program.reload()
+        app.chat.parts.program.reload()
         await pilot.press("alt+e")
         await ask(pilot, " better")
         await shows(pilot, "queued: it is sent when the model is ready")
@@ -182,7 +182,7 @@ async def test_an_edit_whose_answer_never_begins_has_taken_the_place_of_the_old_
         await idle(pilot)
         [block] = app.chat.transcript.turns
         assert block.prompt == "firstx"
-        assert [node.content for node in app.chat.conversation.current.branches.path] == ["firstx", ""]
+        assert [node.content for node in app.chat.state.conversation.branches.path] == ["firstx", ""]
         assert app.chat.prompt.text == ""
         session.fail_after = None
         await pilot.press("ctrl+r")

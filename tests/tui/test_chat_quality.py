@@ -52,7 +52,7 @@ async def test_more_context_than_the_model_was_made_for_is_refused_by_its_limit(
             await send(pilot, command)
             await shows(pilot, "expected 0 to 4,096; the model was made for 4,096 positions")
             assert app.chat.prompt.text == command
-            assert app.chat.tuning.context == 0, "a profile that is kept now has no such value"
+            assert app.chat.state.context == 0, "a profile that is kept now has no such value"
         app.chat.query_one(Flash).hide()
         app.chat.inspector.params_panel.unfold(True)
         row = app.chat.inspector.params_panel.row("context")
@@ -92,7 +92,7 @@ async def test_a_system_message_per_conversation_and_as_a_default(make_app: Make
         await pilot.press("down", "down", "enter")
         await wait_until(pilot, lambda: session.conversation.messages[:1] != [] and app.screen is app.chat)
         assert session.conversation.messages[0].content == "Be brief."
-        assert "Be brief." in app.chat.conversation.current.card.system  # type: ignore[union-attr]
+        assert "Be brief." in app.chat.state.conversation.card.system  # type: ignore[union-attr]
 
 
 async def test_a_file_goes_with_a_message_and_is_shown_as_a_line(
@@ -195,13 +195,13 @@ async def test_a_full_context_offers_ways_on_and_says_it_once(make_app: MakeApp)
         assert [one.content for one in session.conversation.messages if one.role == "user"] == ["question 3"]
         await ask(pilot, "after")
         await idle(pilot)
-        await wait_until(pilot, lambda: len(app.chat.conversation.current.branches.path) == 8)
+        await wait_until(pilot, lambda: len(app.chat.state.conversation.branches.path) == 8)
         await send(pilot, "/full")
         await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
         await pilot.press("enter")
         await wait_until(pilot, lambda: bool(asked))
         assert asked[-1].context == 2048
-        await wait_until(pilot, lambda: app.chat.session is not None)
+        await wait_until(pilot, lambda: app.chat.state.session is not None)
         await send(pilot, "/full")
         await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
         await shows(pilot, "started with a summary")
@@ -223,8 +223,8 @@ async def test_a_message_that_no_context_holds_is_to_be_shortened(make_app: Make
         await send(pilot, "word " * 40)
         await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
         await shows(pilot, "The message alone has", "Esc back")
-        assert app.chat.context.fullness.line().endswith("shorten it.")
-        assert app.chat.context.choices() == []
+        assert app.chat.parts.context.fullness.line().endswith("shorten it.")
+        assert app.chat.parts.context.choices() == []
         assert "leave out" not in screen_text(app)
         why, keys = app.screen.query_one("#full").children[0], app.screen.query_one("#full").children[-1]
         assert keys.region.y == why.region.bottom + 1, "no hole where a list would be"
@@ -253,13 +253,15 @@ async def test_the_figure_of_the_context_stays_right_after_turns_were_left_out(m
         for number in range(1, 4):
             await says(pilot, session, f"question {number}", "word " * 200)
         whole = app.chat.gauges.used
-        await app.chat.conversation.leave_out(2)
+        await app.chat.parts.conversation.leave_out(2)
         left = app.chat.gauges.used
         assert 0 < left < whole / 2
         await has(left)
         loads.clear()
         await send(pilot, "/reload")
-        await wait_until(pilot, lambda: bool(loads) and not app.chat.loading_now and app.chat.session is not None)
+        await wait_until(
+            pilot, lambda: bool(loads) and not app.chat.state.loading and app.chat.state.session is not None
+        )
         await has(left)
         session.refuse = ContextError("it does not fit", needed=99_999, room=32_768)
         await send(pilot, "more")
@@ -267,18 +269,18 @@ async def test_the_figure_of_the_context_stays_right_after_turns_were_left_out(m
         await leave(pilot)
         session.refuse, app.chat.prompt.text = None, ""
         await has(left)
-        kept = app.chat.conversation.resumable
+        kept = app.chat.state.conversation.resumable
         await pilot.press("ctrl+n")
         await wait_until(pilot, lambda: app.chat.gauges.used == 0)
-        await app.chat.conversation.open(kept)
+        await app.chat.parts.conversation.open(kept)
         await has(left)
         await shows(pilot, "the model no longer sees the 2 turns above")
         users = [one.content for one in session.conversation.messages if one.role == "user"]
         assert users == ["question 3"], "what it is given is what the figure counts"
         await ask(pilot, "question 4")
         await idle(pilot)
-        await wait_until(pilot, lambda: len(app.chat.conversation.current.branches.path) == 8)
-        report = app.chat.flow.report
+        await wait_until(pilot, lambda: len(app.chat.state.conversation.branches.path) == 8)
+        report = app.chat.state.turn.report
         assert report is not None
         await has(report.stats.prompt_tokens + report.stats.tokens)
 
@@ -287,7 +289,7 @@ async def test_a_context_beyond_the_models_is_said(make_app: MakeApp) -> None:
     app = make_app(loaders=lambda request: loader(Small(context_length=min(request.context or 1024, 4096))))
     async with app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
-        app.chat.tuning.context = 100_000  # as --context has it, or a profile
+        app.chat.state.context = 100_000  # as --context has it, or a profile
         await send(pilot, "/reload")
         await shows(pilot, "the context is 4,096, all that the model was made for, not 100,000")
         assert app.chat.inspector.params_panel.row("context").value == 4096
@@ -301,7 +303,7 @@ async def answering(make_app: MakeApp) -> AsyncIterator[tuple[DFlashApp, Pilot[i
     async with app.run_test(size=(100, 40)) as pilot:
         await loaded(pilot)
         await ask(pilot, "first")
-        await wait_until(pilot, lambda: app.chat.flow.busy)
+        await wait_until(pilot, lambda: app.chat.state.busy)
         yield app, pilot, session
 
 
@@ -309,7 +311,7 @@ async def answered(pilot: Pilot[int], app: DFlashApp, session: FakeSession, *mes
     """Open the gate, and wait until these have been answered."""
     assert session.gate is not None
     session.gate.release(10_000)
-    await wait_until(pilot, lambda: len(session.asked) == len(messages) and not app.chat.flow.busy)
+    await wait_until(pilot, lambda: len(session.asked) == len(messages) and not app.chat.state.busy)
     assert [prompt for prompt, _ in session.asked] == [*messages]
 
 
@@ -324,7 +326,7 @@ async def test_messages_wait_for_the_answer_under_way(make_app: MakeApp) -> None
         app.chat.prompt.text = "third, changed"
         await pilot.press("enter")
         await answered(pilot, app, session, "first", "second", "third, changed")
-        await wait_until(pilot, lambda: len(app.chat.conversation.current.branches.path) == 6)
+        await wait_until(pilot, lambda: len(app.chat.state.conversation.branches.path) == 6)
 
 
 async def test_any_message_that_waits_can_be_taken_back(make_app: MakeApp) -> None:
@@ -387,11 +389,11 @@ async def test_a_hit_in_the_list_leads_to_its_place_on_a_hidden_branch(make_app:
         session.answer = "A hen sings.\n"
         await pilot.press("ctrl+r")
         await idle(pilot)
-        await wait_until(pilot, lambda: len(app.chat.conversation.current.branches.nodes) == 3)
+        await wait_until(pilot, lambda: len(app.chat.state.conversation.branches.nodes) == 3)
         await pilot.press("ctrl+n", "ctrl+o", "slash", *"walrus")
         await shows(pilot, "1 found")
         await pilot.press("enter", "enter")
-        await wait_until(pilot, lambda: app.chat.conversation.current.branches.path[-1].content == "A walrus sings.\n")
+        await wait_until(pilot, lambda: app.chat.state.conversation.branches.path[-1].content == "A walrus sings.\n")
         await shows(pilot, "1 of 1")
 
 
@@ -441,7 +443,7 @@ async def test_a_deletion_can_be_taken_back(make_app: MakeApp) -> None:
         await shows(pilot, "1 conversation", "restored: ")
         await pilot.press("enter")
         await shows(pilot, "244 tok/s")
-        await wait_until(pilot, lambda: app.chat.flow.record is not None)
+        await wait_until(pilot, lambda: app.chat.state.turn.record is not None)
 
 
 def test_times_in_words() -> None:

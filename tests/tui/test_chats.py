@@ -81,7 +81,7 @@ async def test_a_resumed_conversation_is_as_it_was(make_app: MakeApp, size: Size
         await pilot.press("enter")
         await shows(pilot, "❯ first question", "answer 1/2", "‹2/2›", "thought for", "auto up to 40")
         assert session.conversation.messages == before
-        assert app.chat.knobs == Knobs(drafting="auto up to 40", thinking=True)
+        assert app.chat.state.knobs == Knobs(drafting="auto up to 40", thinking=True)
         assert "it was with Qwen3.5-demo" in app.notices.page()  # by now it may have faded
         await says(pilot, session, "and now?", "on it goes")
         assert contents(session)[0] == "first question"
@@ -92,7 +92,7 @@ async def test_a_conversation_opened_before_the_model_is_there(make_app: MakeApp
     session, app = FakeSession(), None
 
     def load(progress: Callable[[str, float], None]) -> FakeSession:
-        while app is None or not app.chat.conversation.current.card:
+        while app is None or not app.chat.state.conversation.card:
             time.sleep(0.01)
         return session
 
@@ -110,8 +110,8 @@ async def test_a_conversation_that_the_app_begins_with_has_its_figures(make_app:
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await says(pilot, session, "one", ANSWER)
-        begun = app.chat.flow.record
-        resumed = app.chat.conversation.resumable
+        begun = app.chat.state.turn.record
+        resumed = app.chat.state.conversation.resumable
     opened = threading.Event()
 
     def load(progress: Callable[[str, float], None]) -> FakeSession:
@@ -125,7 +125,7 @@ async def test_a_conversation_that_the_app_begins_with_has_its_figures(make_app:
         opened.set()
         await loaded(pilot)
         await shows(pilot, "Last turn", "steps/s")
-        assert app.chat.flow.record == begun
+        assert app.chat.state.turn.record == begun
         assert "it was with" not in screen_text(app)
 
 
@@ -289,8 +289,8 @@ async def test_the_present_conversation_is_not_deleted_while_a_message_waits_in_
         await shows(pilot, "● one")
         await pilot.press("d")
         await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-        app.chat.program.reload()
-        await app.chat.sending.send("two", "two")
+        app.chat.parts.program.reload()
+        await app.chat.parts.sending.send("two", "two")
         await pilot.press("enter")
         await shows(pilot, "messages are queued for the model")
         await pilot.press("d")
@@ -315,11 +315,11 @@ async def test_nothing_waits_any_more_when_the_widgets_of_a_conversation_go(
     app = make_app(load=load)
     async with app.run_test(size=(80, 24)) as pilot:
         await ask(pilot, "hi")
-        await wait_until(pilot, lambda: app.chat.waiting)
+        await wait_until(pilot, lambda: app.chat.state.waiting)
         clear = app.chat.transcript.clear
 
         async def cleared() -> None:
-            waited.append(app.chat.waiting)
+            waited.append(app.chat.state.waiting)
             await clear()
 
         monkeypatch.setattr(app.chat.transcript, "clear", cleared)
@@ -492,7 +492,7 @@ async def test_a_cut_off_answer_brings_its_parameters_back(make_app: MakeApp, tm
         await shows(pilot, "The program ended in the middle of an answer: a question")
         await pilot.press("enter")
         await shows(pilot, CUT_OFF)
-        await wait_until(pilot, lambda: app.chat.knobs == knobs)
+        await wait_until(pilot, lambda: app.chat.state.knobs == knobs)
 
 
 async def test_a_new_conversation_has_no_figures_yet(make_app: MakeApp) -> None:

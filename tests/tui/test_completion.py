@@ -31,7 +31,7 @@ async def test_completion(make_app: MakeApp) -> None:
         assert app.chat.prompt.text == "/set drafting tree 8"
         await wait_until(pilot, lambda: not app.chat.query_one(Completions).display)
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.chat.knobs.drafting == "tree 8")
+        await wait_until(pilot, lambda: app.chat.state.knobs.drafting == "tree 8")
 
 
 async def test_another_completion_is_marked_with_the_arrows(make_app: MakeApp) -> None:
@@ -73,7 +73,7 @@ async def test_esc_closes_the_completions_and_keeps_the_text(make_app: MakeApp) 
         assert app.chat.prompt.text == "/t"
         assert "Esc Close" not in await settled(pilot)
         await pilot.press("up")
-        app.chat.past.add("an earlier prompt")
+        app.chat.state.past.add("an earlier prompt")
         await pilot.press("up")
         assert app.chat.prompt.text == "an earlier prompt", "the arrows mark no completion now"
 
@@ -95,9 +95,9 @@ async def test_messages_are_not_completed(make_app: MakeApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         for text in ("//set", "a /set", "/set\nmore", "hello"):
-            assert slash.complete(text, app.chat) == []
-        assert slash.complete("/think o", app.chat)[0].text == "/think on "
-        assert {row.text for row in slash.complete("/", app.chat)} == {f"/{name} " for name in slash.SLASH}
+            assert slash.complete(text, app.chat.parts) == []
+        assert slash.complete("/think o", app.chat.parts)[0].text == "/think on "
+        assert {row.text for row in slash.complete("/", app.chat.parts)} == {f"/{name} " for name in slash.SLASH}
 
 
 async def test_text_is_typed_and_sent_in_a_folder_that_is_gone(

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from dflash_tui import app as apps
 from dflash_tui.app import DFlashApp
 from dflash_tui.application import fetching
-from dflash_tui.application.hub import fetch
+from dflash_tui.application.hub import fetch, files
 from dflash_tui.application.hub.catalogue import load_catalogue
-from dflash_tui.application.hub.fetch import begun
+from dflash_tui.application.hub.files import begun
 from dflash_tui.application.settings.config import user_file
 from dflash_tui.chat import downloads as holder
+from dflash_tui.launch import open_app
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.models import FIRST, ModelsScreen
 from dflash_tui.widgets.model_rows import PAIR
@@ -88,11 +88,11 @@ def title(app: DFlashApp) -> str:
 
 
 def running(app: DFlashApp) -> list[str]:
-    return [one.pair.name for one in app.chat.downloads if one.state == "running"]
+    return [one.pair.name for one in app.chat.parts.downloads if one.state == "running"]
 
 
 def states(app: DFlashApp) -> dict[str, str]:
-    return {one.pair.name: one.state for one in app.chat.downloads}
+    return {one.pair.name: one.state for one in app.chat.parts.downloads}
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -153,11 +153,11 @@ async def test_a_reload_does_not_end_it(make_app: MakeApp, hub: Hub) -> None:
     it = Opened(make_app)
     async with it.app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        before = it.app.chat.session
+        before = it.app.chat.state.session
         await in_background(pilot, "slow-1")
         await shows(pilot, HALF)
         await send(pilot, "/reload 8192")
-        await wait_until(pilot, lambda: it.app.chat.session not in (None, before))
+        await wait_until(pilot, lambda: it.app.chat.state.session not in (None, before))
         assert [one.context for one in it.asked] == [8192]
         assert running(it.app) == ["slow-1"]
         hub.stalled.set()
@@ -261,12 +261,12 @@ async def test_what_is_seen_before_the_next_look_is_told_no_more(
         await shows(pilot, "stopped; ")
         await pilot.press("enter")
         await shows(pilot, "waits until")
-        app.chat.downloads._look()
+        app.chat.parts.downloads._look()
         assert states(app)["slow-1"] in ("running", "fetched")  # it is fast now
         await shows(pilot, "here, and checked")
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.screen is app.chat)
-        app.chat.downloads._look()
+        app.chat.parts.downloads._look()
         await pilot.pause()
         assert (states(app), title(app)) == ({}, "")
         assert "is here" not in screen_text(app)
@@ -374,8 +374,8 @@ async def test_a_disk_that_fills_up_in_the_background(
     """Free space counts once: a second download may not use what the first one has yet to fetch."""
     it = Opened(make_app)
     received = fetch._receive
-    free = fetch.SPARE + len(BODY) + (1 << 20)
-    monkeypatch.setattr(fetch.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free})())
+    free = files.SPARE + len(BODY) + (1 << 20)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free})())
 
     class Full(io.FileIO):
         def write(self, data: Any) -> int:
@@ -441,10 +441,10 @@ async def test_quitting_in_the_middle_keeps_what_is_here(make_app: MakeApp, hub:
         await loaded(pilot)
         await in_background(pilot, "slow-1")
         await shows(pilot, HALF)
-        [one] = app.chat.downloads
+        [one] = app.chat.parts.downloads
         await pilot.press("ctrl+q")
         assert one.stopping
-    assert app.chat.downloads.last_words() == [
+    assert app.chat.parts.downloads.last_words() == [
         "the download of slow-1 stopped at 50 %; dflash-tui get slow-1 goes on with it"
     ]
     hub.stalled.set()
@@ -472,13 +472,13 @@ async def test_a_restart_goes_on_with_what_is_under_way(
         await in_background(pilot, "slow-1")
         await in_background(pilot, "slow-2")
         await shows(pilot, "get 2, 50 %")
-        going, ended = app.chat.downloads
+        going, ended = app.chat.parts.downloads
         ended.stop()
         app.restart("", 0)
         await wait_until(pilot, lambda: going.stopping)
     assert app.again
-    assert app.chat.downloads.handed_over == ("slow-1",)
-    assert [line.split(" stopped")[0] for line in app.chat.downloads.last_words()] == ["the download of slow-2"]
+    assert app.chat.parts.downloads.handed_over == ("slow-1",)
+    assert [line.split(" stopped")[0] for line in app.chat.parts.downloads.last_words()] == ["the download of slow-2"]
     hub.stalled.set()
     assert going.join(600)
     assert ended.join(600)
@@ -495,7 +495,7 @@ async def test_a_restart_goes_on_with_what_is_under_way(
     once_more = make_app()
     async with once_more.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        assert not [*once_more.chat.downloads], "they are handed over once"
+        assert not [*once_more.chat.parts.downloads], "they are handed over once"
 
 
 @pytest.mark.parametrize("text", [full(b""), b"{", full(b"7"), b'["unknown", 3, null]', b"\xff"])
@@ -505,7 +505,7 @@ async def test_what_was_handed_over_may_be_anything(make_app: MakeApp, hub: Hub,
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        assert not [*app.chat.downloads]
+        assert not [*app.chat.parts.downloads]
     assert not app.fault
 
 
@@ -516,11 +516,11 @@ async def test_a_model_is_not_loaded_into_an_answer(make_app: MakeApp, hub: Hub)
         await loaded(pilot)
         await get(pilot, "tiny")
         await shows(pilot, "here, and checked")
-        it.app.chat.experiment = object()  # type: ignore[assignment]
+        it.app.chat.state.experiment = object()  # type: ignore[assignment]
         await pilot.press("enter")
         await shows(pilot, "a load or an answer is running")
         assert not it.asked
-        it.app.chat.experiment = None
+        it.app.chat.state.experiment = None
         await pilot.press("enter")
         await it.closed(pilot)
         assert len(it.asked) == 1
@@ -531,8 +531,8 @@ def test_the_end_says_how_to_go_on(
 ) -> None:
     app = make_app()
     monkeypatch.setattr(app, "run", lambda **_: 0)
-    monkeypatch.setattr(holder.Downloads, "last_words", lambda self: ["the download of x stopped at 3 %"])
-    assert apps.open_app(app) == 0
+    monkeypatch.setattr(app.chat.parts.downloads, "last_words", lambda: ["the download of x stopped at 3 %"])
+    assert open_app(app) == 0
     assert "dflash-tui: the download of x stopped at 3 %\n" in capsys.readouterr().err
 
 

@@ -141,8 +141,8 @@ async def a_turn_under_a_question(midst: Midst, pilot: Pilot[int]) -> None:
 
 @over(plain)
 async def a_load(midst: Midst, pilot: Pilot[int]) -> None:
-    midst.app.chat.pair._loader = lambda progress: midst.hold()  # type: ignore[assignment, return-value]
-    midst.app.chat.pair.begin()
+    midst.app.chat.parts.program._loader = lambda progress: midst.hold()  # type: ignore[assignment, return-value]
+    midst.app.chat.parts.program.begin()
 
 
 @over(plain)
@@ -150,15 +150,15 @@ async def a_restore(midst: Midst, pilot: Pilot[int]) -> None:
     await ask(pilot, "hi")
     await idle(pilot)
     chat = midst.app.chat
-    await wait_until(pilot, lambda: chat.conversation.current.card is not None)
+    await wait_until(pilot, lambda: chat.state.conversation.card is not None)
     midst.holds(Comparing, "lines")
-    midst.app.run_worker(chat.conversation.open(chat.conversation.current.card.id))  # type: ignore[union-attr]
+    midst.app.run_worker(chat.parts.conversation.open(chat.state.conversation.card.id))  # type: ignore[union-attr]
 
 
 @over(plain)
 async def a_look_at_the_store(midst: Midst, pilot: Pilot[int]) -> None:
     midst.holds(Store, "look")
-    midst.app.chat.run_worker(midst.app.chat.conversation._look())
+    midst.app.chat.run_worker(midst.app.chat.parts.conversation._look())
 
 
 @over(pair)
@@ -196,12 +196,6 @@ async def whatif(midst: Midst, pilot: Pilot[int]) -> None:
     await send(pilot, "/whatif")
 
 
-@over(held)
-async def bench(midst: Midst, pilot: Pilot[int]) -> None:
-    midst.app.chat.session.pieces = 100  # type: ignore[union-attr]
-    await send(pilot, "/bench")
-
-
 @over(plain)
 async def headers(midst: Midst, pilot: Pilot[int]) -> None:
     midst.hub()
@@ -214,7 +208,7 @@ async def a_download(midst: Midst, pilot: Pilot[int]) -> None:
     hub = midst.hub()
     await send(pilot, "/get slow-1")
     await wait_until(pilot, lambda: bool(midst.app.screen.query("#get")))
-    downloads = midst.app.chat.downloads
+    downloads = midst.app.chat.parts.downloads
     await wait_until(pilot, lambda: any(one.state == "ready" for one in _fetching(midst)))
     await pilot.press("enter")
     await wait_until(pilot, lambda: any(one.done for one in downloads))
@@ -233,7 +227,7 @@ async def a_plan(midst: Midst, pilot: Pilot[int]) -> None:
         midst.hold()
         return card()
 
-    midst.app.push_screen(PlanScreen(midst.app.chat, None, None, make))
+    midst.app.push_screen(PlanScreen(midst.app.chat.parts, None, None, make))
 
 
 @pytest.mark.parametrize(

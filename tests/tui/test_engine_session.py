@@ -27,15 +27,15 @@ async def test_a_real_turn_in_the_app(make_app: Callable[..., DFlashApp]) -> Non
 
     app = make_app(load=load, knobs=knobs)
     async with app.run_test(size=(120, 40)) as pilot:
-        await wait_until(pilot, lambda: app.chat.session is not None)
-        session = app.chat.session
+        await wait_until(pilot, lambda: app.chat.state.session is not None)
+        session = app.chat.state.session
         assert session is not None
         assert phases[-1] == "ready"
         assert session.title == "tiny-F16 + tiny-dflash"
         await ask(pilot, "hi")
-        await wait_until(pilot, lambda: app.chat.flow.report is not None)
+        await wait_until(pilot, lambda: app.chat.state.turn.report is not None)
         await idle(pilot)
-        report = app.chat.flow.report
+        report = app.chat.state.turn.report
         assert report is not None
         assert len(report.tokens) == 3
         assert report.asked == knobs

@@ -12,10 +12,11 @@ import pytest
 from textual.worker import WorkerFailed
 
 from dflash_core.errors import DFlashError, FormatError, TemplateError
-from dflash_tui.app import DFlashApp, run_app
+from dflash_tui.app import DFlashApp
 from dflash_tui.application.conversations.current import CurrentConversation
 from dflash_tui.application.conversations.store import StoreError, database
 from dflash_tui.application.session import LoadRequest
+from dflash_tui.launch import run_app
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.note import Note
 
@@ -46,7 +47,7 @@ async def test_a_load_failure_is_explained_and_can_be_retried(make_app: MakeApp,
         await pilot.press("ctrl+r")
         await loaded(pilot)
         await pilot.press("enter")
-        await wait_until(pilot, lambda: session.asked == [("hi", app.chat.used)])
+        await wait_until(pilot, lambda: session.asked == [("hi", app.chat.state.used)])
         await idle(pilot)
 
 
@@ -56,7 +57,7 @@ async def test_a_message_queued_before_a_failed_load_is_sent_after_the_next(make
     def load(progress: Callable[[str, float], None]) -> FakeSession:
         attempts.append(1)
         if len(attempts) == 1:
-            while not app.chat.waiting:
+            while not app.chat.state.waiting:
                 time.sleep(0.01)
             raise DFlashError("no such file")
         return session
@@ -234,7 +235,7 @@ async def test_quitting_before_the_first_frame_opens_nothing(make_app: MakeApp) 
         await pilot.press("ctrl+q")
         await pilot.pause()
     assert app.return_value == 0
-    assert not app.chat.past.folder.exists()
+    assert not app.chat.state.past.folder.exists()
 
 
 def test_a_fault_in_the_app_is_one_line_and_exit_code_1(
@@ -274,8 +275,8 @@ async def test_a_loader_that_has_just_ended_still_counts_as_loading(make_app: Ma
 
     app = make_app(load=load)
     async with app.run_test(size=(80, 24)) as pilot:
-        await wait_until(pilot, lambda: app.chat.pair.running is not None)
-        loading = app.chat.pair.running
+        await wait_until(pilot, lambda: app.chat.parts.program.running is not None)
+        loading = app.chat.parts.program.running
         assert loading is not None
         go.set()
         while not loading.over:

@@ -20,12 +20,11 @@ from textual.widget import Widget
 
 import dflash_tui
 from dflash_core.backends.cuda.reckoner import CardReckoner
-from dflash_core.errors import DFlashError
 from dflash_tui import screens
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.fetching import Fetching
 from dflash_tui.application.hub.catalogue import Pair, Source
-from dflash_tui.application.hub.fetch import Wanted
+from dflash_tui.application.hub.files import Wanted
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.screens.experiment import ExperimentScreen
@@ -84,11 +83,11 @@ DIALOGS: dict[type[Screen[object]], Opener] = {
     ExplainScreen: lambda app: ExplainScreen("A head", figures("stats")),
     HelpScreen: lambda app: HelpScreen("about"),
     Palette: lambda app: Palette(id="--command-palette"),
-    PlanScreen: lambda app: PlanScreen(app.chat, None, None, card),
-    GetScreen: lambda app: GetScreen(app.chat, TINY, NoHub),
+    PlanScreen: lambda app: PlanScreen(app.chat.parts, None, None, card),
+    GetScreen: lambda app: GetScreen(app.chat.parts, TINY, NoHub),
     TextScreen: lambda app: TextScreen("A title", "a text"),
 }
-PAGE_OPENERS: dict[str, Opener] = {name: lambda app, name=name: PAGES[name](app.chat, "") for name in PAGES}
+PAGE_OPENERS: dict[str, Opener] = {name: lambda app, name=name: PAGES[name](app.chat.parts, "") for name in PAGES}
 
 
 def every_screen() -> set[type]:
@@ -143,18 +142,18 @@ class Walk:
         while len(app.screen_stack) > 1 and app.screen is not chat:
             app.pop_screen()
             await self.pause()
-        await self.until(lambda: chat.session is not None and not chat.waiting)
-        if self.state == "answering" and not chat.flow.busy:
+        await self.until(lambda: chat.state.session is not None and not chat.state.waiting)
+        if self.state == "answering" and not chat.state.busy:
             self.session.gate = threading.Semaphore(3)
-        if (self.state == "answering" and not chat.flow.busy) or (self.state == "full" and not chat.transcript.turns):
+        if (self.state == "answering" and not chat.state.busy) or (self.state == "full" and not chat.transcript.turns):
             chat.prompt.text = "hello there"
             chat.prompt.action_send()
-            await self.until(lambda: chat.flow.busy or bool(chat.transcript.answer))
+            await self.until(lambda: chat.state.busy or bool(chat.transcript.answer))
             if self.state == "full":
-                await self.until(lambda: not chat.flow.busy)
+                await self.until(lambda: not chat.state.busy)
         if self.state == "empty" and chat.transcript.turns:
             self.session.gate = None
-            await self.until(lambda: not chat.flow.busy)
+            await self.until(lambda: not chat.state.busy)
             await chat.transcript.clear()
         if chat.prompt.text:
             chat.prompt.text = ""
@@ -185,7 +184,7 @@ class Walk:
                 if press in self.pressed or (special and what is not None and what[0] is not kind):
                     continue
                 self.pressed.add(press)
-                if screen is not self.app.screen or (self.state == "answering" and not self.app.chat.flow.busy):
+                if screen is not self.app.screen or (self.state == "answering" and not self.app.chat.state.busy):
                     screen = await self.stand(opener)
                     enter(screen)
                     await self.pause()
@@ -235,7 +234,7 @@ async def test_no_key_ends_the_app(
     monkeypatch.chdir(tmp_path)  # exports go there
     left: list[int] = []
     monkeypatch.setattr(DFlashApp, "_leave", lambda self, code=0: left.append(code))
-    session = Session(answer=SHORT, thinking="")
+    session = FakeSession(answer=SHORT, thinking="")
     app = make_app(session)
     async with app.run_test(size=size) as pilot:
         await loaded(pilot)
@@ -252,8 +251,8 @@ async def test_no_key_ends_the_app(
         assert left or state == "answering", "Ctrl+Q was among them; in mid-answer the app asks first"
         await pilot.pause()
         await walk.stand(None)
-        app.chat.flow.stop()
-        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        app.chat.parts.sending.flow.stop()
+        await wait_until(pilot, lambda: not app.chat.state.busy)
 
 
 SHORT = "Each turn that is shown costs time with every key, so this is a short one: **few** words, and `code`.\n"
@@ -273,13 +272,6 @@ async def test_a_palette_closed_while_it_searches_ends_quietly(make_app: MakeApp
             palette._gather_commands(text)  # the text's own message comes after the one that closes
             await pilot.pause()
         assert app._exception is None
-
-
-class Session(FakeSession):
-    """A session with which nothing can be measured, as a replay is."""
-
-    def laboratory(self) -> None:
-        raise DFlashError("nothing can be measured here")
 
 
 def completing(screen: Screen[object]) -> None:

@@ -89,7 +89,7 @@ async def test_the_pair_before_is_there_again(make_app: MakeApp, big: Path, faul
         await loaded(pilot)
         await ask(pilot, "hi")
         await idle(pilot)
-        first = app.chat.session
+        first = app.chat.state.session
         assert isinstance(first, FakeSession)
         said, machine.hold = contents(first), threading.Event()
         await send(pilot, f"/load {big}")
@@ -100,12 +100,12 @@ async def test_the_pair_before_is_there_again(make_app: MakeApp, big: Path, faul
         await loaded(pilot)
         await shows(pilot, "first is loaded again; the conversation goes on.", "messages for the other model")
         await wait_until(pilot, lambda: app.chat.prompt.text == "half a thought")
-        again = app.chat.session
+        again = app.chat.state.session
         assert isinstance(again, FakeSession)
         assert again is not first
         assert machine.asked == ["first", "big", "first"]
         assert contents(again) == said
-        assert app.chat.knobs.budget == 9
+        assert app.chat.state.knobs.budget == 9
         assert len(notes(app)) == 1
         assert str(fault) in notes(app)[0][0]
         assert load_config({}, {}, project=Path("none")).settings.target is None, "the next start opens what loads"
@@ -113,7 +113,7 @@ async def test_the_pair_before_is_there_again(make_app: MakeApp, big: Path, faul
         await idle(pilot)
         await wait_until(pilot, lambda: len(contents(again)) == 4)
         await send(pilot, "/reload")
-        await wait_until(pilot, lambda: app.chat.session not in (None, again))
+        await wait_until(pilot, lambda: app.chat.state.session not in (None, again))
         assert machine.asked[-1] == "first"
 
 
@@ -123,15 +123,17 @@ async def test_a_reload_with_too_long_a_context_goes_back_to_the_one_before(make
     async with app.run_test(size=(100, 40)) as pilot:
         await loaded(pilot)
         await send(pilot, "/reload 8192")
-        await wait_until(pilot, lambda: app.chat.session is not None and app.chat.session.context_length == 8192)
-        before = app.chat.session
+        await wait_until(
+            pilot, lambda: app.chat.state.session is not None and app.chat.state.session.context_length == 8192
+        )
+        before = app.chat.state.session
         await send(pilot, "/reload 500000")
-        await wait_until(pilot, lambda: app.chat.session not in (None, before))
+        await wait_until(pilot, lambda: app.chat.state.session not in (None, before))
         await shows(pilot, "first is loaded again")
         assert [one.context for one in machine.requests] == [0, 8192, 500_000, 8192]
-        assert app.chat.session is not None
-        assert app.chat.session.context_length == 8192
-        assert app.chat.tuning.context == 8192
+        assert app.chat.state.session is not None
+        assert app.chat.state.session.context_length == 8192
+        assert app.chat.state.context == 8192
 
 
 async def test_a_profile_that_does_not_load_leaves_the_parameters(make_app: MakeApp, big: Path) -> None:
@@ -140,16 +142,16 @@ async def test_a_profile_that_does_not_load_leaves_the_parameters(make_app: Make
     async with app.run_test(size=(100, 40)) as pilot:
         await loaded(pilot)
         await send(pilot, f"/load {big}")
-        await wait_until(pilot, lambda: app.chat.model == "big")
+        await wait_until(pilot, lambda: app.chat.state.model == "big")
         await send(pilot, "/set budget=9")
         await send(pilot, "/profile save large")
         await send(pilot, "/set budget=5")
         await send(pilot, f"/load {shutil.copy(big, big.with_name('other.gguf'))}")
-        await wait_until(pilot, lambda: app.chat.model == "other")
+        await wait_until(pilot, lambda: app.chat.state.model == "other")
         machine.faults["big"] = MismatchError("the drafter was made for another target")
         await send(pilot, "/profile large")
         await shows(pilot, "made for another target", "other is loaded again")
-        assert app.chat.knobs.budget == 5
+        assert app.chat.state.knobs.budget == 5
         assert machine.asked == ["first", "big", "other", "big", "other"]
 
 
@@ -172,13 +174,13 @@ async def test_failing_twice_leaves_the_app_usable(make_app: MakeApp, big: Path)
         await pilot.press("ctrl+r")
         await loaded(pilot)
         assert machine.asked[-1] == "first", "Ctrl+R loads the pair that is known to load"
-        session = app.chat.session
+        session = app.chat.state.session
         assert isinstance(session, FakeSession)
         await wait_until(pilot, lambda: len(contents(session)) == 2)
         other = big.with_name("other.gguf")
         other.write_bytes(b"")
         await send(pilot, f"/load {other}")
-        await wait_until(pilot, lambda: app.chat.model == "other")
+        await wait_until(pilot, lambda: app.chat.state.model == "other")
 
 
 async def test_a_lost_device_is_not_asked_again_and_the_restart_has_the_pair_before(
@@ -254,18 +256,18 @@ async def test_real_files(make_app: MakeApp, tmp_path: Path) -> None:
 
     knobs = Knobs(max_tokens=3, ignore_eos=True)
     app = make_app(load=loaders(first), loaders=loaders, check=check, knobs=knobs)
-    app.stay_with(first)
+    app.state.request = first
     async with app.run_test(size=(100, 40)) as pilot:
         await loaded(pilot)
-        before = app.chat.session
+        before = app.chat.state.session
         await ask(pilot, "hi")
         await idle(pilot)
-        await wait_until(pilot, lambda: app.chat.flow.report is not None)
-        answer = app.chat.flow.report
+        await wait_until(pilot, lambda: app.chat.state.turn.report is not None)
+        answer = app.chat.state.turn.report
         assert answer is not None
         await send(pilot, f"/load {cut}")
         await shows(pilot, "the model did not load:", "cut.gguf", "tiny-F16 + tiny-dflash is loaded again")
-        session = app.chat.session
+        session = app.chat.state.session
         assert session is not None
         assert session is not before
         assert [one.role for one in session.conversation.messages] == ["user", "assistant"]

@@ -20,7 +20,6 @@ from dflash_core.lab.progress import ExperimentProgress
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import user_file
-from dflash_tui.chat.ui_bench import Pair, Timed, UiTax, tax_table
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.whatif import WhatIfScreen
@@ -31,7 +30,6 @@ from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
 from dflash_tui.widgets.strip import TitleRow
-from dflash_tui.widgets.text_dialog import TextScreen
 from support.grids import full
 
 from .fake import FakeSession, loader
@@ -102,7 +100,7 @@ async def test_keys_that_come_with_f2_are_the_panels(make_app: MakeApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         burst(app, "f2", "space", "space", "right", "right", "down", "right")
-        await wait_until(pilot, lambda: app.chat.knobs.budget == 24 and app.chat.knobs.p_min == 0.05)
+        await wait_until(pilot, lambda: app.chat.state.knobs.budget == 24 and app.chat.state.knobs.p_min == 0.05)
         burst(app, "escape", "h", "i")
         await wait_until(pilot, lambda: app.chat.prompt.text == "hi")
         burst(app, "ctrl+o", "slash", "f", "o", "x")
@@ -122,7 +120,7 @@ async def test_a_refused_message_leaves_the_figures_of_the_turn_before(make_app:
         session.refuse = ContextError("the conversation has 99 tokens with this message and the context holds 32")
         await send(pilot, "/set budget 8")
         await send(pilot, "more")
-        await wait_until(pilot, lambda: len(session.asked) == 2 and not app.chat.flow.busy)
+        await wait_until(pilot, lambda: len(session.asked) == 2 and not app.chat.state.busy)
         await wait_until(pilot, lambda: app.chat.inspector.params_panel.row("drafting").staged)  # no turn ran with it
         await shows(pilot, "Last turn", "tok/step")
         assert "the prompt is being read" not in screen_text(app)
@@ -328,7 +326,7 @@ async def test_esc_closes_an_estimate_that_is_not_there_yet(make_app: MakeApp, m
         app.chat.open_page("whatif")
         await shows(pilot, "reading the session's step times", "Esc Back")
         await leave(pilot)
-        assert app.chat.experiment is None
+        assert app.chat.state.experiment is None
 
 
 async def test_shares_are_of_the_figures_beside_them(make_app: MakeApp) -> None:
@@ -353,19 +351,6 @@ async def test_shares_are_of_the_figures_beside_them(make_app: MakeApp) -> None:
         assert set(shares) == {"+26"}, "one estimator says one thing"
         assert "6 of 6 pairs" in text
         assert "?" not in text
-
-
-@pytest.mark.parametrize("size", [(80, 24), full((120, 40))])
-async def test_the_table_of_a_bench_does_not_wrap(make_app: MakeApp, size: tuple[int, int]) -> None:
-    times = (Timed(64, 0.5), Timed(64, 0.6))
-    table = tax_table(UiTax((Pair("A prompt that is longer than its column is wide", times, times),)))
-    app = make_app()
-    async with app.run_test(size=size) as pilot:
-        await loaded(pilot)
-        await app.push_screen(TextScreen("What the app costs the decoder", table))
-        shown = (await settled(pilot)).splitlines()
-        for line in table.splitlines():
-            assert any(line in row for row in shown), "\n".join(shown)
 
 
 async def test_the_palette_has_the_themes_colors(make_app: MakeApp) -> None:
@@ -431,7 +416,7 @@ async def test_a_slow_key_holds_back_no_text(make_app: MakeApp) -> None:
         await loaded(pilot)
         burst(app, *"ab", "left", "c", "f2", "escape", "d", "home", "e", "ctrl+t", "f")
         await wait_until(pilot, lambda: app.chat.prompt.text == "efacdb")
-        assert app.chat.knobs == Knobs(thinking=True)
+        assert app.chat.state.knobs == Knobs(thinking=True)
         assert isinstance(app.focused, Prompt)
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from textual._compositor import Compositor
 from textual.app import App, ComposeResult, RenderResult
 from textual.screen import Screen
 from textual.widget import Widget
-
-from dflash_tui.widgets.painting import Frugal
 
 from .support import screen_text
 
@@ -21,25 +18,20 @@ class Figure(Widget):
 
 
 class Page(Screen[None]):
-    def __init__(self, compositor: Compositor) -> None:
-        super().__init__()
-        self._compositor = compositor
-
     def compose(self) -> ComposeResult:
         yield Figure()
 
 
-@pytest.mark.parametrize("compositor", [Compositor, Frugal])
 @pytest.mark.parametrize("when", ["at once", "later"])
 async def test_a_screen_that_cannot_be_drawn_is_found_though_nobody_reads_it(
-    monkeypatch: pytest.MonkeyPatch, compositor: type[Compositor], when: str
+    monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     monkeypatch.setattr(Figure, "broken", when == "at once")
     monkeypatch.setattr(App, "_fatal_error", App._close_messages_no_wait)  # without a report, which takes a second
 
     async def use() -> None:
         async with App[None]().run_test() as pilot:
-            pilot.app.push_screen(Page(compositor()))
+            pilot.app.push_screen(Page())
             await pilot.pause()
             Figure.broken = True
             for figure in pilot.app.screen.query(Figure):
@@ -50,10 +42,9 @@ async def test_a_screen_that_cannot_be_drawn_is_found_though_nobody_reads_it(
         await use()
 
 
-@pytest.mark.parametrize("compositor", [Compositor, Frugal])
-async def test_what_is_read_is_what_is_there(compositor: type[Compositor]) -> None:
+async def test_what_is_read_is_what_is_there() -> None:
     async with App[None]().run_test(size=(20, 3)) as pilot:
-        await pilot.app.push_screen(Page(compositor()))
+        await pilot.app.push_screen(Page())
         await pilot.pause()
         assert "one" in screen_text(pilot.app)
         for text in ("two", "three"):

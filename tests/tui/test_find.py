@@ -144,7 +144,7 @@ async def test_what_has_come_since_is_found_too(make_app: MakeApp) -> None:
         await pilot.press("ctrl+f", *"fox", "enter", "N")
         await shows(pilot, "1 of 2")
         session.answer = "No hen, a fox.\n"
-        await app.chat.sending.send("again", "again")
+        await app.chat.parts.sending.send("again", "again")
         await idle(pilot)
         await pilot.press("n")
         await shows(pilot, "2 of 3")

@@ -103,7 +103,7 @@ async def test_an_example_does_not_erase_what_was_typed(make_app: MakeApp) -> No
             await wait_until(pilot, lambda example=example: app.chat.prompt.text == EXAMPLES[example])
         await pilot.press("up")
         assert app.chat.prompt.text == "a long draft"
-        assert app.chat.past.entries == ("a long draft",), "an example is none of it"
+        assert app.chat.state.past.entries == ("a long draft",), "an example is none of it"
 
 
 async def test_a_model_that_is_being_loaded_or_missing_is_said(make_app: MakeApp) -> None:
@@ -250,11 +250,11 @@ async def test_an_answer_goes_on_under_it(make_app: MakeApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await send(pilot, "hello")
-        await wait_until(pilot, lambda: app.chat.flow.busy)
+        await wait_until(pilot, lambda: app.chat.state.busy)
         await toured(pilot, app)
         await pilot.press("enter", "escape")
         await wait_until(pilot, lambda: app.screen is app.chat)
-        assert app.chat.flow.busy, "Esc ended the tour, not the answer"
+        assert app.chat.state.busy, "Esc ended the tour, not the answer"
         await toured(pilot, app)
         assert session.gate is not None
         session.gate.release(500)

@@ -10,7 +10,7 @@ from textual.widgets import Input, TextArea
 
 from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
-from dflash_tui.screens.experiment import TuneScreen
+from dflash_tui.screens.experiments import TuneScreen
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.steps import StepsScreen
@@ -52,7 +52,7 @@ def named(app: DFlashApp) -> list[tuple[tuple[str, ...], str]]:
 
 
 def state(app: DFlashApp) -> tuple[object, ...]:
-    return app.screen, app.focused, screen_text(app), app.chat.knobs
+    return app.screen, app.focused, screen_text(app), app.chat.state.knobs
 
 
 def refused(app: DFlashApp) -> bool:
@@ -105,13 +105,13 @@ async def test_steps_name_the_keys_of_the_view_and_the_turns_there_are(make_app:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        await app.push_screen(StepsScreen(app.chat))
+        await app.push_screen(StepsScreen(app.chat.parts))
         await wait_until(pilot, lambda: footer(app) == "F1 Help  Esc Back")
         await pilot.press("escape")
         for text in ("one", "two"):
             await ask(pilot, text)
             await idle(pilot)
-        await app.push_screen(StepsScreen(app.chat))
+        await app.push_screen(StepsScreen(app.chat.parts))
         ends = "x Export  F1 Help  Esc Back"
         await wait_until(pilot, lambda: footer(app) == f"← → Step  Tab View  , Older  r Left out  a Taken  {ends}")
         await pilot.press("comma", "tab")
@@ -166,7 +166,7 @@ async def test_a_dialog_has_the_keys_of_the_page_below(make_app: MakeApp) -> Non
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        for page, keys in ((app.chat, "Enter Tour"), (ModelsScreen(app.chat, only="qwen3-4b"), "Enter Get")):
+        for page, keys in ((app.chat, "Enter Tour"), (ModelsScreen(app.chat.parts, only="qwen3-4b"), "Enter Get")):
             if page is not app.chat:
                 await app.push_screen(page)
             await wait_until(pilot, lambda keys=keys: footer(app).startswith(keys))
@@ -193,7 +193,7 @@ async def test_a_plan_that_cannot_be_made_offers_nothing_to_change(make_app: Mak
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        await app.push_screen(PlanScreen(app.chat, None, None, refuses))  # type: ignore[arg-type]
+        await app.push_screen(PlanScreen(app.chat.parts, None, None, refuses))  # type: ignore[arg-type]
         await shows(pilot, "not a GGUF file")
         assert app.screen.query_one(Ways).ways == (("Esc", "back"),)
 

@@ -28,7 +28,7 @@ async def test_every_panel_and_page_explains_its_figures(make_app: MakeApp) -> N
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        scopes = {getattr(make(app.chat, ""), "SCOPE", "") for make in SCREENS.values()}
+        scopes = {getattr(make(app.chat.parts, ""), "SCOPE", "") for make in SCREENS.values()}
     assert {*TABS, *scopes} - {""} <= set(PAGES)
 
 

@@ -231,9 +231,9 @@ def models_near(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Script]:
                 break
         assert isinstance(pilot.app, DFlashApp)
         await wait_until(pilot, lambda: pilot.app.screen is pilot.app.chat)
-        assert pilot.app.request.target == home / f"{NAME}.gguf"
+        assert pilot.app.state.request.target == home / f"{NAME}.gguf"
         await loaded(pilot)
-        await pilot.app.push_screen(ModelsScreen(pilot.app.chat))
+        await pilot.app.push_screen(ModelsScreen(pilot.app.chat.parts))
         pilot.app.screen.query_one("#models-target", Input).value = f"/nowhere/{NAME}"
         await press(pilot, "enter")
         await shows(pilot, "no such file")
@@ -252,7 +252,9 @@ def replayed(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Script]:
     path.write_bytes(path.read_bytes()[:-20])  # so that it has a problem, which names the file
 
     async def script(pilot: Pilot[int]) -> None:
-        await wait_until(pilot, lambda: len(pilot.app.chat.session.turns) == 1 if pilot.app.chat.session else False)  # type: ignore[attr-defined]
+        await wait_until(
+            pilot, lambda: len(pilot.app.chat.state.session.turns) == 1 if pilot.app.chat.state.session else False
+        )  # type: ignore[attr-defined]
         await idle(pilot)
         await press(pilot, "f3", "f4", "f5", "alt+i", "v", "v", "right", "escape")
         await shows(pilot, SEEN, MARKUP)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import random
 
 import pytest
+from markdown_it.token import Token
 from textual.geometry import Offset
 from textual.pilot import Pilot
 from textual.selection import SELECT_ALL, Selection
 from textual.widget import Widget
 from textual.widgets import Markdown
 
-from dflash_tui.widgets import streamed
-from dflash_tui.widgets.items import SLICE, Items
-from dflash_tui.widgets.streamed import PlainLines, Segment, Streamed
+from dflash_tui.widgets.items import PART, Items
+from dflash_tui.widgets.markdown import Parser, Streamed
 
 from .fake import FakeSession
 from .support import ask, idle, loaded, screen_text, shows
-from .test_segments import Host, chunks
+from .test_markdown import Host, chunks
 
 WORDS = ("plain", "*em*", "**strong**", "`code`", "~~gone~~", "[link](http://example.org)", "wide 世界", "a-b", "&amp;")
 DOCUMENTS = {
@@ -97,8 +97,8 @@ async def test_a_list_looks_as_one_of_textual(name: str | int) -> None:
         assert our == textual, (row, plain(our), plain(textual))
 
 
-async def test_a_long_list_is_in_slices_that_look_like_one() -> None:
-    text = "Before\n\n" + "".join(f"{n}. item\n" for n in range(1, 3 * SLICE)) + "\nAfter\n"
+async def test_a_long_list_is_in_parts_that_look_like_one() -> None:
+    text = "Before\n\n" + "".join(f"{n}. item\n" for n in range(1, 3 * PART)) + "\nAfter\n"
     host = Host(text, [])
     async with host.run_test(size=(70, 120)) as pilot:
         body = host.query_one(Streamed)
@@ -108,8 +108,8 @@ async def test_a_long_list_is_in_slices_that_look_like_one() -> None:
         await pilot.pause()
         assert len(body.query(Items)) == 3
         rows = screen_text(host).splitlines()
-        assert [rows[2], rows[3 * SLICE]] == ["  1. item", f" {3 * SLICE - 1}. item"], "one column for all numbers"
-        assert rows[3 * SLICE + 1 : 3 * SLICE + 3] == ["", "After"]
+        assert [rows[2], rows[3 * PART]] == ["  1. item", f" {3 * PART - 1}. item"], "one column for all numbers"
+        assert rows[3 * PART + 1 : 3 * PART + 3] == ["", "After"]
 
 
 async def test_an_item_without_text_is_seen() -> None:
@@ -172,32 +172,26 @@ async def test_a_link_of_a_list_is_clicked() -> None:
 
 
 async def work_of(monkeypatch: pytest.MonkeyPatch, text: str) -> tuple[int, int, int]:
-    """Widgets made, characters given to plain lines and to Markdown while a message streams and ends; widgets left."""
+    """Widgets made, and characters parsed, while a message streams and ends; widgets left."""
     made, characters = 0, 0
-    init, update, append = Widget.__init__, PlainLines.update, Segment.append
+    init, parse = Widget.__init__, Parser.parse
 
     def counted_init(self: Widget, *args: object, **kwargs: object) -> None:
         nonlocal made
         made += 1
         init(self, *args, **kwargs)  # type: ignore[arg-type]
 
-    def counted_update(self: PlainLines, content: object = "", **kwargs: object) -> None:
+    def counted_parse(self: Parser, text: str) -> list[Token]:
         nonlocal characters
-        characters += len(str(content))
-        update(self, content, **kwargs)  # type: ignore[arg-type]
-
-    def counted_append(self: Segment, text: str) -> object:
-        nonlocal characters
-        characters += len(self.source) + len(text)
-        return append(self, text)
+        characters += len(text)
+        return parse(self, text)
 
     host = Host("", [])
     async with host.run_test(size=(70, 40)):
         body = host.query_one(Streamed)
         with monkeypatch.context() as patch:
             patch.setattr(Widget, "__init__", counted_init)
-            patch.setattr(PlainLines, "update", counted_update)
-            patch.setattr(Segment, "append", counted_append)
+            patch.setattr(Parser, "parse", counted_parse)
             for at in range(0, len(text), 240):
                 await body.feed(text[at : at + 240])
             await body.finish()
@@ -205,16 +199,20 @@ async def work_of(monkeypatch: pytest.MonkeyPatch, text: str) -> tuple[int, int,
 
 
 @pytest.mark.parametrize(
-    "line", [pytest.param("1. item {} of them\n", marks=pytest.mark.full), "- item {} of them\n    - inner of it\n"]
+    "line",
+    [
+        pytest.param("1. item {} of them\n", marks=pytest.mark.full),
+        "- item {} of them\n    - inner of it\n",
+        pytest.param("- item {}:\n\n  ```\n  code\n  ```\n", id="code in each item"),
+    ],
 )
 async def test_what_a_long_list_costs_grows_with_its_length(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
-    monkeypatch.setattr(streamed, "PART", 500)
-    few = await work_of(monkeypatch, "".join(line.format(n) for n in range(120)))
-    many = await work_of(monkeypatch, "".join(line.format(n) for n in range(480)))
+    few = await work_of(monkeypatch, "".join(line.format(n) for n in range(30)))
+    many = await work_of(monkeypatch, "".join(line.format(n) for n in range(120)))
     assert many[0] < 5 * few[0]
     assert many[1] < 5 * few[1]
-    rows = 480 * line.count("\n")
-    assert many[2] <= rows / SLICE + 2
+    if "```" not in line:
+        assert many[2] <= 120 / PART + 2
 
 
 async def test_the_app_draws_a_list_as_lines(make_app) -> None:  # type: ignore[no-untyped-def]

@@ -21,8 +21,9 @@ from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.pages import PAGES
 from dflash_tui.screens.palette import ActionProvider
-from dflash_tui.settings.keys import ACTIONS
+from dflash_tui.settings.keys import ACTIONS, MOVES
 from dflash_tui.slash import table as slash
+from dflash_tui.terminal.key_order import as_move
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.key_line import KeyLine
@@ -55,8 +56,8 @@ async def test_ctrl_c_copies_a_selection_of_the_conversation_even_in_mid_turn(ma
         app.chat.selections = {paragraph: SELECT_ALL}
         await pilot.press("ctrl+c")
         assert app.clipboard.startswith("Speculative")
-        assert app.chat.flow.running is not None
-        assert not app.chat.flow.running.stopping
+        assert app.chat.state.turn.running is not None
+        assert not app.chat.state.turn.running.stopping
         await pilot.press("ctrl+c")
         await idle(pilot)
         await shows(pilot, "stopped")
@@ -112,9 +113,9 @@ async def test_ctrl_q_asks_once_while_an_answer_is_written(make_app: MakeApp) ->
         await pilot.press("ctrl+q")
         await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
         await leave(pilot)
-        assert app.chat.flow.busy
-        assert not app.chat.flow.running.stopping  # type: ignore[union-attr]
-        running = app.chat.flow.running
+        assert app.chat.state.busy
+        assert not app.chat.state.turn.running.stopping  # type: ignore[union-attr]
+        running = app.chat.state.turn.running
         await pilot.press("ctrl+q")
         await wait_until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
         await pilot.press("ctrl+q")
@@ -149,7 +150,7 @@ async def test_every_action_of_the_table_exists(make_app: MakeApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         screens = {"chat": app.chat} | {
-            getattr(page, "SCOPE", ""): page for make in PAGES.values() for page in (make(app.chat, ""),)
+            getattr(page, "SCOPE", ""): page for make in PAGES.values() for page in (make(app.chat.parts, ""),)
         }
         for action in ACTIONS:
             if action.action and not action.action.startswith("app."):
@@ -172,7 +173,7 @@ async def test_palette_runs_an_action(make_app: MakeApp) -> None:
         await pilot.press(*"think")
         await shows(pilot, "thinking on or off for the next turn")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.chat.knobs.thinking)
+        await wait_until(pilot, lambda: app.chat.state.knobs.thinking)
 
 
 async def test_slash_sets(make_app: MakeApp) -> None:
@@ -187,10 +188,10 @@ async def test_slash_sets(make_app: MakeApp) -> None:
             ("/think on", Knobs(thinking=True)),
             ("/SET mode chain", Knobs(drafting="chain 22")),
         ):
-            app.chat.set_all_knobs(Knobs())
+            app.chat.tuning.set_all(Knobs())
             app.chat.prompt.text = typed
             await pilot.press("enter")
-            await wait_until(pilot, lambda expected=expected: app.chat.knobs == expected)
+            await wait_until(pilot, lambda expected=expected: app.chat.state.knobs == expected)
             assert session.asked == []
             assert app.chat.prompt.text == ""
 
@@ -212,7 +213,7 @@ async def test_a_wrong_command_is_explained_and_kept(make_app: MakeApp) -> None:
             await pilot.press("enter")
             await shows(pilot, said)
             assert app.chat.prompt.text == typed
-            assert app.chat.knobs == Knobs()
+            assert app.chat.state.knobs == Knobs()
 
 
 async def test_slash_clear_retry_copy_and_quit(make_app: MakeApp) -> None:
@@ -313,17 +314,21 @@ async def test_the_keys_that_are_possible_are_found_without_a_walk(make_app: Mak
 
 async def test_letters_move_in_every_list_and_page_and_nowhere_else(make_app: MakeApp) -> None:
     async with talking(make_app, ("hi", "hey")) as (app, pilot, _):
+
+        def moved(key: str, character: str | None = None) -> str:
+            return as_move(Key(key, character), MOVES, app.screen, app.focused).key
+
         meant = {"j": "down", "k": "up", "G": "end", "ctrl+d": "pagedown", "ctrl+u": "pageup"}
-        assert {app._as_move(Key(key, None)).key for key in meant} == {*meant}, "the prompt edits"
+        assert {moved(key) for key in meant} == {*meant}, "the prompt edits"
         app.chat.transcript.focus()
         await pilot.pause()
-        assert [app._as_move(Key(key, None)).key for key in ("ctrl+d", "j")] == ["pagedown", "j"], "letters are text"
+        assert [moved(key) for key in ("ctrl+d", "j")] == ["pagedown", "j"], "letters are text"
         letters = [name for name in meant if len(name) == 1]
         for name, opener in {**PAGE_OPENERS, **DIALOGS}.items():
             screen = opener(app)
             await app.push_screen(screen)
             await pilot.pause()
-            now = {key: app._as_move(Key(key, key if len(key) == 1 else None)).key for key in meant}
+            now = {key: moved(key, key if len(key) == 1 else None) for key in meant}
             bound = screen.active_bindings
             if isinstance(screen.focused, Input):
                 assert now == {key: key for key in meant}, name

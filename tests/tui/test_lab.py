@@ -26,7 +26,8 @@ from dflash_tui.application.amounts import counted
 from dflash_tui.application.engine_session import EngineSession
 from dflash_tui.screens import experiment
 from dflash_tui.screens.chat import ChatScreen
-from dflash_tui.screens.experiment import ABScreen, ExperimentScreen, SweepScreen
+from dflash_tui.screens.experiment import ExperimentScreen
+from dflash_tui.screens.experiments import ABScreen, SweepScreen
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.widgets.flash import Flash
@@ -81,7 +82,7 @@ async def asked(pilot: Pilot[int], question: str = QUESTION) -> None:
     before = len(app.chat.transcript.turns)
     await send(pilot, question)
     await wait_until(pilot, lambda: len(app.chat.transcript.turns) > before)
-    await wait_until(pilot, lambda: not app.chat.flow.busy)
+    await wait_until(pilot, lambda: not app.chat.state.busy)
 
 
 async def opened(pilot: Pilot[int], command: str, screen: type[LabScreen]) -> LabScreen:
@@ -106,7 +107,7 @@ async def finished(pilot: Pilot[int]) -> None:
     app = pilot.app
     assert isinstance(app, DFlashApp)
     await pilot.pause(0.1)
-    await wait_until(pilot, lambda: app.chat.experiment is None)
+    await wait_until(pilot, lambda: app.chat.state.experiment is None)
     await pilot.pause()  # what came of it is drawn
 
 
@@ -166,7 +167,7 @@ class TestWhatIf:
             best = screen.curve.best if screen.curve is not None else None
             assert best is not None
             await pilot.press("a")
-            assert (app.chat.knobs.budget, app.chat.knobs.p_min) == (best.budget, 0.1)
+            assert (app.chat.state.knobs.budget, app.chat.state.knobs.p_min) == (best.budget, 0.1)
 
     async def test_budgets_are_measured_by_the_one_experiment(
         self, app: DFlashApp, monkeypatch: pytest.MonkeyPatch
@@ -193,14 +194,14 @@ class TestWhatIf:
             assert table.has_focus
             await pilot.press("up", "enter")
             await pilot.pause()
-            assert app.chat.knobs.budget == 6, "that of the row above"
+            assert app.chat.state.knobs.budget == 6, "that of the row above"
             assert table.get_row_at(table.cursor_row)[0].plain.strip() == "6"
 
     async def test_each_of_several_drafters_has_curves_of_its_own(self, make_app: MakeApp) -> None:
         app = make_app(load=two_drafters, knobs=KNOBS)
         async with app.run_test(size=(120, 40)) as pilot:
             await loaded(pilot)
-            app.chat.set_knobs(draft="mtp")
+            app.chat.tuning.set(draft="mtp")
             await asked(pilot)
             screen = await opened(pilot, "/whatif", WhatIfScreen)
             assert isinstance(screen, WhatIfScreen)
@@ -221,7 +222,7 @@ class TestWhatIf:
             assert [point.acceptance.length for point in screen.curve.points] != lengths, "another's trees"
             assert "dflash2 ran again alone" in text_of(screen, "#whatif-finding")
             await pilot.press("enter")
-            assert app.chat.knobs.draft == "dflash2"
+            assert app.chat.state.knobs.draft == "dflash2"
             await pilot.press("d")
             await finished(pilot)
             assert screen.drafter == "mtp"
@@ -233,12 +234,12 @@ class TestWhatIf:
             screen = await opened(pilot, "/whatif", WhatIfScreen)
             await shows(pilot, "No turn yet")
             await pilot.press("e", "m", "a")
-            assert screen.chat.experiment is None
+            assert screen.chat.state.experiment is None
 
     async def test_plain_decoding_has_nothing_to_go_by(self, app: DFlashApp) -> None:
         async with app.run_test(size=(80, 24)) as pilot:
             await loaded(pilot)
-            app.chat.set_knobs(mode="plain")
+            app.chat.tuning.set(mode="plain")
             await asked(pilot)
             screen = await opened(pilot, "/whatif", WhatIfScreen)
             assert "drafted nothing" in said(screen)
@@ -252,10 +253,10 @@ class TestWhatIf:
             await asked(pilot)
             session.gate = threading.Semaphore(1)
             await send(pilot, "More?")
-            await wait_until(pilot, lambda: app.chat.flow.busy)
+            await wait_until(pilot, lambda: app.chat.state.busy)
             await send(pilot, "/whatif")
             await wait_until(pilot, lambda: isinstance(app.screen, WhatIfScreen))
-            await wait_until(pilot, lambda: app.chat.experiment is None)
+            await wait_until(pilot, lambda: app.chat.state.experiment is None)
             await pilot.press("e")
             assert isinstance(app.screen, WhatIfScreen)
             assert "an answer is being written" in said(app.screen)
@@ -279,7 +280,7 @@ class TestSweep:
             await shows(pilot, "tok/s by tree budget")
             await pilot.press("up", "up", "enter")
             await pilot.pause()
-            assert app.chat.knobs.budget == 4
+            assert app.chat.state.knobs.budget == 4
 
     async def test_two_parameters_and_the_best(self, app: DFlashApp) -> None:
         async with app.run_test(size=(120, 40)) as pilot:
@@ -287,9 +288,9 @@ class TestSweep:
             screen = await opened(pilot, "/sweep budget=2,12 p_min=0,0.9 repeats=1", SweepScreen)
             assert isinstance(screen, SweepScreen)
             await shows(pilot, "tok/s: tree budget ↓, p_min →")
-            app.chat.set_knobs(budget=60, p_min=0.5)
+            app.chat.tuning.set(budget=60, p_min=0.5)
             await pilot.press("a")
-            assert (app.chat.knobs.budget, app.chat.knobs.p_min) in [(2, 0), (2, 0.9), (12, 0), (12, 0.9)]
+            assert (app.chat.state.knobs.budget, app.chat.state.knobs.p_min) in [(2, 0), (2, 0.9), (12, 0), (12, 0.9)]
 
     async def test_cancel_keeps_what_is_done_and_a_new_line_runs_anew(
         self, app: DFlashApp, monkeypatch: pytest.MonkeyPatch
@@ -343,10 +344,10 @@ class TestSweep:
                     await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
                     # The experiment's own thread restores the session, perhaps after its screen is closed.
                     await wait_until(pilot, lambda: engine().session.length == held)
-                    assert app.chat.session is not None
-                    assert len(app.chat.session.turns) == 1
+                    assert app.chat.state.session is not None
+                    assert len(app.chat.state.session.turns) == 1
                 await asked(pilot, "And what happened then?")
-                report = app.chat.flow.report
+                report = app.chat.state.turn.report
                 assert report is not None
                 return report.tokens, report.stats.lengths, report.stats.reused_tokens
 
@@ -449,7 +450,7 @@ class TestSweep:
             await pilot.pause()
             assert isinstance(app.screen, SweepScreen)
             assert app.screen.query_one("#lab-what", Input).has_focus
-            assert app.chat.experiment is None
+            assert app.chat.state.experiment is None
             await pilot.press(*"=4", "enter")
             await pilot.pause()
             assert "=4: expected NAME=VALUES" in said(app.screen)
@@ -469,9 +470,9 @@ class TestAgainst:
             assert screen.result is not None
             assert [trial.setting for trial in screen.result.trials] == [0, 1, 1, 0]
             await pilot.press("up", "up", "enter")
-            assert app.chat.knobs.mode == "chain"
+            assert app.chat.state.knobs.mode == "chain"
             await pilot.press("down", "enter")
-            assert app.chat.knobs.mode == "tree"
+            assert app.chat.state.knobs.mode == "tree"
             await pilot.press("enter")
             assert said(screen) == "that is already the current setting"
 
@@ -519,13 +520,13 @@ async def test_an_experiment_ends_on_the_screen_that_began_it(make_app: MakeApp)
         for screen in (below, above):
             over.clear()
             screen.begin(run(), lambda _, screen=screen: ended.append(screen.SCOPE))
-            assert app.chat.experiment is not None
+            assert app.chat.state.experiment is not None
             over.set()
-            assert app.chat.experiment.join(60)
+            assert app.chat.state.experiment.join(60)
             if screen is above:
                 below._look()
             screen._look()
-            assert app.chat.experiment is None
+            assert app.chat.state.experiment is None
         assert ended == ["past", "experiment"]
 
 
@@ -557,7 +558,7 @@ async def sweep_screen(pilot: Pilot[int], *axes: str, **options: object) -> None
     app = pilot.app
     assert isinstance(app, DFlashApp)
     await loaded(pilot)
-    screen = SweepScreen(app.chat, " ".join(axes))
+    screen = SweepScreen(app.chat.parts, " ".join(axes))
     await app.push_screen(screen)
     await pilot.pause()
     screen.focus_results()
@@ -568,7 +569,7 @@ async def ab_screen(pilot: Pilot[int]) -> None:
     app = pilot.app
     assert isinstance(app, DFlashApp)
     await loaded(pilot)
-    screen = ABScreen(app.chat, "drafting=chain | drafting=tree")
+    screen = ABScreen(app.chat.parts, "drafting=chain | drafting=tree")
     await app.push_screen(screen)
     await pilot.pause()
     screen.focus_results()
@@ -628,7 +629,7 @@ async def test_pictures_of_the_readme(
         monkeypatch.setattr(WhatIfScreen, "budgets", (4, 16, 22))
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        app.chat.set_knobs(max_tokens=256 if writes else 16)
+        app.chat.tuning.set(max_tokens=256 if writes else 16)
         await asked(pilot)
         if name == "whatif":
             await opened(pilot, "/whatif", WhatIfScreen)
@@ -653,7 +654,7 @@ async def test_the_field_of_a_sweep_has_colors_and_is_not_cut(make_app: MakeApp,
     app = make_app()
     async with app.run_test(size=size) as pilot:
         await loaded(pilot)
-        screen = SweepScreen(app.chat)
+        screen = SweepScreen(app.chat.parts)
         await app.push_screen(screen)
         axes = ("tree_temperature=0.5,1", "p_min=0..0.9:0.1") if size[0] > 100 else ("budget=4,12", "p_min=0,0.1")
         screen.result = sweep_of(*axes, prompts=2, repeats=1)

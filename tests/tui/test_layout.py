@@ -69,7 +69,7 @@ async def test_panels_without_contents_take_no_place(
         await pilot.press("f5")
         await pilot.pause()
         assert "memory" in seen(), "a key opens a panel at any time"
-        await app.chat.conversation.clear()
+        await app.chat.parts.conversation.clear()
         app.chat.places.restore(({True: False, False: None}, "stats"))
         await answered(pilot)
         await wait_until(pilot, lambda: "stats" in seen())

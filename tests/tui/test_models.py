@@ -11,8 +11,8 @@ import pytest
 
 from dflash_core.demo import demo_target_path
 from dflash_tui.app import DFlashApp
-from dflash_tui.application.settings.config import Config, Settings
-from dflash_tui.application.settings.profiles import Profile, Profiles
+from dflash_tui.application.settings.config import Config, Settings, config_folder
+from dflash_tui.application.settings.presets import OLD_NAME, Presets, Profile
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.line_dialog import LineScreen
@@ -33,14 +33,19 @@ def home(model_home: Path) -> Path:
     return model_home
 
 
+def coding(home: Path) -> Profile:
+    near = home / "near" / TARGET
+    return Profile("coding", changes={"drafting": "tree 15"}, target=near, draft=Path("text"), context=65536, kv="q8_0")
+
+
 @pytest.mark.parametrize("size", SIZES)
 async def test_what_is_here(
     make_app: MakeApp, size: tuple[int, int], home: Path, snapshot: Callable[[str, str], None]
 ) -> None:
     (home / "models" / "page.gguf").write_bytes(b"<html>no</html>")
-    profiles = Profiles()
-    profiles.save(Profile("coding", home / "near" / TARGET, Path("text"), 65536, "q8_0", {"drafting": "tree 15"}))
-    profiles.save(Profile("travel", Path("/gone/m.gguf")))
+    presets = Presets()
+    presets.save(coding(home))
+    presets.save(Profile("travel", target=Path("/gone/m.gguf")))
     it = Opened(make_app)
     async with it.app.run_test(size=size) as pilot:
         await it.open(pilot)
@@ -172,28 +177,28 @@ async def test_leaving_ends_the_looking(make_app: MakeApp) -> None:
 
 
 async def test_a_profile_is_loaded_whole(make_app: MakeApp, home: Path) -> None:
-    Profiles().save(Profile("coding", home / "near" / TARGET, Path("text"), 65536, "q8_0", {"drafting": "tree 15"}))
-    Profiles().save(Profile("plain", None))
+    Presets().save(coding(home))
+    Presets().save(Profile("plain"))
     it = Opened(make_app)
     async with it.app.run_test(size=(120, 40)) as pilot:
         await it.open(pilot, "/profile")
         await it.to(pilot, f"{PROFILE}coding")
         await pilot.press("enter")
         await it.closed(pilot)
-        await wait_until(pilot, lambda: it.app.chat.knobs.budget == 15)
+        await wait_until(pilot, lambda: it.app.chat.state.knobs.budget == 15)
         [one] = it.asked
         assert (one.target, one.draft, one.context, one.kv) == (home / "near" / TARGET, Path("text"), 65536, "q8_0")
-        assert it.app.chat.tuning.kv == "q8_0", "a reload keeps it so"
+        assert it.app.chat.state.kv == "q8_0", "a reload keeps it so"
         await send(pilot, "/profile plain")
         await wait_until(pilot, lambda: len(it.asked) == 2)
         await loaded(pilot)
         assert (it.asked[-1].target, it.asked[-1].context, it.asked[-1].kv) == (None, 0, "auto")
-        await wait_until(pilot, lambda: it.app.chat.knobs.budget != 15)
-        assert [one.name for one in Profiles()] == ["plain", "coding"], "the last used first"
+        await wait_until(pilot, lambda: it.app.chat.state.knobs.budget != 15)
+        assert [*Presets().profiles] == ["plain", "coding"], "the last used first"
 
 
 async def test_a_profile_of_more_than_the_model_was_made_for_shows_what_it_gets(make_app: MakeApp) -> None:
-    Profiles().save(Profile("big", None, context=600_000))
+    Presets().save(Profile("big", context=600_000))
     it = Opened(make_app)
     async with it.app.run_test(size=(120, 40)) as pilot:
         await it.open(pilot, "/profile")
@@ -205,18 +210,18 @@ async def test_a_profile_of_more_than_the_model_was_made_for_shows_what_it_gets(
 async def test_a_profile_that_does_not_load_leaves_nothing_of_it(make_app: MakeApp, home: Path) -> None:
     bad = home / "near" / "bad.gguf"
     bad.write_bytes(b"GGUF")
-    Profiles().save(Profile("bad", bad, None, 8192, "q4_0", {"drafting": "tree 3"}))
+    Presets().save(Profile("bad", changes={"drafting": "tree 3"}, target=bad, context=8192, kv="q4_0"))
     it = Opened(make_app)
     it.refuse = "bad"
     async with it.app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
-        before = it.app.chat.knobs
+        before = it.app.chat.state.knobs
         await send(pilot, "/profile bad")
         await shows(pilot, "the model did not load: bad is damaged")
         chat = it.app.chat
-        await wait_until(pilot, lambda: not chat.loading_now)  # the one before is there again
-        assert chat.knobs == before
-        assert (chat.tuning.context, chat.tuning.kv) == (0, "auto")
+        await wait_until(pilot, lambda: not chat.state.loading)  # the one before is there again
+        assert chat.state.knobs == before
+        assert (chat.state.context, chat.state.kv) == (0, "auto")
         await send(pilot, f"/load {home / 'near' / TARGET}")
         await loaded(pilot)
         await wait_until(pilot, lambda: len(it.asked) == 2)
@@ -224,7 +229,8 @@ async def test_a_profile_that_does_not_load_leaves_nothing_of_it(make_app: MakeA
 
 
 async def test_a_profile_whose_file_moved(make_app: MakeApp, home: Path) -> None:
-    Profiles().save(Profile("coding", Path("/old") / TARGET, Path("/old/none"), 0, "auto", {"drafting": "tree 15"}))
+    old = Path("/old")
+    Presets().save(Profile("coding", changes={"drafting": "tree 15"}, target=old / TARGET, draft=old / "none"))
     it = Opened(make_app)
     async with it.app.run_test(size=(100, 30)) as pilot:
         await it.open(pilot)
@@ -234,31 +240,31 @@ async def test_a_profile_whose_file_moved(make_app: MakeApp, home: Path) -> None
         await shows(pilot, f"/old/{TARGET} is not there, but")
         await pilot.press("escape")
         await shows(pilot, "stays as it is; nothing was loaded")
-        assert Profiles()["coding"].target == Path("/old") / TARGET
+        assert Presets().profile("coding").target == Path("/old") / TARGET
         await pilot.press("enter")
         await wait_until(pilot, lambda: isinstance(it.app.screen, ConfirmScreen))
         await pilot.press("enter")
         await shows(pilot, "no none elsewhere")
         assert not it.asked, "its drafter is not there: not half of it either"
-        assert Profiles()["coding"].target == home / "near" / TARGET
+        assert Presets().profile("coding").target == home / "near" / TARGET
         await pilot.press("escape")
         await it.closed(pilot)
         (home / "models" / "none").mkdir()
-        assert it.app.chat.knobs.budget != 15
+        assert it.app.chat.state.knobs.budget != 15
 
 
 async def test_profiles_are_kept_renamed_deleted_and_brought_back(make_app: MakeApp, home: Path) -> None:
     it = Opened(make_app)
     async with it.app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        it.app.chat.set_knobs(budget=12)
+        it.app.chat.tuning.set(budget=12)
         await it.open(pilot)
         await it.to(pilot, f"{FILE}{home}/near/{TARGET}")
         await pilot.press("ctrl+s")
         await wait_until(pilot, lambda: isinstance(it.app.screen, LineScreen))
         await pilot.press("enter")
         await shows(pilot, "profile qwen3.6-27b-q4_k_m is kept in")
-        made = Profiles()["qwen3.6-27b-q4_k_m"]
+        made = Presets().profile("qwen3.6-27b-q4_k_m")
         assert (made.target, made.draft) == (home / "near" / TARGET, home / "near" / DRAFT)
         assert made.changes["drafting"] == "tree 12"
         await it.to(pilot, f"{PROFILE}qwen3.6-27b-q4_k_m")
@@ -269,10 +275,10 @@ async def test_profiles_are_kept_renamed_deleted_and_brought_back(make_app: Make
         await it.to(pilot, f"{PROFILE}work")
         await pilot.press("delete")
         await shows(pilot, "profile work is deleted")
-        assert "work" not in Profiles()
+        assert "work" not in Presets().profiles
         await pilot.press("ctrl+z")
         await shows(pilot, "profile work is back")
-        assert Profiles()["work"] == Profile(**{**_fields(made), "name": "work"})
+        assert Presets().profile("work") == Profile(**{**_fields(made), "name": "work"})
         await pilot.press("ctrl+z")
         await shows(pilot, "no profile was deleted or replaced")
 
@@ -293,7 +299,7 @@ async def test_profiles_by_commands(make_app: MakeApp) -> None:
         await shows(pilot, "/profile undo brings it back")
         await send(pilot, "/profile undo")
         await shows(pilot, "profile yours is back")
-        assert [one.name for one in Profiles()] == ["yours"]
+        assert [*Presets().profiles] == ["yours"]
         for text, why in (
             ("/profile save", "write /profile NAME"),
             ("/profile save a b", "write /profile NAME"),
@@ -307,13 +313,15 @@ async def test_profiles_by_commands(make_app: MakeApp) -> None:
 
 
 async def test_what_is_wrong_with_the_file_is_said(make_app: MakeApp) -> None:
-    path = Profiles().path
+    path = config_folder() / OLD_NAME
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("[profiles.x]\ntarget = 3\n")
     it = Opened(make_app)
     async with it.app.run_test(size=(200, 60), notifications=True) as pilot:
         await it.open(pilot)
-        await shows(pilot, "Left out", "profiles.x:", "expected")  # where the line wraps depends on the path's length
+        await shows(
+            pilot, "Left out", "profiles.x.target:", "expected"
+        )  # where the line wraps depends on the path's length
         await pilot.press("escape")
 
 

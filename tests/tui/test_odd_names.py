@@ -45,10 +45,10 @@ async def test_the_app(pair: tuple[Path, Path], tmp_path: Path) -> None:
         await loaded(pilot)
         await ask(pilot, "hi")
         await idle(pilot)
-        assert app.chat.flow.report is not None
+        assert app.chat.state.turn.report is not None
         await ask(pilot, "and again")
         await idle(pilot)
-        assert len(app.chat.session.turns) == 2  # type: ignore[union-attr]
+        assert len(app.chat.state.session.turns) == 2  # type: ignore[union-attr]
     [entry] = CurrentConversation(data).store.list()
     assert entry.messages == 4
     assert "mod?l ?" in entry.card.model

@@ -84,7 +84,7 @@ async def test_a_model_that_does_not_load_is_not_what_the_next_start_opens(make_
     async with app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
         await send(pilot, f"/load {tmp_path / 'good.gguf'}")
-        await wait_until(pilot, lambda: app.chat.session is not None and user_file().exists())
+        await wait_until(pilot, lambda: app.chat.state.session is not None and user_file().exists())
         await send(pilot, f"/load {tmp_path / 'bad.gguf'}")
         await shows(pilot, "the model did not load: bad.gguf")
     assert load_config({}, {}, project=Path("none")).settings.target == tmp_path / "good.gguf"
@@ -107,19 +107,19 @@ async def test_files_that_are_no_model_leave_the_present_one(make_app: MakeApp, 
     app = make_app(loaders=loaders, check=check)
     async with app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
-        present = app.chat.session
+        present = app.chat.state.session
         assert present is not None
         await send(pilot, f"/load {tmp_path / 'note.txt'}")
         await send(pilot, "what is this?")
         looked.set()
         await shows(pilot, "the model did not load: note.txt is not a GGUF file", "is still there")
         await wait_until(pilot, lambda: app.chat.prompt.text == "what is this?")
-        assert app.chat.session is present
+        assert app.chat.state.session is present
         assert app.chat.query_one(TitleRow).title == present.title
         await pilot.press("enter")
-        await wait_until(pilot, lambda: not app.chat.busy and len(present.conversation.messages) == 2)
+        await wait_until(pilot, lambda: not app.chat.state.busy and len(present.conversation.messages) == 2)
         await send(pilot, "/reload")
-        await wait_until(pilot, lambda: app.chat.session not in (None, present))
+        await wait_until(pilot, lambda: app.chat.state.session not in (None, present))
         assert asked[-1].target is None, "what is loaded again is the pair that stayed"
 
 
@@ -136,7 +136,7 @@ async def test_a_path_that_is_not_there_is_refused_in_the_dialog(make_app: MakeA
         await pilot.press("escape")
         assert target.value == ""
         await leave(pilot)
-        assert app.chat.session is not None
+        assert app.chat.state.session is not None
         await send(pilot, "/load /none/such.gguf")
         await shows(pilot, "/none/such.gguf: no such file or folder")
 

@@ -1,4 +1,4 @@
-"""What is laid out and drawn for a change: once, and only what is visible."""
+"""What is laid out and drawn for a change: only what needs it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import random
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any
 
 import pytest
 from textual._compositor import Compositor
@@ -15,99 +13,26 @@ from textual.app import App, ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.geometry import Region, Size
 from textual.pilot import Pilot
-from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.widgets import literal
-from dflash_tui.widgets.painting import Frugal
-from dflash_tui.widgets.roomy import Paragraph
+from dflash_tui.widgets.markdown import Paragraph
 from dflash_tui.widgets.strip import TitleRow
 
 from .fake import FakeSession
-from .support import ask, idle, loaded, settled, shows, wait_until
+from .support import loaded, settled, shows, wait_until
 
 pytestmark = pytest.mark.usefixtures("frames")
 
 
-class Counting(Frugal):
-    """Counts how often everything was laid out, and how often something was drawn."""
-
-    layouts = draws = 0
-
-    def reflow(self, parent, size):  # type: ignore[no-untyped-def]
-        self.layouts += 1
-        return super().reflow(parent, size)
-
-    def _render_chops(self, crop, is_rendered_line):  # type: ignore[no-untyped-def]
-        self.draws += 1
-        return super()._render_chops(crop, is_rendered_line)
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        return self.layouts, self.draws
-
-
-class Page(Screen[None]):
-    CSS = "#outer, #inner, Static { height: auto; }"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._compositor = self.counted = Counting()
-        self.text = Static("one", id="text")
-        self.scroll = VerticalScroll(Vertical(Vertical(self.text, id="inner"), id="outer"))
+class OnePage(App[None]):
+    CSS = "#inner, Static { height: auto; }"
 
     def compose(self) -> ComposeResult:
-        yield self.scroll
-
-
-class OnePage(App[None]):
-    def on_mount(self) -> None:
-        self.page = Page()
-        self.push_screen(self.page)
-
-
-async def quiet(pilot: Pilot[None], page: Page) -> None:
-    """Wait until nothing more is laid out or drawn."""
-    before = (-1, -1)
-    while page.counted.counts != before:
-        before = page.counted.counts
-        for _ in range(3):
-            await pilot.pause(0.05)
-
-
-async def test_a_text_that_grows_is_laid_out_and_drawn_once() -> None:
-    app = OnePage()
-    async with app.run_test(size=(40, 6)) as pilot:
-        page = app.page
-        await wait_until(pilot, lambda: page.text.size.height == 1)  # type: ignore[arg-type]
-        await quiet(pilot, page)
-        layouts, draws = page.counted.counts
-        page.text.update("one\ntwo\nthree")
-        await wait_until(pilot, lambda: page.text.size.height == 3)  # type: ignore[arg-type]
-        await quiet(pilot, page)
-        assert page.counted.counts == (layouts + 1, draws + 1)
-
-
-async def test_what_comes_into_its_place_asks_for_nothing_more() -> None:
-    app = OnePage()
-    async with app.run_test(size=(40, 6)) as pilot:
-        page = app.page
-        await wait_until(pilot, lambda: page.text.size.height == 1)  # type: ignore[arg-type]
-        await quiet(pilot, page)
-        with app.batch_update():
-            more = Static("two\nthree")
-            inner = page.query_one("#inner", Vertical)
-            await inner.mount(more)
-            inner.refresh(layout=True)
-            inner._check_refresh()  # at once: none of this waits for a message
-            more.refresh(layout=True)
-            page._refresh_layout()
-            assert more in page.counted.visible_widgets
-            assert not more._layout_required
-            assert not more._repaint_required
+        yield VerticalScroll(Vertical(Static("one"), id="inner"))
 
 
 class Told(literal.Static):
@@ -123,67 +48,10 @@ class Told(literal.Static):
 async def test_a_text_that_comes_while_its_widget_is_mounted_has_its_room() -> None:
     app = OnePage()
     async with app.run_test(size=(40, 20)) as pilot:
-        await quiet(pilot, app.page)
         told = Told()
-        await app.page.query_one("#inner").mount(told)
-        await quiet(pilot, app.page)
+        await app.query_one("#inner").mount(told)
+        await pilot.pause()
         assert told.size.height == 2
-
-
-async def test_what_outgrows_its_room_has_a_scrollbar_and_stays_at_its_end() -> None:
-    app = OnePage()
-    async with app.run_test(size=(40, 6)) as pilot:
-        page = app.page
-        page.scroll.anchor()
-        for count in (3, 9, 30):
-            page.text.update("\n".join(map(str, range(count))))
-            await wait_until(pilot, lambda count=count: page.text.size.height == count)  # type: ignore[arg-type]
-            await quiet(pilot, page)
-            assert page.scroll.show_vertical_scrollbar == (count > 6)
-            assert max(page.scroll.scroll_y, 0) == max(count - 6, 0)
-        await pilot.resize_terminal(40, 4)
-        await wait_until(pilot, lambda: page.scroll.size.height == 4)  # type: ignore[arg-type]
-        await quiet(pilot, page)
-        assert page.scroll.scroll_y == 30 - 4
-
-
-async def test_what_is_covered_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    app = OnePage()
-    async with app.run_test(size=(40, 6)) as pilot:
-        page = app.page
-        await wait_until(pilot, lambda: page.text.size.height == 1)  # type: ignore[arg-type]
-        await quiet(pilot, page)
-        asked: list[Widget] = []
-        lines = Widget.render_lines
-        monkeypatch.setattr(Widget, "render_lines", lambda self, crop: (asked.append(self), lines(self, crop))[1])
-        page.text.refresh()
-        await wait_until(pilot, lambda: bool(asked))  # type: ignore[arg-type]
-        await quiet(pilot, page)
-        assert asked == [page.text]
-
-
-async def test_the_cells_are_those_of_textual(make_app: Callable[..., DFlashApp], size: tuple[int, int]) -> None:
-    """Whole screens and parts of them, with a running prompt, an answer and the panels."""
-    app = make_app(FakeSession())
-    async with app.run_test(size=size) as pilot:
-        await loaded(pilot)
-        await ask(pilot, "hi")
-        await idle(pilot)
-        await settled(pilot)
-        painted = app.chat._compositor
-        width, height = size
-        crops = [Region(0, 0, width, height), Region(3, 5, width // 2, 9), Region(width - 20, 0, 20, height)]
-        for crop in crops:
-            for every in (1, 3):
-                shown = {y for y in crop.line_range if y % every == 0}
-                ours = painted._render_chops(crop, shown.__contains__)
-                theirs = Compositor._render_chops(painted, crop, shown.__contains__)
-                left, right = crop.column_span
-                for y in shown:
-                    cuts = painted.cuts[y]
-                    for x, end in pairwise(cuts):
-                        if x < right and end > left:
-                            assert ours[y][x] == theirs[y][x], (crop, x, y)
 
 
 async def test_memory_that_reads_the_same_is_not_drawn_again(make_app: Callable[..., DFlashApp]) -> None:
@@ -265,8 +133,8 @@ async def test_thinking_that_is_counted_is_not_laid_out(make_app: Callable[..., 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[Size]:
     """One entry for each layout from now on."""
-    layouts, reflow = list[Size](), Frugal.reflow
-    monkeypatch.setattr(Frugal, "reflow", lambda self, *more: (layouts.append(self.size), reflow(self, *more))[1])
+    layouts, reflow = list[Size](), Compositor.reflow
+    monkeypatch.setattr(Compositor, "reflow", lambda self, *more: (layouts.append(self.size), reflow(self, *more))[1])
     return layouts
 
 
@@ -323,11 +191,6 @@ class Fitted(App[None]):
             with Vertical(id="hidden"):
                 yield literal.Static("hidden")
         yield literal.Static("below", classes="full")
-
-    def get_default_screen(self) -> Screen[Any]:
-        screen = super().get_default_screen()
-        screen._compositor = Frugal()
-        return screen
 
     @property
     def places(self) -> dict[Widget, Region]:

@@ -36,9 +36,9 @@ async def test_what_is_not_at_its_default_is_named_while_it_is_folded_away(make_
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await pilot.press("f2")
-        app.chat.set_knobs(seed=4, top_k=20)
+        app.chat.tuning.set(seed=4, top_k=20)
         await shows(pilot, f"{OTHERS} more parameters  set: top_k, seed")
-        app.chat.set_knobs(top_p=0.9, max_tokens=64, presence_penalty=0.1)
+        app.chat.tuning.set(top_p=0.9, max_tokens=64, presence_penalty=0.1)
         await shows(pilot, f"{OTHERS} more parameters  5 set")
         await pilot.press("m")
         await wait_until(pilot, lambda: "5 set" not in screen_text(app))

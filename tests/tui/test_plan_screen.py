@@ -40,7 +40,7 @@ def app_of(make_app: Callable[..., DFlashApp], requests: list[LoadRequest]) -> D
 async def opened(pilot: Pilot[int], app: DFlashApp, path: Path) -> None:
     """The plan of a file that is typed into the picker."""
     await loaded(pilot)
-    app.push_screen(ModelsScreen(app.chat))
+    app.push_screen(ModelsScreen(app.chat.parts))
     await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
     app.screen.query_one("#models-target").value = str(path)  # type: ignore[attr-defined]
     await pilot.press("f5")
@@ -51,7 +51,7 @@ async def opened(pilot: Pilot[int], app: DFlashApp, path: Path) -> None:
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that is planned for a card of 24 GiB, whatever this machine has."""
-    monkeypatch.setattr(screen, "_reckoner", lambda request: reckoner(24 * GIB, "Q8_0"))
+    monkeypatch.setattr(screen, "reckoner_of", lambda request: reckoner(24 * GIB, "Q8_0"))
     monkeypatch.setattr(models, "machine", lambda: "a machine")
     monkeypatch.setattr(ProgramController, "given_back", 0)
     monkeypatch.chdir(tmp_path)
@@ -90,7 +90,7 @@ async def test_what_the_present_pair_holds_is_room(
 ) -> None:
     """The present pair is unloaded before another one is loaded. Without its memory a full card had room for
     nothing."""
-    monkeypatch.setattr(screen, "_reckoner", lambda request: reckoner(10 * GIB, "Q8_0"))
+    monkeypatch.setattr(screen, "reckoner_of", lambda request: reckoner(10 * GIB, "Q8_0"))
     monkeypatch.setattr(ProgramController, "given_back", 14 * GIB)
     app = app_of(make_app, [])
     async with app.run_test(size=(100, 30)) as pilot:
@@ -108,13 +108,13 @@ async def test_a_pair_that_is_not_here_is_planned_and_then_fetched(
         planned.append(request.shapes)
         return reckoner(24 * GIB, "Q8_0")
 
-    monkeypatch.setattr(screen, "_reckoner", reckoned)
+    monkeypatch.setattr(screen, "reckoner_of", reckoned)
     monkeypatch.setattr(models, "room_for", lambda request, freed: Room(512, 512, 1 << 30, 0, "a card"))
     requests: list[LoadRequest] = []
     app = app_of(make_app, requests)
     async with app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
-        app.push_screen(ModelsScreen(app.chat, only="qwen3.8-27b"))
+        app.push_screen(ModelsScreen(app.chat.parts, only="qwen3.8-27b"))
         await wait_until(pilot, lambda: isinstance(app.screen, ModelsScreen))
         await pilot.press("f5")
         await wait_until(pilot, lambda: isinstance(app.screen, PlanScreen))
@@ -143,7 +143,7 @@ async def test_a_file_that_is_no_model_is_one_line(make_app: Callable[..., DFlas
     app = app_of(make_app, [])
     async with app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
-        app.push_screen(PlanScreen(app.chat, file, None))
+        app.push_screen(PlanScreen(app.chat.parts, file, None))
         await wait_until(pilot, lambda: "reading the headers" not in screen_text(app))
         await shows(pilot, "no.gguf")
         await pilot.press("right", "down", "enter", "escape")

@@ -152,7 +152,7 @@ async def test_changes_to_an_earlier_prompt_stay_while_others_are_looked_at(make
         await idle(pilot)
         await pilot.press("up", "up")
         assert prompt.text == "two", "what was sent is as it was"
-        assert app.chat.past.entries == ("one", "two", "oney")
+        assert app.chat.state.past.entries == ("one", "two", "oney")
 
 
 async def test_up_inside_a_message_moves_the_cursor(make_app: MakeApp) -> None:
@@ -227,7 +227,7 @@ async def test_text_typed_elsewhere_goes_to_the_prompt(make_app: MakeApp) -> Non
         await pilot.press("f2")
         await pilot.pause()
         await pilot.press("3", "0", "enter")
-        assert app.chat.knobs.budget == 30, "digits belong to a slider"
+        assert app.chat.state.knobs.budget == 30, "digits belong to a slider"
         await pilot.press("x")
         assert app.chat.prompt.text == "h ix"
 
@@ -248,7 +248,7 @@ async def test_text_that_comes_fast_is_all_the_prompts(make_app: MakeApp, where:
         for character in text:
             app.post_message(Key(character if character.isalnum() else "unnamed", character))
         await wait_until(pilot, lambda: app.chat.prompt.text == text)
-        assert app.chat.knobs == Knobs()
+        assert app.chat.state.knobs == Knobs()
 
 
 async def test_a_paste_goes_to_the_prompt_wherever_the_focus_is(make_app: MakeApp) -> None:
@@ -326,7 +326,7 @@ async def test_what_is_typed_right_behind_enter_stays(
             await pilot.pause()
         assert app.chat.prompt.text == left
         session.gate.release(1000)  # type: ignore[union-attr]
-        await wait_until(pilot, lambda: not app.chat.waiting and len(session.asked) == len(asked))
+        await wait_until(pilot, lambda: not app.chat.state.waiting and len(session.asked) == len(asked))
         await idle(pilot)
         assert [prompt for prompt, _ in session.asked] == asked
         assert app.chat.prompt.text == left
@@ -417,7 +417,7 @@ async def test_messages_behind_one_that_does_not_fit_come_back_with_it(make_app:
         await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
         assert app.chat.prompt.text == "alpha\nbeta\ngamma\ndelta"
         assert not app.chat.transcript.turns
-        assert not app.chat.waiting
+        assert not app.chat.state.waiting
         session.refuse = None
         await leave(pilot)
         await pilot.press("enter")
@@ -466,7 +466,7 @@ async def test_two_running_apps_do_not_lose_each_others_text(make_app: MakeApp) 
     async with third.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         assert third.chat.prompt.text == "two", "what was typed last"
-        assert third.chat.past.entries == ("one",), "the other is in the history"
+        assert third.chat.state.past.entries == ("one",), "the other is in the history"
 
 
 def test_the_history_does_not_grow_without_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,14 +513,14 @@ async def test_what_is_typed_is_on_the_disk_before_it_can_be_drawn(make_app: Mak
         prompt.action_send()
         assert (written()["draft"], written()["waiting"]) == ("", ["half a thought"])
         prompt.insert("/set nonsense 1")
-        await wait_until(pilot, lambda: app.chat.flow.busy)
+        await wait_until(pilot, lambda: app.chat.state.busy)
         await taken(pilot)
         assert written()["draft"] == "/set nonsense 1"
         prompt.action_send()
         assert "/set nonsense 1" in str(written()["waiting"])
         await wait_until(pilot, lambda: bool(prompt.text))
         assert (written()["draft"], written()["waiting"]) == ("/set nonsense 1", [])
-        app.chat.flow.stop()
+        app.chat.parts.sending.flow.stop()
         await idle(pilot)
 
 
@@ -534,10 +534,10 @@ async def test_a_paste_of_10_megabytes_is_a_few_words_and_is_sent_whole(make_app
     app = make_app(session)
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        prompt, database = app.chat.prompt, app.chat.conversation.current.store.database
+        prompt, database = app.chat.prompt, app.chat.state.conversation.store.database
 
         def sizes(column: str, table: str) -> list[int]:
-            app.chat.conversation.current.journal.flush()
+            app.chat.state.conversation.journal.flush()
             return database.read(lambda db: [size for (size,) in db.execute(f"SELECT length({column}) FROM {table}")])
 
         await pilot.press("a", "colon")
@@ -584,8 +584,8 @@ async def test_a_long_paste_has_one_count_of_tokens(make_app: MakeApp) -> None:
         app.chat.prompt.text = ""
         await ask(pilot, "hi")
         await idle(pilot)
-        await wait_until(pilot, lambda: app.chat.context.fullness.message == 0)
-        assert not app.chat.context.fullness.too_long, "what was refused before says nothing any more"
+        await wait_until(pilot, lambda: app.chat.parts.context.fullness.message == 0)
+        assert not app.chat.parts.context.fullness.too_long, "what was refused before says nothing any more"
 
 
 LESS = "a long line without end " * 4_000
@@ -646,7 +646,7 @@ async def test_a_long_paste_that_was_refused_killed_or_edited_is_whole_again(mak
         assert prompt.text == ""
         await pilot.press("up", "w", "h", "y")
         assert prompt.whole == f"{LESS}why"
-        kill(app.chat.conversation.current.journal)
+        kill(app.chat.state.conversation.journal)
     again = make_app()
     async with again.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)

@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.lab_request import parse_ab, parse_sweep
-from dflash_tui.screens.experiment import ABScreen, SweepScreen
+from dflash_tui.screens.experiments import ABScreen, SweepScreen
 from dflash_tui.screens.help import NAMES, HelpScreen
 from dflash_tui.screens.palette import Palette
 from dflash_tui.widgets.curve import CurveView
@@ -111,7 +111,7 @@ async def test_a_sweep_that_is_to_be_typed_shows_what_can_be(make_app: MakeApp) 
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await answered(pilot)
-        for page in (SweepScreen(app.chat), ABScreen(app.chat)):
+        for page in (SweepScreen(app.chat.parts), ABScreen(app.chat.parts)):
             app.push_screen(page)
             await shows(pilot, *(what[:30] for _, what in (*page.EXAMPLES, *page.OPTIONS)))
             page.dismiss()
@@ -123,9 +123,9 @@ async def test_a_sweep_that_is_to_be_typed_shows_what_can_be(make_app: MakeApp) 
         options = example.startswith(("repeats", "prompts"))
         parse_sweep(f"budget=4,8 {example}" if options else example or "budget=4..63")
     for example, _ in (*ABScreen.EXAMPLES, *ABScreen.OPTIONS):
-        assert app.chat.session is not None
+        assert app.chat.state.session is not None
         options = example.startswith(("repeats", "prompts"))
-        parse_ab(f"budget=41 {example}" if options else example, app.chat.knobs, app.chat.session.limits)
+        parse_ab(f"budget=41 {example}" if options else example, app.chat.state.knobs, app.chat.state.session.limits)
 
 
 async def test_what_was_found_before_is_said_once(make_app: MakeApp) -> None:

@@ -65,24 +65,24 @@ async def test_a_replay_shows_the_numbers_of_the_live_run(tmp_path: Path) -> Non
         request = LoadRequest(watchers=(trace,))
         app = DFlashApp(request, partial(load_session, request), data_dir=tmp_path / "live")
         async with app.run_test(size=(120, 60)) as pilot:
-            await wait_until(pilot, lambda: app.chat.session is not None)
+            await wait_until(pilot, lambda: app.chat.state.session is not None)
             for number, question in enumerate(QUESTIONS, 1):
                 await send(pilot, question)
-                await wait_until(pilot, lambda number=number: len(app.chat.session.turns) == number)  # type: ignore[union-attr]
-                await wait_until(pilot, lambda: not app.chat.flow.busy)
+                await wait_until(pilot, lambda number=number: len(app.chat.state.session.turns) == number)  # type: ignore[union-attr]
+                await wait_until(pilot, lambda: not app.chat.state.busy)
                 # The policy is named: where it is not, a notice of the change lies over the panels of the live run.
-                app.chat.set_knobs(budget=7, p_min=0.05)
-            app.chat.knobs = app.chat.used
-            app.chat.show_knobs()
+                app.chat.tuning.set(budget=7, p_min=0.05)
+            app.chat.state.knobs = app.chat.state.used
+            app.chat.tuning.show()
             live = await panels(pilot, app)
-            records = list(app.chat.session.turns)  # type: ignore[union-attr]
-            ledger = app.chat.session.memory().components  # type: ignore[union-attr]
-            learned = app.chat.session.learned()  # type: ignore[union-attr]
+            records = list(app.chat.state.session.turns)  # type: ignore[union-attr]
+            ledger = app.chat.state.session.memory().components  # type: ignore[union-attr]
+            learned = app.chat.state.session.learned()  # type: ignore[union-attr]
     assert list(read_trace(path).turns) == records
     app = replay(path, tmp_path / "replayed")
     async with app.run_test(size=(120, 60)) as pilot:
-        await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 2)
-        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        await wait_until(pilot, lambda: app.chat.state.session is not None and len(app.chat.state.session.turns) == 2)
+        await wait_until(pilot, lambda: not app.chat.state.busy)
         again = await panels(pilot, app)
         # Auto depends on times, and may have drafted nothing: then nothing was learned.
         assert ("stated learned found" in live["stats"]) == bool(learned)
@@ -93,15 +93,15 @@ async def test_a_replay_shows_the_numbers_of_the_live_run(tmp_path: Path) -> Non
             if name not in ("title", "params"):
                 assert again[name] == live[name], name
         assert again["title"].split("mem")[0] == live["title"].split("mem")[0]
-        assert app.chat.session.memory().components[:3] == ledger[:3]  # type: ignore[union-attr]
+        assert app.chat.state.session.memory().components[:3] == ledger[:3]  # type: ignore[union-attr]
 
 
 async def test_a_replay_says_that_it_has_no_model(tmp_path: Path) -> None:
     path = write(tmp_path / "a.trace")
     app = replay(path, tmp_path / "data")
     async with app.run_test(size=(120, 40)) as pilot:
-        await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 2)
-        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        await wait_until(pilot, lambda: app.chat.state.session is not None and len(app.chat.state.session.turns) == 2)
+        await wait_until(pilot, lambda: not app.chat.state.busy)
         await shows(pilot, "replay of a.trace: a pair", "question 1", "A replay, without a model")
         assert "Ask anything" not in screen_text(app)
         blocks = len(app.chat.transcript.turns)
@@ -109,7 +109,7 @@ async def test_a_replay_says_that_it_has_no_model(tmp_path: Path) -> None:
         await shows(pilot, "this is a replay, no model is loaded")
         await wait_until(pilot, lambda: app.chat.prompt.text == "And now?")
         assert len(app.chat.transcript.turns) == blocks, "nothing of it stays"
-        assert not app.chat.flow.busy
+        assert not app.chat.state.busy
         commands = ("/plain", "/tune", "/policy reset", "/reload", "/reload 2048", f"/load {path}", "/set budget 9")
         for command in (*commands, "/think on", "/rename x", "/chats", "/past"):
             app.chat.query_one(Flash).hide()
@@ -124,17 +124,17 @@ async def test_a_replay_says_that_it_has_no_model(tmp_path: Path) -> None:
 async def test_the_keys_of_a_replay_are_those_that_do_something(tmp_path: Path, size: tuple[int, int]) -> None:
     app = replay(write(tmp_path / "a.trace"), tmp_path / "data")
     async with app.run_test(size=size) as pilot:
-        await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 2)
-        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        await wait_until(pilot, lambda: app.chat.state.session is not None and len(app.chat.state.session.turns) == 2)
+        await wait_until(pilot, lambda: not app.chat.state.busy)
         await shows(pilot, WHAT, "Ctrl+R Play again")
         footer = screen_text(app).splitlines()[-1]
         assert not [name for name in ("Send", "F8", "Tune", "Think", "Chats", "Retry") if name in footer]
         app.chat.prompt.insert("/steps")
         await shows(pilot, "Enter Send")
-        offered = {one.text.split("/")[1].strip() for one in complete("/", app.chat)}
+        offered = {one.text.split("/")[1].strip() for one in complete("/", app.chat.parts)}
         assert {"export", "find", "steps", "whatif", "retry", "quit"} <= offered
         assert not offered & {"plain", "set", "params", "apply", "preset", "chats", "load", "rename", "tour"}
-        assert not complete("/set ", app.chat)
+        assert not complete("/set ", app.chat.parts)
         found = {hit.text async for hit in ActionProvider(app.chat).discover()}
         assert {"Stats", "Retry", "Steps"} <= found
         assert not found & {"Params", "Plain speed", "Smaller tree", "Rename chat", "Editor"}
@@ -145,25 +145,25 @@ async def test_a_replay_has_no_sliders(tmp_path: Path, size: tuple[int, int]) ->
     """Nor keys that move one: they say why."""
     app = replay(write(tmp_path / "a.trace"), tmp_path / "data")
     async with app.run_test(size=size) as pilot:
-        await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 2)
-        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        await wait_until(pilot, lambda: app.chat.state.session is not None and len(app.chat.state.session.turns) == 2)
+        await wait_until(pilot, lambda: not app.chat.state.busy)
         await pilot.press("f3")
         await shows(pilot, "‹Stats› F3")
         assert "Params" not in screen_text(app)
         assert not any(isinstance(one, KnobRow) for one in app.chat.focus_chain)
-        knobs = app.chat.knobs
+        knobs = app.chat.state.knobs
         for key in ("f2", "alt+k", "ctrl+t", "f9", "alt+a", "alt+l", "ctrl+l", "ctrl+o"):
             app.chat.query_one(Flash).hide()
             await pilot.press(key)
             await shows(pilot, "this is a replay, no model is loaded")
             assert app.screen is app.chat
-        assert app.chat.knobs == knobs
+        assert app.chat.state.knobs == knobs
 
 
 async def test_the_help_of_a_replay_names_what_has_an_effect(tmp_path: Path) -> None:
     app = replay(write(tmp_path / "live.trace"), tmp_path / "data")
     async with app.run_test(size=(120, 150)) as pilot:
-        await wait_until(pilot, lambda: app.chat.session is not None)
+        await wait_until(pilot, lambda: app.chat.state.session is not None)
         await pilot.press("f1")
         await shows(pilot, "Enter runs a command", "answer again", "/export")
         text = screen_text(app)
@@ -178,18 +178,18 @@ async def test_the_last_turn_runs_again_at_its_own_pace(tmp_path: Path) -> None:
             trace(line)
     app = replay(path, tmp_path / "data")
     async with app.run_test(size=(120, 40)) as pilot:
-        await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 1)
-        await wait_until(pilot, lambda: not app.chat.flow.busy)
-        first = app.chat.flow.report
+        await wait_until(pilot, lambda: app.chat.state.session is not None and len(app.chat.state.session.turns) == 1)
+        await wait_until(pilot, lambda: not app.chat.state.busy)
+        first = app.chat.state.turn.report
         import time
 
         began = time.monotonic()
         await pilot.press("ctrl+r")
         await wait_until(pilot, lambda: len(app.chat.transcript.turns[-1].answers) == 2)
-        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        await wait_until(pilot, lambda: not app.chat.state.busy)
         assert time.monotonic() - began > 0.6
-        assert app.chat.flow.report == first
-        assert len(app.chat.session.turns) == 1  # type: ignore[union-attr]
+        assert app.chat.state.turn.report == first
+        assert len(app.chat.state.session.turns) == 1  # type: ignore[union-attr]
 
 
 def write(path: Path, *, cut: bool = False) -> Path:
@@ -212,10 +212,10 @@ async def test_a_trace_that_is_cut_off_is_shown_as_far_as_it_goes(tmp_path: Path
     steps = 3
     app = replay(path, tmp_path / "data")
     async with app.run_test(size=(120, 40)) as pilot:
-        await wait_until(pilot, lambda: app.chat.session is not None and len(app.chat.session.turns) == 2)
-        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        await wait_until(pilot, lambda: app.chat.state.session is not None and len(app.chat.state.session.turns) == 2)
+        await wait_until(pilot, lambda: not app.chat.state.busy)
         await shows(pilot, "cut.trace is incomplete", f"turn 2 after {steps} steps", "question 1")
-        report = app.chat.flow.report
+        report = app.chat.state.turn.report
         assert report is not None
         assert (report.stats.steps, report.stop) == (steps, "cancelled")
         await pilot.press("f3")
@@ -315,7 +315,7 @@ async def test_a_trace_that_ends_early_is_said(tmp_path: Path) -> None:
         session = FakeSession()
         app = DFlashApp(LoadRequest(watchers=(trace,)), loader(session), data_dir=tmp_path / "data")
         async with app.run_test(size=(120, 40)) as pilot:
-            await wait_until(pilot, lambda: app.chat.session is not None)
+            await wait_until(pilot, lambda: app.chat.state.session is not None)
             trace.problem = "a.trace: the trace ends here: No space left on device; the turns themselves continue"
             await wait_until(pilot, lambda: bool(app._notifications))
             await pilot.pause(1.2)

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from dflash_core.errors import KernelError
-from dflash_tui.app import DFlashApp, open_app
+from dflash_tui.app import DFlashApp
 from dflash_tui.application.session import LAST, LISTED, LoadRequest
 from dflash_tui.application.starting import arguments_again, way_back
-from dflash_tui.cli.command_line import build_parser
-from dflash_tui.screens.chat import ChatScreen
+from dflash_tui.chat.state import AppState
+from dflash_tui.cli.options import build_parser
+from dflash_tui.launch import open_app
 
 from .fake import ANSWER, FakeSession
 from .support import ask, idle, loaded, says, shows, talking, wait_until
@@ -34,11 +35,11 @@ async def test_a_lost_device_keeps_the_conversation_for_a_new_process(make_app: 
         assert answer is not None
         said = answer.text
         assert said
-        card = app.chat.conversation.current.card
+        card = app.chat.state.conversation.card
         assert card is not None
         app.chat.prompt.text = "half a thought"
         await pilot.pause()
-        app.chat.program.reload()
+        app.chat.parts.program.reload()
         await pilot.pause()
     assert app.again[-7:] == ["--demo", "--context", "0", "--kv", "auto", "--resume", card.id]
 
@@ -46,7 +47,7 @@ async def test_a_lost_device_keeps_the_conversation_for_a_new_process(make_app: 
     async with again.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await shows(pilot, "❯ hi", "half a thought", "resumed: hi")
-        assert [message.content for message in again.chat.session.conversation.messages] == ["hi", said]  # type: ignore[union-attr]
+        assert [message.content for message in again.chat.state.session.conversation.messages] == ["hi", said]  # type: ignore[union-attr]
         again.chat.prompt.text = ""
         await ask(pilot, "on")
         await idle(pilot)
@@ -119,7 +120,7 @@ def test_quitting_says_how_to_come_back(
     """Where there is a conversation to come back to."""
     monkeypatch.setattr(sys, "argv", ["dflash-tui", "--demo"])
     for resumable, line in (("", ""), ("12ab", "dflash-tui: to come back: dflash-tui --demo --resume 12ab\n")):
-        monkeypatch.setattr(ChatScreen, "resumable", resumable)
+        monkeypatch.setattr(AppState, "resumable", resumable)
         app = make_app()
         monkeypatch.setattr(app, "run", lambda mouse: 0)
         open_app(app)
@@ -129,15 +130,15 @@ def test_quitting_says_how_to_come_back(
 async def test_the_last_conversation_is_offered_and_comes_back(make_app: MakeApp) -> None:
     """By a key of the first page and by options of the command line; a conversation that was begun is resumable."""
     async with talking(make_app, ("what is a fox", "an animal")) as (app, pilot, session):
-        first = app.chat.resumable
+        first = app.chat.state.resumable
         await pilot.press("ctrl+n")
         await shows(pilot, "Last    what is a fox", "just now; Alt+L goes on with it")
-        assert app.chat.resumable == ""
+        assert app.chat.state.resumable == ""
         await says(pilot, session, "and a hare", "one too")
-        second = app.chat.resumable
+        second = app.chat.state.resumable
         await pilot.press("alt+l")
         await shows(pilot, "resumed: what is a fox")
-        assert app.chat.resumable == first, "the last one besides that on the screen"
+        assert app.chat.state.resumable == first, "the last one besides that on the screen"
     for resume, keys, found in (
         ("", ("alt+l",), second),
         (LAST, (), second),
@@ -150,7 +151,7 @@ async def test_the_last_conversation_is_offered_and_comes_back(make_app: MakeApp
             if keys:
                 await shows(pilot, "Last    and a hare" if keys == ("alt+l",) else "2 conversations")
             await pilot.press(*keys)
-            await wait_until(pilot, lambda app=app, found=found: app.chat.resumable == found)
+            await wait_until(pilot, lambda app=app, found=found: app.chat.state.resumable == found)
 
 
 @pytest.mark.parametrize("resume", [LAST, LISTED])
@@ -158,7 +159,7 @@ async def test_where_there_is_no_conversation_yet(make_app: MakeApp, resume: str
     app = make_app(resume=resume)
     async with app.run_test(size=(80, 24)) as pilot:
         await shows(pilot, "there is no earlier conversation" if resume == LAST else "No conversation yet")
-        assert not app.chat.resumable
+        assert not app.chat.state.resumable
 
 
 def test_the_new_process_is_started_as_the_old_one_was(

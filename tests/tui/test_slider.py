@@ -249,7 +249,7 @@ async def test_the_rows_of_the_app_show_every_choice(make_app: MakeApp) -> None:
         await wait_until(pilot, lambda: words() == ["‹auto›", *SPEC["draft"].choices[1:]])
         assert row.size.height == 2
         for kind in KINDS:
-            app.chat.set_knobs(drafting=kind)
+            app.chat.tuning.set(drafting=kind)
             await shows(pilot, f"‹{kind}›")
         assert {row.size.height for name, row in panel._rows.items() if name != "draft" and row.display} == {1}
 

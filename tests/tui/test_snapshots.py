@@ -81,7 +81,7 @@ async def test_error(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
         await wait_until(pilot, lambda: bool(app.chat.query(Note)))
         await idle(pilot)
         app.chat.inspector.active = "memory"
-        meter = app.chat.flow.meter
+        meter = app.chat.state.turn.meter
         assert meter is not None
         meter.first_at = meter.last_at  # no report, so no clock that could be scripted
         app.chat.transcript.answer.place(1, 1)  # type: ignore[union-attr]

@@ -22,10 +22,11 @@ from dflash_core.record import TurnRecord
 from dflash_core.turn_stats import PartTotals
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.engine_session import load_session
+from dflash_tui.application.figures.course import course
 from dflash_tui.application.figures.measurements import Measurements
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.figures.plain_speeds import ENOUGH_STEPS, PlainSpeeds, when
-from dflash_tui.application.figures.speeds import Verdict, course, verdict
+from dflash_tui.application.figures.speeds import Verdict, verdict
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.widgets import stats
 from dflash_tui.widgets.literal import Static
@@ -75,10 +76,12 @@ async def test_the_strip_and_the_panel_show_one_speed_of_a_running_answer(make_a
         await loaded(pilot)
         app.chat.action_panel("stats")
         await send(pilot, "hi")
-        await wait_until(pilot, lambda: app.chat.flow.meter is not None and app.chat.flow.meter.totals.steps >= 5)
+        await wait_until(
+            pilot, lambda: app.chat.state.turn.meter is not None and app.chat.state.turn.meter.totals.steps >= 5
+        )
         app.chat.gauges.draw()
         figures, strip = app.chat.gauges._figures(), app.chat.query_one(StatusStrip).status
-        assert app.chat.busy
+        assert app.chat.state.busy
         assert figures is not None
         assert figures.stats is not None
         assert strip.rate == figures.stats.tokens_per_second > 0
@@ -324,7 +327,6 @@ async def test_the_plain_screen_says_what_it_lacks(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        app.chat.session.laboratory = lambda: object()  # type: ignore[union-attr, method-assign, assignment, return-value]
         await send(pilot, "/plain")
         await shows(pilot, "no prompt yet: ask something first")
 
@@ -332,13 +334,13 @@ async def test_the_plain_screen_says_what_it_lacks(make_app: MakeApp) -> None:
 async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> None:
     app = make_app(load=partial(load_session, LoadRequest()))
     async with app.run_test(size=(120, 40)) as pilot:
-        await wait_until(pilot, lambda: app.chat.session is not None)
+        await wait_until(pilot, lambda: app.chat.state.session is not None)
         await send(pilot, "What is p_min?")
-        await wait_until(pilot, lambda: bool(app.chat.session.turns))  # type: ignore[union-attr]
+        await wait_until(pilot, lambda: bool(app.chat.state.session.turns))  # type: ignore[union-attr]
         await idle(pilot)
         await send(pilot, "/plain")
         await wait_until(pilot, lambda: "tok/s without drafts: 126 steps at context length" in screen_text(app))
-        await wait_until(pilot, lambda: app.chat.experiment is None)  # Esc stops one that runs
+        await wait_until(pilot, lambda: app.chat.state.experiment is None)  # Esc stops one that runs
         await pilot.press("escape", "f3")
         await wait_until(
             pilot,
@@ -348,7 +350,7 @@ async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> N
             ),
         )
         await send(pilot, "And the budget?")
-        await wait_until(pilot, lambda: len(app.chat.session.turns) == 2)  # type: ignore[union-attr]
+        await wait_until(pilot, lambda: len(app.chat.state.session.turns) == 2)  # type: ignore[union-attr]
 
 
 def test_how_keys_and_values_were_kept_is_said_where_it_is_known() -> None:

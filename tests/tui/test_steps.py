@@ -178,7 +178,7 @@ async def test_a_turn_that_has_just_been_written(make_app: MakeApp) -> None:
         await wait_until(pilot, lambda: app.screen is app.chat)
         await send(pilot, "hi")
         await idle(pilot)
-        await wait_until(pilot, lambda: not app.chat.flow.busy)
+        await wait_until(pilot, lambda: not app.chat.state.busy)
         await send(pilot, "/steps")
         await shows(pilot, "turn 1/1", "❯ hi")
 

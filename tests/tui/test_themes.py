@@ -20,7 +20,8 @@ from textual.theme import BUILTIN_THEMES, Theme
 import dflash_tui
 from dflash_core.resources import themes_dir
 from dflash_tui.app import DFlashApp
-from dflash_tui.application.settings.config import load_config, quoted, user_file
+from dflash_tui.application.settings.config import load_config, user_file
+from dflash_tui.application.settings.toml_file import quoted
 from dflash_tui.cli import command_line as cli
 from dflash_tui.settings.themes import Themes, load_themes, with_known_theme
 from support.grids import full

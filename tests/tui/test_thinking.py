@@ -49,7 +49,7 @@ async def test_the_key_goes_through_the_levels(make_app: MakeApp) -> None:
         assert "· think low" in strip(app)
         await shows(pilot, "tok · low")
         await ask(pilot, "/think xhigh")
-        await wait_until(pilot, lambda: app.chat.knobs == Knobs(thinking=True, reasoning_effort="xhigh"))
+        await wait_until(pilot, lambda: app.chat.state.knobs == Knobs(thinking=True, reasoning_effort="xhigh"))
 
 
 async def test_the_row_has_the_levels(make_app: MakeApp) -> None:
@@ -63,11 +63,11 @@ async def test_the_row_has_the_levels(make_app: MakeApp) -> None:
         assert panel.row("preserve_thinking").display
         for key, level in (("right", "low"), ("space", "medium"), ("right", "xhigh"), ("right", "xhigh")):
             await pilot.press(key)
-            await wait_until(pilot, lambda level=level: QWEN38.level(app.chat.knobs) == level)
+            await wait_until(pilot, lambda level=level: QWEN38.level(app.chat.state.knobs) == level)
             assert panel.row("thinking").value == level
             await shows(pilot, f"‹{level}›")
         await pilot.press("backspace")
-        await wait_until(pilot, lambda: not app.chat.knobs.thinking)
+        await wait_until(pilot, lambda: not app.chat.state.knobs.thinking)
 
 
 async def test_levels_are_kept_in_presets(make_app: MakeApp) -> None:
@@ -77,7 +77,7 @@ async def test_levels_are_kept_in_presets(make_app: MakeApp) -> None:
         for command in ("/think low", "/set preserve_thinking off", "/preset save brief", "/reset", "/preset brief"):
             await ask(pilot, command)
         expected = Knobs(thinking=True, reasoning_effort="low", preserve_thinking="off")
-        await wait_until(pilot, lambda: app.chat.knobs == expected)
+        await wait_until(pilot, lambda: app.chat.state.knobs == expected)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ async def test_a_level_that_the_template_refuses(make_app: MakeApp, command: str
         await loaded(pilot)
         await ask(pilot, command)
         await shows(pilot, says)
-        assert app.chat.knobs == Knobs()
+        assert app.chat.state.knobs == Knobs()
 
 
 async def test_a_template_of_the_old_kind_has_on_and_off(make_app: MakeApp) -> None:
@@ -109,7 +109,7 @@ async def test_a_template_of_the_old_kind_has_on_and_off(make_app: MakeApp) -> N
         for on in (True, False):
             await pilot.press("ctrl+t")
             await shows(pilot, f"thinking {'on' if on else 'off'} from the next turn")
-            assert app.chat.knobs.thinking == on
+            assert app.chat.state.knobs.thinking == on
         app.chat.prompt.focus()
         await ask(pilot, "/set reasoning_effort low")
         await shows(pilot, "reasoning_effort has no effect: the model's template does not read it")
@@ -140,7 +140,7 @@ async def test_a_smaller_tree_is_one_change(make_app: MakeApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         await pilot.press("alt+j")
-        await wait_until(pilot, lambda: app.chat.knobs.mode == "tree")
+        await wait_until(pilot, lambda: app.chat.state.knobs.mode == "tree")
         assert "•tree 21" in strip(app)
         assert "more" not in strip(app)
 
@@ -154,19 +154,19 @@ async def test_an_answer_that_comes_back_has_thought_as_long_as_before(make_app:
         await shows(pilot, NO_THINKING)
         await ask(pilot, "hi")
         await idle(pilot)
-        await wait_until(pilot, lambda: bool(app.chat.conversation.resumable))
+        await wait_until(pilot, lambda: bool(app.chat.state.conversation.resumable))
         answer = app.chat.transcript.answer
         assert answer is not None
         assert answer.report is not None
         before = answer.thinking.line.title
         stats = answer.report.stats
         tagged = replace(stats, thinking=replace(stats.thinking, tokens=stats.thinking.tokens + 2))
-        await answer.end(app.chat.flow.meter, replace(answer.report, stats=tagged), "")  # type: ignore[arg-type]
+        await answer.end(app.chat.state.turn.meter, replace(answer.report, stats=tagged), "")  # type: ignore[arg-type]
         assert f"· {tagged.thinking.tokens} tok" in answer.thinking.line.title
         app.chat.say(NO_THINKING)
         await pilot.press("alt+t")
         assert not app.chat.query_one(Flash).display, "it is no longer true"
-        await app.chat.conversation.open(app.chat.conversation.resumable)
+        await app.chat.parts.conversation.open(app.chat.state.conversation.resumable)
         await wait_until(pilot, lambda: app.chat.transcript.answer not in (None, answer))
         again = app.chat.transcript.answer
         assert again is not None
@@ -185,7 +185,7 @@ async def test_the_answer_can_be_asked_for_while_the_model_thinks(make_app: Make
         await ask(pilot, "/set thinking on")
         await send(pilot, "hi")
         gate.release(3)
-        await wait_until(pilot, lambda: app.chat.flow.reasoning)
+        await wait_until(pilot, lambda: app.chat.state.turn.reasoning)
         await wait_until(pilot, lambda: "Answer now" in pilot.app.screen.query_one(KeyLine).render().plain)
         await (pilot.press(how) if how == "alt+n" else ask(pilot, how))
         await shows(pilot, "thinking is closed after this step")
@@ -195,7 +195,7 @@ async def test_the_answer_can_be_asked_for_while_the_model_thinks(make_app: Make
         await shows(pilot, "the answer is being written already")
         gate.release(1000)
         await idle(pilot)
-        report = app.chat.flow.report
+        report = app.chat.state.turn.report
         assert report is not None
         assert len(report.thinking) < 200
         assert report.text.startswith("Speculative decoding")

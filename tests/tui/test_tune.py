@@ -19,7 +19,7 @@ from dflash_core.lab.table import best, rows
 from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.figures.measurements import Measurements, Row
-from dflash_tui.screens.experiment import TuneScreen
+from dflash_tui.screens.experiments import TuneScreen
 from dflash_tui.screens.past import PastScreen
 from dflash_tui.widgets import literal as widgets
 from dflash_tui.widgets.line_dialog import LineScreen
@@ -71,7 +71,7 @@ async def test_a_folder_in_place_of_a_file_of_prompts_is_called_one(app: DFlashA
 async def test_one_key_to_the_best_setting_on_the_conversations_prompts(app: DFlashApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await asked(pilot)
-        messages = list(app.chat.session.conversation.messages)  # type: ignore[union-attr]
+        messages = list(app.chat.state.session.conversation.messages)  # type: ignore[union-attr]
         await pilot.press("f8")
         await wait_until(pilot, lambda: isinstance(app.screen, TuneScreen))
         await shows(pilot, "on the last prompt of this conversation")
@@ -89,12 +89,12 @@ async def test_one_key_to_the_best_setting_on_the_conversations_prompts(app: DFl
             await pilot.press("down")
         await pilot.press("enter")
         await shows(pilot, "from the next turn; s keeps it as a preset")
-        assert app.chat.knobs.max_tokens == KNOBS.max_tokens
+        assert app.chat.state.knobs.max_tokens == KNOBS.max_tokens
         await pilot.press("s")
         await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
         await pilot.press("enter")
         await shows(pilot, "preset tuned is kept")
-        assert "tuned" in app.chat.tuning.presets.names_for(app.chat.model)
+        assert "tuned" in app.chat.tuning.presets.names_for(app.chat.state.model)
         await pilot.press("h")
         await wait_until(pilot, lambda: isinstance(app.screen, PastScreen))
         await shows(pilot, "tune", "tree 4")
@@ -102,8 +102,8 @@ async def test_one_key_to_the_best_setting_on_the_conversations_prompts(app: DFl
         await shows(pilot, "from the next turn")
         await pilot.press("escape", "escape")
         await wait_until(pilot, lambda: app.screen is app.chat)
-        assert list(app.chat.session.conversation.messages) == messages  # type: ignore[union-attr]
-        kept = Measurements(app.chat.past.folder, "demo pair").newest_first
+        assert list(app.chat.state.session.conversation.messages) == messages  # type: ignore[union-attr]
+        kept = Measurements(app.chat.state.past.folder, "demo pair").newest_first
         assert [one.what for one in kept] == ["tune"]
         assert sum(row.mark == "best" for row in kept[0].rows) == 1
 
@@ -131,7 +131,7 @@ async def test_window_and_temperature_of_the_tree_are_rows_that_can_be_used(
         table.move_cursor(row=table.get_row_index(str(arm)))
         await pilot.press("enter")
         await shows(pilot, "auto, window 8 from the next turn")
-        assert app.chat.knobs == leads.replace(draft_window=8)
+        assert app.chat.state.knobs == leads.replace(draft_window=8)
 
 
 async def test_esc_keeps_what_is_done_and_examples_do_without_a_conversation(
@@ -172,12 +172,12 @@ async def test_a_file_that_cannot_be_read_is_mended_where_it_was_typed(app: DFla
     prompts.write_text("Count to three.\n")
     async with app.run_test(size=(120, 30)) as pilot:
         await loaded(pilot)
-        await app.push_screen(TuneScreen(app.chat, "prompts=/no/such/file.txt"))
+        await app.push_screen(TuneScreen(app.chat.parts, "prompts=/no/such/file.txt"))
         await pilot.press("enter")
         await shows(pilot, "cannot be read: No such file or directory")
         app.screen.query_one(Input).value = f"prompts={prompts}"
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.chat.experiment is not None)
+        await wait_until(pilot, lambda: app.chat.state.experiment is not None)
         await shows(pilot, "on 1 prompt of")
         await pilot.press("escape")
         await finished(pilot)
@@ -190,7 +190,7 @@ async def test_the_footer_of_what_was_measured_before(app: DFlashApp) -> None:
         await shows(pilot, "Nothing measured yet: F8 in the chat tunes.")
         await wait_until(pilot, lambda: footer(pilot) == "F1 Help  Esc Back")
         await pilot.press("escape")
-        kept = Measurements(app.chat.past.folder, app.chat.model)
+        kept = Measurements(app.chat.state.past.folder, app.chat.state.model)
         kept.add("tune", "plain is the best", [Row("plain", KNOBS.replace(mode="plain"), 21.0, 1, 47, 1)])
         app.chat.open_page("past")
         await wait_until(pilot, lambda: footer(pilot) == "Enter Settings  F1 Help  Esc Back")
@@ -198,7 +198,7 @@ async def test_the_footer_of_what_was_measured_before(app: DFlashApp) -> None:
         await wait_until(pilot, lambda: footer(pilot) == "Enter Use  F1 Help  Esc Back")
         await pilot.press("enter")
         await shows(pilot, "plain from the next turn")
-        assert app.chat.knobs.mode == "plain"
+        assert app.chat.state.knobs.mode == "plain"
 
 
 def test_measurements_whose_date_is_none_are_unreadable(tmp_path: Path) -> None:
@@ -227,14 +227,7 @@ async def test_a_line_that_wraps_goes_on_where_it_began(make_app: MakeApp, page:
 
 
 async def test_without_a_drafter_there_is_nothing_to_tune(make_app: MakeApp) -> None:
-    class Bare(FakeSession):
-        def laboratory(self):
-            class Lab:
-                limits = self.limits
-
-            return Lab()
-
-    app = make_app(Bare(draft_block=0))
+    app = make_app(FakeSession(draft_block=0))
     async with app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
         await pilot.press("f8")

@@ -41,7 +41,9 @@ async def under_way(pilot: Pilot[int], app: DFlashApp, steps: int) -> None:
     """Send a message and wait until its answer has `steps` steps; the script's gate holds it there."""
     await loaded(pilot)
     await send(pilot, "hi")
-    await wait_until(pilot, lambda: app.chat.flow.meter is not None and app.chat.flow.meter.totals.steps >= steps)
+    await wait_until(
+        pilot, lambda: app.chat.state.turn.meter is not None and app.chat.state.turn.meter.totals.steps >= steps
+    )
 
 
 def test_each_group_has_one_time_at_which_it_applies() -> None:
@@ -78,11 +80,11 @@ async def test_what_only_a_new_turn_can_take_waits(make_app: MakeApp) -> None:
     app = make_app(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await under_way(pilot, app, 2)
-        app.chat.set_knobs(seed=5)
+        app.chat.tuning.set(seed=5)
         await pilot.press("alt+a")
         assert flash(app) == "seed: from the next turn only"
         assert session.changes == []
-        app.chat.set_knobs(p_min=0.2)
+        app.chat.tuning.set(p_min=0.2)
         await pilot.press("alt+a")
         assert flash(app) == "from the next step: drafting tree 22, p_min 0.20; seed from the next turn"
         assert app.chat.inspector.params_panel.row("seed").staged
@@ -104,7 +106,7 @@ async def test_nothing_to_apply(make_app: MakeApp) -> None:
         await pilot.press("alt+a")
         assert "no answer is being written" in flash(app)
         await send(pilot, "hi")
-        await wait_until(pilot, lambda: app.chat.flow.busy)
+        await wait_until(pilot, lambda: app.chat.state.busy)
         await pilot.press("alt+a")
         assert "no parameter has been changed" in flash(app)
         gate.release(1000)
@@ -116,7 +118,7 @@ async def test_the_budget_moves_from_the_prompt(make_app: MakeApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         await pilot.press("alt+k", "alt+k", "alt+j")
-        await wait_until(pilot, lambda: app.chat.knobs.budget == 23)
+        await wait_until(pilot, lambda: app.chat.state.knobs.budget == 23)
         assert flash(app) == "drafting tree 23 from the next turn"
         assert app.focused is app.chat.prompt
 
@@ -126,14 +128,14 @@ async def test_defaults_that_were_chosen_survive_a_reload(make_app: MakeApp) -> 
     app = make_app(FakeSession(knobs=start))
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        assert app.chat.knobs == start
+        assert app.chat.state.knobs == start
         app.chat.action_reset()
         await send(pilot, "hi")
         await idle(pilot)
-        app.chat.program.reload()
-        assert app.chat.session is None
+        app.chat.parts.program.reload()
+        assert app.chat.state.session is None
         await loaded(pilot)
-        assert app.chat.knobs == Knobs()
+        assert app.chat.state.knobs == Knobs()
 
 
 async def test_presets_by_key_row_and_command(make_app: MakeApp) -> None:
@@ -141,24 +143,24 @@ async def test_presets_by_key_row_and_command(make_app: MakeApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await pilot.press("f9")
-        await wait_until(pilot, lambda: app.chat.knobs == Knobs(drafting="plain"))
+        await wait_until(pilot, lambda: app.chat.state.knobs == Knobs(drafting="plain"))
         assert flash(app) == "preset plain from the next turn: no drafts: what speculation is compared with"
         await pilot.press("f2")
         await shows(pilot, "‹plain›")
         app.chat.query_one(PresetRow).focus()
         await pilot.press("right")
         await shows(pilot, "‹chain›")
-        assert app.chat.knobs == Knobs(drafting="chain 22")
+        assert app.chat.state.knobs == Knobs(drafting="chain 22")
         await pilot.press("left", "left")
         await shows(pilot, "‹default›")
-        assert app.chat.knobs == Knobs()
-        app.chat.set_knobs(budget=31)
+        assert app.chat.state.knobs == Knobs()
+        app.chat.tuning.set(budget=31)
         await wait_until(pilot, lambda: app.chat.query_one(PresetRow).chosen == "")
         await send(pilot, "/preset save mine")
         await shows(pilot, "‹mine›")
         assert (config_folder() / "presets" / "mine.toml").read_text().endswith('[knobs]\ndrafting = "tree 31"\n')
         await send(pilot, "/preset wide")
-        await wait_until(pilot, lambda: app.chat.knobs == Knobs(drafting="tree 48"))
+        await wait_until(pilot, lambda: app.chat.state.knobs == Knobs(drafting="tree 48"))
         await send(pilot, "/preset wde")
         await wait_until(pilot, lambda: "no preset 'wde'; there are default" in flash(app))
 
@@ -168,7 +170,7 @@ async def test_the_chosen_preset_is_seen_however_narrow(make_app: MakeApp) -> No
     async with app.run_test(size=(44, 24)) as pilot:
         await loaded(pilot)
         await pilot.press("f2")
-        for name in app.chat.tuning.presets.names_for(app.chat.model):
+        for name in app.chat.tuning.presets.names_for(app.chat.state.model):
             app.chat.tuning.use(name)
             await shows(pilot, f"‹{name}›")
 
@@ -180,7 +182,7 @@ async def test_a_click_takes_a_preset(make_app: MakeApp) -> None:
         await pilot.press("f2")
         await pilot.pause()
         row = app.chat.query_one(PresetRow)
-        assert list(row.names) == list(app.chat.tuning.presets.names_for(app.chat.model))
+        assert list(row.names) == list(app.chat.tuning.presets.names_for(app.chat.state.model))
         places = choices.places(row.names, None, LEFT, row.size.width)
         assert [place.index for place in places] == list(range(len(row.names))), "none is hidden"
         assert max(place.line for place in places) == row.size.height - 1 > 0
@@ -199,7 +201,7 @@ async def test_a_wrong_preset_is_named_at_the_start(make_app: MakeApp) -> None:
         assert any("line 2: knobs.budget: budget=0: expected 1 to 256" in one.message for one in app._notifications)
         await send(pilot, "/preset mine")
         await wait_until(pilot, lambda: "preset mine" in flash(app))
-        assert app.chat.knobs == Knobs()
+        assert app.chat.state.knobs == Knobs()
 
 
 @pytest.mark.parametrize(
@@ -216,7 +218,7 @@ async def test_impossible_combinations_are_refused(make_app: MakeApp, command: s
         await loaded(pilot)
         await send(pilot, command)
         await wait_until(pilot, lambda: flash(app) == says)
-        assert app.chat.knobs == Knobs()
+        assert app.chat.state.knobs == Knobs()
         assert app.chat.prompt.text == command, "a refused command stays to be mended"
 
 
@@ -230,7 +232,7 @@ async def test_a_slider_cannot_leave_the_possible_either(make_app: MakeApp) -> N
         await wait_until(pilot, lambda: "no drafter is loaded" in flash(app))
         await wait_until(pilot, lambda: app.chat.inspector.params_panel.row("drafting").value == "auto up to 22")
         await pilot.press("backspace", "f9", "f9")
-        await wait_until(pilot, lambda: app.chat.tuning.presets.like(app.chat.knobs) == "sampled")
+        await wait_until(pilot, lambda: app.chat.tuning.presets.like(app.chat.state.knobs) == "sampled")
 
 
 async def test_typing_a_into_the_prompt_applies_nothing(make_app: MakeApp, tmp_path: Path) -> None:
@@ -291,8 +293,10 @@ async def test_what_was_said_of_a_setting_is_said_again_in_another_run(make_app:
             pass
         gate.release(6)
         await pilot.press("ctrl+r")
-        await wait_until(pilot, lambda: app.chat.flow.meter is not None and app.chat.flow.meter.totals.steps == 5)
-        app.chat.set_knobs(budget=40)
+        await wait_until(
+            pilot, lambda: app.chat.state.turn.meter is not None and app.chat.state.turn.meter.totals.steps == 5
+        )
+        app.chat.tuning.set(budget=40)
         await send(pilot, "/apply")
         gate.release(1000)
         await idle(pilot)
@@ -300,7 +304,7 @@ async def test_what_was_said_of_a_setting_is_said_again_in_another_run(make_app:
         before = compared(app)
         assert [len(lines) for lines in before] == [0, 1, 1]
         assert "drafting tree 40 from step 6 on" in before[2][0]
-        resumed = app.chat.conversation.resumable
+        resumed = app.chat.state.conversation.resumable
 
     app = make_app(FakeSession(), resume=resumed)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -373,7 +377,7 @@ async def test_a_change_on_the_way_is_compared_too(make_app: MakeApp) -> None:
     app = make_app(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await under_way(pilot, app, 5)
-        app.chat.set_knobs(budget=40)
+        app.chat.tuning.set(budget=40)
         await send(pilot, "/apply")
         gate.release(1000)
         await idle(pilot)
@@ -408,7 +412,9 @@ async def test_a_reload_with_a_context_does_not_ask_for_another(make_app: MakeAp
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await send(pilot, "/reload 8192")
-        await wait_until(pilot, lambda: app.chat.session is not None and app.chat.session.context_length == 8192)
+        await wait_until(
+            pilot, lambda: app.chat.state.session is not None and app.chat.state.session.context_length == 8192
+        )
     assert "/reload loads the model again" not in app.notices.page()
 
 
@@ -432,7 +438,7 @@ async def test_a_context_is_staged_until_a_reload(make_app: MakeApp) -> None:
         await wait_until(pilot, lambda: "context 8,192: /reload" in flash(app))
         await shows(pilot, "▸•context", "loading  with /reload")
         assert row.staged
-        assert app.chat.knobs == Knobs()
+        assert app.chat.state.knobs == Knobs()
         await send(pilot, "/reload")
         await shows(pilot, "loaded again", "/8k")
         assert [request.context for request in asked] == [8192]
@@ -456,18 +462,18 @@ async def test_a_slider_that_is_put_back_leaves_auto_on(make_app: MakeApp) -> No
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        assert app.chat.knobs.drafting == "auto"
+        assert app.chat.state.knobs.drafting == "auto"
         for name, away, back in (("p_min", 0.2, 0.0), ("chain_seed", True, False)):
             app.chat.tuning.moved(name, away)
-            assert app.chat.knobs.drafting.startswith("tree")
+            assert app.chat.state.knobs.drafting.startswith("tree")
             app.chat.tuning.moved(name, back)
-            assert app.chat.knobs.drafting == "auto"
+            assert app.chat.state.knobs.drafting == "auto"
         await send(pilot, "/set mode auto up to 40")
-        await wait_until(pilot, lambda: app.chat.knobs.drafting == "auto up to 40")
+        await wait_until(pilot, lambda: app.chat.state.knobs.drafting == "auto up to 40")
         await send(pilot, "/set mode=tree 30")
-        await wait_until(pilot, lambda: app.chat.knobs.drafting == "tree 30")
+        await wait_until(pilot, lambda: app.chat.state.knobs.drafting == "tree 30")
         await send(pilot, "/set mode auto")
-        await wait_until(pilot, lambda: app.chat.knobs.drafting == "auto")
+        await wait_until(pilot, lambda: app.chat.state.knobs.drafting == "auto")
 
 
 async def test_set_takes_several_parameters(make_app: MakeApp) -> None:
@@ -477,7 +483,7 @@ async def test_set_takes_several_parameters(make_app: MakeApp) -> None:
         await loaded(pilot)
         await send(pilot, "/set ignore_eos=on max_tokens=1200")
         await shows(pilot, "ignore_eos on, max_tokens 1200 from the next turn")
-        assert (app.chat.knobs.ignore_eos, app.chat.knobs.max_tokens) == (True, 1200)
+        assert (app.chat.state.knobs.ignore_eos, app.chat.state.knobs.max_tokens) == (True, 1200)
 
 
 async def test_a_slider_leaves_no_old_value_in_the_message(make_app: MakeApp) -> None:
@@ -485,7 +491,7 @@ async def test_a_slider_leaves_no_old_value_in_the_message(make_app: MakeApp) ->
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         await send(pilot, "/set mode=auto")
-        app.chat.set_knobs(p_min=0.23)
-        app.chat.set_knobs(p_min=0.24)
+        app.chat.tuning.set(p_min=0.23)
+        app.chat.tuning.set(p_min=0.24)
         await shows(pilot, "drafting auto is off: p_min was set")
         assert "23" not in flash(app)

@@ -37,13 +37,13 @@ async def test_type_and_stream(make_app: MakeApp, size: Size) -> None:
         assert session.conversation.messages[0].content == "hi"
         assert app.chat.prompt.text == ""
         await wait_until(pilot, lambda: "Speculative decoding" in screen_text(app))
-        assert app.chat.flow.busy
+        assert app.chat.state.busy
         assert app.chat.query_one("#prompt-row").has_class("-busy")
         await wait_until(pilot, lambda: "tok/step  │ auto" in screen_text(app))
         assert session.gate is not None
         session.gate.release(1000)
         await idle(pilot)
-        tokens = app.chat.flow.report.stats.tokens  # type: ignore[union-attr]
+        tokens = app.chat.state.turn.report.stats.tokens  # type: ignore[union-attr]
         await shows(pilot, "but each verify pass gets slower", f"{tokens} tok · ", "tok/step · auto, p_min 0 · tree")
         answer = app.chat.transcript.answer
         assert answer is not None
@@ -126,7 +126,7 @@ async def test_the_next_turn_uses_a_slider_moved_by_mouse(make_app: MakeApp, siz
         await wait_until(pilot, lambda: slider.region.area > 0)
         await pilot.click(slider, offset=(LEFT + slider.track - 1, 0))
         await pilot.pause()
-        assert app.chat.knobs.p_min == 1.0
+        assert app.chat.state.knobs.p_min == 1.0
         await ask(pilot, "hi")
         await idle(pilot)
         assert session.asked[-1][1].p_min == 1.0
@@ -170,7 +170,7 @@ async def test_thinking_is_counted_while_folded_and_shown_when_opened(make_app: 
     async with app.run_test(size=size) as pilot:
         await loaded(pilot)
         await pilot.press("ctrl+t")
-        assert app.chat.knobs.thinking
+        assert app.chat.state.knobs.thinking
         await ask(pilot, "hi")
         await wait_until(pilot, lambda: "▶ thinking…" in screen_text(app))
         assert "First the idea" not in screen_text(app)
@@ -274,7 +274,7 @@ async def test_a_retry_in_the_same_moment_as_a_message_loses_neither(make_app: M
             app.post_message(Key(key, None))
         await wait_until(pilot, lambda: "two" in [prompt for prompt, _ in session.asked])
         await idle(pilot)
-        await wait_until(pilot, lambda: not app.chat.waiting)
+        await wait_until(pilot, lambda: not app.chat.state.waiting)
         assert [turn.prompt for turn in app.chat.transcript.turns] == ["one", "two"]
         assert all(answer.text == ANSWER for turn in app.chat.transcript.turns for answer in turn.answers)
         assert app.chat.transcript.turns[-1].answers

@@ -9,7 +9,7 @@ import pytest
 from dflash_tui.app import DFlashApp
 from dflash_tui.application import log
 from dflash_tui.application.figures.meter import Meter
-from dflash_tui.widgets.streamed import Streamed
+from dflash_tui.widgets.markdown import Streamed
 
 from .fake import FakeSession
 from .scenes import send
@@ -56,7 +56,7 @@ async def test_an_answer_that_leaves_the_screen_is_no_fault(
         await loaded(pilot)
         await send(pilot, "hi")
         await idle(pilot)
-        answer = await app.chat.transcript.turns[-1].add_answer(app.chat.knobs)
+        answer = await app.chat.transcript.turns[-1].add_answer(app.chat.state.knobs)
         with monkeypatch.context() as ending:
             if leaving == "the app ends":
                 ending.setattr(app, "_exit", True)  # what quitting does first; widgets go later

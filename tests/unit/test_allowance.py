@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tools.bench.replay import CONSUMER
 
 from dflash_core.policy.allowance import MOST_CREDIT, SHARE, START_SPARE, Allowance
-from dflash_core.policy.costs import CONSUMER, CPU, H200, Shape
+from dflash_core.policy.costs import CPU, H200, Shape
 from support.drafted import policy_for, run
 
 SHAPES = {

@@ -26,8 +26,8 @@ from dflash_core.events import STAGES
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
 from dflash_core.knobs import Knobs
-from dflash_tui.cli import bench, main, start_run, ui_run
-from dflash_tui.cli.bench import step_lines
+from dflash_tui.cli import bench, bench_steps, main
+from dflash_tui.cli.bench_steps import step_lines
 from dflash_tui.terminal import output
 
 
@@ -59,7 +59,19 @@ def test_made_up_pairs_have_the_sizes_of_real_files(
     assert total / 1e9 == pytest.approx(draft_gb, abs=0.02)
 
 
-TOOLS = ("attention", "chosen", "depths", "memory", "recurrence", "replay", "resume", "sampled", "timeline")
+TOOLS = (
+    "attention",
+    "chosen",
+    "depths",
+    "memory",
+    "recurrence",
+    "replay",
+    "resume",
+    "sampled",
+    "start",
+    "timeline",
+    "ui",
+)
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
@@ -145,7 +157,7 @@ def test_without_a_card_no_synthetic_files_are_written(
     def none(index: int) -> None:
         raise DeviceError("no NVIDIA driver")
 
-    monkeypatch.setattr("dflash_core.backends.cuda.target.open_device", none)
+    monkeypatch.setattr("dflash_tui.cli.bench_steps.open_device", none)
     assert main(["bench", "--synthetic", "27b", "--folder", str(tmp_path / "made")]) == 1
     assert capsys.readouterr().err == "dflash-tui: no NVIDIA driver\n"
     assert not (tmp_path / "made").exists()
@@ -161,7 +173,7 @@ def test_kernels_are_not_timed_on_the_cpu(monkeypatch: pytest.MonkeyPatch, capsy
 def test_a_folder_that_cannot_be_written_is_said_in_a_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("dflash_core.backends.cuda.target.open_device", lambda index: None)
+    monkeypatch.setattr("dflash_tui.cli.bench_steps.open_device", lambda index: None)
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert main(["bench", "--synthetic", "27b", "--folder", str(blocked)]) == 1
@@ -231,15 +243,15 @@ def test_modes_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert sorted(row["setting"] for row in found["rows"]) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("options", [["--out"], ["--steps", "--share"], ["start", "--out"], ["--ui", "--out"]], ids=str)
+@pytest.mark.parametrize("options", [["--out"], ["--steps", "--share"]], ids=str)
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measures(*_: object, **__: object) -> int:
         raise AssertionError("it was measured")
 
-    for module in (bench, start_run, ui_run):
-        monkeypatch.setattr(module, "run", measures)
+    monkeypatch.setattr(bench, "modes", measures)
+    monkeypatch.setattr(bench_steps, "steps", measures)
     for path, says in ((tmp_path / "no" / "out.json", "there is no folder"), (tmp_path, "is a folder")):
         assert main(["bench", *options, str(path)]) == 1
         assert says in capsys.readouterr().err
@@ -261,12 +273,12 @@ def test_what_was_measured_is_printed_though_the_disk_refuses_the_file(
 
 
 @pytest.mark.parametrize(
-    "options", [["--ui", "--steps"], ["kernels", "--accept-trace", "8"], ["--ui", "--repeats", "3"]]
+    "options", [["kernels", "--steps"], ["kernels", "--accept-trace", "8"], ["kernels", "--repeats", "3"]]
 )
 def test_options_that_would_do_nothing_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["bench", *options])
-    name = next(option for option in options if option not in ("--ui", "kernels"))
+    name = next(option for option in options if option != "kernels")
     assert f"bench: {name} goes with modes and step times alone" in capsys.readouterr().err
 
 

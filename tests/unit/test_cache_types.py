@@ -22,7 +22,7 @@ from dflash_core.fits import asked, loaded_room, sequence_bytes
 from dflash_core.models.cache_rows import CODECS, hadamard
 from dflash_core.models.kv_cache import KVCache
 from dflash_tui.application.settings.config import load_config
-from dflash_tui.cli.command_line import build_parser
+from dflash_tui.cli.options import build_parser
 from support.kernel_variants import header
 
 if TYPE_CHECKING:

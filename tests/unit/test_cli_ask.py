@@ -256,7 +256,7 @@ def test_a_prompt_over_the_context_is_one_line(capsys: pytest.CaptureFixture[str
 def test_odd_standard_input_is_no_failure(shell: str, prompt_holds: str) -> None:
     """Bytes that are not UTF-8, and an input that is closed."""
     seen = "from dflash_tui import cli; from dflash_tui.cli import ask; import sys; "
-    seen += "ask.run = lambda request, prompt, **_: print(ascii(prompt)) or 0; sys.exit(cli.main())"
+    seen += "ask.answer = lambda request, prompt, **_: print(ascii(prompt)) or 0; sys.exit(cli.main())"
     command = shell.format(ask=f"{sys.executable} -c '{seen}' ask")
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

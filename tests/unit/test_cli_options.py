@@ -17,6 +17,7 @@ from dflash_tui import __version__
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import Config
 from dflash_tui.cli import command_line as cli
+from dflash_tui.cli.options import build_parser
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[LoadRequest]:
         requests.append(request)
         return 0
 
-    monkeypatch.setitem(sys.modules, "dflash_tui.app", SimpleNamespace(run_app=run_app))
+    monkeypatch.setitem(sys.modules, "dflash_tui.launch", SimpleNamespace(run_app=run_app))
     monkeypatch.setattr(cli, "_on_a_terminal", lambda: True)
     return requests
 
@@ -44,7 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[LoadRequest, str, dict[
         calls.append((request, prompt, options))
         return 0
 
-    monkeypatch.setattr(ask, "run", run)
+    monkeypatch.setattr(ask, "answer", run)
     return calls
 
 
@@ -213,7 +214,7 @@ def test_what_goes_wrong_outside_is_one_line(
     def run_app(_request: LoadRequest, _config: Config) -> int:
         raise error
 
-    monkeypatch.setitem(sys.modules, "dflash_tui.app", SimpleNamespace(run_app=run_app))
+    monkeypatch.setitem(sys.modules, "dflash_tui.launch", SimpleNamespace(run_app=run_app))
     monkeypatch.setattr(cli, "_on_a_terminal", lambda: True)
     assert cli.main([]) == code
     captured = capsys.readouterr()
@@ -236,7 +237,7 @@ def test_help_and_version_import_nothing_heavy(option: str) -> None:
 
 
 def test_help_names_every_parameter_and_exit_code() -> None:
-    text = cli.build_parser().format_help()
+    text = build_parser().format_help()
     from dflash_core.knobs import SPECS
 
     assert all(spec.name in text for spec in SPECS)

@@ -14,11 +14,11 @@ from dflash_tui.application.settings.config import (
     Config,
     ConfigError,
     Settings,
-    line_of,
     load_config,
     remember,
     user_file,
 )
+from dflash_tui.application.settings.toml_file import line_of
 from dflash_tui.cli import command_line as cli
 from dflash_tui.settings.key_rules import KEY_RULES
 from dflash_tui.settings.keys import ACTIONS, remapped
@@ -150,7 +150,7 @@ def test_a_choice_that_cannot_be_remembered_is_one_line(tmp_path: Path) -> None:
         remember("theme", "x", tmp_path / "file" / "config.toml")
     broken = tmp_path / "config.toml"
     broken.write_text("theme = ")
-    with pytest.raises(ConfigError, match=r"could not be changed|is not TOML"):
+    with pytest.raises(ConfigError, match="cannot be changed"):
         remember("mouse", True, broken)
     assert broken.read_text() == "theme = "
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 pytest.importorskip("cuda.bindings")
-from dflash_core import loading
 from dflash_core.backends.cuda import driver as cuda_driver
 from dflash_core.backends.cuda import target
 from dflash_core.backends.cuda.device import CudaDevice
@@ -22,6 +21,7 @@ from dflash_core.backends.cuda.reckoner import sequence_components
 from dflash_core.backends.cuda.runtime import Module
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.cache_types import AUTO_PAIRS, F16, CachePair
+from dflash_core.drafters.registry import open_draft
 from dflash_core.engine import load_pair
 from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemoryError, UnsupportedError
 from dflash_core.fits import LEAST_PREFILL_ROWS, Setup, asked
@@ -52,7 +52,7 @@ def card_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def needs(context: int, kv: CachePair = F16) -> dict[str, int]:
     """Bytes by component of the tiny pair, with the fewest rows of a prompt at once."""
     opened = CudaTarget(TARGET, device=MadeUpCard(1 << 40))  # type: ignore[arg-type]
-    draft = loading.open_draft(DRAFT, opened)
+    draft = open_draft(DRAFT, opened)
     opened.footprint.add_draft(draft.file, draft.config)
     held = {"target": opened.footprint.target_bytes, "drafter": opened.footprint.draft_bytes}
     setup = Setup(context, str(kv), rows=LEAST_PREFILL_ROWS)
@@ -198,9 +198,9 @@ def test_a_file_with_an_mtp_head_drafts_by_itself(tmp_path: Path) -> None:
     """And several drafters at once are refused before anything is loaded."""
     opened = CudaTarget(with_head(tmp_path / "whole.gguf"), device=MadeUpCard(1 << 40))  # type: ignore[arg-type]
     assert opened.own_draft == "mtp"
-    head = loading.open_draft("mtp", opened)
+    head = open_draft("mtp", opened)
     opened.check_room(head, None)
     components = opened.reckoner(head).components(Setup(512))
     assert {one.name for one in components if one.bytes} >= {"drafter", "drafter KV"}
     with pytest.raises(UnsupportedError, match=r"^2 drafters at once \(mtp\+text\) on a card, expected one; load"):
-        opened.check_room(loading.open_draft("mtp+text", opened), None)
+        opened.check_room(open_draft("mtp+text", opened), None)

@@ -21,6 +21,7 @@ from dflash_core.backends.cuda.planned import KNOWN, card_of
 from dflash_core.backends.cuda.reckoner import SPARE, CardReckoner, context_bytes, sequence_components
 from dflash_core.demo import demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.drafters.base import Draft, OpenedDraft
+from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import KnobError, MismatchError, OutOfMemoryError
 from dflash_core.fits import (
     CONTEXT_STEP,
@@ -37,13 +38,14 @@ from dflash_core.fits import (
 )
 from dflash_core.fits import asked as fitting
 from dflash_core.formats import gguf as gguf_file
-from dflash_core.loading import CardOptions, load_target, plan_pair
+from dflash_core.loading import CardOptions, load_target
 from dflash_core.memory import parse_bytes
 from dflash_tui.application import fits as words
 from dflash_tui.cli.command_line import main
 from dflash_tui.text.fits import lines as page
 from support.golden import draft, golden, target
 from support.made_up_card import MadeUpCard
+from support.plans import plan_pair
 from support.reckoned import reckoner
 
 TARGET, DRAFT = golden("tiny-F16.gguf"), golden("tiny-dflash")
@@ -73,7 +75,7 @@ def test_a_plan_predicts_what_a_load_predicts() -> None:
     """The components of `check_room`, the driver's share beside them."""
     made = plan_pair(TARGET, DRAFT, memory=24 * GIB, context=2048)
     opened = loading._open_for_plan(TARGET, "auto", 24 * GIB, CardOptions())
-    opened.footprint.add_draft(*(lambda one: (one.file, one.config))(loading.open_draft(DRAFT, opened)))  # type: ignore[attr-defined]
+    opened.footprint.add_draft(*(lambda one: (one.file, one.config))(open_draft(DRAFT, opened)))  # type: ignore[attr-defined]
     expected = {"target": opened.footprint.target_bytes, "drafter": opened.footprint.draft_bytes}  # type: ignore[attr-defined]
     expected |= {one.name: one.bytes for one in sequence_components(opened.footprint, True, Setup(2048))}  # type: ignore[attr-defined]
     *parts, context = made.components
@@ -90,10 +92,10 @@ def test_the_weights_of_all_drafters_count() -> None:
         parts = opened.reckoner(draft).components(Setup(512, "f32"))
         return sum(one.bytes for one in parts if one.name == "drafter")
 
-    each = [needed(loading.open_draft(path, opened)) for path in paths]
+    each = [needed(open_draft(path, opened)) for path in paths]
     assert [size > 0 for size in each] == [True, True, False]
     for order in (paths, paths[::-1]):
-        several = loading.open_draft("+".join(order), opened)
+        several = open_draft("+".join(order), opened)
         assert needed(several) == needed(several.load()) == sum(each)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.frames import FIRST_S, LOOK_S, SHARE, SLOWEST_S, Frames, next_look
+from dflash_tui.chat.state import ShownTurn
 
 
 def drawn(length: float, frame: float) -> tuple[int, float]:
@@ -57,13 +58,14 @@ def test_text_after_a_long_prompt_waits_as_the_first_does() -> None:
     assert frames.wait(20.0 + FIRST_S, 1.0) <= 0
 
 
-async def test_a_look_sends_a_message_only_where_something_is_to_be_drawn(tmp_path: Path) -> None:
+async def test_a_look_sends_a_message_only_where_something_is_to_be_drawn() -> None:
     """Twenty checks a second while an answer is decoded."""
     sent: list[object] = []
-    flow = Flow(SimpleNamespace(call_next=sent.append), None, tmp_path)  # type: ignore[arg-type]
+    state: Any = SimpleNamespace(turn=ShownTurn())
+    flow = Flow(state, SimpleNamespace(call_next=sent.append), lambda: None)  # type: ignore[arg-type]
     flow._figures_at = math.inf
     for arrived, over, first in ((False, False, 0.0), (True, False, math.inf), (True, False, 0.0), (False, True, 0.0)):
-        flow.running = SimpleNamespace(arrived=arrived, over=over)  # type: ignore[assignment]
+        state.turn.running = SimpleNamespace(arrived=arrived, over=over)
         flow._frames = Frames(first, 0.0)
         flow._frames.wait = lambda now, cpu, first=first: first  # type: ignore[method-assign,misc]
         flow._look()

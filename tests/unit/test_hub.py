@@ -16,22 +16,12 @@ import pytest
 
 from dflash_tui.application.hub import catalogue as catalogues
 from dflash_tui.application.hub import fetch as fetching
-from dflash_tui.application.hub import room
+from dflash_tui.application.hub import files, room
 from dflash_tui.application.hub.catalogue import CatalogueError, Pair, Source, load_catalogue
-from dflash_tui.application.hub.fetch import (
-    CancelledError,
-    HubError,
-    Wanted,
-    check_room,
-    fetch,
-    here,
-    kept,
-    place,
-    wanted,
-)
+from dflash_tui.application.hub.fetch import CancelledError, fetch, wanted
+from dflash_tui.application.hub.files import HubError, Wanted, check_room, here, kept, part_of, place
 from dflash_tui.application.hub.places import downloads
-from dflash_tui.application.settings.config import Settings
-from dflash_tui.cli import models
+from dflash_tui.cli import get, models
 from dflash_tui.cli.command_line import main
 from support.homes import move_home
 from support.hub_server import BODY, Hub, serving
@@ -245,7 +235,7 @@ def test_a_hub_that_stops_in_the_middle(hub: Hub, tmp_path: Path, monkeypatch: p
 
 def test_a_server_that_knows_no_ranges(hub: Hub, tmp_path: Path) -> None:
     [one] = wanted(pair("deaf"), hub.endpoint)
-    part = fetching._part(one, tmp_path)
+    part = part_of(one, tmp_path)
     part.parent.mkdir(parents=True)
     part.write_bytes(BODY[:1000])
     assert fetched(hub, "deaf", tmp_path).read_bytes() == BODY
@@ -255,7 +245,7 @@ def test_a_server_that_knows_no_ranges(hub: Hub, tmp_path: Path) -> None:
 def test_a_server_that_does_not_send_the_rest(hub: Hub, tmp_path: Path, repo: str) -> None:
     """416, or another range than the one asked for: the download begins again, and no part is in its way for ever."""
     [one] = wanted(pair(repo), hub.endpoint)
-    part = fetching._part(one, tmp_path)
+    part = part_of(one, tmp_path)
     part.parent.mkdir(parents=True)
     part.write_bytes(BODY[:1000])
     assert fetched(hub, repo, tmp_path).read_bytes() == BODY
@@ -307,11 +297,11 @@ def test_the_token_is_the_librarys_own(hub: Hub, tmp_path: Path, monkeypatch: py
 
 
 def test_a_full_disk_is_said_before_a_byte_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 300 << 20})())
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 300 << 20})())
     one = Wanted(Source("o/good", "m.gguf"), "m.gguf", 10**9, "", "a" * 64)
     with pytest.raises(HubError, match="make room"):
         check_room([one], tmp_path / "not" / "there")
-    part = fetching._part(one, tmp_path)
+    part = part_of(one, tmp_path)
     part.parent.mkdir(parents=True)
     part.touch()
     with part.open("r+b") as file:
@@ -443,13 +433,14 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Pair(
         "tiny", "a tiny pair", "mit", Source("o/good", "m.gguf"), Source("o/also", "d.safetensors", ("config.json",))
     )
-    monkeypatch.setattr(models, "load_catalogue", lambda: catalogues.Catalogue({"tiny": entry}, ()))
+    for command in (get, models):
+        monkeypatch.setattr(command, "load_catalogue", lambda: catalogues.Catalogue({"tiny": entry}, ()))
     monkeypatch.setattr("sys.stdin", io.StringIO())
 
 
 @pytest.mark.usefixtures("tiny")
 def test_get_on_the_command_line(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert models.get("tiny", tmp_path / "to", yes=False, endpoint=hub.endpoint) == 1
+    assert get.get("tiny", tmp_path / "to", yes=False, endpoint=hub.endpoint) == 1
     err = capsys.readouterr().err
     assert "licence: mit" in err
     assert "o/good/m.gguf  3.0 MiB" in err
@@ -457,7 +448,7 @@ def test_get_on_the_command_line(hub: Hub, tmp_path: Path, capsys: pytest.Captur
     assert "--yes fetches without asking" in err
     assert not (tmp_path / "to").exists()
     assert hub.gets == [], "not a byte"
-    assert models.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 0
+    assert get.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 0
     out = capsys.readouterr().out
     assert out == f"dflash-tui --target {tmp_path}/to/o--good/m.gguf --draft {tmp_path}/to/o--also\n"
     assert (tmp_path / "to" / "o--also" / "config.json").read_bytes() == BODY
@@ -469,19 +460,19 @@ def test_get_on_the_command_line(hub: Hub, tmp_path: Path, capsys: pytest.Captur
 def test_get_says_what_is_kept(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "wanted", lambda pair, endpoint: wanted(globals()["pair"]("cut"), endpoint))
+    monkeypatch.setattr(get, "wanted", lambda pair, endpoint: wanted(globals()["pair"]("cut"), endpoint))
     monkeypatch.setattr(fetching, "TRIES", 1)
     with pytest.raises(HubError):
-        models.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint)
+        get.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint)
     assert f"kept in {tmp_path / 'to'}; the next try goes on there" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("tiny")
 def test_the_list_says_what_of_a_pair_is_here(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     def listed() -> tuple[str, dict[str, Any]]:
-        assert models.run(Settings()) == 0
+        assert main(["models"]) == 0
         text = capsys.readouterr().out.splitlines()[-1]
-        assert models.run(Settings(), as_json=True) == 0
+        assert main(["models", "--json"]) == 0
         [one] = json.loads(capsys.readouterr().out)["catalogue"]
         return text, one
 
@@ -494,7 +485,7 @@ def test_the_list_says_what_of_a_pair_is_here(hub: Hub, capsys: pytest.CaptureFi
     text, one = listed()
     assert text.endswith("a tiny pair; mit; 1.0 MiB of it is here")
     assert (one["here"], one["complete"]) == (1 << 20, False)
-    assert models.get("tiny", None, yes=True, endpoint=hub.endpoint) == 0
+    assert get.get("tiny", None, yes=True, endpoint=hub.endpoint) == 0
     capsys.readouterr()
     text, one = listed()
     assert text.endswith("a tiny pair; mit; on this machine")
@@ -510,10 +501,10 @@ def test_ctrl_c_keeps_what_is_here(
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as half:
-        half.setattr(models, "_telling", lambda notes: half_way)
-        assert models.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 130
+        half.setattr(get, "_telling", lambda notes: half_way)
+        assert get.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 130
     assert f"interrupted; 1.6 MiB kept in {tmp_path / 'to'}" in capsys.readouterr().err
-    assert models.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 0
+    assert get.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 0
 
 
 def test_what_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -528,4 +519,4 @@ def test_where_files_are_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "path", "--json"]) == 0
     paths = json.loads(capsys.readouterr().out)
     assert paths["catalogue"]["path"].endswith("catalogue.toml")
-    assert paths["profiles"]["path"].endswith("profiles.toml")
+    assert paths["profiles"]["path"].endswith("presets")

@@ -18,12 +18,13 @@ from dflash_core.errors import UnsupportedError
 from dflash_core.fits import Reckoner
 from dflash_tui.application.hub import header as headers
 from dflash_tui.application.hub import pairing
-from dflash_tui.application.hub.find import Found, PassedOver, look, of_name
+from dflash_tui.application.hub.find import look
+from dflash_tui.application.hub.found import Found, PassedOver
 from dflash_tui.application.hub.pairing import likeness
 from dflash_tui.application.hub.places import Place, places
 from dflash_tui.application.hub.room import room_for
 from dflash_tui.application.hub.shelf import Shelf
-from dflash_tui.application.hub.walk import walk
+from dflash_tui.application.hub.walk import of_name, walk
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.command_line import main
 from support.homes import work_at_home

@@ -23,7 +23,7 @@ DOOR = "widgets/literal.py"
 AS_IT_IS = {"Footer", "Input", "Markdown", "TextArea"}
 # Labels of the lines of a code block, which Textual highlights and hands over as Content; and the tour, which draws
 # cells of the screen below it that already follow these rules.
-EXCEPTIONS = {("widgets/roomy.py", "Label"), ("screens/tour.py", "render")}
+EXCEPTIONS = {("widgets/markdown.py", "Label"), ("screens/tour.py", "render")}
 # Their text is markup to Textual, whatever widget they belong to.
 MARKUP = {"border_title", "border_subtitle", "tooltip", "from_markup"}
 # The probe writes JSON for the process that started it; the export to a pipe is a file's bytes.

@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("cuda.bindings")
 from dflash_tui.application.hub.catalogue import CatalogueError, load_catalogue
-from dflash_tui.application.hub.fetch import HubError
+from dflash_tui.application.hub.files import HubError
 from dflash_tui.application.hub.quantisations import Quantisation, chosen, grouped
 from dflash_tui.application.hub.room import room_for
 from dflash_tui.application.session import LoadRequest
-from dflash_tui.cli import models
+from dflash_tui.cli import get
 from dflash_tui.cli.command_line import main
 
 GIB = 1 << 30
@@ -79,7 +79,7 @@ def test_what_a_repository_has(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         chosen("o/n", there, "Q4_0")
     assert main(["get", "o/n/x"]) != 0
     assert "no repository; expected owner/name" in capsys.readouterr().err
-    monkeypatch.setattr(models, "quantisations", lambda repo, endpoint: there)
+    monkeypatch.setattr(get, "quantisations", lambda repo, endpoint: there)
     assert main(["get", "o/n"]) == 0
     out = capsys.readouterr().out
     assert "dflash-tui get o/n:QUANT" in out
@@ -90,6 +90,6 @@ def test_what_a_repository_has(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         asked.append(pair.target.file)
         raise HubError("no network")
 
-    monkeypatch.setattr(models, "wanted", wanted)
+    monkeypatch.setattr(get, "wanted", wanted)
     assert main(["get", "o/n:q8_0"]) != 0
     assert asked == ["M-Q8_0.gguf"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,10 @@ import pytest
 from dflash_core.demo import demo_target_path
 from dflash_tui import cli
 from dflash_tui.application.session import LoadRequest
-from dflash_tui.application.settings.profiles import Profile, ProfileError, Profiles
+from dflash_tui.application.settings.config import config_folder
+from dflash_tui.application.settings.presets import OLD_NAME, Preset, PresetError, Presets, Profile
 from dflash_tui.application.starting import arguments_again
-from dflash_tui.cli import command_line
-from dflash_tui.cli.table import COMMANDS, Command, Invocation
+from dflash_tui.cli.options import Command, Invocation
 from support.homes import work_at_home
 
 TEXT = """\
@@ -37,64 +38,96 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def mine(home: Path) -> Profiles:
-    profiles = Profiles()
-    profiles.path.parent.mkdir(parents=True, exist_ok=True)
-    profiles.path.write_text(TEXT)
-    profiles.read()
-    return profiles
+def mine(home: Path) -> Presets:
+    """Profiles in one file, as earlier versions wrote them."""
+    old_file().parent.mkdir(parents=True, exist_ok=True)
+    old_file().write_text(TEXT)
+    return Presets()
 
 
-def test_what_a_file_says(mine: Profiles) -> None:
-    coding, near = mine
+def old_file() -> Path:
+    return config_folder() / OLD_NAME
+
+
+def test_what_a_file_says(mine: Presets) -> None:
+    coding, near = mine.profiles.values()
     assert mine.problems == []
-    assert coding == Profile("coding", Path("/a/b.gguf"), Path("mtp"), 65536, "q8_0/q4_0", {"drafting": "tree 15"})
+    entries = {"target": Path("/a/b.gguf"), "draft": Path("mtp"), "context": 65536, "kv": "q8_0/q4_0"}
+    assert coding == Profile("coding", changes={"drafting": "tree 15"}, **entries)
     assert coding.knobs.budget == 15
     assert coding.words == "b.gguf + mtp · 65,536 positions · q8_0/q4_0 · drafting tree 15"
-    folder = mine.path.parent
+    folder = old_file().parent
     assert (near.target, str(near.draft)) == (folder / "sub" / "x.gguf", f"text+{folder}/sub/d")
     assert near.gone() == folder / "sub" / "x.gguf"
 
 
-def test_changes_leave_the_rest_of_the_file_as_it_stands(mine: Profiles) -> None:
-    """Comments, order, spacing: the program takes out or adds an entry and nothing else."""
-    before = mine.path.read_text()
-    mine.save(Profile("new", None, Path("text"), changes={"drafting": "tree 3"}))
-    assert mine.path.read_text().startswith(before.rstrip())
+def test_a_profile_of_the_old_file_moves_when_it_changes(mine: Presets) -> None:
+    """The rest of the old file stays as it is: comments, order, spacing."""
+    coding, near = mine.profiles.values()
     mine.rename("coding", "code2")
-    text = mine.path.read_text()
-    for line in ("# mine", "# for code", "budget = 15  # measured"):
-        assert line in text
-    assert [one.name for one in mine if one.name != "new"] == ["near", "code2"]
-    assert mine["code2"].changes == {"drafting": "tree 15"}
-    gone = mine.delete("new")
-    assert "new" not in mine
+    assert old_file().read_text() == "# mine\n" + TEXT[TEXT.index("[profiles.near]") :]
+    assert mine.profile("code2") == replace(coding, name="code2")
+    assert [*mine.profiles] == ["near", "code2"]
+    mine.save(replace(near, context=512))
+    assert "[profiles" not in old_file().read_text()
+    assert [*Presets().profiles] == ["code2", "near"], "from the disk"
+    assert mine.problems == []
+
+
+def test_changes_leave_the_files_of_others_as_they_stand(mine: Presets) -> None:
+    by_hand = "# mine\ntarget = 'demo'  # why\n[knobs]\nbudget = 3  # measured\n"
+    path = mine.folder / "new.toml"
+    path.parent.mkdir()
+    path.write_text(by_hand)
+    mine.rename("new", "newer")
+    assert (mine.folder / "newer.toml").read_text() == by_hand
+    assert not path.exists()
+    gone = mine.delete("newer")
+    assert "newer" not in mine.profiles
     mine.save(gone)
-    assert mine["new"] == gone
-    assert Profiles()["new"] == gone, "from the disk"
+    assert mine.profile("newer") == gone
+    assert Presets().profile("newer") == gone, "from the disk"
+    assert old_file().read_text() == TEXT
+    mine.delete("coding")
+    assert [*Presets().profiles] == ["near", "newer"]
 
 
-def test_the_last_used_is_the_first(mine: Profiles) -> None:
+def test_a_name_is_that_of_a_preset_or_of_a_profile(mine: Presets) -> None:
+    mine.save(Profile("plain"))
+    assert mine["plain"].changes, "the program's own preset stays"
+    mine.save(Preset("fast", changes={"drafting": "tree 3"}))
+    for other in (Preset("plain"), Profile("fast")):
+        with pytest.raises(PresetError, match="already; take another name, or delete"):
+            mine.save(other)
+    with pytest.raises(PresetError, match="already"):
+        mine.rename("coding", "fast")
+    with pytest.raises(PresetError, match="that is a profile: /profile loads its model"):
+        mine["coding"]
+    assert mine.profile("plain") == Profile("plain")
+    assert mine["fast"].changes == {"drafting": "tree 3"}
+
+
+def test_the_last_used_is_the_first(mine: Presets) -> None:
     mine.used("near")
-    assert [one.name for one in Profiles()] == ["near", "coding"]
+    assert [*Presets().profiles] == ["near", "coding"]
     mine.used("coding")
-    assert [one.name for one in Profiles()] == ["coding", "near"]
+    assert [*Presets().profiles] == ["coding", "near"]
     mine.rename("coding", "code")
-    assert [one.name for one in Profiles()] == ["code", "near"]
+    assert [*Presets().profiles] == ["code", "near"]
 
 
 @pytest.mark.parametrize(
     ("entry", "why", "stays"),
     [
-        ("[profiles.x]", 'line 1: profiles.x: expected target = "a GGUF file"', False),
-        ("[profiles.x]\ntarget = 3", "expected target", False),
+        ("[profiles.x]", 'line 1: profiles.x: no target; expected a GGUF file, or "demo"', False),
+        ("[profiles.x]\ntarget = 3", "line 2: profiles.x.target: found 3, expected a GGUF file", False),
         ("[profiles.'a b']\ntarget = 'demo'", "profiles.a b: expected a name", False),
         ("[profiles.'\\u001b[2J']\ntarget = 'demo'", "expected a name", False),
         ("[profiles.x]\ntarget = 'demo'\ndraft = 3", "draft: found 3", False),
         ("[profiles.x]\ntarget = '~nobody-of-that-name/x'", "it is left out", False),
-        ("[profiles.x]\ntarget = 'demo'\ncontext = 'many'", "line 3: profiles.x: context=many", True),
-        ("[profiles.x]\ntarget = 'demo'\nkv = 'q9'", "line 3: profiles.x: ", True),
-        ("[profiles.x]\ntarget = 'demo'\ntraget = 'y'", "line 3: profiles.x: unknown 'traget'", True),
+        ("[profiles.x]\ntarget = 'demo'\ncontext = 'many'", "line 3: profiles.x.context: context=many", True),
+        ("[profiles.x]\ntarget = 'demo'\nkv = 'q9'", "line 3: profiles.x.kv: ", True),
+        ("[profiles.x]\ntarget = 'demo'\ntraget = 'y'", "line 3: profiles.x.traget: unknown; expected about", True),
         (
             "[profiles.x]\ntarget = 'demo'\n[profiles.x.knobs]\nbudgte = 3",
             "line 4: profiles.x.knobs.budgte",
@@ -102,55 +135,55 @@ def test_the_last_used_is_the_first(mine: Profiles) -> None:
         ),
         ("[profiles.x]\ntarget = 'demo'\nknobs = 3", "expected a table", True),
         ("profiles = 3", "expected tables", False),
-        ("[profile.x]\ntarget = 'demo'", "expected tables [profiles.NAME], found 'profile'", False),
-        ("[profiles", "none of its profiles is used", False),
+        ("[profile.x]\ntarget = 'demo'", "line 1: profile: expected tables [profiles.NAME]", False),
+        ("[profiles", "left out", False),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(home: Path, entry: str, why: str, *, stays: bool) -> None:
-    path = home / "profiles.toml"
-    path.write_text(entry)
-    profiles = Profiles(path, home / "recent.json")
-    [problem] = profiles.problems
+    (home / OLD_NAME).write_text(entry)
+    presets = Presets(home / "presets", home / "recent.json")
+    [problem] = presets.problems
     assert why in problem
     assert "\n" not in problem
     assert "\x1b" not in problem
-    assert ("x" in profiles) is stays
+    assert ("x" in presets.profiles) is stays
 
 
 @pytest.mark.parametrize("text", ["[profiles", "\xff", "[profiles.x]\ntarget = 'demo'\n[profiles.x]"])
 def test_a_file_that_is_damaged_is_never_written_over(home: Path, text: str) -> None:
-    path = home / "profiles.toml"
+    path = home / OLD_NAME
     path.write_bytes(text.encode("latin-1"))
-    profiles = Profiles(path, home / "recent.json")
-    with pytest.raises(ProfileError, match="cannot be changed"):
-        profiles.save(Profile("x", None))
+    presets = Presets(home / "presets", home / "recent.json")
+    presets.save(Profile("x"))
+    presets.delete("x")
     assert path.read_bytes() == text.encode("latin-1")
 
 
-def test_a_file_that_cannot_be_written_stays(mine: Profiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_written_stays(mine: Presets, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
-    with pytest.raises(ProfileError, match="No space left on device; the profiles are as they were"):
-        mine.delete("coding")
-    assert mine.path.read_text() == TEXT
-    assert "coding" in mine
+    for change in (lambda: mine.delete("coding"), lambda: mine.rename("coding", "code")):
+        with pytest.raises(PresetError, match="No space left on device"):
+            change()
+    assert old_file().read_text() == TEXT
+    assert "coding" in mine.profiles
 
 
 @pytest.mark.parametrize("name", ["", "A", "../x", "a b", "x" * 49, "-"])
-def test_names_are_simple(mine: Profiles, name: str) -> None:
-    with pytest.raises(ProfileError, match="expected a name"):
-        mine.save(Profile(name, None))
-    with pytest.raises(ProfileError, match="expected a name"):
+def test_names_are_simple(mine: Presets, name: str) -> None:
+    with pytest.raises(PresetError, match="expected a name"):
+        mine.save(Profile(name))
+    with pytest.raises(PresetError, match="expected a name"):
         mine.rename("coding", name)
-    with pytest.raises(ProfileError, match="already"):
+    with pytest.raises(PresetError, match="already"):
         mine.rename("coding", "near")
-    assert mine.path.read_text() == TEXT
+    assert old_file().read_text() == TEXT
 
 
 def test_a_files_new_place(home: Path) -> None:
-    profile = Profile("x", Path("/a/m.gguf"), Path("text+/a/d"))
+    profile = Profile("x", target=Path("/a/m.gguf"), draft=Path("text+/a/d"))
     assert profile.moved(Path("/a/m.gguf"), Path("/b/m.gguf")).target == Path("/b/m.gguf")
     assert str(profile.moved(Path("/a/d"), Path("/b/d")).draft) == "text+/b/d"
 
@@ -163,19 +196,17 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[LoadRequest]:
     """What commands would load."""
     found: list[LoadRequest] = []
 
-    def run(call: Invocation) -> int:
+    def run(command: Command, call: Invocation) -> int:
         found.append(call.request)
         return 0
 
-    commands = tuple(Command(one.name, one.help, run, one.options, one.models, one.profile) for one in COMMANDS)
-    monkeypatch.setattr(command_line, "COMMANDS", commands)
+    monkeypatch.setattr(Command, "run", run)
     return found
 
 
 def profile_of(text: str) -> None:
-    path = Profiles().path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    old_file().parent.mkdir(parents=True, exist_ok=True)
+    old_file().write_text(text)
 
 
 def test_a_profile_on_the_command_line(asked: list[LoadRequest], home: Path) -> None:
@@ -190,10 +221,10 @@ def test_a_profile_on_the_command_line(asked: list[LoadRequest], home: Path) -> 
         assert (one.target, one.draft, one.context, one.kv) == (target, Path("text"), 1024, "q8_0")
         assert one.knobs.budget == 15
     asked.clear()
-    profile_of(Profiles().path.read_text() + "[profiles.another]\ntarget = 'demo'\n")
-    assert next(iter(Profiles())).name == "tiny"
+    profile_of(old_file().read_text() + "[profiles.another]\ntarget = 'demo'\n")
+    assert next(iter(Presets().profiles)) == "tiny"
     cli.main(["ask", "--profile", "another", "hi"])
-    assert [one.name for one in Profiles()] == ["another", "tiny"], "the last used first"
+    assert [*Presets().profiles] == ["another", "tiny"], "the last used first"
     asked.clear()
     words = ["--kv", "q4_0", "--context", "512", "--set", "budget=7", "--draft", "text"]
     assert cli.main(["--profile", "tiny", "ask", *words, "hi"]) == 0, "what is named beside it counts more"
@@ -218,7 +249,7 @@ def test_it_counts_over_the_settings(asked: list[LoadRequest], monkeypatch: pyte
 
 def test_an_unknown_profile_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     profile_of("[profiles.tiny]\ntarget = 'demo'\n[profiles.bad]\n")
-    for name, why in (("tyni", "there are tiny"), ("bad", "line 3: profiles.bad: expected target")):
+    for name, why in (("tyni", "there are tiny"), ("bad", "line 3: profiles.bad: no target")):
         with pytest.raises(SystemExit) as ended:
             cli.main(["--profile", name, "ask", "hi"])
         assert ended.value.code == 2

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from dflash_core.knobs import Knobs
-from dflash_core.text.reasoning import EFFORTS, Reasoning
+from dflash_core.knobs import EFFORTS, Knobs
+from dflash_core.text.reasoning import Reasoning
 from dflash_core.text.template import ChatTemplate
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

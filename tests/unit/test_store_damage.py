@@ -141,7 +141,7 @@ def test_what_statements_can_read_of_a_damaged_file_is_copied(sound: bytes, tmp_
     spoil(sound, tmp_path, "DELETE FROM sqlite_master WHERE name = 'message_of'")
     store = Store(tmp_path)
     assert len(titles(store, "question")) == COUNT
-    assert all(store.turn(message) for entry in store.list() for message in store.recorded(entry.card.id))
+    assert all(store.record(message) for entry in store.list() for message in store.recorded(entry.card.id))
     assert "12 messages of it could be read and are here" in store.problem()
 
 

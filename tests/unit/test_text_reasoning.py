@@ -10,10 +10,10 @@ from text_data import QWEN_TEMPLATE, tiny
 
 from dflash_core.conversation import Conversation
 from dflash_core.errors import KnobError
-from dflash_core.knobs import Knobs, parse_settings
+from dflash_core.knobs import EFFORTS, Knobs, parse_settings
 from dflash_core.limits import Limits
 from dflash_core.messages import Message
-from dflash_core.text.reasoning import EFFORTS, Reasoning
+from dflash_core.text.reasoning import Reasoning
 from dflash_core.text.template import ChatTemplate
 from support import qwen3_templates, qwen38_templates
 from support.qwen38_templates import ADDED, PACKAGED, PUBLISHED

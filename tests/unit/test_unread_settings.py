@@ -13,6 +13,7 @@ from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.config import check_pair, target_config, unusual
 from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.kinds import KINDS
 from dflash_core.drafters.mtp import find_head
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
@@ -208,7 +209,8 @@ def test_a_block_size_that_the_file_lacks_is_told(tmp_path: Path, heads: dict[st
     weights = draft_files.random_weights(made)
     config, _ = open_drafter(write_gguf(tmp_path / "a.gguf", keys, weights))
     assert config.block_size == usual
-    assert config.notes == (f"the drafter's file has no block size: {usual} is taken, as usual for {config.title}",)
+    title = KINDS[config.kind].title
+    assert config.notes == (f"the drafter's file has no block size: {usual} is taken, as usual for {title}",)
     target: ModelSpec = target_config(open_gguf(golden("tiny-F16.gguf")))
     fitting = dataclasses.replace(config, embedding_length=256, vocab_size=768)
     assert config.notes[0] in check_pair(target, fitting, None)

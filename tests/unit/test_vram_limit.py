@@ -9,11 +9,11 @@ import pytest
 import torch
 
 pytest.importorskip("cuda.bindings")
-from dflash_core import loading
 from dflash_core.backends.cuda import target
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.reckoner import context_bytes
 from dflash_core.backends.cuda.target import CudaTarget
+from dflash_core.drafters.registry import open_draft
 from dflash_core.engine import load_pair
 from dflash_core.errors import OutOfMemoryError
 from dflash_core.fits import asked
@@ -62,7 +62,7 @@ def test_others_do_not_count_towards_a_limit(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_limit_plans_as_the_same_memory_does() -> None:
-    draft = loading.open_draft(DRAFT, opened(1 << 40))
+    draft = open_draft(DRAFT, opened(1 << 40))
     limited = opened(80 * GIB, vram_limit=GIB).reckoner(draft)
     small = opened(GIB, GIB).reckoner(draft)
     assert limited.available == small.available == GIB

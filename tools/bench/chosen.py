@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.bench.interleave import interleave
-from dflash_core.bench.steps import MOST, Case, StepBench, synthetic_engine
+from dflash_core.bench.steps import MOST, Case, StepBench
 from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.engine import Engine
@@ -25,6 +25,7 @@ from dflash_core.policy.costs import H200
 from dflash_core.policy.late import CHOICES, LatePolicy
 from dflash_core.policy.pair import PairState
 from dflash_core.user_folders import user_folder
+from tools.bench.engines import synthetic_engine
 from tools.bench.replay import GivenCosts
 from tools.bench.tool import run_tool
 

@@ -19,9 +19,9 @@ from dflash_core.bench.steps import Case, StepBench, acceptance_pattern, spine
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.engine import load_pair
-from dflash_core.fits import ON_CARD, ON_HOST
+from dflash_core.fits import ON_CARD, ON_HOST, asked, plan
 from dflash_core.knobs import Knobs
-from dflash_core.loading import CardOptions, plan_pair
+from dflash_core.loading import CardOptions, reckoner_of
 from dflash_core.memory import parse_bytes
 from tools.bench.tool import run_tool
 
@@ -44,7 +44,8 @@ def measure(
     """Load, decode `steps` steps after a context that is nearly full, under an attention window if there is one, and
     compare."""
     card = CardOptions(vram_limit=limit, embedding=embedding)
-    planned = plan_pair(target, draft, "cuda", context=context, kv=kv, card=card)
+    reckoner = reckoner_of(target, draft, "cuda", card=card)
+    planned = plan(reckoner, asked(reckoner, context, kv))
     engine = load_pair(target, draft, "cuda", context_length=context, kv=kv, card=card)
     machine = engine.machine
     assert isinstance(machine, CudaMachine), "a card's"

@@ -20,13 +20,18 @@ from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import LATELY, Policy
 from dflash_core.policy.best_first import DEEPEST
-from dflash_core.policy.costs import CONSUMER, CPU, H200, Shape, StepCosts
+from dflash_core.policy.costs import CPU, H200, WIDTHS, Shape, StepCosts
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
 from dflash_core.tree import NO_CANDIDATES, Candidates, build
 from tools.bench.recorded import Recorded, load
 from tools.bench.tool import run_tool
 
+CONSUMER = Shape(
+    {1: 29.5, 8: 30.0, 16: 30.8, 24: 32.0, 32: 33.5, 40: 40.0, 48: 46.0, 64: 58.0}, plain=26.5, draft=3.0,
+    widths=WIDTHS,
+)  # fmt: skip
+"""A 27B pair on a consumer card: plain decoding measured, the rest assumed."""
 CURVES = {"h200": H200, "consumer": CONSUMER, "cpu": CPU}
 RECORDED = Capabilities("recorded", 16)
 UNDERSTATED = 2.2

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_core.bench.interleave import interleave
-from dflash_core.bench.steps import MOST, Case, StepBench, synthetic_engine
+from dflash_core.bench.steps import MOST, Case, StepBench
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs, Value
 from dflash_core.user_folders import user_folder
+from tools.bench.engines import synthetic_engine
 from tools.bench.tool import run_tool
 
 GREEDY = "greedy"

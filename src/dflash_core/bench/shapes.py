@@ -60,7 +60,7 @@ def headers(model: Model, draft: str) -> tuple[ModelSpec, Any, Any]:
 def reckoner_of_shapes(
     model: Model, draft: str, device: str = "auto", *, memory: int = 0, card: CardOptions = DEFAULT_CARD
 ) -> Reckoner:
-    """The reckoner of a model and its drafter, with the options of `loading.plan_pair`."""
+    """The reckoner of a model and its drafter, with the options of `loading.reckoner_of`."""
     spec, target, drafter = headers(model, draft)
     found = planned_card(device, memory, card)
     if found is None:

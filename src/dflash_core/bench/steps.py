@@ -11,7 +11,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,13 +22,10 @@ from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.bench.interleave import interleave
 from dflash_core.bench.plain_loop import plain_loop_ms
 from dflash_core.bench.statistics import Summary, summary
-from dflash_core.bench.synthetic import synthetic_pair
-from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.engine import Engine
 from dflash_core.errors import Code, UnsupportedError
 from dflash_core.events import STAGES, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.loading import load_draft, load_target
 from dflash_core.policy.base import Policy
 
 DEPTH = 200  # committed positions that most steps run after
@@ -156,13 +152,6 @@ def acceptance_pattern(mean: float) -> tuple[int, ...]:
         lengths.append(max(1, int(min(wanted, low + 1))))
         done += lengths[-1]
     return tuple(lengths)
-
-
-def synthetic_engine(model: str, folder: Path) -> Engine:
-    """The synthetic pair of that name on a card, with files in `folder`, which are written where they are not there."""
-    pair = synthetic_pair(folder, MODELS[model])
-    target = load_target(pair.target, "cuda")
-    return Engine(target, load_draft(pair.draft, target), context_length=CONTEXT)
 
 
 class StepBench:

@@ -6,7 +6,7 @@ commit to the drafter and truncates both together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
@@ -79,14 +79,6 @@ class DenseDrafter(Drafter, Protocol):
         `Drafter.propose`."""
 
 
-@runtime_checkable
-class KeepsContext(Drafter, Protocol):
-    """A drafter with keys and values of all positions."""
-
-    def keep_as(self, kv: CachePair) -> None:
-        """The cache type; floats by default. Called before anything is observed."""
-
-
 class DraftModel(Protocol):
     """A drafter's own model, as far as plans and descriptions need it."""
 
@@ -115,6 +107,17 @@ class DraftTarget(Protocol):
     def load_draft(self, opened: OpenedModel[DraftModel], dtype: torch.dtype | None = None) -> Draft:
         """A drafter's weights, stored like this target's, in float32 by default. Raises OutOfMemoryError, and
         UnsupportedError for a kind without a loader for this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetHeader:
+    """Implements `DraftTarget` for a target whose weights are not loaded: shows whether a drafter fits it."""
+
+    file: GGUFFile
+    config: ModelSpec
+
+    def load_draft(self, opened: OpenedModel[DraftModel], dtype: torch.dtype | None = None) -> Draft:
+        raise AssertionError("only the header of this target is known")
 
 
 class ForTarget(Protocol):
@@ -156,8 +159,8 @@ class Draft(ForTarget, Protocol):
 class HostDraft(Protocol):
     """A loaded drafter that proposes on the host, in lock-step with the target's steps."""
 
-    def drafter(self) -> Drafter:
-        """Its state over a new sequence."""
+    def drafter(self, kv: CachePair | None = None) -> Drafter:
+        """Its state over a new sequence. `kv`: the types of its keys and values of all positions; None: floats."""
 
 
 class OpenedDraft(ForTarget, Protocol):
@@ -200,11 +203,9 @@ class LoadedModel(Generic[Config]):
         return self.opened.config
 
 
-class DraftOpener(Protocol):
-    """How a kind of drafter is opened, see drafters/registry.py."""
-
-    def __call__(self, path: str | Path, target: DraftTarget, /) -> OpenedDraft:
-        """Read its header only. Raises FormatError, UnsupportedError, MismatchError."""
+DraftOpener = Callable[[str | Path, DraftTarget], OpenedDraft]
+"""How a kind of drafter is opened, see drafters/kinds.py: by name or file, and reading no more than the header. Raises
+FormatError, UnsupportedError, MismatchError."""
 
 
 def ranked(logits: DraftLogits, knobs: Knobs, position: int) -> Candidates:

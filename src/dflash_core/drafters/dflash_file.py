@@ -20,6 +20,7 @@ from dflash_core.config import DraftConfig, Flavour
 from dflash_core.drafters.dflash_heads import gguf_heads, table_vocabulary, zlab_heads
 from dflash_core.drafters.dflash_names import check_families, check_heads, renamed
 from dflash_core.drafters.dflash_unread import GGUF_HARMLESS, check_json
+from dflash_core.drafters.kinds import KINDS
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.files import folder_name
 from dflash_core.formats.gguf import open_gguf
@@ -108,7 +109,7 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
     _check_gguf(keys, config)
     notes = check_unread(keys, GGUF_HARMLESS)
     if not given:
-        assumed = f"the drafter's file has no block size: {usual} is taken, as usual for {config.title}"
+        assumed = f"the drafter's file has no block size: {usual} is taken, as usual for {KINDS[config.kind].title}"
         notes = (*notes, assumed)
     config = dataclasses.replace(config, notes=notes)
     return config, _canonical_weights(source, weights, config)

@@ -12,15 +12,16 @@ CPU, CARD = "cpu", "cuda"
 class Kind:
     """A kind of drafter. Functions are given as "module:function" and imported on first use.
 
-    `summary`: what it does, in a line for users. `opener`: reads config and header, see `drafters.base.DraftOpener`.
-    `loaders`: by machine, what makes a drafter of its weights, see `Loader` in `backends.cpu.target` and
-    `backends.cuda.drafters.kinds`; none for a drafter without weights, which proposes on the host of any machine.
-    `recognises`: whether a file (Path) is of this kind. `inside`: whether a target's own file (GGUFFile, ModelSpec) has
-    such a drafter. `by_name`: its name may be given in place of a file. `depth_knob`: the knob that limits its drafted
-    tokens, for a drafter that runs a pass for each; "" for one that drafts a block at once.
+    `title`: what users call it; `summary`: what it does, in a line. `opener`: reads config and header, see
+    `drafters.base.DraftOpener`. `loaders`: by machine, what makes a drafter of its weights, see `Loader` in
+    `backends.cpu.target` and `backends.cuda.drafters.kinds`; none for a drafter without weights, which proposes on the
+    host of any machine. `recognises`: whether a file (Path) is of this kind. `inside`: whether a target's own file
+    (GGUFFile, ModelSpec) has such a drafter. `by_name`: its name may be given in place of a file. `depth_knob`: the
+    knob that limits its drafted tokens, for a drafter that runs a pass for each, else "".
     """
 
     name: str
+    title: str
     summary: str
     opener: str
     loaders: Mapping[str, str] = field(default_factory=dict)
@@ -40,6 +41,7 @@ _LOAD_BLOCK = {
 _KINDS = (
     Kind(
         "mtp",
+        "an MTP head",
         "the MTP head in the target's own file",
         "dflash_core.drafters.mtp:open_mtp",
         {CPU: "dflash_core.backends.cpu.mtp:load", CARD: "dflash_core.backends.cuda.drafters.mtp:on_device"},
@@ -50,13 +52,14 @@ _KINDS = (
     ),
     Kind(
         "text",
+        "text",
         "copies what followed the last tokens the last time",
         "dflash_core.drafters.text:open_text",
         by_name=True,
     ),
-    Kind("dflash", "denoises a block of masks after the context", _OPEN_BLOCK, _LOAD_BLOCK),
-    Kind("dflash2", "DFlash, with a selector that scores tokens by their parent", _OPEN_BLOCK, _LOAD_BLOCK),
-    Kind("dspark", "DFlash, with a Markov head that scores tokens by their parent", _OPEN_BLOCK, _LOAD_BLOCK),
+    Kind("dflash", "DFlash", "denoises a block of masks after the context", _OPEN_BLOCK, _LOAD_BLOCK),
+    Kind("dflash2", "DFlash 2", "DFlash, with a selector that scores tokens by their parent", _OPEN_BLOCK, _LOAD_BLOCK),
+    Kind("dspark", "DSpark", "DFlash, with a Markov head that scores tokens by their parent", _OPEN_BLOCK, _LOAD_BLOCK),
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 """By the name that `Capabilities.kind` and a config's `kind` give."""

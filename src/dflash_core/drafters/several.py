@@ -19,7 +19,6 @@ from dflash_core.drafters.base import (
     DraftModel,
     DraftTarget,
     HostDraft,
-    KeepsContext,
     OpenedDraft,
 )
 from dflash_core.drafters.capabilities import Capabilities
@@ -101,11 +100,6 @@ class SeveralDrafters:
         for one in self.parts:
             one.cut(length)
 
-    def keep_as(self, kv: CachePair) -> None:
-        for one in self.parts:
-            if isinstance(one, KeepsContext):
-                one.keep_as(kv)
-
 
 @dataclass(frozen=True, slots=True)
 class SeveralModels:
@@ -163,8 +157,8 @@ class SeveralDrafts(_Together[Draft]):
     def weight_bytes(self) -> int:
         return sum(one.weight_bytes for one in self.parts)
 
-    def drafter(self) -> SeveralDrafters:
-        parts = [one.drafter() for one in self.parts if isinstance(one, HostDraft)]
+    def drafter(self, kv: CachePair | None = None) -> SeveralDrafters:
+        parts = [one.drafter(kv) for one in self.parts if isinstance(one, HostDraft)]
         return SeveralDrafters(parts)
 
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:

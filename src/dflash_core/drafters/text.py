@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from dflash_core.cache_types import CachePair
     from dflash_core.formats.weights import WeightFile
     from dflash_core.progress import Progress
 
@@ -117,7 +118,7 @@ class TextDraft:
     def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> TextDraft:
         return self
 
-    def drafter(self) -> TextDrafter:
+    def drafter(self, kv: CachePair | None = None) -> TextDrafter:
         return TextDrafter()
 
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:

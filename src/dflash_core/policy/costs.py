@@ -64,11 +64,6 @@ H200 = Shape(
     widths=WIDTHS,
 )  # fmt: skip
 """A 27B pair on a data-centre card."""
-CONSUMER = Shape(
-    {1: 29.5, 8: 30.0, 16: 30.8, 24: 32.0, 32: 33.5, 40: 40.0, 48: 46.0, 64: 58.0}, plain=26.5, draft=3.0,
-    widths=WIDTHS,
-)  # fmt: skip
-"""A 27B pair on a consumer card: plain decoding measured, the rest assumed."""
 
 
 class StepCosts:

@@ -5,29 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from dflash_core.errors import KnobError, LateTemplateError, TemplateError
+from dflash_core.knobs import DEFAULT_EFFORT, EFFORTS, Knobs
 from dflash_core.prefix import common_prefix
 
-EFFORTS = ("low", "medium", "high", "xhigh")  # levels that templates know, lowest first
-DEFAULT_EFFORT = "medium"
 Effort = Literal["", "low", "medium", "high", "xhigh"]  # the level that a template was given, "" for none
 Messages = Sequence[Mapping[str, str]]
 Variables = Mapping[str, str | bool]
 NO_VARIABLES: Variables = {}
 Render = Callable[[Messages, Variables], str]
-
-
-class Asked(Protocol):
-    """The knobs for reasoning."""
-
-    @property
-    def thinking(self) -> bool: ...
-    @property
-    def reasoning_effort(self) -> str: ...
-    @property
-    def preserve_thinking(self) -> str: ...
 
 
 _SYSTEM = {"role": "system", "content": "a"}
@@ -50,7 +38,7 @@ class Reasoning:
     preserves: bool = False
     required: bool = False
 
-    def variables(self, knobs: Asked) -> Variables:
+    def variables(self, knobs: Knobs) -> Variables:
         """The variables that the template gets from `knobs` in addition to `enable_thinking`: only those that it reads.
         A default level that it refuses is left out.
 
@@ -72,12 +60,12 @@ class Reasoning:
         """What `level` writes into the prompt; "" for nothing."""
         return dict(zip(self.accepted, self.added)).get(level, "")
 
-    def refusal(self, knobs: Asked) -> str:
+    def refusal(self, knobs: Knobs) -> str:
         """The line about a level that the template refuses."""
         known = ", ".join(self.accepted)
         return f"reasoning_effort={knobs.reasoning_effort}: the model's template refuses it; expected {known}"
 
-    def level(self, knobs: Asked) -> str:
+    def level(self, knobs: Knobs) -> str:
         """The reasoning of a turn with `knobs`: off, on, or the level."""
         if not knobs.thinking:
             return "off"

@@ -13,7 +13,9 @@ from dflash_core.conversation import Conversation, Models
 from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.engine import Engine, load_pair
 from dflash_core.knobs import SPEC, Knobs
+from dflash_core.lab.experiment import Design, Experiment
 from dflash_core.lab.laboratory import Laboratory
+from dflash_core.lab.whatif import ExactReplay
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown, parse_bytes
 from dflash_core.progress import Progress
@@ -73,10 +75,16 @@ class EngineSession:
     def cancel(self) -> None:
         self._engine.cancel()
 
-    def laboratory(self) -> Laboratory:
-        return laboratory(self._engine, self.title)
+    def experiment(self, design: Design) -> Experiment:
+        return laboratory(self._engine, self.title).experiment(design)
+
+    def what_if(
+        self, record: TurnRecord, budgets: Sequence[int], drafter: str = "", p_min: float | None = None
+    ) -> ExactReplay:
+        return laboratory(self._engine, self.title).replay(record, budgets, drafter, p_min)
 
     def scratch_conversation(self) -> Conversation:
+        """A separate empty conversation over the same decoder, for measuring."""
         engine = self._engine
         return Conversation(engine, engine.target.tokenizer, engine.target.template)
 

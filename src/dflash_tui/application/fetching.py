@@ -12,7 +12,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.memory import gib
 from dflash_tui.application.background import Background
 from dflash_tui.application.hub.catalogue import Pair
-from dflash_tui.application.hub.fetch import Wanted, check_room, fetch, here, kept, wanted
+from dflash_tui.application.hub.files import Wanted, check_room, here, kept
 
 STALE_S = 5.0  # seconds over which a speed is measured
 QUIET_S = 3.0  # seconds without a byte, after which the user is told
@@ -135,6 +135,8 @@ class Fetching(Background):
         self.wake()
 
     def work(self) -> None:
+        from dflash_tui.application.hub.fetch import fetch, wanted  # huggingface_hub, which nothing else needs
+
         files = wanted(self.pair, stop=self._stop)
         self.done = sum(here(one, self.folder) for one in files)
         self.files = files

@@ -6,10 +6,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from dflash_tui.application.background import Background
-from dflash_tui.application.hub.find import Found, PassedOver, look
+from dflash_tui.application.hub.found import Found, PassedOver
 from dflash_tui.application.hub.places import Place
 from dflash_tui.application.hub.room import Room, room_for
-from dflash_tui.application.hub.shelf import Shelf
 from dflash_tui.application.session import LoadRequest
 
 Reckon = Callable[[LoadRequest, int], Room]
@@ -45,7 +44,9 @@ class Finding(Background):
         self.wake()
 
     def work(self) -> None:
-        for one in look(self._where(), Shelf(), lambda: self.stopping):
+        from dflash_tui.application.hub import find, shelf  # numpy, which the app's first frame does not need
+
+        for one in find.look(self._where(), shelf.Shelf(), lambda: self.stopping):
             if isinstance(one, Found):
                 self.models[str(one.path)] = one
             else:

@@ -13,7 +13,8 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DFlashError
 from dflash_core.events import Piece
 from dflash_core.knobs import Knobs
-from dflash_core.lab.laboratory import Laboratory
+from dflash_core.lab.experiment import Design, Experiment
+from dflash_core.lab.whatif import ExactReplay
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Message
@@ -168,10 +169,12 @@ class ReplaySession:
     def cancel(self) -> None:
         """Nothing runs but the turn that is shown."""
 
-    def laboratory(self) -> Laboratory:
+    def experiment(self, design: Design) -> Experiment:
         raise ReplayError(NO_MODEL)
 
-    def scratch_conversation(self) -> ReplayConversation:
+    def what_if(
+        self, record: TurnRecord, budgets: Sequence[int], drafter: str = "", p_min: float | None = None
+    ) -> ExactReplay:
         raise ReplayError(NO_MODEL)
 
 

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from dflash_core.conversation import Reread
     from dflash_core.events import Piece
     from dflash_core.fits import Reckoner, Setup
-    from dflash_core.lab.laboratory import Laboratory
+    from dflash_core.lab.experiment import Design
+    from dflash_core.lab.progress import ExperimentProgress
+    from dflash_core.lab.results import Result
+    from dflash_core.lab.whatif import Acceptance
     from dflash_core.limits import Limits
     from dflash_core.memory import MemoryBreakdown
     from dflash_core.messages import Message
@@ -141,8 +144,30 @@ class ConversationLike(Protocol):
         ...
 
 
+class ExperimentLike(Protocol):
+    """Settings being measured, which changes no conversation. Iterated on a worker thread."""
+
+    @property
+    def result(self) -> Result:
+        """What is measured so far. Usable from any thread."""
+        ...
+
+    def __iter__(self) -> Iterator[ExperimentProgress]: ...
+    def cancel(self) -> None:
+        """End after the present step. Usable from any thread."""
+        ...
+
+
+class WhatIfLike(Protocol):
+    """A turn being drafted again. Iterated on a worker thread; `acceptance` is there afterwards."""
+
+    @property
+    def acceptance(self) -> tuple[Acceptance, ...]: ...
+    def __iter__(self) -> Iterator[ExperimentProgress]: ...
+
+
 class SessionLike(Protocol):
-    """A loaded model pair with its conversation."""
+    """A loaded model pair with its conversation. It hands out data, and requests under way (a turn, an experiment)."""
 
     @property
     def conversation(self) -> ConversationLike: ...
@@ -175,8 +200,14 @@ class SessionLike(Protocol):
         """End what the decoder is doing, also within a prompt. Usable from any thread."""
         ...
 
-    def laboratory(self) -> Laboratory:
-        """Experiments, which do not change the conversation."""
+    def experiment(self, design: Design) -> ExperimentLike:
+        """Measure settings on prompts. Raises DFlashError if nothing can be measured."""
+        ...
+
+    def what_if(
+        self, record: TurnRecord, budgets: Sequence[int], drafter: str = "", p_min: float | None = None
+    ) -> WhatIfLike:
+        """The turn as other budgets would have drafted it, by the named one of several drafters. Raises DFlashError."""
         ...
 
     def learned(self) -> Sequence[FoundRow]:
@@ -189,10 +220,6 @@ class SessionLike(Protocol):
 
     def leave(self) -> None:
         """Save the state of the conversation: the session is not used after this. Not for the app's own thread."""
-        ...
-
-    def scratch_conversation(self) -> ConversationLike:
-        """A separate empty conversation over the same decoder, for measuring."""
         ...
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
+
+from textual.screen import Screen
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.experiment import Experiment
 from dflash_tui.application.log import LOG
-from dflash_tui.chat.desk import Desk
+from dflash_tui.application.session import ExperimentLike, messages_of
+from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
-
-if TYPE_CHECKING:
-    from dflash_core.lab import experiment as lab
+from dflash_tui.chat.state import AppState
 
 QUIET_S = 2.5  # seconds after an answer without typing or another task
 LOOK_S = 0.2
@@ -21,13 +22,14 @@ SLOW_MS = 300  # per step: a message sent meanwhile waits for the end of a step
 LONGEST_PROMPT = 8_192  # positions: prefilling a longer prompt again takes too long for a background task
 
 
-class BackgroundPlain:
+class BackgroundPlain(Controller):
     """Belongs to one chat. Whatever the user starts has priority: the run is stopped and tried again later."""
 
-    def __init__(self, desk: Desk, gauges: Gauges) -> None:
-        self._desk, self._gauges = desk, gauges
+    def __init__(self, state: AppState, screen: Screen[Any], gauges: Gauges) -> None:
+        super().__init__(state, screen)
+        self._gauges = gauges
         self._experiment: Experiment | None = None
-        self._run: lab.Experiment | None = None
+        self._run: ExperimentLike | None = None
         self._typed = ""
 
     @property
@@ -37,8 +39,8 @@ class BackgroundPlain:
     def turn_ended(self) -> None:
         """An answer is complete: measure after a pause without user activity."""
         if self._gauges.plain is None:
-            self._typed = self._desk.prompt.text
-            self._desk.screen.set_timer(QUIET_S, self._begin)
+            self._typed = self.prompt.text
+            self.screen.set_timer(QUIET_S, self._begin)
 
     def give_way(self) -> Callable[[], None]:
         """Something else needs the decoder: stop the measurement. Returns a function that waits for its end, which is
@@ -62,10 +64,10 @@ class BackgroundPlain:
             experiment.join(JOIN_S)
 
     def _begin(self) -> None:
-        desk, session = self._desk, self._desk.session
-        if session is None or desk.busy or desk.loading_now or desk.experiment is not None or self.running:
+        state, session = self.state, self.state.session
+        if session is None or state.busy or state.loading or state.experiment is not None or self.running:
             return
-        if self._gauges.plain is not None or desk.prompt.text != self._typed or session.limits.drafter is None:
+        if self._gauges.plain is not None or self.prompt.text != self._typed or session.limits.drafter is None:
             return
         turns = session.turns
         record = turns[-1] if turns else None
@@ -74,17 +76,15 @@ class BackgroundPlain:
         steps = record.steps
         if sum(step.stages.total for step in steps) > SLOW_MS * len(steps):
             return
-        try:
-            laboratory = session.laboratory()
-        except DFlashError:  # a replay has nothing to measure with
-            return
         from dflash_core.lab.experiment import last_prompts, plain_design
-        from dflash_tui.application.session import messages_of
 
         cases = last_prompts(messages_of(session))
         if not cases:
             return
-        self._run = run = laboratory.experiment(plain_design(cases[0], record.knobs))
+        try:
+            self._run = run = session.experiment(plain_design(cases[0], record.knobs))
+        except DFlashError:  # a replay has nothing to measure with
+            return
 
         def stop() -> None:
             run.cancel()
@@ -92,16 +92,16 @@ class BackgroundPlain:
 
         self._experiment = Experiment(iter(run), stop)
         self._experiment.start()
-        desk.screen.set_timer(LOOK_S, self._look)
+        self.screen.set_timer(LOOK_S, self._look)
 
     def _look(self) -> None:
         experiment, run = self._experiment, self._run
         if experiment is None or run is None:
             return
         if not experiment.over:
-            if self._desk.prompt.text != self._typed:  # the next message is on its way
+            if self.prompt.text != self._typed:  # the next message is on its way
                 experiment.stop()
-            self._desk.screen.set_timer(LOOK_S, self._look)
+            self.screen.set_timer(LOOK_S, self._look)
             return
         self._experiment, self._run = None, None
         if experiment.error is not None:

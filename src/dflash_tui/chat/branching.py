@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+from textual.screen import Screen
 from textual.widget import Widget
 
-from dflash_tui.application.conversations.current import CurrentConversation
-from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.controller import Controller
+from dflash_tui.chat.state import AppState
 from dflash_tui.text.blocks import DOT
 from dflash_tui.widgets.transcript import TurnBlock
 
 
-class Branching:
+class Branching(Controller):
     """The keys that act on one message: the chosen one, or the newest one to which the key applies."""
 
     def __init__(
-        self,
-        desk: Desk,
-        current: CurrentConversation,
-        refuses: Callable[[], bool],
-        show_from: Callable[[str | None], Awaitable[None]],
+        self, state: AppState, screen: Screen[Any], show_from: Callable[[str | None], Awaitable[None]]
     ) -> None:
-        """`refuses`: tell the user if the conversation cannot change. `show_from`: show what follows a message."""
-        self._desk = desk
-        self._current = current
-        self._refuses = refuses
+        """`show_from`: show what follows a message."""
+        super().__init__(state, screen)
         self._show_from = show_from
         self._editing: TurnBlock | None = None
         self._chosen: Widget | None = None
@@ -65,7 +61,7 @@ class Branching:
     def take_edited(self) -> TurnBlock | None:
         """The block whose message is being edited in the prompt; returned once."""
         edited, self._editing = self._editing, None
-        return edited if edited in self._desk.transcript.turns else None
+        return edited if edited in self.transcript.turns else None
 
     def edit_again(self, block: TurnBlock) -> None:
         """The edited version was refused and is back in the prompt."""
@@ -75,7 +71,7 @@ class Branching:
         """Move the choice `by` messages down, for the keys that act on a message."""
         messages = self._messages()
         if not messages:
-            self._desk.say("no message yet")
+            self.say("no message yet")
             return
         place = messages.index(self._chosen) + by if self._chosen in messages else len(messages) - (by < 0)
         self._mark(messages[place] if 0 <= place < len(messages) else None)
@@ -83,7 +79,7 @@ class Branching:
     def _messages(self) -> list[Widget]:
         """The messages on the screen, from top to bottom: the present path, then the queue."""
         messages: list[Widget] = []
-        for block in self._desk.transcript.turns:
+        for block in self.transcript.turns:
             if block.display:
                 messages.append(block.query_one(".user"))
                 messages += [answer for answer in block.answers if answer.inside.display]
@@ -94,48 +90,47 @@ class Branching:
             if one is not None:
                 one.set_class(one is message, "-chosen")
         self._chosen = message
-        self._desk.screen.refresh_bindings()
+        self.screen.refresh_bindings()
         if message is None:
-            self._desk.transcript.anchor()
+            self.transcript.anchor()
             return
-        self._desk.transcript.look_at(message)
+        self.transcript.look_at(message)
         keys = ["Alt+C copies it"]
         if message.has_class("user") and (turn := self.chosen_block) is not None and (turn.node or not turn.answers):
             keys.append("Alt+E edits it" if turn.node else "Alt+E takes it back")
         block, node = self._with_versions()
-        if block is not None and len(self._current.branches.siblings(node)) > 1:
+        if block is not None and len(self.state.conversation.branches.siblings(node)) > 1:
             keys.append("Alt+← Alt+→ other versions")
-        self._desk.say(DOT.join(keys))
+        self.say(DOT.join(keys))
 
     def edit(self) -> None:
         """Put the chosen message, or the last one, into the prompt; sending it starts a new branch."""
-        if self._refuses():
+        if self.refuses_change():
             return
         chosen = self.chosen_block
         if chosen is not None and not chosen.node:
-            self._desk.say("this message was not answered: there is no version of it to edit")
+            self.say("this message was not answered: there is no version of it to edit")
             return
-        turns = [block for block in self._desk.transcript.turns if block.node]
+        turns = [block for block in self.transcript.turns if block.node]
         block = chosen or (turns[-1] if turns else None)
         if block is None:
-            self._desk.say("no message to edit yet")
+            self.say("no message to edit yet")
             return
         self._editing = block
         self._mark(None)
-        self._desk.past.add(self._desk.prompt.whole)  # the arrow keys bring back the text typed so far
-        self._desk.prompt.fill(block.typed)
-        self._desk.prompt.move_cursor(self._desk.prompt.document.end)
-        self._desk.prompt.focus()
-        self._desk.screen.refresh_bindings()
-        self._desk.say("Enter sends it as another version; Esc cancels")
+        self.state.past.add(self.prompt.whole)  # the arrow keys bring back the text typed so far
+        self.prompt.fill(block.typed)
+        self.prompt.focus()
+        self.screen.refresh_bindings()
+        self.say("Enter sends it as another version; Esc cancels")
 
     def leave_edit(self) -> bool:
         """Esc: cancel the edit. False if nothing was being edited."""
         edited, self._editing = self._editing, None
         if edited is not None:
-            if self._desk.prompt.whole == edited.typed:
-                self._desk.prompt.text = ""
-            self._desk.say("the message stays as it is")
+            if self.prompt.whole == edited.typed:
+                self.prompt.text = ""
+            self.say("the message stays as it is")
         elif self._chosen is not None:
             self.leave_choice()
             return True
@@ -143,13 +138,13 @@ class Branching:
 
     async def switch(self, by: int) -> None:
         """Show the previous or next version of the chosen message, else of the last message that has several."""
-        if self._refuses():
+        if self.refuses_change():
             return
         block, node = self._with_versions()
-        if block is None or self._current.switch(node, by) is None:
-            self._desk.say("no other version that way" if block is not None else "no message has another version")
+        if block is None or self.state.conversation.switch(node, by) is None:
+            self.say("no other version that way" if block is not None else "no message has another version")
             return
-        branches = self._current.branches
+        branches = self.state.conversation.branches
         if node == block.node:
             since = branches[node].parent
         else:
@@ -159,12 +154,12 @@ class Branching:
         await self._show_from(since)
         there = next(one for one in branches.siblings(node) if one in branches.path_ids)
         versions = branches.siblings(node)
-        self._desk.say(f"version {versions.index(there) + 1} of {len(versions)}")
+        self.say(f"version {versions.index(there) + 1} of {len(versions)}")
 
     def _with_versions(self) -> tuple[TurnBlock | None, str]:
         """The message whose version to switch: its block and its id."""
-        blocks = [block for block in self._desk.transcript.turns if block.node]
-        branches = self._current.branches
+        blocks = [block for block in self.transcript.turns if block.node]
+        branches = self.state.conversation.branches
         found: list[tuple[TurnBlock, str, Widget]] = []
         for block in blocks:
             found.append((block, block.node, block.query_one(".user")))

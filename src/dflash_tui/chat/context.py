@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-from dflash_core.errors import ContextError
+from textual.screen import Screen
+
 from dflash_tui.application.amounts import counted, short
 from dflash_tui.application.mentions import collapse
+from dflash_tui.chat.controller import Controller
+from dflash_tui.chat.conversation import ConversationController
+from dflash_tui.chat.gauges import Gauges
+from dflash_tui.chat.program import ProgramController
+from dflash_tui.chat.state import AppState
+from dflash_tui.chat.tuning import Tuning
 from dflash_tui.text.bars import clip
-
-if TYPE_CHECKING:
-    from dflash_tui.chat.host import ChatHost
 
 KEPT = 0.5  # fraction of the context that the rest of a conversation may take after its oldest turns are left out
 QUOTED = 160  # characters of each message quoted in a summary
@@ -58,32 +62,30 @@ class Choice:
     about: str
 
 
-class ContextKeeper:
+class ContextKeeper(Controller):
     """Belongs to one chat."""
 
-    def __init__(self, chat: ChatHost) -> None:
-        self._chat = chat
-        self._needed = 0  # positions that the last refused message needed
-        self._tokens = 0  # its tokens
-
-    def refused(self, error: ContextError, tokens: int) -> None:
-        """A message of about `tokens` did not fit: show what can be done. It is back in the prompt."""
-        self._needed, self._tokens = error.needed, tokens
-        self._chat.open_page("full")
-
-    def answered(self) -> None:
-        """A turn was answered: forget the last refusal."""
-        self._needed = self._tokens = 0
+    def __init__(
+        self,
+        state: AppState,
+        screen: Screen[Any],
+        gauges: Gauges,
+        tuning: Tuning,
+        conversation: ConversationController,
+        program: ProgramController,
+    ) -> None:
+        super().__init__(state, screen)
+        self._gauges, self._tuning, self._conversation, self._program = gauges, tuning, conversation, program
 
     @property
     def fullness(self) -> Fullness:
-        session = self._chat.session
+        session = self.state.session
         room = session.context_length if session is not None else 0
         most = session.limits.most_context if session is not None else 0
-        before = self._chat.gauges.used
+        before, (needed, tokens) = self._gauges.used, self.state.overlong
         # For megabytes of text the decoder counts only a lower bound.
-        message = max(self._needed - before, self._tokens, 0)
-        return Fullness(max(before, self._needed), room, most, message)
+        message = max(needed - before, tokens, 0)
+        return Fullness(max(before, needed), room, most, message)
 
     def choices(self) -> list[Choice]:
         """The choices that are possible now."""
@@ -107,27 +109,25 @@ class ContextKeeper:
 
     async def take(self, id: str) -> None:
         """Do what was chosen. The text in the prompt stays."""
-        chat = self._chat
         longer, turns = self.fullness.longer, self._to_leave_out()  # as they were offered
-        self.answered()
+        self.state.overlong = (0, 0)
         if id == "longer":
-            chat.tuning.set_context(str(longer))
-            chat.program.reload()
+            self._tuning.set_context(str(longer))
+            self._program.reload()
         elif id == "leave":
-            await chat.conversation.leave_out(turns)
+            await self._conversation.leave_out(turns)
         elif id in ("summary", "new"):
             summary = self.summary() if id == "summary" else ""
-            await chat.action_clear()
+            await self._conversation.start_new()
             if summary:
-                typed = chat.prompt.whole
-                chat.prompt.fill(f"{summary}\n\n{typed}" if typed.strip() else summary)
-                chat.prompt.move_cursor(chat.prompt.document.end)
-        chat.prompt.focus()
+                typed = self.prompt.whole
+                self.prompt.fill(f"{summary}\n\n{typed}" if typed.strip() else summary)
+        self.prompt.focus()
 
     def summary(self) -> str:
         """The questions and the beginning of each answer, newest last, in at most a quarter of the context."""
         lines: list[str] = []
-        for node in self._chat.conversation.current.branches.path:
+        for node in self.state.conversation.branches.path:
             text = " ".join(collapse(node.content)[0].split())
             if text:
                 lines.append(("- I asked: " if node.role == "user" else "  You said: ") + clip(text, QUOTED))
@@ -138,7 +138,7 @@ class ContextKeeper:
 
     def _to_leave_out(self) -> int:
         """How many of the oldest turns to leave out, so that half of the context is free."""
-        current, it = self._chat.conversation.current, self.fullness
+        current, it = self.state.conversation, self.fullness
         path = [node for node in current.branches.path if not current.unseen(node.id)]
         sizes: list[int] = []
         for node in path:

@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
+
+from textual.screen import Screen
 
 from dflash_core.clean import clean
 from dflash_tui.application.amounts import counted
 from dflash_tui.chat.branching import Branching
-from dflash_tui.chat.desk import Desk
-from dflash_tui.widgets.roomy import Fence
+from dflash_tui.chat.controller import Controller
+from dflash_tui.chat.messages import Copy
+from dflash_tui.chat.state import AppState
+from dflash_tui.widgets.markdown import Fence
 
 
-class Copying:
-    """Belongs to one chat."""
+class Copying(Controller):
+    """The user's copies; the app makes them, and says where each went."""
 
-    def __init__(self, desk: Desk, branching: Branching, copies: Callable[[str, str], None]) -> None:
-        """`copies`: copies a text by its name, and says where it went."""
-        self._desk = desk
-        self._copies = copies
+    def __init__(self, state: AppState, screen: Screen[Any], branching: Branching) -> None:
+        super().__init__(state, screen)
         self._branching = branching
         self._newest: Fence | None = None  # the last block of code when one was copied
         self._copied: Fence | None = None  # the block copied last
 
     def message(self) -> None:
         """The chosen message, or the newest answer."""
-        answer = self._desk.transcript.answer
+        answer = self.transcript.answer
         if chosen := self._branching.chosen_text:
             self._copies(chosen, f"the message, {len(chosen)} characters")
         elif answer is not None and answer.text:
             self._copies(answer.text, f"the answer, {len(answer.text)} characters")
         else:
-            self._desk.say("no answer to copy yet")
+            self.say("no answer to copy yet")
 
     def code(self) -> None:
         """The last block of code; when repeated, the one before it. A newer block begins again."""
-        blocks = list(self._desk.transcript.query(Fence))
+        blocks = list(self.transcript.query(Fence))
         if not blocks:
-            self._desk.say("no code to copy yet")
+            self.say("no code to copy yet")
             return
         last = self._copied if blocks[-1] is self._newest else None
         place = ((blocks.index(last) if last in blocks else 0) - 1) % len(blocks)
@@ -51,6 +53,9 @@ class Copying:
     def link(self, address: str) -> None:
         """A link written by a model is copied, never opened."""
         self._copies(clean(address), f"the link {clean(address)}")
+
+    def _copies(self, text: str, what: str) -> None:
+        self.screen.post_message(Copy(text, what))
 
 
 def _lines(code: str) -> str:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from textual.screen import Screen
 
 from dflash_core.files import write_whole
 from dflash_tui.application.log import LOG
-from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.controller import Controller
+from dflash_tui.chat.messages import LongTaskEnded
+from dflash_tui.chat.state import AppState
 from dflash_tui.settings.keys import retold
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.strip import TitleRow
@@ -20,7 +24,7 @@ from dflash_tui.widgets.strip import TitleRow
 if TYPE_CHECKING:
     from dflash_tui.application.fetching import Fetching
     from dflash_tui.application.hub.catalogue import Pair
-    from dflash_tui.application.hub.fetch import Wanted
+    from dflash_tui.application.hub.files import Wanted
 
 AT_ONCE = 2
 LOOK_S = 0.25
@@ -33,14 +37,11 @@ def in_background(name: str) -> str:
     return f"{name} is being fetched in the background"
 
 
-class Downloads:
-    """One download per pair; `AT_ONCE` of them run. Others wait, as does one that shares a file with those.
+class Downloads(Controller):
+    """One download per pair; `AT_ONCE` of them run. Others wait, as does one that shares a file with those."""
 
-    `tell` is called with the duration in seconds and the result of a download, for a user who is elsewhere.
-    """
-
-    def __init__(self, desk: Desk, tell: Callable[[float, str], None]) -> None:
-        self._desk, self._tell = desk, tell
+    def __init__(self, state: AppState, screen: Screen[Any]) -> None:
+        super().__init__(state, screen)
         self._all: dict[str, Fetching] = {}
         self._open: list[Fetching] = []  # whose end has not been processed yet
         self.watched: Fetching | None = None  # shown in a dialog: the user sees its end there
@@ -107,7 +108,7 @@ class Downloads:
 
     @property
     def _kept(self) -> Path:
-        return self._desk.past.folder / "downloads.json"
+        return self.state.past.folder / "downloads.json"
 
     def hand_over(self) -> None:
         """The program is about to restart in a new process, which continues the unfinished downloads."""
@@ -139,7 +140,7 @@ class Downloads:
             self.begin(it)
         if found:
             said = f"{', '.join(pair.name for pair in found)}: the download goes on, {KEY} shows it"
-            self._desk.say(retold(said, self._desk.screen.app))
+            self.say(retold(said, self.screen.app))
 
     def last_words(self) -> list[str]:
         """After the app's end: a line for each that is incomplete and does not continue automatically."""
@@ -156,8 +157,8 @@ class Downloads:
             self._open.remove(one)
             self._ended(one)
         self._give_turns()
-        if self._open and self._desk.screen.is_running:
-            self._desk.screen.set_timer(LOOK_S, self._look)
+        if self._open and self.screen.is_running:
+            self.screen.set_timer(LOOK_S, self._look)
 
     def _give_turns(self) -> None:
         for it in self.under_way:
@@ -174,29 +175,29 @@ class Downloads:
             LOG.error("a fault of the program:\n%s", it.trace)
         if self.of(name) is not it:  # already seen, or started again
             return
-        for flash in self._desk.screen.query(Flash):
+        for flash in self.screen.query(Flash):
             flash.outdated(in_background(name))
         if state == "stopped":
             del self._all[name]
         elif it is not self.watched:
-            app, taken = self._desk.screen.app, time.monotonic() - it.began
+            app, taken = self.screen.app, time.monotonic() - it.began
             if state == "fetched":
                 app.notify(retold(f"{name} is here. {KEY}, then Enter, loads it.", app), timeout=TOAST_S)
-                self._tell(taken, f"{name} is here")
+                self.screen.post_message(LongTaskEnded(taken, f"{name} is here"))
             else:
                 text = retold(f"{it.why}. {KEY} shows it.", app)
                 app.notify(text, title=f"{name} at {it.percent} %", severity="error", timeout=TOAST_S)
-                self._tell(taken, f"the download of {name} failed")
+                self.screen.post_message(LongTaskEnded(taken, f"the download of {name} failed"))
 
     def _show(self) -> None:
         """The text in the title row."""
-        for row in self._desk.screen.query(TitleRow):
+        for row in self.screen.query(TitleRow):
             row.downloads = self._figure()
 
     def _figure(self) -> tuple[str, str]:
         """The progress of all of them, or how the last one ended, and the colour."""
         states = [one.state for one in self]
-        key = retold(KEY, self._desk.screen.app)
+        key = retold(KEY, self.screen.app)
         if "failed" in states:
             return f"get failed: {key}", "bold $error"
         if left := self.under_way:

@@ -7,43 +7,58 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import gettempdir
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from textual.screen import Screen
 
 from dflash_core.errors import DFlashError
-from dflash_tui.application.conversations.current import CurrentConversation
 from dflash_tui.application.conversations.exchange import file_name, from_file, import_file
 from dflash_tui.application.conversations.store import Card
 from dflash_tui.application.new_file import new_path, unwritable, why
-from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.controller import Controller
+from dflash_tui.chat.state import AppState
 from dflash_tui.text.pages import KINDS, render
 from dflash_tui.widgets.line_dialog import LineScreen
+from dflash_tui.widgets.strip import TitleRow
+
+Say = Callable[[str | Exception], None]
 
 
-class ConversationFiles:
+class ConversationFiles(Controller):
     """Each method takes a conversation; without one it acts on the present one."""
 
-    def __init__(
-        self,
-        desk: Desk,
-        current: CurrentConversation,
-        show_title: Callable[[], None],
-        tell_problems: Callable[[], None],
-    ) -> None:
-        """`show_title`: show the title of the present conversation, which may have changed."""
-        self._desk = desk
-        self._current = current
-        self._show_title = show_title
-        self._tell_problems = tell_problems
+    def __init__(self, state: AppState, screen: Screen[Any]) -> None:
+        super().__init__(state, screen)
+        self._told = False  # that the disk takes no conversation
+
+    def show_title(self) -> None:
+        """Title and system message, in the row at the top; on the page of an empty conversation the last one."""
+        current, row = self.state.conversation, self.screen.query_one(TitleRow)
+        if current.card is None:
+            self.transcript.start.offer(current.store.newest())
+        row.conversation, row.system = current.card.title if current.card is not None else "", current.system
+
+    def tell_problems(self) -> None:
+        """Say once what is wrong with the disk; if it takes no conversation, other problems follow from that."""
+        past, current = self.state.past, self.state.conversation
+        problems = [*current.problems(), *filter(None, [past.problem])]
+        past.problem = ""
+        if not current.store.on_disk:
+            problems, self._told = ([] if self._told else problems[:1]), True
+        else:
+            self._told = False
+        for problem in problems:
+            self.screen.notify(problem, title="Data folder", severity="warning", timeout=15)
 
     def rename(self, title: str, card: Card | None = None) -> str:
         """Rename a conversation, the present one if none is given; tells the user. Raises StoreError."""
-        self._current.rename(title, card.id if card is not None else None)
-        self._show_title()
+        self.state.conversation.rename(title, card.id if card is not None else None)
+        self.show_title()
         return f"renamed: {title}"
 
-    def ask_title(self, card: Card | None, then: Callable[[str | Exception], None]) -> None:
+    def ask_title(self, card: Card | None = None, then: Say | None = None) -> None:
         """Let the user type another title. `then` gets the message to show."""
-        card = card or self._current.card
+        card, then = card or self.state.conversation.card, then or self.say
 
         def typed(title: str | None) -> None:
             if title is not None:
@@ -52,10 +67,11 @@ class ConversationFiles:
                 except DFlashError as error:
                     then(error)
 
-        self._desk.screen.app.push_screen(LineScreen("A new title", card.title if card is not None else ""), typed)
+        self.screen.app.push_screen(LineScreen("A new title", card.title if card is not None else ""), typed)
 
-    def ask_file(self, card: Card | None, then: Callable[[str | Exception], None]) -> None:
+    def ask_file(self, card: Card | None = None, then: Say | None = None) -> None:
         """Let the user type where to export to. `then` gets the message to show."""
+        then = then or self.say
 
         def typed(name: str | None) -> None:
             kind = name.rpartition(".")[2] if name else ""
@@ -67,20 +83,20 @@ class ConversationFiles:
                 except DFlashError as error:
                     then(error)
 
-        self._desk.screen.app.push_screen(LineScreen("A file .md, .json or .svg, or just the format", "md"), typed)
+        self.screen.app.push_screen(LineScreen("A file .md, .json or .svg, or just the format", "md"), typed)
 
-    def export(self, kind: str, name: str, card: Card | None, then: Callable[[str | Exception], None]) -> None:
+    def export(self, kind: str, name: str, card: Card | None, then: Say) -> None:
         """Write a conversation, the present one if none is given, to a new file, on a worker. `then` gets the message:
         where it is, or why it is not. Raises DFlashError if there is nothing to write, or no such file can be made.
 
         Without a name, the file is named after the title, in the folder in which the program was started.
         """
-        card = card or self._current.card
+        card = card or self.state.conversation.card
         if card is None:
             raise DFlashError("nothing to export yet")
-        self._desk.screen.run_worker(self._write_out(card, kind, _new(name, card, kind), then), group="export")
+        self.screen.run_worker(self._write_out(card, kind, _new(name, card, kind), then), group="export")
 
-    async def _write_out(self, card: Card, kind: str, file: BinaryIO, then: Callable[[str | Exception], None]) -> None:
+    async def _write_out(self, card: Card, kind: str, file: BinaryIO, then: Say) -> None:
         try:
             said: str | Exception = await asyncio.to_thread(self._fill, file, card, kind)
         except DFlashError as error:
@@ -92,7 +108,7 @@ class ConversationFiles:
         path, filled = Path(file.name), False
         try:
             with file:
-                file.write(render([self._current.whole(card, records=kind == "json")], kind))
+                file.write(render([self.state.conversation.whole(card, records=kind == "json")], kind))
             filled = True
         except OSError as error:
             raise unwritable(str(path), error) from None
@@ -103,7 +119,7 @@ class ConversationFiles:
 
     def elsewhere(self) -> str:
         """Write the present conversation to the folder of temporary files, because the disk of the store refuses it."""
-        card = self._current.card
+        card = self.state.conversation.card
         if card is None:
             return ""
         try:
@@ -112,7 +128,7 @@ class ConversationFiles:
         except DFlashError as error:
             return str(error)
 
-    def import_file(self, name: str, then: Callable[[str | Exception], None]) -> None:
+    def import_file(self, name: str, then: Say) -> None:
         """Start to import the conversations of a JSON export, on a worker. `then` gets the message: how many, or why
         none. Raises DFlashError if there is no file."""
         try:
@@ -120,20 +136,20 @@ class ConversationFiles:
             file.stat()
         except (OSError, RuntimeError) as error:
             raise _unreadable(name, error) from None
-        self._desk.screen.run_worker(self._bring_in(file, then), group="import")
+        self.screen.run_worker(self._bring_in(file, then), group="import")
 
-    async def _bring_in(self, file: Path, then: Callable[[str | Exception], None]) -> None:
+    async def _bring_in(self, file: Path, then: Say) -> None:
         loop = asyncio.get_running_loop()
 
         def told(share: float) -> None:
             """Called on the writing thread. It must not block: the app may be waiting for that thread's lock."""
             with contextlib.suppress(RuntimeError):  # the app has ended
-                loop.call_soon_threadsafe(self._desk.say, f"importing {file.name}: {share:.0%}")
+                loop.call_soon_threadsafe(self.say, f"importing {file.name}: {share:.0%}")
 
         def take_in() -> int:
             found = from_file(file)
             for one in found:
-                import_file(self._current.store, one, told)
+                import_file(self.state.conversation.store, one, told)
             return len(found)
 
         try:
@@ -142,7 +158,7 @@ class ConversationFiles:
             said = error
         except OSError as error:
             said = _unreadable(str(file), error)
-        self._tell_problems()
+        self.tell_problems()
         then(said)
 
 

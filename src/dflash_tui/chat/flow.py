@@ -7,9 +7,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
-from textual.widget import Widget
+from textual.screen import Screen
 
 from dflash_core.clean import lines, one_line
 from dflash_core.errors import MESSAGE, ContextError, DFlashError, KernelError
@@ -17,12 +17,13 @@ from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import seconds, short
 from dflash_tui.application.running import Running
 from dflash_tui.application.session import OnPrefill, TurnLike
+from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.frames import LOOK_S, Frames, next_look
+from dflash_tui.chat.state import AppState
 
 if TYPE_CHECKING:
     from dflash_core.events import Piece
     from dflash_core.record import TurnRecord
-    from dflash_core.turn_stats import TurnReport
     from dflash_tui.application.figures.meter import Meter
     from dflash_tui.widgets.answer import Answer
     from dflash_tui.widgets.transcript import TurnBlock
@@ -30,41 +31,26 @@ if TYPE_CHECKING:
 FIGURES_S = 0.5  # seconds between drawings of the figures when no text arrives
 
 
-class FlowHost(Protocol):
-    """The screen, as the flow sees it."""
-
-    def draw_figures(self) -> None: ...
-    def turn_began(self) -> None: ...
-    def turn_ended(self, block: TurnBlock, *, refused: bool) -> None: ...
-
-
-class Flow:
+class Flow(Controller):
     """Runs one turn at a time. It never waits for the decoder's thread, and drains what has arrived.
 
     All changes on the screen are drawn in one frame, because a frame costs ten times as much as its new content.
     """
 
-    def __init__(self, widget: Widget, host: FlowHost, folder: Path) -> None:
-        self._widget = widget
-        self._host = host
-        self._folder = folder
-        self.running: Running | None = None
-        self.meter: Meter | None = None
-        self.report: TurnReport | None = None
-        self.record: TurnRecord | None = None
-        self.answer: Answer | None = None
-        self.error: Exception | None = None  # the error that ended the last turn
-        self.cold = True  # no turn has ended since the model was loaded
-        self.lost = False  # the device is lost: nothing works in this process any more
-        self._block: TurnBlock | None = None
-        self._taken = (0, 0)
+    def __init__(
+        self,
+        state: AppState,
+        screen: Screen[Any],
+        figures: Callable[[], None],
+        ended: Callable[[TurnBlock, bool], None] = lambda block, refused: None,
+    ) -> None:
+        """`figures` draws those of the turn with one of its frames. `ended` is called when the flow is idle again, with
+        whether the message was refused."""
+        super().__init__(state, screen)
+        self._figures, self._ended = figures, ended
         self._before: TurnRecord | None = None  # of the previous turn, whose figures are shown again after a refusal
         self._frames = Frames(0.0, 0.0)
         self._figures_at = 0.0
-
-    @property
-    def busy(self) -> bool:
-        return self.running is not None
 
     async def begin(
         self,
@@ -78,55 +64,40 @@ class Flow:
         from dflash_tui.application.figures.meter import Meter
 
         # Busy before the first await: keys are handled concurrently, so a retry may arrive meanwhile.
-        self.running = running = Running(open_turn, pieces, saved)
-        self._before = self.record
-        earlier = self.meter.positions if self.meter is not None else 0
-        meter = Meter(earlier=earlier, cold=self.cold)
-        self.meter, self.report, self.record, self.answer = meter, None, None, None
-        self._block = block
-        self._taken = (0, 0)  # characters of text and thinking that were drained
+        turn = self.state.turn
+        turn.running = running = Running(open_turn, pieces, saved)
+        self._before = turn.record
+        earlier = turn.meter.positions if turn.meter is not None else 0
+        turn.meter = Meter(earlier=earlier, cold=turn.cold)
+        turn.report, turn.record, turn.answer = None, None, None
+        turn.block = block
+        turn.taken = (0, 0)
         block.queued("")
-        self.answer = await block.add_answer(knobs)
-        self.answer.waiting("reading the prompt…")
+        turn.answer = await block.add_answer(knobs)
+        turn.answer.waiting("reading the prompt…")
         self._figures_at = time.monotonic()
         self._frames = Frames(self._figures_at, time.thread_time())
         running.start()
         self._look_again()
-        self._host.turn_began()
-
-    def recall(self, record: TurnRecord | None) -> None:
-        """Set the figures to the end of an earlier turn, or to none."""
-        from dflash_tui.application.figures.meter import Meter
-
-        self.record = record
-        self.meter = Meter.of(record) if record is not None else None
-        self.report = record.report if record is not None else None
 
     def stop(self) -> None:
         """Stop the turn; the text stays."""
-        if self.running is not None and not self.running.stopping:
-            self.running.stop()
-            if self.answer is not None:
-                self.answer.waiting("stopping after this step…")
+        turn = self.state.turn
+        if turn.running is not None and not turn.running.stopping:
+            turn.running.stop()
+            if turn.answer is not None:
+                turn.answer.waiting("stopping after this step…")
 
-    @property
-    def reasoning(self) -> bool:
-        """The answer that is being written has begun with reasoning, and has no text yet."""
-        return self.running is not None and bool(self._taken[1]) and not self._taken[0]
-
-    def answer_now(self) -> str:
-        """Close the reasoning of the running turn and go on to its answer. Returns what to tell the user."""
-        if self.running is None:
-            return "no answer is being written"
-        if self._taken[0]:
-            return "the answer is being written already"
-        self.running.answer_now()
-        return "thinking is closed after this step; the answer follows"
-
-    def change(self, knobs: Knobs) -> None:
-        """Use these knobs in the running turn from its next step on."""
-        if self.running is not None:
-            self.running.change(knobs)
+    def answer_now(self) -> None:
+        """Close the reasoning of the running turn and go on to its answer."""
+        turn = self.state.turn
+        if turn.running is None:
+            self.say("no answer is being written")
+        elif turn.taken[0]:
+            self.say("the answer is being written already")
+        else:
+            turn.running.answer_now()
+            self.say("thinking is closed after this step; the answer follows")
 
     def _look_again(self, wait: float = LOOK_S) -> None:
         # Not a timer of the screen: its task and its message cost more than this check.
@@ -134,7 +105,7 @@ class Flow:
 
     def _look(self) -> None:
         """Called twenty times a second while a turn runs, and when the next frame is due."""
-        running = self.running
+        running = self.state.turn.running
         if running is None:
             return
         now, cpu = time.monotonic(), time.thread_time()
@@ -142,7 +113,7 @@ class Flow:
             self._frames.arrived(now, cpu)
         wait = self._frames.wait(now, cpu)
         if running.over or (wait <= 0 and (running.arrived or self._figures_due(now))):
-            self._widget.call_next(self._frame)
+            self.screen.call_next(self._frame)
         else:
             self._look_again(wait if running.arrived else LOOK_S)
 
@@ -151,7 +122,8 @@ class Flow:
 
     async def _frame(self) -> None:
         """Draw what has arrived, or the end."""
-        running, meter, answer = self.running, self.meter, self.answer
+        turn = self.state.turn
+        running, meter, answer = turn.running, turn.meter, turn.answer
         if running is None or meter is None or answer is None:
             return
         over = running.over  # before the drain: nothing can arrive after it
@@ -161,13 +133,13 @@ class Flow:
             return
         now = time.monotonic()
         self._frames.drawn(now, time.thread_time())
-        with self._widget.app.batch_update():
+        with self.screen.app.batch_update():
             await self._take(running, meter, answer)
             self._say(running, meter, answer)
             if self._figures_due(now):
                 self._figures_at = now
                 meter.sample(now)
-                self._host.draw_figures()
+                self._figures()
             await asyncio.sleep(0)  # update what has changed now: in this frame, not in an extra one
         self._look_again()
 
@@ -179,7 +151,8 @@ class Flow:
             meter.add(piece)
         text = "".join(piece.text for piece in pieces)
         thinking = "".join(piece.thinking for piece in pieces)
-        self._taken = (self._taken[0] + len(text), self._taken[1] + len(thinking))
+        taken = self.state.turn.taken
+        self.state.turn.taken = (taken[0] + len(text), taken[1] + len(thinking))
         await answer.add(text, thinking, meter)
 
     def _say(self, running: Running, meter: Meter, answer: Answer) -> None:
@@ -194,30 +167,31 @@ class Flow:
             answer.waiting(f"writing… {meter.tokens} tok")
 
     async def _end(self) -> None:
-        running, meter, answer, block = self.running, self.meter, self.answer, self._block
+        shown = self.state.turn
+        running, meter, answer, block = shown.running, shown.meter, shown.answer, shown.block
         if running is None or meter is None or answer is None or block is None:
             return
         turn = running.turn
         if turn is not None:
             # A turn that was cut short releases text held back until a character or tag was complete.
-            await answer.add(turn.text[self._taken[0] :], turn.thinking[self._taken[1] :], meter)
+            await answer.add(turn.text[shown.taken[0] :], turn.thinking[shown.taken[1] :], meter)
             block.entered = True
-            self.report, self.record = turn.report, turn.record
+            shown.report, shown.record = turn.report, turn.record
         refused = running.error is not None and turn is None
         outcome = "refused" if refused else "failed" if running.error else "stopped" if running.stopping else ""
-        if self.report is not None and running.error is None and self.report.stop != "cancelled":
+        if shown.report is not None and running.error is None and shown.report.stop != "cancelled":
             outcome = ""
-        await answer.end(meter, self.report, outcome)
-        self.error = running.error
+        await answer.end(meter, shown.report, outcome)
+        shown.error = running.error
         if running.error is not None and not (refused and isinstance(running.error, ContextError)):
-            self.lost = self.lost or needs_restart(running.error)
-            await answer.fail(*explain(running.error, running.trace, self._folder))
+            shown.lost = shown.lost or needs_restart(running.error)
+            await answer.fail(*explain(running.error, running.trace, self.state.past.folder))
         answer.place(len(block.answers), len(block.answers))
-        self.running = None
-        self.cold = self.cold and not meter.totals.steps
+        shown.running = None
+        shown.cold = shown.cold and not meter.totals.steps
         if refused:
-            self.recall(self._before)
-        self._host.turn_ended(block, refused=refused)
+            shown.recall(self._before)
+        self._ended(block, refused)
 
 
 def explain(error: Exception, trace: str, folder: Path) -> tuple[str, str]:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from textual.screen import Screen
+
+from dflash_tui.chat.controller import Controller
+from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.strip import Status, StatusStrip, TitleRow
 
 if TYPE_CHECKING:
@@ -13,15 +17,14 @@ if TYPE_CHECKING:
     from dflash_core.turn_stats import TurnReport
     from dflash_tui.application.figures.plain_speeds import PlainSpeeds
     from dflash_tui.application.figures.speeds import Verdict
-    from dflash_tui.chat.desk import Desk
     from dflash_tui.widgets.stats import Figures
 
 
-class Gauges:
+class Gauges(Controller):
     """Draws title row, strip and panels from the session and the running turn."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, state: AppState, screen: Screen[Any]) -> None:
+        super().__init__(state, screen)
         self._frames = 0
         self._measuring = False
         self._draft = 0  # tokens of the text being typed
@@ -31,20 +34,19 @@ class Gauges:
     def _plain(self) -> PlainSpeeds:
         from dflash_tui.application.figures.plain_speeds import PlainSpeeds  # with the first model
 
-        return PlainSpeeds(self._desk.past.folder)
+        return PlainSpeeds(self.state.past.folder)
 
     @property
     def any(self) -> bool:
         """A turn of this conversation has figures."""
-        return self._desk.flow.meter is not None
+        return self.state.turn.meter is not None
 
     async def tick(self) -> None:
         """Once a second."""
-        desk = self._desk
         self.start()
-        if desk.session is not None:
+        if self.state.session is not None:
             self.context()
-            if desk.busy or desk.inspector.sees("memory"):
+            if self.state.busy or self.inspector.sees("memory"):
                 await self.memory()
 
     def frame(self) -> None:
@@ -58,7 +60,7 @@ class Gauges:
 
     def draw(self) -> None:
         """Draw everything at once: after a resize, a change of panel, the start or the end of a turn."""
-        screen = self._desk.screen
+        screen = self.screen
         if not screen.is_mounted:
             return
         if screen.has_class("-quiet") == self.any:
@@ -68,11 +70,11 @@ class Gauges:
         self.stats()
         self.tree()
         title = screen.query_one(TitleRow)
-        if self._desk.inspector.sees("memory"):
-            self._desk.inspector.memory_panel.show(title.memory)
+        if self.inspector.sees("memory"):
+            self.inspector.memory_panel.show(title.memory)
 
     def turn_ended(self) -> None:
-        record, meter = self._desk.flow.record, self._desk.flow.meter
+        record, meter = self.state.turn.record, self.state.turn.meter
         if record is not None and meter is not None and not meter.cold:
             from dflash_core.lab import plain
 
@@ -84,7 +86,7 @@ class Gauges:
     def took_plain_speed(self, speed: PlainSpeed) -> None:
         """Plain decoding has been measured: the baseline for what is shown from now on, unless the known one rests on
         more steps."""
-        session = self._desk.session
+        session = self.state.session
         if session is not None and self._plain.put(session.title, speed):
             self.stats()
             self.strip()
@@ -92,32 +94,31 @@ class Gauges:
     @property
     def plain(self) -> PlainSpeed | None:
         """The speed of plain decoding of the loaded pair on this machine, where it has been measured."""
-        session = self._desk.session
+        session = self.state.session
         return self._plain.get(session.title) if session is not None else None
 
     def start(self) -> None:
         """Show the model's name on the page of an empty conversation."""
-        desk = self._desk
-        desk.transcript.start.show(desk.model, loading=desk.loading_now)
+        self.transcript.start.show(self.state.model, loading=self.state.loading)
 
     def context(self) -> None:
         """How much of the context the conversation on the screen takes, and the typed text would take."""
-        session = self._desk.session
+        session = self.state.session
         self.start()
-        row = self._desk.screen.query_one(TitleRow)
+        row = self.screen.query_one(TitleRow)
         row.context = (self.used, self._draft, session.context_length) if session is not None else (0, 0, 0)
 
     @property
     def used(self) -> int:
         """Positions of the conversation on the screen, from the running turn or from its last one."""
-        meter = self._desk.flow.meter
+        meter = self.state.turn.meter
         return meter.positions if meter is not None else self._standing
 
     def stand(self, report: TurnReport | None, kept: float = 1.0) -> None:
         """Another conversation or branch is shown: its last answer's report has its length. If old turns were left out
         since then, the next turn continues from the share `kept` of it."""
         self._standing = round((report.stats.prompt_tokens + report.stats.tokens) * kept) if report is not None else 0
-        if (meter := self._desk.flow.meter) is not None:
+        if (meter := self.state.turn.meter) is not None:
             meter.kept = kept
         self.turn_ended()
 
@@ -128,8 +129,7 @@ class Gauges:
             self.context()
 
     def strip(self) -> None:
-        desk, flow = self._desk, self._desk.flow
-        meter, report = flow.meter, flow.report
+        state, meter, report = self.state, self.state.turn.meter, self.state.turn.report
         mode, reason, rate, acceptance = "", "", 0.0, 0.0
         if report is not None:
             mode, reason = report.mode, report.reason
@@ -138,52 +138,51 @@ class Gauges:
             event = meter.last or meter.prefill
             mode, reason = (event.mode, event.reason) if event else ("", "")
             rate, acceptance = meter.overall_rate, meter.totals.acceptance_length
-        known = self._plain.get(desk.model) if desk.session is not None else None  # a heavy import: not at startup
-        desk.screen.query_one(StatusStrip).status = Status(
+        known = self._plain.get(state.model) if state.session is not None else None  # a heavy import: not at startup
+        self.screen.query_one(StatusStrip).status = Status(
             tuple(meter.rates) if meter else (),
             rate,
             acceptance,
-            desk.knobs,
-            desk.used,
+            state.knobs,
+            state.used,
             mode,
             reason,
-            desk.session.limits.reasoning if desk.session is not None else None,
+            state.session.limits.reasoning if state.session is not None else None,
             self._verdict(known) if known is not None and mode != "plain" else None,
         )
 
     def _verdict(self, plain: PlainSpeed) -> Verdict | None:
         """The turn on the screen against plain decoding, by its report or by its steps so far."""
-        flow = self._desk.flow
-        meter, report = flow.meter, flow.report
+        meter, report = self.state.turn.meter, self.state.turn.report
         if meter is None:
             return None
         from dflash_tui.application.figures.speeds import verdict
 
         rate = report.stats.tokens_per_second if report is not None else meter.overall_rate
         steps, tokens = meter.totals.steps, meter.tokens
-        return verdict(rate, plain.tokens_per_second, steps, tokens, running=flow.busy, cold=meter.cold)
+        return verdict(rate, plain.tokens_per_second, steps, tokens, running=self.state.busy, cold=meter.cold)
 
     def stats(self) -> None:
-        inspector = self._desk.inspector
+        inspector = self.inspector
         if inspector.sees("stats"):
             inspector.stats_panel.show(self._figures())
 
     def _figures(self) -> Figures | None:
         """Those of the running turn, or of the last one; with the record if there is one."""
-        flow, session = self._desk.flow, self._desk.session
-        known = self._plain.get(self._desk.model) if session is not None else None
-        if flow.meter is None:
+        turn, session = self.state.turn, self.state.session
+        known = self._plain.get(self.state.model) if session is not None else None
+        if turn.meter is None:
             return None
         from dflash_tui.widgets.stats import of_meter, of_turn
 
         learned = session.learned() if session is not None else ()
         verdict = self._verdict(known) if known is not None else None
-        if flow.record is not None and flow.report is not None:
-            return of_turn(flow.record, flow.report, known, learned, verdict)
-        return of_meter(flow.meter, flow.report, known, running=flow.busy, learned=learned, verdict=verdict)
+        if turn.record is not None and turn.report is not None:
+            return of_turn(turn.record, turn.report, known, learned, verdict)
+        return of_meter(turn.meter, turn.report, known, running=self.state.busy, learned=learned, verdict=verdict)
 
     def tree(self) -> None:
-        inspector, meter, session = self._desk.inspector, self._desk.flow.meter, self._desk.session
+        inspector, meter, session = self.inspector, self.state.turn.meter, self.state.session
         if inspector.sees("tree") and session is not None:
             inspector.tree_panel.show(
                 meter.last if meter else None, meter.totals.steps if meter else 0, session.token_text
@@ -191,18 +190,18 @@ class Gauges:
 
     async def memory(self) -> None:
         """Request the memory breakdown on another thread: measuring may call a driver."""
-        session = self._desk.session
+        session = self.state.session
         if session is None or self._measuring:
             return
         self._measuring = True
         try:
             memory = await asyncio.to_thread(session.memory)
         except Exception as error:
-            self._desk.screen.log.error(f"the memory breakdown failed: {error}")
+            self.screen.log.error(f"the memory breakdown failed: {error}")
             return
         finally:
             self._measuring = False
-        if self._desk.screen.is_mounted:
-            self._desk.screen.query_one(TitleRow).memory = memory
-            if self._desk.inspector.sees("memory"):
-                self._desk.inspector.memory_panel.show(memory)
+        if self.screen.is_mounted:
+            self.screen.query_one(TitleRow).memory = memory
+            if self.inspector.sees("memory"):
+                self.inspector.memory_panel.show(memory)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from textual.geometry import Size
+from typing import Any
 
-from dflash_tui.application.settings.remembered import Remembered
-from dflash_tui.chat.desk import Desk
+from textual.geometry import Size
+from textual.screen import Screen
+
+from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
+from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.literal import Static
 
 NARROW, PAIRS, WIDE, SHORT, LOW = 110, 160, 200, 34, 16
@@ -14,14 +17,14 @@ TALL = 40  # rows from which on a column has two panels, one below the other
 LEAST = (40, 12)
 
 
-class Layout:
+class Layout(Controller):
     """Belongs to one chat. Whether the inspector is open is stored separately for narrow and other terminals. None: it
     is open once there are figures; on a wide terminal the panels that need none are open before."""
 
-    def __init__(self, desk: Desk, gauges: Gauges, remembered: Remembered) -> None:
-        self._desk = desk
+    def __init__(self, state: AppState, screen: Screen[Any], gauges: Gauges) -> None:
+        super().__init__(state, screen)
         self._gauges = gauges
-        self._remembered = remembered
+        self._remembered = remembered = state.remembered
         self._side: dict[bool, bool | None] = {  # key: whether the terminal is narrow
             True: "drawer open" in remembered,
             False: False if "inspector hidden" in remembered else None,
@@ -48,7 +51,7 @@ class Layout:
         self._lay_out()
 
     def _lay_out(self) -> None:
-        screen, narrow = self._desk.screen, self._narrow
+        screen, narrow = self.screen, self._narrow
         width, height = self._size
         wide = width >= WIDE
         pairs = wide or (width >= PAIRS and height >= TALL)
@@ -65,7 +68,7 @@ class Layout:
         if not screen.is_mounted:
             return
         screen.refresh_bindings()
-        self._desk.inspector.name_keys(pairs)
+        self.inspector.name_keys(pairs)
         if tiny:
             text = f"This terminal is {width}x{height}; dflash-tui needs {LEAST[0]}x{LEAST[1]} or more. Enlarge it."
             screen.query_one("#tiny", Static).update(text)
@@ -80,27 +83,27 @@ class Layout:
             self._remembered.put("inspector hidden", not shown)
         self._lay_out()
         if not shown:
-            self._desk.prompt.focus()
+            self.prompt.focus()
 
     @property
     def kept(self) -> tuple[dict[bool, bool | None], str]:
         """The open parts, for `restore`."""
-        return dict(self._side), self._desk.inspector.active
+        return dict(self._side), self.inspector.active
 
     def restore(self, kept: tuple[dict[bool, bool | None], str]) -> None:
         """Open and close the parts as they were before."""
-        self._side, self._desk.inspector.active = dict(kept[0]), kept[1]
+        self._side, self.inspector.active = dict(kept[0]), kept[1]
         self._lay_out()
 
     def show(self, name: str) -> None:
         """Show a panel without focusing it."""
         self._side[self._narrow] = True
-        self._desk.inspector.active = name
+        self.inspector.active = name
         self._lay_out()
 
     def panel(self, name: str) -> None:
         """Show a panel of the inspector; in a drawer, the same name closes it again."""
-        inspector = self._desk.inspector
+        inspector = self.inspector
         if self.drawer and inspector.active == name:
             self.toggle()
             return

@@ -12,10 +12,10 @@ from textual.widgets.option_list import Option
 from dflash_core.clean import one_line
 from dflash_tui.application.finding import Finding, Question
 from dflash_tui.application.hub.catalogue import Catalogue, Pair
-from dflash_tui.application.hub.fetch import begun_words
-from dflash_tui.application.hub.find import Found
+from dflash_tui.application.hub.files import begun_words
+from dflash_tui.application.hub.found import Found
 from dflash_tui.application.hub.places import downloads
-from dflash_tui.application.settings.profiles import Profile
+from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat.downloads import Downloads
 from dflash_tui.chat.program import ProgramController
 from dflash_tui.widgets.model_rows import DEMO, FILE, PAIR, PROFILE, Choice, beside, choices, option, passed_over, takes
@@ -54,7 +54,7 @@ class Offered:
             )
 
     def _profiles(self, words: tuple[str, ...]) -> Iterator[Option]:
-        for one in self._program.profiles:
+        for one in self._program.presets.profiles.values():
             if _has(words, one.name, one.words):
                 id, room = PROFILE + one.name, self._finding.rooms.get(PROFILE + one.name)
                 # The fit comes first, so the same number of positions is not repeated.
@@ -62,7 +62,7 @@ class Offered:
                 yield option(id, one.name, told.words, gone=one.gone(), room=room)
 
     def _files(self, words: tuple[str, ...]) -> Iterator[Option]:
-        present = self._program.present
+        present = self._program.state.present
         target = present.target if present is not None else None
         if _has(words, "demo pair"):
             here = present is not None and target is None
@@ -117,7 +117,7 @@ class Offered:
         return self._finding.models.get(row.removeprefix(FILE)) if row.startswith(FILE) else None
 
     def profile(self, row: str) -> Profile | None:
-        return self._program.profiles.get(row.removeprefix(PROFILE)) if row.startswith(PROFILE) else None
+        return self._program.presets.profiles.get(row.removeprefix(PROFILE)) if row.startswith(PROFILE) else None
 
     def pair(self, row: str) -> Pair | None:
         return self._catalogue.pairs.get(row.removeprefix(PAIR)) if row.startswith(PAIR) else None
@@ -153,7 +153,7 @@ class Offered:
             if one.drafters is not None:
                 key = self._key(path, one)
                 questions.append(Question(key, planned(one.path, key[1])))
-        for profile in self._program.profiles:
+        for profile in self._program.presets.profiles.values():
             if profile.gone() is None:
                 request = planned(profile.target, profile.draft, profile.context, profile.kv)
                 questions.append(Question(PROFILE + profile.name, request))

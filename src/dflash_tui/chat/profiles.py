@@ -1,4 +1,4 @@
-"""Load, save, rename, delete and restore profiles, for both the commands and the list of models."""
+"""Load, save, rename, delete and restore profiles: by commands, and from the list of models with questions."""
 
 from __future__ import annotations
 
@@ -6,46 +6,53 @@ import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from dflash_tui.application.hub.find import of_name
-from dflash_tui.application.settings.presets import changed
-from dflash_tui.application.settings.profiles import Profile, ProfileError, Profiles
-from dflash_tui.chat.desk import Desk
+from textual.screen import Screen
+
+from dflash_core.errors import DFlashError
+from dflash_tui.application.hub.places import places
+from dflash_tui.application.hub.walk import of_name
+from dflash_tui.application.settings.presets import PresetError, Presets, Profile, changed
+from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.program import ProgramController
+from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+from dflash_tui.widgets.line_dialog import LineScreen
 
 Say = Callable[[str], None]
 
 
-class ProfileKeeper:
+class ProfileKeeper(Controller):
     """Belongs to one chat."""
 
-    def __init__(self, desk: Desk, program: ProgramController) -> None:
-        self._desk, self._program = desk, program
+    def __init__(self, state: AppState, screen: Screen[Any], program: ProgramController) -> None:
+        super().__init__(state, screen)
+        self._program = program
         self._before: Profile | None = None  # the profile that was deleted or replaced last
 
     @property
-    def all(self) -> Profiles:
-        return self._program.profiles
+    def presets(self) -> Presets:
+        return self._program.presets
 
     def load(self, name: str, say: Say, begun: Callable[[], None] = lambda: None) -> None:
         """Load a profile, all of it or nothing; `begun` is called when loading starts. If a file is missing, `say`
-        tells the user, or a file of the same name elsewhere is offered. Raises ProfileError."""
-        self.all.read()
-        profile = self.all[name]
+        tells the user, or a file of the same name elsewhere is offered. Raises PresetError."""
+        self.presets.read()
+        profile = self.presets.profile(name)
         gone = profile.gone()
         if gone is None:
             begun()
             self._program.use_profile(profile)
         else:
             say(f"profile {name}: {gone} is not there; looking for {gone.name} elsewhere")
-            self._desk.screen.run_worker(self._offer(profile, gone, say, begun), group="profiles", exclusive=True)
+            self.screen.run_worker(self._offer(profile, gone, say, begun), group="profiles", exclusive=True)
 
     async def _offer(self, profile: Profile, gone: Path, say: Say, begun: Callable[[], None]) -> None:
-        places = self._program.places()
-        found = await asyncio.to_thread(of_name, gone.name, places)
+        folders = places(self.state.settings.model_folders)
+        found = await asyncio.to_thread(of_name, gone.name, folders)
         if found is None:
-            looked = ", ".join(dict.fromkeys(place.name for place in places)) or "nowhere: no folder of models exists"
+            looked = ", ".join(dict.fromkeys(place.name for place in folders)) or "nowhere: no folder of models exists"
             say(f"profile {profile.name}: {gone} is not there, and no {gone.name} elsewhere ({looked})")
             return
 
@@ -54,45 +61,43 @@ class ProfileKeeper:
                 say(f"profile {profile.name} stays as it is; nothing was loaded")
                 return
             try:
-                self.all.save(profile.moved(gone, found))
+                self.presets.save(profile.moved(gone, found))
                 self.load(profile.name, say, begun)
-            except ProfileError as error:
+            except PresetError as error:
                 say(str(error))
 
         question = f"{profile.name}: {gone} is not there, but {found} is."
-        self._desk.screen.app.push_screen(ConfirmScreen(question, "change the profile, load it", "back"), answered)
+        self.screen.app.push_screen(ConfirmScreen(question, "change the profile, load it", "back"), answered)
 
     def of_present(self, name: str) -> Profile:
-        """A profile of the loaded pair, with the parameters of the next turn. Raises ProfileError if none is loaded."""
-        request = self._program.present
+        """A profile of the loaded pair, with the parameters of the next turn. Raises PresetError if none is loaded."""
+        request = self.state.present
         if request is None:
-            raise ProfileError("no model is loaded yet; load one, then save the profile")
+            raise PresetError("no model is loaded yet; load one, then save the profile")
         return self.of_pair(name, request.target, request.draft)
 
     def of_pair(self, name: str, target: Path | None, draft: Path | None) -> Profile:
         """A profile of a pair with the present context, cache type and parameters."""
         planned = self._program.planned(target, draft)
-        return Profile(name, target, draft, planned.context, planned.kv, changed(self._desk.knobs))
+        changes = changed(self.state.knobs)
+        return Profile(name, changes=changes, target=target, draft=draft, context=planned.context, kv=planned.kv)
 
     def save(self, profile: Profile) -> str:
-        """Save it, replacing one of the same name; returns a message. Raises ProfileError."""
-        self.all.read()
-        before = self.all.get(profile.name)
-        self.all.save(profile)
+        """Save it, replacing one of the same name; returns a message. Raises PresetError."""
+        before = self.presets.profiles.get(profile.name)
+        path = self.presets.save(profile)
         self._before = before or self._before
-        how = "replaced; Ctrl+Z in the list brings the old one back" if before else f"kept in {self.all.path}"
+        how = "replaced; Ctrl+Z in the list brings the old one back" if before else f"kept in {path}"
         return f"profile {profile.name} is {how}: {profile.words}"
 
     def rename(self, name: str, to: str) -> str:
-        """Rename it; returns a message. Raises ProfileError."""
-        self.all.read()
-        self.all.rename(name, to)
+        """Rename it; returns a message. Raises PresetError."""
+        self.presets.rename(name, to)
         return f"profile {name} is called {to} now"
 
     def delete(self, name: str) -> str:
-        """Delete it; returns a message that says how to restore it. Raises ProfileError."""
-        self.all.read()
-        self._before = self.all.delete(name)
+        """Delete it; returns a message that says how to restore it. Raises PresetError."""
+        self._before = self.presets.delete(name)
         return f"profile {name} is deleted; /profile undo brings it back"
 
     @property
@@ -101,13 +106,50 @@ class ProfileKeeper:
         return self._before is not None
 
     def undo(self) -> str:
-        """Restore the profile that was deleted or replaced last; returns a message. Raises ProfileError."""
+        """Restore the profile that was deleted or replaced last; returns a message. Raises PresetError."""
         if self._before is None:
-            raise ProfileError("no profile was deleted or replaced here")
-        self.all.read()
-        self.all.save(self._before)
+            raise PresetError("no profile was deleted or replaced here")
+        self.presets.save(self._before)
         name, self._before = self._before.name, None
         return f"profile {name} is back"
+
+    # From a screen: `say` gets the message of what was done, or why it was refused
+
+    def ask_to_save(
+        self, screen: Screen[None], pair: tuple[Path | None, Path | None], profile: Profile | None, say: Say
+    ) -> None:
+        """Save a pair under a name that is asked for. `profile`: the profile with this pair, if there is one."""
+
+        def named(name: str | None) -> None:
+            if name is None:
+                return
+            made, before = self.of_pair(name, *pair), self.presets.profiles.get(name)
+            if before is not None and (profile is None or profile.name != name):
+                question = ConfirmScreen(f"There is a profile {name}: {before.words}.", "replace it", "keep it")
+                screen.app.push_screen(question, lambda yes: attempt(lambda: self.save(made), say) if yes else None)
+            else:
+                attempt(lambda: self.save(made), say)
+
+        question = "A name for this model with the present context, cache type and parameters"
+        screen.app.push_screen(LineScreen(question, profile.name if profile else suggested(pair[0])), named)
+
+    def ask_to_rename(self, screen: Screen[None], profile: Profile, say: Say) -> None:
+        """Rename a profile to a name that is asked for."""
+
+        def named(name: str | None) -> None:
+            if name is not None:
+                attempt(lambda: self.rename(profile.name, name), say)
+
+        screen.app.push_screen(LineScreen("A new name", profile.name), named)
+
+
+def attempt(action: Callable[[], str], say: Say) -> None:
+    """Do something to the profiles, and pass on its message or the refusal."""
+    try:
+        said = action()
+    except DFlashError as error:
+        said = str(error)
+    say(said)
 
 
 def suggested(target: Path | None) -> str:

@@ -1,29 +1,40 @@
-"""The chat screen's actions on the whole program: change of model and theme, the log, notice of a long answer."""
+"""The model of the chat: loading a pair after the first frame, changing it, and what is remembered for the next start.
+
+If another pair does not load, the previous one is used again: it is either kept or loaded again.
+"""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any
+
+from textual.screen import Screen
 
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.memory import OTHERS
-from dflash_tui.application.hub.places import Place, places
-from dflash_tui.application.log import LOG, log_file
-from dflash_tui.application.session import Loader, LoadRequest
-from dflash_tui.application.settings.config import Settings
-from dflash_tui.application.settings.profiles import Profile, Profiles
+from dflash_tui.application.log import LOG
+from dflash_tui.application.session import Loader, LoadRequest, SessionLike
+from dflash_tui.application.settings.config import ConfigError, remember
+from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat import collector
 from dflash_tui.chat.background_plain import BackgroundPlain
+from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.conversation import ConversationController
-from dflash_tui.chat.desk import Desk
-from dflash_tui.chat.loading import PairLoading
+from dflash_tui.chat.flow import explain, needs_restart
+from dflash_tui.chat.gauges import Gauges
+from dflash_tui.chat.loading import Loading, behind
+from dflash_tui.chat.messages import PairLoaded, Restart
+from dflash_tui.chat.sending import Sending
+from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
-from dflash_tui.text.notices import Notices
-from dflash_tui.widgets.text_dialog import TextScreen
+from dflash_tui.widgets.loading_line import LoadingLine
+from dflash_tui.widgets.note import Note
+from dflash_tui.widgets.strip import TitleRow
 
-TIDY_S = 1.0  # after an answer, once its last frames are drawn
+FIRST_LOOK_S, LOOK_S = 0.05, 0.1
+KEYS = "Ctrl+R loads again, /load another. Ctrl+Q quits; dflash-tui doctor looks at the machine."
+TAKEN_BACK = "messages for the other model are back in the prompt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,77 +45,66 @@ class Wanted:
     profile: Profile | None = None
 
 
-class Program(Protocol):
-    """The part of the app that outlives its screens."""
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A pair that was loaded: its loader and its name."""
 
-    settings: Settings
-    notices: Notices
-
-    @property
-    def request(self) -> LoadRequest:
-        """What was loaded last, or is being loaded."""
-
-    def asked_for(self, target: Path | None, draft: Path | None, context: int, kv: str) -> LoadRequest: ...
-    def open_model(self, request: LoadRequest) -> tuple[Loader, str]: ...
-    def open_again(self, context: int, kv: str) -> tuple[Loader, str]: ...
-    def check(self, request: LoadRequest) -> None: ...
-    def stay_with(self, request: LoadRequest) -> None: ...
-    def restart(self, conversation: str, context: int, kv: str) -> None: ...
-    def remember_model(self, target: Path | None, draft: Path | None) -> str: ...
-    def remember_setting(self, name: str, value: str) -> str: ...
-    def choose_theme(self, name: str) -> str: ...
-    def tell_away(self, seconds: float, what: str) -> None: ...
-    def copy(self, text: str, what: str) -> None: ...
+    loader: Loader
+    title: str
 
 
-class ProgramController:
-    """Belongs to one chat screen."""
+class ProgramController(Controller):
+    """Belongs to one chat."""
 
     def __init__(
         self,
-        desk: Desk,
-        conversation: ConversationController,
+        state: AppState,
+        screen: Screen[Any],
+        gauges: Gauges,
         tuning: Tuning,
-        loading: PairLoading,
         plain: BackgroundPlain,
+        conversation: ConversationController,
+        sending: Sending,
     ) -> None:
-        self._desk = desk
-        self._loading = loading
-        self._plain = plain
-        self._conversation = conversation
-        self._tuning = tuning
+        super().__init__(state, screen)
+        self._gauges, self._tuning, self._plain = gauges, tuning, plain
+        self._conversation, self._sending = conversation, sending
+        self.presets = tuning.presets
         self._wanted: Wanted | None = None
-        self.profiles = Profiles()
-        self.present: LoadRequest | None = None  # the loaded pair, or the last one
+        self._asked = self._loader = state.loader  # the requested loader; what `begin` calls for it
+        self._last: _Pair | None = None  # the newest that loaded
+        self._why: Note | None = None  # while the last one is loaded again: why the new one did not load
+        self._before: list[SessionLike] = []  # the pair to release once the files of the next one are checked
+        self.running: Loading | None = None  # also set between its end and the check of its result
 
-    @property
-    def _program(self) -> Program:
-        return cast(Program, self._desk.screen.app)
-
-    def places(self) -> list[Place]:
-        """The places to search for models."""
-        return places(self._program.settings.model_folders)
+    # Requests
 
     @property
     def given_back(self) -> int:
         """Bytes of device memory that the present pair holds, and releases before another one is loaded."""
-        session = self._desk.session
+        session = self.state.session
         if session is None:
             return 0
         held = session.memory().components
         return sum(one.bytes if one.measured is None else one.measured for one in held if one.name != OTHERS)
 
     def planned(self, target: Path | None, draft: Path | None, context: int | None = None, kv: str = "") -> LoadRequest:
-        """What `change_model` would load."""
-        tuning = self._tuning
-        return self._program.asked_for(target, draft, tuning.context if context is None else context, kv or tuning.kv)
+        """What `change_model` would load: like the present pair, except for the arguments."""
+        state = self.state
+        context = state.context if context is None else context
+        return replace(state.request, target=target, draft=draft, context=context, kv=kv or state.kv)
 
     def change_model(
         self, target: Path | None, draft: Path | None, *, same: bool = False, context: int | None = None, kv: str = ""
     ) -> None:
         """Load another pair, and remember it if it loads; None: the demo pair. `same`: it is loaded already. `context`
         and `kv`: those chosen for it, otherwise as before."""
-        self._change(Wanted(self.planned(target, draft, context, kv)), same=same)
+        wanted = Wanted(self.planned(target, draft, context, kv))
+        if same:
+            self._wanted = wanted
+            self._remember_loaded()
+        else:
+            self._change(wanted)
 
     def use_profile(self, profile: Profile) -> None:
         """Load a profile's pair; its parameters apply once it is loaded, and not at all if it does not load."""
@@ -114,118 +114,223 @@ class ProgramController:
     @property
     def refusal(self) -> str:
         """Why no other model can be loaded now; "" if one can."""
-        desk = self._desk
-        if desk.no_model:
-            return desk.no_model
-        if desk.busy or desk.loading_now or desk.experiment is not None:
-            return "a load or an answer is running: change the model after its end"
-        return ""
+        return self.state.no_model or self._under_way("change the model after its end")
 
-    def _change(self, wanted: Wanted, *, same: bool = False) -> None:
-        if not same and (refusal := self.refusal):
-            self._desk.say(refusal)
-            return
-        self._wanted = wanted
-        if same:
-            self.loaded()
+    def _under_way(self, remedy: str) -> str:
+        state = self.state
+        runs = state.busy or state.loading or state.experiment is not None
+        return f"a load or an answer is running: {remedy}" if runs else ""
+
+    def _change(self, wanted: Wanted) -> None:
+        if refusal := self.refusal:
+            self.say(refusal)
         else:
-            self._replace(*self._program.open_model(wanted.request))
+            self._wanted = wanted
+            self._replace(wanted.request)
 
-    def _replace(self, loader: Loader, title: str) -> None:
+    def reload(self) -> None:
+        """Load the present pair again, with the settings that need a load."""
+        state = self.state
+        if refusal := state.no_model or self._under_way("reload after its end"):
+            self.say(refusal)
+        elif state.turn.lost:
+            self.screen.post_message(Restart())
+        else:
+            self._replace(replace(state.request, context=state.context, kv=state.kv))
+
+    # Loading
+
+    def begin(self) -> None:
+        """Start the loader's thread; the first frame is on the screen by now."""
+        self.state.loading = True
+        self.running = Loading(self._loader)
+        self.running.start()
+        self._line.begin()
+        self.screen.set_timer(FIRST_LOOK_S, self._look)
+
+    def _replace(self, request: LoadRequest) -> None:
+        """Replace the present pair by another one, and continue the conversation. If the check of its files fails, the
+        present pair stays."""
         self._plain.stop()
-        request, program = self._program.request, self._program
-        self._loading.replace(loader, title, lambda: program.check(request))
+        state = self.state
+        state.request = request
+        # After a device failure the session must not be used.
+        self._before = [state.session] if state.session is not None and not state.turn.lost else []
+        self._asked = state.loaders(request)
+        self._loader = behind(self._before, self._asked, lambda: state.check(request))
+        state.session = None
+        self._show_title(request.title(endings=True))
+        self.begin()
 
-    def kept(self) -> None:
-        """The requested pair failed its check: a reload means the present one again."""
-        self._wanted = None
-        if self.present is not None:
-            self._program.stay_with(self.present)
+    @property
+    def _line(self) -> LoadingLine:
+        return self.screen.query_one(LoadingLine)
 
-    def came_back(self) -> None:
+    def _show_title(self, title: str) -> None:
+        self.screen.query_one(TitleRow).title = title
+
+    async def _look(self) -> None:
+        loading = self.running
+        if loading is None:
+            return
+        over = loading.over  # before its figures: they are the last ones to appear
+        self._line.show(loading.phase, loading.fraction)
+        if not over:
+            self.screen.set_timer(LOOK_S, self._look)
+            return
+        self._line.display = False
+        self.running = None
+        self.state.loading = False
+        if loading.session is not None:
+            await self._there(loading.session)
+        elif loading.error is not None:
+            await self._not_there(loading.error, loading.trace)
+
+    async def _there(self, session: SessionLike) -> None:
+        """A pair has been loaded: the requested one, or the previous one."""
+        why, self._why = self._why, None
+        self.state.session = session
+        self._last = _Pair(self._asked, session.title)
+        LOG.info("loaded %s", session.title)
+        self._show_title(session.title)
+        if why is not None:
+            why.advise(f"{session.title} is loaded again; the conversation goes on.")
+            await self._came_back()
+            return
+        for note in session.notes:
+            await self.transcript.note(Note(note, kind="info"))
+        await self.loaded()
+
+    async def _not_there(self, error: Exception, trace: str) -> None:
+        """A load has failed. If there is an earlier pair, continue with it."""
+        turn, last, again = self.state.turn, self._last, self._why is not None
+        message, advice = explain(error, trace, self.state.past.folder)
+        LOG.error("not loaded: %s\n%s", message, trace)
+        turn.lost = turn.lost or needs_restart(error)
+        what = f"{last.title} did not load again" if last is not None and again else "the model did not load"
+        note = Note(f"{what}: {message}", KEYS)
+        self._why = None
+        await self.transcript.note(note)
+        if self._before:  # the files failed the check, and the present pair was not released
+            await self._keep(note, self._before.pop())
+        elif last is not None and not turn.lost and not again:
+            self._load_again(note, last)
+        else:
+            if turn.lost:
+                note.advise(advice)
+            self.not_loaded()
+            self.say("no model is loaded; what you typed is kept" if self.prompt.text else "no model is loaded")
+
+    def _load_again(self, note: Note, last: _Pair) -> None:
+        """Load the previous pair again: it was released for the one that did not load."""
+        self._why = note
+        note.advise(f"{last.title} is being loaded again.")
+        self._asked, self._loader = last.loader, behind([], last.loader, lambda: None)
+        self._show_title(last.title)
+        self.begin()
+
+    # How a load ended
+
+    async def loaded(self) -> None:
+        """The requested pair is loaded."""
+        self._remember_loaded()
+        await self._use_session()
+        await self._sending.next()
+        self.screen.post_message(PairLoaded())
+
+    async def _came_back(self) -> None:
         """The requested pair did not load; the previous one did, with the context and cache type that it had."""
-        self.kept()
-        if self.present is not None:
-            self._tuning.context, self._tuning.kv = self.present.context, self.present.kv
+        state = self.state
+        self._stay()
+        if state.present is not None:
+            state.context, state.kv = state.present.context, state.present.kv
+        await self._use_session()
+        self.screen.refresh_bindings()
+        await self._sending.take_all_back(TAKEN_BACK)
+
+    async def _keep(self, note: Note, session: SessionLike) -> None:
+        """The requested pair is not usable; the previous one has not been released."""
+        self.state.session = session
+        self._show_title(session.title)
+        note.advise(f"{session.title} is still there.")
+        self._stay()
+        self._gauges.context()
+        collector.calm()
+        self.screen.refresh_bindings()
+        await self._sending.take_all_back(TAKEN_BACK)
 
     def not_loaded(self) -> None:
         """No pair is loaded. Unless another one is requested, the next load is the last one that was loaded."""
-        if self.present is not None:
-            self.kept()
+        if self.state.present is not None:
+            self._stay()
+        collector.calm()
+        for block in self.state.queue:
+            block.queued("waits for a model")
+        self._gauges.start()
+        self.screen.refresh_bindings()
 
-    def loaded(self) -> None:
+    def _stay(self) -> None:
+        """The requested pair did not load: a reload means the present one again."""
+        self._wanted = None
+        if self.state.present is not None:
+            self.state.request = self.state.present
+
+    async def _use_session(self) -> None:
+        """A pair has just been loaded: continue the conversation with it."""
+        self._tuning.loaded()
+        self._conversation.model_loaded()
+        self._gauges.context()
+        await self._gauges.memory()
+        collector.calm()
+
+    def _remember_loaded(self) -> None:
         """The requested pair is loaded: open it at the next start."""
-        self.present, wanted, self._wanted = self._program.request, self._wanted, None
+        state, wanted, self._wanted = self.state, self._wanted, None
+        state.present = state.request
         if wanted is None:
             return
         request = wanted.request
-        if problem := self._program.remember_model(request.target, request.draft):
-            self._desk.screen.notify(problem, title="Not remembered", severity="warning")
-        self._tuning.context, self._tuning.kv = request.context, request.kv
+        try:
+            remember("target", request.target or "")
+            remember("draft", request.draft or "")
+        except ConfigError as error:
+            self.screen.notify(str(error), title="Not remembered", severity="warning")
+        state.context, state.kv = request.context, request.kv
         if wanted.profile is not None:
             self._take_knobs(wanted.profile)
 
     def _take_knobs(self, profile: Profile) -> None:
         """The profile's pair is loaded: apply its parameters, all or none."""
-        self.profiles.used(profile.name)
+        self.presets.used(profile.name)
         try:
             self._tuning.set_all(profile.knobs)
         except KnobError as error:
-            self._desk.say(f"profile {profile.name}: {error}; the parameters are unchanged")
+            self.say(f"profile {profile.name}: {error}; the parameters are unchanged")
         else:
-            session = self._desk.session
+            session = self.state.session
             has = session.context_length if session is not None else profile.context
-            self._desk.say(f"profile {profile.name}: {profile.within(has).words}")
+            self.say(f"profile {profile.name}: {profile.within(has).words}")
 
-    def reload(self) -> None:
-        """Load the present pair again, with the settings that need a load."""
-        desk = self._desk
-        if desk.no_model:
-            desk.say(desk.no_model)
-        elif desk.busy or desk.loading_now or desk.experiment is not None:
-            desk.say("a load or an answer is running: reload after its end")
-        elif desk.flow.lost:
-            self._program.restart(self._conversation.resumable, self._tuning.context, self._tuning.kv)
-        else:
-            self._replace(*self._program.open_again(self._tuning.context, self._tuning.kv))
+    # What the next start remembers
 
     def use_theme(self, name: str) -> None:
         """Change the colours and remember them. Raises DFlashError for an unknown theme."""
-        known = self._desk.screen.app.available_themes
-        if name not in known:
-            raise DFlashError(f"no theme {name!r}; there are {', '.join(sorted(known))}")
-        self._desk.say(self._program.choose_theme(name) or f"theme {name}, from now on")
+        app = self.screen.app
+        if name not in app.available_themes:
+            raise DFlashError(f"no theme {name!r}; there are {', '.join(sorted(app.available_themes))}")
+        app.theme = name
+        self.say(_remembered("theme", name) or f"theme {name}, from now on")
 
     def remember_system(self, text: str) -> str:
         """Start new conversations with this system message, from now on. Returns the problem, or ""."""
-        self._conversation.current.default_system = text
-        return self._program.remember_setting("system", text)
+        self.state.conversation.default_system = text
+        return _remembered("system", text)
 
-    def show_notices(self) -> None:
-        """Show the earlier messages that have disappeared."""
-        self._desk.screen.app.push_screen(TextScreen("Notices", self._program.notices.page()))
 
-    def say_where_the_log_is(self) -> None:
-        self._desk.say(f"the log is {log_file()}")
-
-    def copy(self, text: str, what: str) -> None:
-        """Copy a text, and say where it went; `what` names it."""
-        self._program.copy(text, what)
-
-    def tell_away(self, seconds: float, what: str) -> None:
-        """A task that took `seconds` has ended: the user may be elsewhere."""
-        self._program.tell_away(seconds, what)
-
-    def turn_ended(self, *, refused: bool) -> None:
-        """Log the turn's figures, notify a user who is elsewhere, and use the pause for garbage collection."""
-        desk, meter = self._desk, self._desk.flow.meter
-        if meter is not None and not refused:  # after a refusal they are those of the turn before
-            spent = time.monotonic() - meter.started
-            figures = (meter.tokens, meter.totals.steps, meter.overall_rate, spent)
-            LOG.info("turn: %d tokens, %d steps, %.1f tok/s, %.1f s", *figures)
-            self.tell_away(spent, "the answer has failed" if desk.flow.error else "the answer is complete")
-        desk.screen.set_timer(TIDY_S, self._tidy)
-
-    def _tidy(self) -> None:
-        if not self._desk.busy and self._desk.experiment is None:
-            collector.tidy()
+def _remembered(name: str, value: str) -> str:
+    """Keep a setting for the next start. Returns the problem, or ""."""
+    try:
+        remember(name, value)
+    except ConfigError as error:
+        return str(error)
+    return ""

@@ -1,51 +1,69 @@
-"""Messages on their way from the prompt to the model: sent, queued, refused, returned, retried."""
+"""Messages on their way from the prompt to the model: sent, queued, refused, returned, retried; and their turns."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from textual.screen import Screen
 
 from dflash_core.clean import blank
 from dflash_core.errors import ContextError
 from dflash_core.knobs import RANDOM_SEED
 from dflash_tui.application.experiment import UNDER_WAY
 from dflash_tui.application.here import here
+from dflash_tui.application.log import LOG
 from dflash_tui.application.mentions import MentionError, files
+from dflash_tui.chat import collector
+from dflash_tui.chat.background_plain import BackgroundPlain
+from dflash_tui.chat.controller import Controller
+from dflash_tui.chat.conversation import ConversationController
+from dflash_tui.chat.flow import Flow
+from dflash_tui.chat.gauges import Gauges
+from dflash_tui.chat.messages import LongTaskEnded, TurnEnded
+from dflash_tui.chat.state import AppState
+from dflash_tui.chat.tuning import Tuning
 from dflash_tui.chat.typed import about
 from dflash_tui.text.commands import as_message
 from dflash_tui.widgets.transcript import TurnBlock
 
 if TYPE_CHECKING:
     from dflash_tui.application.session import OnPrefill, TurnLike
-    from dflash_tui.chat.host import ChatHost
+
+TIDY_S = 1.0  # after an answer, once its last frames are drawn
 
 
-class Sending:
-    """Belongs to one chat. Every typed text is in the prompt, in the queue or in the conversation."""
+class Sending(Controller):
+    """Every typed text is in the prompt, in the queue or in the conversation."""
 
-    def __init__(self, chat: ChatHost) -> None:
-        self._chat = chat
-        self._queue: list[TurnBlock] = []
-
-    @property
-    def waiting(self) -> bool:
-        """Messages were sent that the model has not received yet."""
-        return bool(self._queue)
+    def __init__(
+        self,
+        state: AppState,
+        screen: Screen[Any],
+        gauges: Gauges,
+        tuning: Tuning,
+        plain: BackgroundPlain,
+        conversation: ConversationController,
+    ) -> None:
+        super().__init__(state, screen)
+        self._gauges, self._tuning, self._plain, self._conversation = gauges, tuning, plain, conversation
+        self.flow = Flow(state, screen, gauges.frame, self._ended)
 
     async def send(self, text: str, typed: str) -> None:
         """Send or queue a message from the prompt, with the files that `typed` names."""
-        chat = self._chat
+        state = self.state
         if blank(text):
             self.give_back(text, "there is nothing to read in the message: its characters have no width; write words")
             return
-        if chat.no_model:
-            self.give_back(text, chat.no_model)
+        if state.no_model:
+            self.give_back(text, state.no_model)
             return
-        if chat.experiment is not None:
+        if state.experiment is not None:
             self.give_back(text, UNDER_WAY)
             return
-        if chat.session is None and not chat.loading_now:
+        if state.session is None and not state.loading:
             self.give_back(text, "no model is loaded: Ctrl+R loads again; your text stays here")
             return
         try:
@@ -53,83 +71,120 @@ class Sending:
         except MentionError as error:
             self.give_back(text, error)
             return
-        block = await chat.transcript.add_turn(message)
-        chat.conversation.sent(block)
-        chat.conversation.current.waits_no_more(text)
-        chat.past.add(text)
-        chat.conversation.tell_problems()
-        if chat.session is None:
+        block = await self.transcript.add_turn(message)
+        self._conversation.sent(block)
+        state.conversation.waits_no_more(text)
+        state.past.add(text)
+        self._conversation.files.tell_problems()
+        if state.session is None:
             self._put_off(block, "queued: it is sent when the model is ready")
-        elif chat.busy or self._queue:
+        elif state.busy or state.queue:
             self._put_off(block)
         else:
             await self.ask(block)
-        await chat.transcript.prune()  # not before: the oldest turn may be the one that was edited
+        await self.transcript.prune()  # not before: the oldest turn may be the one that was edited
 
     def _put_off(
         self, block: TurnBlock, why: str = "queued: it is sent after this answer · Alt+↑ chooses, Alt+E takes it back"
     ) -> None:
         block.queued(why)
-        self._queue.append(block)
+        self.state.queue.append(block)
 
     async def ask(self, block: TurnBlock) -> None:
         """Answer a message: for the first time, or again if it is already in the conversation."""
-        chat = self._chat
-        if chat.session is None:
+        state = self.state
+        if state.session is None:
             return
-        if chat.busy:  # a retry was requested while this message was being added to the screen
+        if state.busy:  # a retry was requested while this message was being added to the screen
             self._put_off(block)
             return
         if not block.entered:
-            chat.prompt.withdraw(block.typed)  # a refused message that was returned is being sent again
-        decoder_is_free = chat.plain.give_way()
-        chat.tuning.turn_begins()
-        opens = chat.conversation.opens(block, chat.used)
+            self.prompt.withdraw(block.typed)  # a refused message that was returned is being sent again
+        decoder_is_free = self._plain.give_way()
+        self._tuning.turn_begins()
+        opens = self._conversation.opens(block, state.used)
 
         def open_turn(on_prefill: OnPrefill) -> TurnLike:
             decoder_is_free()
             return opens(on_prefill)
 
-        current = chat.conversation.current
-        await chat.flow.begin(block, open_turn, chat.used, partial(current.pieces, ahead=True), current.saved)
+        current = state.conversation
+        await self.flow.begin(block, open_turn, state.used, partial(current.pieces, ahead=True), current.saved)
+        self._show_turn()
 
     async def retry(self) -> None:
         """Answer the last message again."""
-        chat, turns = self._chat, self._chat.transcript.turns
-        if chat.busy:
-            chat.say("an answer is being written: Esc stops it, Ctrl+R then answers again")
-        elif chat.experiment is not None:
-            chat.say(UNDER_WAY)
+        state, turns = self.state, self.transcript.turns
+        if state.busy:
+            self.say("an answer is being written: Esc stops it, Ctrl+R then answers again")
+        elif state.experiment is not None:
+            self.say(UNDER_WAY)
         elif not turns:
-            chat.say("nothing to retry yet")
+            self.say("nothing to retry yet")
         else:
-            if chat.knobs.temperature and chat.knobs.seed != RANDOM_SEED:
-                chat.say(f"seed {chat.knobs.seed} is fixed: the same parameters draw the same answer; /set seed random")
+            seed = state.knobs.seed
+            if state.knobs.temperature and seed != RANDOM_SEED:
+                self.say(f"seed {seed} is fixed: the same parameters draw the same answer; /set seed random")
             await self.ask(turns[-1])
 
     async def next(self) -> None:
         """Send the oldest queued message, if no answer is being written."""
-        if self._queue and not self._chat.busy:
-            await self.ask(self._queue.pop(0))
+        if self.state.queue and not self.state.busy:
+            await self.ask(self.state.queue.pop(0))
 
-    def turn_ended(self, block: TurnBlock, *, refused: bool) -> None:
-        """Continue after a turn, once the screen shows its end."""
+    def _show_turn(self) -> None:
+        """A turn has begun or ended."""
+        # On this row only: a class on the screen restyles every widget of the conversation.
+        self.screen.query_one("#prompt-row").set_class(self.state.busy, "-busy")
+        self.screen.refresh_bindings()
+        self._tuning.show()
+        self._gauges.draw()
+
+    def _ended(self, block: TurnBlock, refused: bool) -> None:
+        """A turn is over: show its end, and continue with the next message once that is drawn."""
         if refused:
-            self._chat.prompt.restore(block.typed)
+            self._tuning.refused()
+        self._show_turn()
+        self._gauges.turn_ended()
+        if not refused:
+            self._report()
+        self.screen.set_timer(TIDY_S, self._tidy)
+        self._plain.turn_ended()
+        self.screen.call_next(self._conversation.ended, block, refused=refused)
+        if refused:
+            self.prompt.restore(block.typed)
         else:
-            self._chat.context.answered()
-        error = self._chat.flow.error if refused else None
+            self.state.overlong = (0, 0)
+        error = self.state.turn.error if refused else None
         if isinstance(error, ContextError):
-            self._chat.screen.call_next(self._context_refused, error, block.prompt)
+            self.screen.call_next(self._context_refused, error, block.prompt)
         else:
-            self._chat.screen.call_next(self.next)
+            self.screen.call_next(self.next)
+        self.screen.post_message(TurnEnded())
+
+    def _report(self) -> None:
+        """Log the turn's figures, and notify a user who is elsewhere."""
+        turn = self.state.turn
+        if turn.meter is not None:
+            spent = time.monotonic() - turn.meter.started
+            figures = (turn.meter.tokens, turn.meter.totals.steps, turn.meter.overall_rate, spent)
+            LOG.info("turn: %d tokens, %d steps, %.1f tok/s, %.1f s", *figures)
+            how = "the answer has failed" if turn.error else "the answer is complete"
+            self.screen.post_message(LongTaskEnded(spent, how))
+
+    def _tidy(self) -> None:
+        """Use the pause for garbage collection."""
+        if not self.state.busy and self.state.experiment is None:
+            collector.tidy()
 
     async def _context_refused(self, error: ContextError, message: str) -> None:
-        """No queued message can follow one that did not fit: put all back into the prompt, in their order."""
+        """No queued message can follow one that did not fit: put all back into the prompt, in their order, and show
+        what can be done."""
         await self.take_all_back("the messages after the refused one are back in the prompt too")
-        session = self._chat.session
+        session = self.state.session
         tokens = await asyncio.to_thread(about, session, message) if session is not None else 0
-        self._chat.context.refused(error, tokens)
+        self.state.overlong = (error.needed, tokens)
+        await self.screen.run_action("open('full')")
 
     async def take_all_back(self, why: str) -> None:
         """Put all queued messages back into the prompt, in their order."""
@@ -141,33 +196,24 @@ class Sending:
         queue is empty."""
         if chosen is None:
             return await self.take_back()
-        if chosen not in self._queue:
+        if chosen not in self.state.queue:
             return False
-        self._chat.conversation.branching.leave_choice()
-        return await self.take_back(self._queue.index(chosen))
+        self._conversation.branching.leave_choice()
+        return await self.take_back(self.state.queue.index(chosen))
 
     async def take_back(self, index: int = -1, why: str = "taken back; Enter queues it again") -> bool:
         """Put a queued message, by default the last one, back into the prompt; False if none is queued."""
-        if not self._queue:
+        if not self.state.queue:
             return False
-        block = self._queue.pop(index)
-        await self._chat.transcript.take_away(block)
+        block = self.state.queue.pop(index)
+        await self.transcript.take_away(block)
         self.give_back(block.typed, why)
-        self._chat.conversation.current.waits_no_more(block.prompt)
-        self._chat.conversation.edit_again(block)
+        self.state.conversation.waits_no_more(block.prompt)
+        self._conversation.edit_again(block)
         return True
 
     def give_back(self, text: str, why: str | Exception) -> None:
         """Put text that could not be sent back into the prompt."""
-        self._chat.prompt.restore(text)
-        self._chat.conversation.current.waits_no_more(text)
-        self._chat.say(why)
-
-    def no_model(self) -> None:
-        """The load that the queue was waiting for has failed."""
-        for block in self._queue:
-            block.queued("waits for a model")
-
-    def clear(self) -> None:
-        """Empty the queue, for an empty conversation."""
-        self._queue.clear()
+        self.prompt.restore(text)
+        self.state.conversation.waits_no_more(text)
+        self.say(why)

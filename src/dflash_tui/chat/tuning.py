@@ -6,39 +6,42 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
-from dflash_core.cache_types import AUTO
+from textual.screen import Screen
+
 from dflash_core.drafting import SHAPES
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SPEC, SPEC_FORMER, Knobs, Value, described
 from dflash_core.text.reasoning import Reasoning
-from dflash_tui.application.settings.presets import Presets
-from dflash_tui.chat.desk import Desk
+from dflash_tui.application.settings.presets import Preset, Presets, changed
+from dflash_tui.chat.controller import Controller
+from dflash_tui.chat.gauges import Gauges
+from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.drafting_row import DraftingRow
 from dflash_tui.widgets.flash import Flash
 
 TOLD_FROM = 64  # tokens: fewer are read again at once
 
 
-class Tuning:
-    """The chat screen's actions on parameters. The screen's `knobs` are the next turn's, `used` the last one's."""
+class Tuning(Controller):
+    """The chat screen's actions on parameters. The state's `knobs` are the next turn's, `used` the last one's."""
 
-    def __init__(self, desk: Desk, presets: Presets) -> None:
-        self._desk = desk
+    def __init__(self, state: AppState, screen: Screen[Any], gauges: Gauges, presets: Presets) -> None:
+        super().__init__(state, screen)
+        self._gauges = gauges
         self.presets = presets
-        self.context = self._loaded_context = 0
-        self.kv = AUTO  # cache type of the next load
+        self._loaded_context = 0
         self._before = Knobs()  # of the turn before the present one
         self._auto: Knobs | None = None  # the last parameters under auto that a shape of the tree ended
         self._begun = False  # a model has been loaded, and the parameters are the user's from then on
 
-    def set(self, changes: dict[str, Value]) -> None:
+    def set(self, **changes: Value) -> None:
         """Stage changes. Raises KnobError if the loaded pair does not support one, or one has no effect on it."""
-        desk = self._desk
-        knobs = desk.knobs.replace(**changes)
-        if desk.session is not None:
-            desk.session.limits.check(knobs, changes)
-        before = desk.knobs
+        knobs = self.state.knobs.replace(**changes)
+        if self.state.session is not None:
+            self.state.session.limits.check(knobs, changes)
+        before = self.state.knobs
         self._stage(knobs)
         if changes.keys() & {"drafting", *SPEC_FORMER}:
             self._auto = None
@@ -47,31 +50,30 @@ class Tuning:
             self._auto = before
             # Without the value, which the next key of a slider changes.
             off = f"drafting {before.drafting} is off: {named} was set"
-            desk.say(f"{off}; /set drafting=auto lets the program choose again")
+            self.say(f"{off}; /set drafting=auto lets the program choose again")
 
     def set_all(self, knobs: Knobs) -> None:
         """Stage a whole set: a preset's, or that of an earlier turn, as far as values go here. Raises KnobError if the
         loaded pair does not support a value; values that have no effect on its drafter are kept for another one."""
-        if self._desk.session is not None:
-            knobs, notes = self._desk.session.limits.within(knobs)
-            self._desk.session.limits.check_possible(knobs, SPEC)
+        if self.state.session is not None:
+            knobs, notes = self.state.session.limits.within(knobs)
+            self.state.session.limits.check_possible(knobs, SPEC)
             self._tell(notes)
         self._stage(knobs)
 
     def _tell(self, notes: Sequence[str]) -> None:
         for note in notes:
-            self._desk.say(note)
+            self.say(note)
 
     def _stage(self, knobs: Knobs) -> None:
-        before, self._desk.knobs = self._desk.knobs, knobs
-        self._desk.show_knobs()
+        before, self.state.knobs = self.state.knobs, knobs
+        self.show()
         if any(getattr(knobs, name) != getattr(before, name) for name in READ_AGAIN):
             self.tell_reading()
 
     def tell_reading(self) -> None:
         """Say what the next message reads again because of what was just changed, beside what is being said."""
-        desk, knobs = self._desk, self._desk.knobs
-        session = desk.session
+        session, knobs = self.state.session, self.state.knobs
         if session is None or not session.conversation.messages:
             return
         conversation = session.conversation
@@ -79,84 +81,84 @@ class Tuning:
         async def tell() -> None:
             with suppress(DFlashError):  # the turn itself will say it
                 found = await asyncio.to_thread(conversation.reading, knobs)
-                if found is not None and found.tokens >= TOLD_FROM and desk.knobs == knobs:
-                    said = desk.screen.query_one(Flash).text
+                if found is not None and found.tokens >= TOLD_FROM and self.state.knobs == knobs:
+                    said = self.screen.query_one(Flash).text
                     again = f"the next message reads about {found.tokens:,} tokens again: {found.why}"
-                    desk.say(f"{said}; {again}" if "the next turn" in said else again)
+                    self.say(f"{said}; {again}" if "the next turn" in said else again)
 
-        desk.screen.run_worker(tell(), group="reading", exclusive=True)
+        self.screen.run_worker(tell(), group="reading", exclusive=True)
 
     def show(self) -> None:
-        """Show the present parameters in their panel."""
-        desk = self._desk
-        panel = desk.inspector.params_panel
-        panel.show(desk.knobs, desk.used, running=desk.busy)
-        panel.show_presets(self.presets.names_for(self._desk.model), self.presets.like(desk.knobs))
+        """Show the present parameters in their panel and in the strip."""
+        panel = self.inspector.params_panel
+        panel.show(self.state.knobs, self.state.used, running=self.state.busy)
+        panel.show_presets(self.presets.names_for(self.state.model), self.presets.like(self.state.knobs))
+        self._gauges.strip()
 
     def when(self, name: str) -> str:
         """When a staged change of `name` takes effect, in words."""
-        if self._desk.busy and name in LIVE:
+        if self.state.busy and name in LIVE:
             return "from the next turn; /apply applies it now"
         return "from the next turn"
 
     @property
     def reasoning(self) -> Reasoning:
         """The levels that the loaded model's template accepts; on and off if that is not known."""
-        session = self._desk.session
+        session = self.state.session
         return (session.limits.reasoning if session is not None else None) or Reasoning()
 
     def think(self, level: str) -> None:
         """Stage a level of thinking: off, on, or one that the template defines. Raises KnobError."""
         reasoning = self.reasoning
-        self._desk.set_knobs(**reasoning.changes(level))
-        found = reasoning.level(self._desk.knobs)
+        self.set(**reasoning.changes(level))
+        found = reasoning.level(self.state.knobs)
         adds = reasoning.adds(found)
-        self._desk.say(f"thinking {found} from the next turn" + (f"; the prompt gets: {adds}" if adds else ""))
+        self.say(f"thinking {found} from the next turn" + (f"; the prompt gets: {adds}" if adds else ""))
 
     def think_on(self) -> None:
         """Stage the level after the present one; off follows the last."""
         levels = ("off", *(self.reasoning.levels or ("on",)))
-        present = self.reasoning.level(self._desk.knobs)
+        present = self.reasoning.level(self.state.knobs)
         self.think(levels[(levels.index(present) + 1) % len(levels)] if present in levels else "off")
 
     def apply(self) -> None:
         """Apply the staged changes to the answer being written; those that it cannot take wait for the next turn."""
-        desk = self._desk
-        staged = [name for name in SPEC if getattr(desk.knobs, name) != getattr(desk.used, name)]
+        staged = [name for name in SPEC if getattr(self.state.knobs, name) != getattr(self.state.used, name)]
         live = [name for name in staged if name in LIVE]
-        if not desk.busy:
-            desk.say("no answer is being written: changes apply to the next turn")
+        running = self.state.turn.running
+        if running is None:
+            self.say("no answer is being written: changes apply to the next turn")
         elif not staged:
-            desk.say("no parameter has been changed since this turn began")
+            self.say("no parameter has been changed since this turn began")
         elif not live:
-            desk.say(f"{', '.join(staged)}: from the next turn only")
+            self.say(f"{', '.join(staged)}: from the next turn only")
         else:
-            desk.flow.change(desk.knobs)
-            desk.used = desk.used.in_mid_turn(desk.knobs)
-            desk.show_knobs()
+            running.change(self.state.knobs)
+            self.state.used = self.state.used.in_mid_turn(self.state.knobs)
+            self.show()
             late = [name for name in staged if name not in LIVE]
             rest = f"; {', '.join(late)} from the next turn" if late else ""
-            values = ", ".join(described(desk.knobs, live))
-            desk.say(f"from the next step: {values}{rest}")
+            values = ", ".join(described(self.state.knobs, live))
+            self.say(f"from the next step: {values}{rest}")
 
     def use(self, name: str) -> None:
         """Stage a preset. Raises DFlashError if none has that name, or the loaded pair does not support it."""
         preset = self.presets[name]
         self.set_all(preset.knobs)
-        self._desk.say(f"preset {preset.name} from the next turn" + (f": {preset.about}" if preset.about else ""))
+        self.say(f"preset {preset.name} from the next turn" + (f": {preset.about}" if preset.about else ""))
 
     def chosen(self, name: str) -> None:
         """A preset was chosen in the panel: stage it, or say why that is not possible."""
         try:
             self.use(name)
         except KnobError as error:
-            self._desk.say(error)
+            self.say(error)
 
     def cycle(self) -> None:
         """Stage the preset after the present one, skipping those that the loaded pair does not support."""
-        name = self.presets.like(self._desk.knobs)
-        for _ in self.presets.names_for(self._desk.model):
-            name = self.presets.after(name, self._desk.model).name
+        name = self.presets.like(self.state.knobs)
+        for _ in self.presets.names_for(self.state.model):
+            name = self.presets.after(name, self.state.model).name
             try:
                 self.use(name)
             except KnobError:
@@ -165,16 +167,16 @@ class Tuning:
 
     def save(self, name: str) -> None:
         """Save the staged parameters as a preset. Raises PresetError."""
-        path = self.presets.save(name, self._desk.knobs)
-        self._desk.show_knobs()
-        self._desk.say(f"preset {name} is kept in {path}")
+        path = self.presets.save(Preset(name, changes=changed(self.state.knobs)))
+        self.show()
+        self.say(f"preset {name} is kept in {path}")
 
     def nudge(self, steps: int) -> None:
         """Change the size of drafting, as its slider does."""
-        row = self._desk.inspector.params_panel.row("drafting")
+        row = self.inspector.params_panel.row("drafting")
         assert isinstance(row, DraftingRow)
         row.step_size(steps)
-        self._desk.say(f"drafting {row.value} {self.when('drafting')}")
+        self.say(f"drafting {row.value} {self.when('drafting')}")
 
     def moved(self, name: str, value: Value) -> None:
         """A row of the panel was changed: stage its value, or say why that is not possible and reset the row."""
@@ -182,87 +184,85 @@ class Tuning:
             if name == CONTEXT.name:
                 self.ask_for_context(str(value))
             else:
-                self.set({name: value})
+                self.set(**{name: value})
                 self._put_back()
         except KnobError as error:
-            self._desk.say(error)
-            self._desk.show_knobs()
+            self.say(error)
+            self.show()
             self._show_context()
 
     def _put_back(self) -> None:
         """A slider that ended auto, and stands where it stood before, leaves auto on."""
-        knobs, auto = self._desk.knobs, self._auto
+        knobs, auto = self.state.knobs, self._auto
         if auto is not None and all(getattr(knobs, name) == getattr(auto, name) for name in SHAPES):
             self._auto = None
             self._stage(replace(knobs, drafting=auto.drafting))
-            self._desk.say(f"drafting is {auto.drafting} again")
+            self.say(f"drafting is {auto.drafting} again")
 
     def reset(self) -> None:
         """Stage every parameter's default."""
         self._stage(Knobs())
-        self._desk.say("every parameter is at its default from the next turn")
+        self.say("every parameter is at its default from the next turn")
 
     def turn_begins(self) -> None:
         """A turn has started with the staged values."""
-        desk = self._desk
-        self._before, desk.used = desk.used, desk.knobs
-        desk.screen.query_one(Flash).outdated("from the next turn")
-        desk.show_knobs()
+        self._before, self.state.used = self.state.used, self.state.knobs
+        self.screen.query_one(Flash).outdated("from the next turn")
+        self.show()
 
     def refused(self) -> None:
         """The turn did not run: the values staged for it are still staged."""
-        self._desk.used = self._before
-        self._desk.show_knobs()
+        self.state.used = self._before
+        self.show()
 
     def loaded(self) -> None:
         """A model has been loaded, with the staged context or as much of it as possible."""
-        desk = self._desk
-        desk.flow.cold = True
-        if desk.session is not None and not self._begun and desk.knobs == desk.used == Knobs():
-            desk.knobs = desk.used = desk.session.knobs
-            desk.show_knobs()
+        self.state.turn.cold = True
+        if self.state.session is not None and not self._begun and self.state.knobs == self.state.used == Knobs():
+            self.state.knobs = self.state.used = self.state.session.knobs
+            self.show()
         self._begun = True
-        if desk.session is not None and self.context > (has := desk.session.context_length) > 0:
-            desk.say(f"the context is {has:,}, all that the model was made for, not {self.context:,}")
-            self.context = has
-        self._loaded_context = self.context
+        if self.state.session is not None and self.state.context > (has := self.state.session.context_length) > 0:
+            self.say(f"the context is {has:,}, all that the model was made for, not {self.state.context:,}")
+            self.state.context = has
+        self._loaded_context = self.state.context
         self._show_context()
-        self._desk.inspector.params_panel.show_reasoning(self.reasoning)
-        if desk.session is not None:
-            desk.inspector.params_panel.show_most_nodes(desk.session.limits.budget)
-            desk.knobs, notes = desk.session.limits.within(desk.knobs)
-            desk.show_knobs()
+        self.inspector.params_panel.show_reasoning(self.reasoning)
+        if self.state.session is not None:
+            self.inspector.params_panel.show_most_nodes(self.state.session.limits.budget)
+            self.state.knobs, notes = self.state.session.limits.within(self.state.knobs)
+            self.show()
             self._tell(notes)
 
     def ask_for_context(self, wanted: str) -> None:
         """Stage another context and say what loads it. Raises KnobError as `set_context`."""
         self.set_context(wanted)
-        said = f"{self.context:,}" if self.context else "as fits"
-        self._desk.say(f"context {said}: /reload loads the model again with it")
+        said = f"{self.state.context:,}" if self.state.context else "as fits"
+        self.say(f"context {said}: /reload loads the model again with it")
 
     def set_context(self, wanted: str) -> None:
         """Stage another context for the next load. Raises KnobError for an invalid one, and for more than the model was
         made for: that would not load, and a profile would keep it."""
-        session = self._desk.session
+        session = self.state.session
         most = session.limits.most_context if session is not None else 0
         spec = replace(CONTEXT, maximum=most or CONTEXT.maximum)
         try:
-            self.context = int(spec.parse(wanted.replace(",", "")))
+            self.state.context = int(spec.parse(wanted.replace(",", "")))
         except KnobError as error:
             raise KnobError(f"{error}; the model was made for {most:,} positions" if most else str(error)) from None
         self._show_context()
 
     def _show_context(self) -> None:
-        self._desk.inspector.params_panel.show_context(self.context, self._loaded_context)
+        self.inspector.params_panel.show_context(self.state.context, self._loaded_context)
 
     def ask_for_cache(self, kv: str) -> None:
         """Stage another cache type for the next load."""
-        self.kv = kv
-        self._desk.say(f"keys and values {kv}: /reload loads the model again with it; the conversation goes on")
+        self.state.kv = kv
+        self.say(f"keys and values {kv}: /reload loads the model again with it; the conversation goes on")
 
     def tell_problems(self) -> None:
         """Show the problems of preset files, once."""
         if self.presets.problems:
             text = "\n".join(self.presets.problems)
-            self._desk.screen.notify(text, title="Presets", severity="warning", timeout=10)
+            self.screen.notify(text, title="Presets", severity="warning", timeout=10)
             self.presets.problems.clear()

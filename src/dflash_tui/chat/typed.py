@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from textual.events import Key, Paste
+from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input, TextArea
 
 from dflash_tui.application.here import here
 from dflash_tui.application.mentions import MentionError, files, offers
 from dflash_tui.application.session import SessionLike
-from dflash_tui.chat.desk import Desk
+from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
+from dflash_tui.chat.state import AppState
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.completions import Completion, Completions
 
@@ -28,30 +31,31 @@ def about(session: SessionLike, text: str) -> int:
     return part if len(text) <= COUNTED else round(part * len(text) / COUNTED)
 
 
-class Typed:
+class Typed(Controller):
     """Belongs to one chat. `complete` gives the completions of a slash command."""
 
-    def __init__(self, desk: Desk, gauges: Gauges, complete: Callable[[str], list[Completion]]) -> None:
-        self._desk = desk
+    def __init__(
+        self, state: AppState, screen: Screen[Any], gauges: Gauges, complete: Callable[[str], list[Completion]]
+    ) -> None:
+        super().__init__(state, screen)
         self._gauges = gauges
         self._complete = complete
         self._counting: Timer | None = None
 
     def changed(self) -> None:
         """Called with every change of the prompt."""
-        desk = self._desk
-        text = desk.prompt.text
-        desk.screen.query_one(Completions).show(self._complete(text) or self._files(text))
+        text = self.prompt.text
+        self.screen.query_one(Completions).show(self._complete(text) or self._files(text))
         if self._counting is not None:
             self._counting.stop()
-        self._counting = desk.screen.set_timer(PAUSE_S, self._count)
+        self._counting = self.screen.set_timer(PAUSE_S, self._count)
 
     def take(self, event: Key | Paste) -> None:
         """Focus the prompt for text that was typed or pasted elsewhere, unless the focused widget uses the text.
 
         Called before the event reaches the focused widget, so that all of a fast input arrives in the prompt.
         """
-        screen = self._desk.screen
+        screen = self.screen
         focused = screen.focused
         if isinstance(focused, (Input, TextArea)):
             return
@@ -62,17 +66,17 @@ class Typed:
                 return
             if event.key in screen.active_bindings:
                 return
-        screen.set_focus(self._desk.prompt)
+        screen.set_focus(self.prompt)
 
     def _files(self, text: str) -> list[Completion]:
-        prompt = self._desk.prompt
+        prompt = self.prompt
         if prompt.cursor_location != prompt.document.end:
             return []
         return [Completion(one.text, one.label, one.about) for one in offers(text, here())]
 
     async def _count(self) -> None:
         """Count the tokens of the text being typed, on another thread."""
-        session, text, whole = self._desk.session, self._desk.prompt.text, self._desk.prompt.whole
+        session, text, whole = self.state.session, self.prompt.text, self.prompt.whole
         if session is None or is_command(text):
             self._gauges.typed(0)
             return

@@ -7,13 +7,14 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from dflash_core.clean import clean
+from dflash_core.clean import blank, clean
 from dflash_core.errors import ContextError
 from dflash_tui.application.here import here
 from dflash_tui.application.mentions import ON_COMMAND_LINE, attached
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.turn import figures
 from dflash_tui.cli.interrupt import stop_on_interrupt
+from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, write_json, write_out
 
 if TYPE_CHECKING:
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
 
 PIPE_PATIENCE_S = 0.5
 MOST_PIPED = 64 * 2**20  # characters: a pipe may be endless
+
+
+def run(call: Invocation) -> int:
+    """Answer the prompt of the command line. Returns the exit code; raises DFlashError."""
+    args = call.args
+    prompt = read_prompt(args.text, sys.stdin)
+    if blank(prompt):
+        found = "nothing to read in the prompt" if prompt.strip() else "no prompt"
+        beside = " beside the files" if args.file else ""
+        call.refuse(f"{found}; give words{beside} as an argument or on standard input")
+    prompt = with_files(prompt, args.file)
+    return answer(call.request, prompt, system=args.system, as_json=args.json, plain=args.plain)
 
 
 def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
@@ -57,20 +70,16 @@ def _ready(stdin: TextIO) -> bool:
         return False
 
 
-def run(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = False, plain: bool = False) -> int:
+def answer(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = False, plain: bool = False) -> int:
     """Load the pair, answer, and report. Returns the exit code; raises DFlashError.
 
     `plain` is for screen readers: it writes whole lines, announces thinking and answer by name and overwrites
     nothing.
     """
-    from dflash_core.conversation import Conversation
-    from dflash_tui.application.engine_session import begin
-    from dflash_tui.cli.loading import load_with_notes
+    from dflash_tui.cli.loading import begun_conversation  # imports torch
 
     notes = Notes(plain=plain)
-    engine = load_with_notes(request, notes)
-    conversation = Conversation(engine, engine.target.tokenizer, engine.target.template, system)
-    begin(conversation, request, engine)
+    engine, conversation = begun_conversation(request, notes, system)
     turn = conversation.ask(
         prompt, request.knobs, on_prefill=lambda done, total: notes.progress("reading the prompt", done / total)
     )

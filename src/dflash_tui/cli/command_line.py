@@ -8,28 +8,25 @@ import dataclasses
 import gc
 import io
 import os
-import re
 import shlex
 import sys
-import textwrap
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from dflash_core.cache_types import KV_HELP, checked
 from dflash_core.clean import encodable, one_line
 from dflash_core.demo import DEMO_KINDS
 from dflash_core.drafters.registry import is_named, missing, parts
 from dflash_core.errors import MESSAGE, DFlashError, KnobError
 from dflash_core.files import check_regular
-from dflash_core.knobs import CONTEXT, SPECS, parse_settings
+from dflash_core.knobs import parse_settings
 from dflash_tui import __version__
 from dflash_tui.application import log
-from dflash_tui.application.session import LAST, LISTED, LoadRequest
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import Config, load_config
-from dflash_tui.application.settings.profiles import Profile, Profiles
-from dflash_tui.cli.table import COMMANDS, TRACE_HELP, Invocation, file_path, memory_size
+from dflash_tui.application.settings.presets import Presets, Profile
+from dflash_tui.cli.options import COMMANDS, Invocation, build_parser
 from dflash_tui.settings.key_rules import KEY_RULES
 from dflash_tui.terminal import marks
 from dflash_tui.terminal.hangup import watched
@@ -40,24 +37,6 @@ if TYPE_CHECKING:
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 ESCAPE_MS = "25"
-
-# What argparse says of a word in the place of a command.
-_UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(?P<word>[^']+)'")
-
-DESCRIPTION = """\
-Chat in the terminal with a GGUF model of the Qwen3 or Qwen3.5 architectures,
-dense or with experts, decoded in this process with a drafter (DFlash, DFlash 2,
-DSpark, MTP or the text itself) and DDTree. Without a command the app opens.
-Without --target it takes the model that the settings name. If they name none,
-the first start of the app asks which; all else takes the built-in demo pair."""
-
-EPILOG = f"""\
-parameters for --set:
-{textwrap.fill(", ".join(spec.name for spec in SPECS), 78, initial_indent="  ", subsequent_indent="  ")}
-
-exit codes:
-  0 done, also where a pipe's reader left early; 1 a failure, explained in one
-  line; 2 wrong usage; 130 interrupted"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _speaking(parser, args)
     config = _config(parser, args)
     settings = config.settings
-    profile = Profiles()[args.profile] if args.profile else None
+    profile = Presets().profile(args.profile) if args.profile else None
     request = LoadRequest(
         settings.target,
         settings.draft,
@@ -98,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command not in [one.name for one in COMMANDS if not one.models]:
             _check_files(config, profile, args.command)
         if profile is not None:
-            Profiles().used(profile.name)
+            Presets().used(profile.name)
         # With both outputs redirected, closing the terminal must not end the command; the app needs the terminal.
         with watched((1, 2)), _tracing(args.trace) as trace:
             asked = request if trace is None else dataclasses.replace(request, watchers=(trace,))
@@ -125,51 +104,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-class _Parser(argparse.ArgumentParser):
-    """Its errors may quote file names, because a shell expands `*` to the names in a folder."""
-
-    def error(self, message: str) -> NoReturn:
-        if found := _UNKNOWN_COMMAND.match(message):
-            word = found["word"]
-            if word.endswith(".gguf") or os.path.lexists(word):
-                message = f"{word} is no command; to open a model: dflash-tui --target {shlex.quote(word)}"
-        # Without the usage, which is longer than the message and hides it.
-        hint = "" if "; known: " in message else f"; {self.prog} --help shows what is possible"
-        self.exit(2, f"{self.prog}: {one_line(message, MESSAGE)}{hint}\n")
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The syntax. Global options are accepted before and after the command."""
-    parser = _Parser(
-        prog="dflash-tui",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"dflash-tui {__version__}")
-    parser.add_argument("--trace", type=file_path, metavar="FILE", help=TRACE_HELP)
-    parser.add_argument("--theme", metavar="NAME", help="the app's colours")
-    parser.add_argument(
-        "--resume", default="", nargs="?", const=LISTED, metavar="ID",
-        help="continue a conversation: an id's beginning; alone, the list of all",
-    )  # fmt: skip
-    parser.add_argument(
-        "--continue", dest="resume", action="store_const", const=LAST, help="continue the last conversation"
-    )
-    parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
-    _add_global_options(parser)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-
-    # Made once: the checks of each option take most of the time of building a parser.
-    after = _Parser(add_help=False, allow_abbrev=False)
-    _add_global_options(after, after_command=True)
-    for one in COMMANDS:
-        sub = commands.add_parser(one.name, help=one.help, description=one.help, allow_abbrev=False, parents=[after])
-        one.options(sub)
-    return parser
-
-
 def _speaking(parser: argparse.ArgumentParser, args: argparse.Namespace) -> argparse.ArgumentParser:
     """The parser of the given command, so that an error names it."""
     for action in parser._subparsers._group_actions if parser._subparsers is not None else ():
@@ -188,97 +122,6 @@ def _text(args: argparse.Namespace) -> argparse.Namespace:
         elif isinstance(value, list):
             setattr(args, name, [encodable(one) if isinstance(one, str) else one for one in value])
     return args
-
-
-def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool = False) -> None:
-    """Add the options that every command has.
-
-    A subparser overwrites values read before the command with its defaults. So absent options after the command set
-    nothing, and --set, which accumulates, has a separate list.
-    """
-
-    def default(value: object) -> object:
-        return argparse.SUPPRESS if after_command else value
-
-    add = parser.add_argument
-    add("--target", type=file_path, default=default(None), metavar="FILE", help="the model: a GGUF file")
-    add(
-        "--draft",
-        type=file_path,
-        action=Joined,
-        default=default(None),
-        metavar="FILE",
-        help="its drafter: a file or folder of DFlash, DFlash 2, DSpark or MTP, or mtp or text; repeated: several",
-    )
-    add("--profile", default=default(""), metavar="NAME", help="a target, its drafter and settings, by a name")
-    add("--demo", action="store_true", default=default(False), help="the built-in demo pair")
-    add("--device", choices=("auto", "cpu", "cuda"), default=default(None), help="where to decode")
-    add(
-        "--set",
-        dest="set_after" if after_command else "set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="set a parameter; may be repeated",
-    )
-    add(
-        "--activations",
-        choices=("int8", "mixed", "f16"),
-        default=default("int8"),
-        help="on a GPU: int8; mixed, more precise where it matters and a little slower; f16, exact and slower",
-    )
-    add(
-        "--reading",
-        choices=("auto", "passes"),
-        default=default("auto"),
-        help="on a GPU: passes reads prompts as answers are decoded: slower, but an answer then does not depend on "
-        "what was read before it",
-    )
-    add("--draft-type", choices=("q8_0", "q4_0"), default=default(""), help="on a GPU: quantize the drafter further")
-    add(
-        "--embedding",
-        choices=("card", "host"),
-        default=default(None),
-        help="on a GPU: keep the token embedding there (card), or in main memory, which frees its bytes (host)",
-    )
-    add("--no-tune", action="store_true", default=default(False), help="on a GPU: no timing of passes at a first load")
-    add(
-        "--vram-limit",
-        type=memory_size,
-        default=default(0),
-        metavar="SIZE",
-        help="on a GPU: use no more memory than a card of this size has, such as 24GiB",
-    )
-    add("--context", type=_context, default=default(None), metavar="N", help=f"{CONTEXT.help} ({CONTEXT.default})")
-    add(
-        "--kv", type=_cache_type, default=default(None), metavar="TYPE", help=f"the cache of keys and values: {KV_HELP}"
-    )
-    add("--verbose", action="store_true", default=default(False), help="show the log on stderr too")
-    add("--json", action="store_true", default=default(False), help="one JSON object on stdout, the rest on stderr")
-
-
-def _context(text: str) -> int:
-    try:
-        return int(CONTEXT.parse(text))
-    except KnobError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-class Joined(argparse.Action):
-    """An option that may be repeated: its paths are joined by "+", which may also be typed."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        before = getattr(namespace, self.dest, None)
-        setattr(namespace, self.dest, values if before is None else Path(f"{before}+{values}"))
-
-
-def _cache_type(text: str) -> str:
-    try:
-        return checked(text)
-    except KnobError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config:
@@ -326,7 +169,7 @@ def _profile(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple
     if args.command in [one.name for one in COMMANDS if not one.profile]:
         parser.error(f"--profile goes with commands that load a model, not with {args.command}")
     try:
-        found = Profiles()[args.profile]
+        found = Presets().profile(args.profile)
     except DFlashError as error:
         parser.error(f"--profile: {error}")
     values = {"target": found.target, "draft": found.draft, "kv": found.kv}
@@ -340,7 +183,7 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
             return command.run(Invocation(args, request, config, parser.error))
     if not _on_a_terminal():
         raise DFlashError("the app needs a terminal; in a pipe or a script use: dflash-tui ask")
-    from dflash_tui.app import run_app
+    from dflash_tui.launch import run_app
 
     return run_app(request, config)
 
@@ -374,13 +217,13 @@ def _check_files(config: Config, profile: Profile | None, command: str | None) -
     """Report files that are missing or cannot be read as such before anything is loaded or the screen is used."""
     if profile is not None and config.origins.get("target") == f"profile {profile.name}" and (gone := profile.gone()):
         raise DFlashError(_moved(profile, gone, config))
-    from dflash_tui.application.hub.catalogue import named as named_pair  # late: most commands need no catalogue
-
     for name, path in (("target", config.settings.target), ("draft", config.settings.draft)):
         if path is not None and path.exists() and not path.is_dir():
             check_regular(path)
         if path is None or path.exists() or (config.settings.target is None and _is_demos(path)):
             continue
+        from dflash_tui.application.hub.catalogue import named as named_pair  # most starts need no catalogue
+
         if name == "target" and named_pair(path) is not None:
             if command == "plan":
                 continue
@@ -394,10 +237,9 @@ def _check_files(config: Config, profile: Profile | None, command: str | None) -
 
 def _moved(profile: Profile, gone: Path, config: Config) -> str:
     """The error for a profile whose file is missing: where it was, and where a file of that name is."""
-    from dflash_tui.application.hub.find import of_name
-    from dflash_tui.application.hub.places import places
+    from dflash_tui.application.hub.walk import find_name
 
-    found = of_name(gone.name, places(config.settings.model_folders))
+    found = find_name(gone.name, config.settings.model_folders)
     said = f"profile {profile.name}: {gone} is not there"
     if found is None:
         return f"{said}, and no {gone.name} where models are looked for; dflash-tui models lists what there is"

@@ -12,12 +12,20 @@ from dflash_tui.application.here import here
 from dflash_tui.application.hub import catalogue
 from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.log import log_file
-from dflash_tui.application.settings import profiles
-from dflash_tui.application.settings.config import PLAIN, PROJECT_NAME, Config, config_folder, quoted, user_file
-from dflash_tui.application.settings.presets import Presets
+from dflash_tui.application.settings.config import PLAIN, PROJECT_NAME, Config, config_folder, user_file
+from dflash_tui.application.settings.presets import FOLDER_NAME, Presets
+from dflash_tui.application.settings.toml_file import quoted, toml
+from dflash_tui.cli.options import Invocation
 from dflash_tui.settings.keys import FIXED, remapped
 from dflash_tui.settings.themes import Themes, installed, with_known_theme
 from dflash_tui.terminal.output import write_err, write_json, write_out
+
+
+def run(call: Invocation) -> int:
+    """Print the settings, or where their files are. Returns the exit code."""
+    if call.args.what == "path":
+        return paths(as_json=call.args.json)
+    return show(call.config, origin=call.args.origin, as_json=call.args.json)
 
 
 def show(config: Config, *, origin: bool, as_json: bool) -> int:
@@ -41,7 +49,7 @@ def show(config: Config, *, origin: bool, as_json: bool) -> int:
             write_out(f"\n[{section}]\n")
             table = section
         key = quoted(inner) if "." in inner else inner or name
-        line = f"{key} = {_toml(value)}"
+        line = f"{key} = {toml(value)}"
         write_out(f"{line:<40} # {config.origins.get(name, 'default')}\n" if origin else f"{line}\n")
     return 0
 
@@ -49,8 +57,8 @@ def show(config: Config, *, origin: bool, as_json: bool) -> int:
 def paths(*, as_json: bool) -> int:
     """Print where settings and the log are."""
     found = {
-        "user": user_file(), "project": here() / PROJECT_NAME, "presets": config_folder() / "presets",
-        "profiles": config_folder() / profiles.FILE_NAME, "catalogue": config_folder() / catalogue.FILE_NAME,
+        "user": user_file(), "project": here() / PROJECT_NAME, "presets": config_folder() / FOLDER_NAME,
+        "profiles": config_folder() / FOLDER_NAME, "catalogue": config_folder() / catalogue.FILE_NAME,
         "models": downloads(), "log": log_file(),
     }  # fmt: skip
     if as_json:
@@ -71,8 +79,7 @@ def _rows(config: Config) -> dict[str, Any]:
 
 def _beside(themes: Themes) -> list[str]:
     """Problems in the files next to the settings: themes and presets."""
-    others = (Presets(config_folder() / "presets").problems, profiles.Profiles().problems)
-    return [*themes.problems, *others[0], *others[1], *catalogue.load_catalogue().problems]
+    return [*themes.problems, *Presets().problems, *catalogue.load_catalogue().problems]
 
 
 def _plain(value: Any) -> Any:
@@ -80,13 +87,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return '""'
-    if isinstance(value, tuple):
-        return f"[{', '.join(_toml(one) for one in value)}]"
-    return str(value) if isinstance(value, (int, float)) else quoted(str(value))

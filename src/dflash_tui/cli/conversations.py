@@ -14,10 +14,11 @@ from dflash_core.errors import DFlashError
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.conversations.history import data_folder
 from dflash_tui.application.conversations.store import Card, Entry, Store
+from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, keep, write_err, write_json, write_out
 
 
-def run(args: argparse.Namespace) -> int:
+def run(call: Invocation) -> int:
     """Run the command. Returns the exit code; raises DFlashError."""
     does: Mapping[str, Callable[[Store, argparse.Namespace], int]] = {
         "list": _list,
@@ -25,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
         "import": _import,
         "delete": _delete,
     }
-    store = Store(data_folder())
+    args, store = call.args, Store(data_folder())
     try:
         code = does[args.does](store, args)
         problem = store.problem()

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from dflash_core.memory import gib
 from dflash_core.nvrtc import OLDEST
 from dflash_tui.cli.machine import Computer, look
+from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, write_json, write_out
 
 Verdict = Literal["ok", "note", "problem"]
@@ -41,14 +42,14 @@ class Finding:
 Check = Callable[[Computer], Iterator[Finding]]
 
 
-def run(*, as_json: bool = False) -> int:
+def run(call: Invocation) -> int:
     """Inspect, judge, report. Returns 1 if there is a problem."""
     notes = Notes()
     notes.progress("looking at this machine")
     findings = examine(look())
     notes.end_line()
     problems = sum(finding.verdict == "problem" for finding in findings)
-    if as_json:
+    if call.args.json:
         checks = [dataclasses.asdict(finding) for finding in findings]
         write_json({"verdict": worst(findings), "problems": problems, "checks": checks})
     else:

@@ -38,12 +38,23 @@ from dflash_core.formats.suspects import suspects
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
 from dflash_tui.application.hub.drafters_beside import drafters
+from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import write_json, write_out
 
 Rows = list[tuple[str, str]]
 
 
-def run(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
+def run(call: Invocation) -> int:
+    """Describe the files of the command line. Raises DFlashError, also for a drafter that does not fit."""
+    named, request = call.args.model, call.request
+    if named is not None and call.args.target is not None:
+        call.refuse("inspect: MODEL and --target name the same thing; give one of them")
+    # A configured drafter belongs to the configured target, not to a file named here.
+    meant = dataclasses.replace(request, target=named, draft=call.args.draft) if named else request
+    return describe(*meant.files, as_json=call.args.json)
+
+
+def describe(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
     """Describe `model` and, if given, how `draft` fits it. `model` may be a drafter if there is no `draft`.
 
     Raises DFlashError, also for a drafter that does not fit.
@@ -178,7 +189,7 @@ def _draft_rows(config: DraftConfig, file: WeightFile) -> Rows:
     )
     return [
         ("name", config.name),
-        ("drafter", f"{config.title}, {config.flavour} layout: {config.block_count} layers{sliding}"),
+        ("drafter", f"{KINDS[config.kind].title}, {config.flavour} layout: {config.block_count} layers{sliding}"),
         ("size", _size_line(file)),
         ("block", f"{config.block_size} positions for {config.depths} drafts, mask token {mask}"),
         *_listed("heads", _draft_heads(config)),

@@ -1,60 +1,49 @@
-"""`models` and `get`: the models on this machine, and those that can be fetched."""
+"""`models`: the models on this machine, and those that can be fetched."""
 
 from __future__ import annotations
 
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 from dflash_core.memory import gib
 from dflash_tui.application.hub.catalogue import Pair, load_catalogue
-from dflash_tui.application.hub.fetch import (
-    HubError,
-    Told,
-    Wanted,
-    begun,
-    begun_words,
-    check_room,
-    fetch,
-    fetched,
-    kept,
-    wanted,
-)
-from dflash_tui.application.hub.find import Found, PassedOver, counted_others, look
+from dflash_tui.application.hub.files import begun, begun_words
+from dflash_tui.application.hub.find import look
+from dflash_tui.application.hub.found import Found, PassedOver, counted_others
 from dflash_tui.application.hub.places import downloads, places
-from dflash_tui.application.hub.quantisations import Quantisation, chosen, quantisations
-from dflash_tui.application.hub.room import Room, by_size, room_for
+from dflash_tui.application.hub.room import Room, room_for
 from dflash_tui.application.hub.shelf import Shelf
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import Settings
-from dflash_tui.application.settings.profiles import Profiles
-from dflash_tui.cli.interrupt import stop_on_interrupt
+from dflash_tui.application.settings.presets import Presets
+from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, write_json, write_out
 
 
-def run(settings: Settings, *, as_json: bool = False) -> int:
+def run(call: Invocation) -> int:
     """List profiles, targets with their drafters and whether they fit, and the catalogue. Returns the exit code."""
+    settings = call.config.settings
     found, others = dict[Path, Found](), list[PassedOver]()
     for one in look(places(settings.model_folders), Shelf()):
         if isinstance(one, Found):
             found[one.path] = one
         else:
             others.append(one)
-    profiles, catalogue = Profiles(), load_catalogue()
+    presets, catalogue = Presets(), load_catalogue()
+    profiles = presets.profiles.values()
     rooms = {path: room_for(_request(settings, one)) for path, one in found.items()}
-    if as_json:
+    if call.args.json:
         write_json(
             {
                 "profiles": [{"name": one.name, "what": one.words, "gone": _text(one.gone())} for one in profiles],
                 "models": [_facts(one, rooms[path]) for path, one in found.items()],
                 "passed_over": [{"path": str(one.path), "why": one.why, "broken": one.broken} for one in others],
                 "catalogue": [_pair_facts(one) for one in catalogue.pairs.values()],
-                "problems": [*profiles.problems, *catalogue.problems],
+                "problems": [*presets.problems, *catalogue.problems],
             }
         )
         return 0
-    for line in (*profiles.problems, *catalogue.problems):
+    for line in (*presets.problems, *catalogue.problems):
         Notes().line(f"note: {line}")
     lines: list[str] = []
     for profile in profiles:
@@ -105,74 +94,3 @@ def _pair_facts(pair: Pair) -> dict[str, Any]:
 
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
-
-
-def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -> int:
-    """Fetch a pair of the catalogue, or a file of a repository (OWNER/NAME:QUANT): show sizes, licence and whether it
-    fits, then ask if there is a terminal to answer. Of OWNER/NAME alone, its files are listed.
-
-    Raises CatalogueError, HubError.
-    """
-    folder, notes = to or downloads(), Notes()
-    if "/" in name:
-        repo, _, quant = name.partition(":")
-        files_there = quantisations(repo, endpoint)
-        if not quant:
-            write_out(f"{repo}: fetch one with dflash-tui get {repo}:QUANT\n" + "".join(map(listed, files_there)))
-            return 0
-        pair = chosen(repo, files_there, quant)
-    else:
-        pair = load_catalogue()[name]
-    files = wanted(pair, endpoint)
-    for line in before_a_byte(pair, files, folder):
-        notes.line(line)
-    check_room(files, folder)
-    if not yes:
-        if not sys.stdin.isatty():
-            notes.line("nothing was fetched; --yes fetches without asking")
-            return 1
-        notes.line("fetch it? y/n")
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            notes.line("nothing was fetched")
-            return 1
-    stop = threading.Event()
-    with stop_on_interrupt(stop.set) as interrupted:
-        try:
-            for one in files:
-                fetch(one, folder, _telling(notes), endpoint, stop)
-        except HubError:
-            notes.line(f"{'interrupted; ' if interrupted else ''}{kept(files, folder)}")
-            if interrupted:
-                return 130
-            raise
-    notes.end_line()
-    target, draft = fetched(pair, folder)
-    write_out(f"dflash-tui --target {target}{f' --draft {draft}' if draft else ''}\n")
-    return 0
-
-
-def listed(one: Quantisation) -> str:
-    """A file of a repository on a line: its name, its size, and whether it fits."""
-    return f"  {one.name:<14}{gib(one.size):>10}  {by_size(one.size).partition(':')[0]:<14}{one.file}\n"
-
-
-def before_a_byte(pair: Pair, files: list[Wanted], folder: Path) -> list[str]:
-    """The description of a pair before anything of it is fetched."""
-    size = sum(one.size for one in files)
-    return [
-        f"{pair.name}: {pair.about}",
-        f"licence: {pair.licence or 'not stated; see the repository'}",
-        *(f"  {one.where}  {gib(one.size)}" for one in files),
-        f"  {gib(size)} in all, into {folder}",
-        by_size(size),
-    ]
-
-
-def _telling(notes: Notes) -> Told:
-    def told(file: str, here: int, size: int, more: str) -> None:
-        notes.progress(
-            f"{file} {gib(here)} of {gib(size)}{f', {more}' if more else ''}" if notes.is_terminal else file,
-            here / size,
-        )
-
-    return told

@@ -9,9 +9,11 @@ from dflash_core.fits import DESKTOP, MemoryPlan, cut_note, plan, with_desktop
 from dflash_core.memory import gib
 from dflash_tui.application import fits
 from dflash_tui.application.hub.catalogue import named
-from dflash_tui.application.hub.fetch import begun, fetched
+from dflash_tui.application.hub.files import begun, fetched
 from dflash_tui.application.hub.places import downloads
+from dflash_tui.application.reckoning import reckoner_for
 from dflash_tui.application.session import LoadRequest
+from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import write_json, write_out
 from dflash_tui.text.fits import lines
 
@@ -20,15 +22,13 @@ FREE = "what is free on this machine now"
 SHAPED = "weights as Q4_K_M, of the published shapes: files that mix types are 4 to 8 % larger"
 
 
-def run(request: LoadRequest, memory: int, *, as_json: bool = False) -> int:
-    """Plan what the command line asks for, for `memory` bytes (0: for this machine). Raises DFlashError."""
-    from dflash_tui.application.reckoning import reckoner_for
-
-    request = of_catalogue(request)
+def run(call: Invocation) -> int:
+    """Plan what the command line asks for, for a card of --memory or for this machine. Raises DFlashError."""
+    request, memory = of_catalogue(call.request), call.args.memory
     reckoner = reckoner_for(request, memory)
     found = plan(reckoner, request.setup(reckoner))
     desktop = with_desktop(reckoner, found) if memory else {}
-    if as_json:
+    if call.args.json:
         write_json({**facts(found), "context_beside_a_desktop": desktop})
         return 0
     assumed = [*([SHAPED] if request.shapes[0] else []), ALONE if memory else FREE]

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dflash_core import nvrtc, resources
+from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.errors import DFlashError
 from dflash_core.nvml import Management
 
@@ -41,7 +42,6 @@ def compiler() -> Facts:
 
 def demo() -> Facts:
     """Load the demo pair as the app would."""
-    from dflash_core.demo import demo_draft_path, demo_target_path
     from dflash_core.engine import load_pair
 
     for path in (demo_target_path(), demo_draft_path()):
@@ -106,7 +106,6 @@ def kernels() -> Facts:
     """Run a small pair on the first card, and compare with the CPU."""
     from dflash_core.backends.cuda import selftest
     from dflash_core.backends.cuda.device import CudaDevice
-    from dflash_core.demo import demo_draft_path, demo_target_path
 
     started = time.perf_counter()
     device = CudaDevice()

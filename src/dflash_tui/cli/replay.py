@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from dflash_core.errors import DFlashError
 from dflash_core.trace import Trace, read_trace
-from dflash_tui.application.replay import replaying, reported
+from dflash_tui.application.replay import reported
+from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, write_json
 
 
-def run(path: Path, *, as_json: bool = False) -> int:
+def run(call: Invocation) -> int:
     """Show the trace; returns the exit code. Raises TraceError if it is not a trace."""
+    path = call.args.file
     trace = read_trace(path)
     if trace.problem:
         Notes().line(f"note: {trace.problem}")
-    if as_json:
+    if call.args.json:
         write_json(summary(trace))
         return 0
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise DFlashError("a replay needs a terminal; in a pipe or a script use: dflash-tui replay FILE --json")
-    from dflash_tui.app import DFlashApp, open_app
-    from dflash_tui.application.session import LoadRequest
-    from dflash_tui.screens.replay import ReplayScreen
+    from dflash_tui.cli.replay_app import show  # imports the whole app
 
-    # A temporary folder: a replay must not add to the user's conversations or prompt history.
-    with tempfile.TemporaryDirectory(prefix="dflash-replay-") as folder:
-        app = DFlashApp(LoadRequest(), replaying(trace, path), data_dir=Path(folder), chat=ReplayScreen)
-        return open_app(app)
+    return show(trace, path)
 
 
 def summary(trace: Trace) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_core.bench.prompts import SAMPLES, Task, read_prompts, sample
@@ -18,8 +17,8 @@ from dflash_core.lab.grid import parse_axes, settings
 from dflash_core.lab.results import Result
 from dflash_core.limits import Limits
 from dflash_tui.application.amounts import counted
-from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.interrupt import stop_on_interrupt
+from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, write_json, write_out
 from dflash_tui.text import lab as lab_text
 from dflash_tui.text.bars import clip
@@ -30,39 +29,33 @@ ANY_PAIR = Limits(Capabilities("+".join(SPEC["draft"].choices), block=2**30, kno
 """A pair that supports every parameter: what it refuses no pair takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What to sweep. Exactly one of `prompt` and `prompts`; `repeats` None leaves it to the number of prompts."""
-
-    axes: Sequence[str]
-    prompt: str | None = None
-    prompts: Path | None = None
-    samples: int = SAMPLES
-    repeats: int | None = None
-    out: Sequence[Path] = ()
-
-
-def run(request: LoadRequest, job: Job, *, as_json: bool = False) -> int:
+def run(call: Invocation) -> int:
     """Measure, print, export. Returns the exit code; raises DFlashError. Ctrl+C keeps what is done."""
-    axes = parse_axes(job.axes)
+    args, request = call.args, call.request
+    if (args.prompt is None) == (args.prompts is None):
+        call.refuse("sweep: give the prompt, --prompt TEXT, or a file of them, --prompts FILE")
+    if args.prompt is not None and not args.prompt.strip():
+        call.refuse("sweep: the prompt is empty")
+    if args.samples is not None and args.prompts is None:
+        call.refuse("sweep: --samples draws from a file of prompts: give it, --prompts FILE")
+    axes = parse_axes(args.axes)
     settings(axes, request.knobs, ANY_PAIR)  # refuse settings that no pair supports before one is loaded
-    tasks = [Task("prompt", job.prompt)] if job.prompt is not None else []
-    if job.prompts is not None:
-        tasks = list(sample(read_prompts(job.prompts), job.samples))
-    for path in job.out:
+    if args.prompts is not None:
+        tasks = list(sample(read_prompts(args.prompts), args.samples or SAMPLES))
+    else:
+        tasks = [Task("prompt", args.prompt)]
+    for path in args.out:
         check_path(path)
 
-    from dflash_tui.application.engine_session import laboratory  # imports torch
-    from dflash_tui.cli.loading import load_with_notes
+    from dflash_tui.cli.loading import loaded_laboratory  # imports torch
 
     notes = Notes()
-    engine = load_with_notes(request, notes)
-    lab = laboratory(engine, request.title())
+    _, lab = loaded_laboratory(request, notes)
     grid = settings(axes, request.knobs, lab.limits)
-    cases, repeats = [Case.of(task) for task in tasks], job.repeats or default_repeats(len(tasks))
+    cases, repeats = [Case.of(task) for task in tasks], args.repeats or default_repeats(len(tasks))
     design = Design(grid, tuple(cases), repeats, tuple(axis.name for axis in axes))
     result, fault, code = measure(lab.experiment(design), notes)
-    _report(result, job.out, notes, as_json=as_json)
+    _report(result, args.out, notes, as_json=args.json)
     if fault is not None:
         raise fault
     return code

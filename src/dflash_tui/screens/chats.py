@@ -20,7 +20,7 @@ from textual.widgets.option_list import Option
 from dflash_core.clean import clean, one_line
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.conversations.store import Entry, Held
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.settings.keys import bindings
@@ -50,7 +50,7 @@ class ChatsScreen(Screen[None]):
     COMMANDS = Screen.COMMANDS | {ActionProvider}
     AUTO_FOCUS = "#chats-list"
 
-    def __init__(self, chat: ChatHost) -> None:
+    def __init__(self, chat: ChatParts) -> None:
         super().__init__()
         self._chat = chat
         self._conversation = chat.conversation
@@ -94,8 +94,8 @@ class ChatsScreen(Screen[None]):
         """Query the store again; the cursor stays on its conversation if that still exists."""
         chosen = self._entry or self._present()
         search = self.query_one(_Search).value
-        self._entries = self._conversation.current.store.list(search)
-        self._conversation.tell_problems()
+        self._entries = self._chat.state.conversation.store.list(search)
+        self._conversation.files.tell_problems()
         self._draw()
         ids = [entry.card.id for entry in self._entries]
         if ids:
@@ -107,7 +107,7 @@ class ChatsScreen(Screen[None]):
         self._preview()
 
     def _present(self) -> Entry | None:
-        card = self._conversation.current.card
+        card = self._chat.state.conversation.card
         return Entry(card, 0, "") if card is not None else None
 
     def _draw(self) -> None:
@@ -123,7 +123,7 @@ class ChatsScreen(Screen[None]):
             self._options.add_option(Option(Content(none), disabled=True))
 
     def _option(self, entry: Entry) -> Option:
-        present = self._conversation.current.card
+        present = self._chat.state.conversation.card
         mark = "● " if present is not None and entry.card.id == present.id else "  "
         title, excerpt = one_line(entry.card.title), one_line(entry.excerpt)
         about = f"  {ago(entry.card.updated, time.time())} · {counted(entry.messages, 'message')} · "
@@ -133,7 +133,7 @@ class ChatsScreen(Screen[None]):
         entry, shown = self._entry, ""
         if entry is not None and not self.has_class("-narrow"):
             card = entry.card
-            ending = self._conversation.current.store.ending(card.id)
+            ending = self._chat.state.conversation.store.ending(card.id)
             texts = [("❯ " if node.role == "user" else "") + node.content.strip("\n") for node in ending]
             shown = clean("\n\n".join([f"{card.model or 'no model'}, begun {_when(card.created)}", *texts]))
         self.query_one("#chats-preview", Static).update(Content(shown[-PREVIEW:]))
@@ -174,7 +174,7 @@ class ChatsScreen(Screen[None]):
         entry = self._entry
         if entry is None:
             return
-        if refusal := self._conversation.refusal:
+        if refusal := self._chat.state.unchangeable:
             self.say(_in_the_chat(refusal))
             return
         words = self.query_one(_Search).value.strip()
@@ -188,11 +188,11 @@ class ChatsScreen(Screen[None]):
         self.query_one(_Search).focus()
 
     async def action_new(self) -> None:
-        if self._chat.busy:
-            self.say(_in_the_chat(self._conversation.refusal))
+        if self._chat.state.busy:
+            self.say(_in_the_chat(self._chat.state.unchangeable))
             return
         self.dismiss()
-        await self._chat.action_clear()
+        await self._conversation.start_new()
 
     def action_rename(self) -> None:
         entry = self._entry
@@ -232,7 +232,7 @@ class ChatsScreen(Screen[None]):
 
     def _refuses_to_delete(self, entry: Entry) -> bool:
         """Tell the user, if this is the present conversation and it cannot be changed now."""
-        present, refusal = self._conversation.current.card, self._conversation.refusal
+        present, refusal = self._chat.state.conversation.card, self._chat.state.unchangeable
         if not refusal or present is None or present.id != entry.card.id:
             return False
         self.say(_in_the_chat(refusal))
@@ -243,7 +243,7 @@ class ChatsScreen(Screen[None]):
         if self._deleted is None:
             self.say("nothing has been deleted here")
             return
-        self._conversation.current.store.put(self._deleted)
+        self._chat.state.conversation.store.put(self._deleted)
         self.say(f"restored: {self._deleted.card.title}")
         self._deleted = None
         self._list()

@@ -1,14 +1,12 @@
 """The one screen of experiments: a line that says what to run, the result in a sentence, its table, a curve or answers.
 
-A sweep, A against B, a tuning and the speed of plain decoding differ only in how they fill the experiment.
+A sweep, A against B, a tuning and the speed of plain decoding differ only in how they fill it: experiments.py.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
 from typing import ClassVar
 
 from textual import on
@@ -18,28 +16,24 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input
 
-from dflash_core.bench.prompts import PROMPTS, Task
 from dflash_core.clean import clean
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import Knobs
-from dflash_core.lab import candidates
 from dflash_core.lab.diff import Stretch, diff
-from dflash_core.lab.experiment import Case, Design, Experiment, last_prompts, plain_design
+from dflash_core.lab.experiment import Case, Design, last_prompts
 from dflash_core.lab.export import ENDINGS, check_path, write
-from dflash_core.lab.grid import Arm, settings
-from dflash_core.lab.laboratory import Laboratory
+from dflash_core.lab.grid import Arm
 from dflash_core.lab.plain import of_result
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.results import Result, Trial
 from dflash_core.lab.table import best, rows
 from dflash_tui.application import experiment as background
-from dflash_tui.application.amounts import counted, short, speed
+from dflash_tui.application.amounts import counted
 from dflash_tui.application.figures.measurements import Row, What
-from dflash_tui.application.figures.plain_speeds import when
-from dflash_tui.application.lab_request import AB, SWEEP, parse_ab, parse_options, parse_sweep
 from dflash_tui.application.new_file import new_path
-from dflash_tui.application.session import messages_of
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.application.session import ExperimentLike, SessionLike, messages_of
+from dflash_tui.application.settings.presets import Preset, changed
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import lab as lab_text
@@ -48,9 +42,6 @@ from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 REDRAW_S = 0.5
-LAST = 4  # questions of the conversation that a tuning uses
-TOKENS = 96  # of each answer of a tuning, at most
-LIMIT_S = 600.0  # of a tuning
 OTHER = "bold underline"
 MARGIN = 4  # cells beside a table and a field
 STRONGEST = 40  # percent of the ground of the best speed
@@ -80,16 +71,16 @@ class ExperimentScreen(LabScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#lab-what"
 
-    def __init__(self, chat: ChatHost, text: str = "", *, at_once: bool = False) -> None:
+    def __init__(self, chat: ChatParts, text: str = "", *, at_once: bool = False) -> None:
         super().__init__(chat)
         self._text, self._at_once = text, at_once
         self._file = f"{self.WHAT}.csv"  # the name that was typed last, which may have been refused
         self._on = ""  # the source of the prompts, in words
-        self.experiment: Experiment | None = None
+        self.experiment: ExperimentLike | None = None
         self.result: Result | None = None
         self._drawn_at = 0.0
 
-    def plan(self, text: str, lab: Laboratory) -> Design:
+    def plan(self, text: str, session: SessionLike) -> Design:
         """The runs that `text` asks for. Raises DFlashError."""
         raise NotImplementedError
 
@@ -132,7 +123,7 @@ class ExperimentScreen(LabScreen):
 
     def asked(self, count: int = 1) -> list[Case]:
         """The last questions of the conversation."""
-        session = self.chat.session
+        session = self.chat.state.session
         return last_prompts(messages_of(session), count) if session is not None else []
 
     # The run
@@ -140,16 +131,16 @@ class ExperimentScreen(LabScreen):
     @on(Input.Submitted, "#lab-what")
     def action_start(self) -> None:
         """Measure what the line says, from the beginning."""
-        lab = self.laboratory()
-        if lab is None:
+        session = self.measurable()
+        if session is None:
             return
         try:
-            design = self.plan(self.query_one("#lab-what", Input).value, lab)
+            experiment = session.experiment(self.plan(self.query_one("#lab-what", Input).value, session))
         except DFlashError as error:
             self.say(error)
             return
-        self.experiment, self.result = lab.experiment(design), None
-        self.begin(iter(self.experiment), self._ended, self.experiment.cancel)
+        self.experiment, self.result = experiment, None
+        self.begin(iter(experiment), self._ended, experiment.cancel)
         self.query_one(_Table).follow = True
         self.draw()
         self.focus_results()
@@ -275,19 +266,19 @@ class ExperimentScreen(LabScreen):
             return
         arm = self.result.arms[index]
         knobs = self._knobs(arm)
-        if knobs == self.chat.knobs:
+        if knobs == self.chat.state.knobs:
             self.say("that is already the current setting")
             return
         try:
-            self.chat.set_all_knobs(knobs)
+            self.chat.tuning.set_all(knobs)
         except KnobError as error:
             self.say(error)
             return
-        self.chat.show_knobs()
+        self.chat.tuning.show()
         self.say(f"{arm.label} from the next turn; s keeps it as a preset")
 
     def _knobs(self, arm: Arm) -> Knobs:
-        return arm.knobs.replace(**{name: getattr(self.chat.knobs, name) for name in self.BRIEF})
+        return arm.knobs.replace(**{name: getattr(self.chat.state.knobs, name) for name in self.BRIEF})
 
     def action_save(self) -> None:
         """Keep the setting under the cursor as a preset of this model."""
@@ -301,14 +292,15 @@ class ExperimentScreen(LabScreen):
             if name is None:
                 return
             try:
-                self.chat.tuning.presets.save(name, self._knobs(arm), f"measured: {arm.label}", self.chat.model)
+                changes = changed(self._knobs(arm))
+                self.chat.tuning.presets.save(Preset(name, f"measured: {arm.label}", changes, self.chat.state.model))
             except DFlashError as error:
                 self.say(error)
                 return
-            self.chat.show_knobs()
+            self.chat.tuning.show()
             self.say(f"preset {name} is kept: F9 in the chat, or /preset {name}")
 
-        self.app.push_screen(LineScreen("A name for the preset: a to z, 0 to 9, - and _", "tuned"), named)
+        self.app.push_screen(LineScreen("A name for the preset: a to z, 0 to 9, dots, - and _", "tuned"), named)
 
     def action_view(self, page: str) -> None:
         """Another view of the lab."""
@@ -341,108 +333,6 @@ class ExperimentScreen(LabScreen):
             yield ExperimentProgress(1, 1, None, f"written: {path}")
 
         self.begin(writing(), lambda it: None if it.error else self.say(f"written: {path}"))
-
-
-class SweepScreen(ExperimentScreen):
-    """One or two parameters over ranges."""
-
-    HEADING: ClassVar[str] = "Sweep"
-    WHAT: ClassVar[What] = "sweep"
-    EXAMPLE: ClassVar[str] = SWEEP
-    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("", "Enter measures on the last prompt; an empty line runs the first example."),
-        (SWEEP, "a range"),
-        ("p_min=0..0.5:0.1", "a range in steps of 0.1"),
-        ("budget=4,15,22", "these values"),
-        ("budget=4,15,22 p_min=0,0.1", "two parameters: a field of speeds"),
-    )
-
-    def plan(self, text: str, lab: Laboratory) -> Design:
-        axes, options = parse_sweep(text or SWEEP)
-        grid, cases = settings(axes, self.chat.knobs, lab.limits), options.cases(self.asked())
-        return Design(grid, cases, options.rounds(len(cases)), tuple(axis.name for axis in axes))
-
-
-class ABScreen(ExperimentScreen):
-    """One setting against another. The default comparison is tree against chain."""
-
-    HEADING: ClassVar[str] = "A against B"
-    WHAT: ClassVar[What] = "ab"
-    EXAMPLE: ClassVar[str] = AB
-    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("", "Enter measures on the last prompt; an empty line runs the first example."),
-        (AB, "one setting against another"),
-        ("budget=40", "against the current setting"),
-    )
-
-    def plan(self, text: str, lab: Laboratory) -> Design:
-        pair, options = parse_ab(text, self.chat.knobs, lab.limits)
-        cases = options.cases(self.asked())
-        return Design(pair, cases, options.rounds(len(cases)), base=0)
-
-
-class TuneScreen(ExperimentScreen):
-    """Finds the fastest of many settings on the user's own prompts; it measures when it opens."""
-
-    HEADING: ClassVar[str] = "Tune"
-    WHAT: ClassVar[What] = "tune"
-    BRIEF: ClassVar[tuple[str, ...]] = ("max_tokens",)
-    EXAMPLE: ClassVar[str] = "the prompts of this conversation"
-    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("", "Enter measures many settings on your last prompts, or on examples."),
-    )
-    OPTIONS: ClassVar[tuple[tuple[str, str], ...]] = (("prompts=FILE samples=6", "on so many prompts of a file"),)
-
-    def plan(self, text: str, lab: Laboratory) -> Design:
-        if lab.limits.drafter is None:
-            raise DFlashError(
-                "no drafter is loaded, so there is nothing to tune: /load names one, or start with --draft"
-            )
-        options, asked = parse_options(text), self.asked(LAST)
-        examples = [Case.of(Task(f"example {number}", one)) for number, one in enumerate(PROMPTS[:LAST], 1)]
-        cases = options.cases(asked or examples)
-        self._on = f"{counted(len(cases), 'prompt')} of {options.prompts}" if options.prompts else (
-            f"the last {counted(len(asked), 'prompt').removeprefix('1 ')} of this conversation" if asked
-            else f"{counted(len(cases), 'example')}; prompts=FILE takes yours"
-        )  # fmt: skip
-        limits, knobs = lab.limits, self.chat.knobs
-        brief = knobs.replace(max_tokens=min(knobs.max_tokens, TOKENS))
-        return Design(
-            tuple(candidates.arms(brief, limits)), cases, base=0, halving=True, limit_s=LIMIT_S,
-            around=lambda arm, longest: candidates.around(arm.knobs, limits, longest),
-        )  # fmt: skip
-
-
-class PlainScreen(ExperimentScreen):
-    """The speed of plain decoding, which others are compared with; it measures when it opens."""
-
-    HEADING: ClassVar[str] = "Plain decoding on this machine"
-    WHAT: ClassVar[What] = "plain"
-    BRIEF: ClassVar[tuple[str, ...]] = ("max_tokens", "ignore_eos")
-    EXAMPLE: ClassVar[str] = "the last prompt"
-    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("", "Enter times steps without drafts after the last prompt; the conversation stays as it is."),
-    )
-
-    def plan(self, text: str, lab: Laboratory) -> Design:
-        options = parse_options(text)
-        cases = options.cases(self.asked())
-        design = plain_design(cases[0], self.chat.knobs)
-        return replace(design, cases=cases, repeats=options.repeats or design.repeats)
-
-    def finding(self, result: Result) -> str:
-        it = of_result(result, "timed separately")
-        if it is None:
-            return "too few steps so far" if self.running else "stopped early: too few steps; r measures again"
-        said = (
-            f"{speed(it.tokens_per_second)} tok/s without drafts: {counted(it.steps, 'step')} at context length "
-            f"{short(it.positions)}, {when(it.taken, datetime.now(UTC))}"
-        )
-        known = self.chat.gauges.plain
-        if self.running or known is None or known.steps <= it.steps:
-            return said
-        basis = f"{speed(known.tokens_per_second)} tok/s of {counted(known.steps, 'step')}"
-        return f"{said}; answers are compared with the {basis}, which say more"
 
 
 def _answer(heading: str, stretches: list[tuple[Stretch, str]]) -> Content:

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets.option_list import Option
 
 from dflash_tui.chat.context import Choice
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.terminal.key_order import is_text
 from dflash_tui.widgets.literal import OptionList, Static
 from dflash_tui.widgets.ways import BACK, Ways
@@ -25,7 +25,7 @@ class FullScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss", "Back")]
 
-    def __init__(self, chat: ChatHost) -> None:
+    def __init__(self, chat: ChatParts) -> None:
         super().__init__()
         self._chat = chat
 
@@ -51,7 +51,7 @@ class FullScreen(ModalScreen[None]):
     @on(OptionList.OptionSelected)
     async def _chosen(self, event: OptionList.OptionSelected) -> None:
         self.dismiss()
-        if self._chat.conversation.refuses():
+        if self._chat.refuses_change():
             return
         await self._chat.context.take(event.option_id or "")
 

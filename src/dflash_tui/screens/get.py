@@ -14,10 +14,10 @@ from textual.screen import ModalScreen
 from dflash_core.memory import gib
 from dflash_tui.application.fetching import Fetching, about
 from dflash_tui.application.hub.catalogue import Pair
-from dflash_tui.application.hub.fetch import fetched
+from dflash_tui.application.hub.files import fetched
 from dflash_tui.application.hub.room import by_size
 from dflash_tui.chat.downloads import KEY, in_background
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import bar
 from dflash_tui.widgets.flash import Saying
 from dflash_tui.widgets.literal import Static
@@ -44,7 +44,7 @@ class GetScreen(ModalScreen[bool]):
         ("escape,ctrl+g", "back", "Back"),
     ]
 
-    def __init__(self, chat: ChatHost, pair: Pair, make: type[Fetching] = Fetching) -> None:
+    def __init__(self, chat: ChatParts, pair: Pair, make: type[Fetching] = Fetching) -> None:
         super().__init__()
         self._chat, self._pair, self._make = chat, pair, make
         chat.screen.app.clear_notifications()  # they may cover this dialog and repeat what it says

@@ -14,13 +14,13 @@ from textual.widget import Widget
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import Value, spec_of
 from dflash_core.lab.grid import show
-from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_tui.application import advice
 from dflash_tui.application.experiment import Experiment
 from dflash_tui.application.figures.measurements import Measurements
+from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.flow import fault, keep_trace
-from dflash_tui.chat.host import ChatHost, no_pair
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.screens.passing import Passing
@@ -45,7 +45,7 @@ class LabScreen(Passing, Screen[None]):
     NOT_WHILE_RUNNING: ClassVar[frozenset[str]] = frozenset({"exact", "start", "view('past')"})
     COMMANDS = Screen.COMMANDS | {ActionProvider}
 
-    def __init__(self, chat: ChatHost) -> None:
+    def __init__(self, chat: ChatParts) -> None:
         super().__init__(classes="lab")
         self.chat = chat
         self._mine: Experiment | None = None  # the experiment that began here
@@ -90,7 +90,7 @@ class LabScreen(Passing, Screen[None]):
         body.styles.max_height = sum(beside) + 1 if stacked else max(beside)
 
     def _heading(self) -> Content:
-        model = self.chat.model or "no model"
+        model = self.chat.state.model or "no model"
         return Content.assemble((f" {self.HEADING}", "bold $primary"), (f"   {model}", "$foreground 70%"))
 
     def say(self, what: str | Exception) -> None:
@@ -108,29 +108,28 @@ class LabScreen(Passing, Screen[None]):
 
     @property
     def running(self) -> bool:
-        return self.chat.experiment is not None
+        return self.chat.state.experiment is not None
 
     @property
     def measurements(self) -> Measurements | None:
         """The measurements of the loaded pair."""
-        session = self.chat.session
-        return Measurements(self.chat.past.folder, session.title) if session is not None else None
+        session = self.chat.state.session
+        return Measurements(self.chat.state.past.folder, session.title) if session is not None else None
 
-    def laboratory(self) -> Laboratory | None:
-        """Where experiments run; None, and a notice why, if none can run now."""
-        session = self.chat.session
+    def measurable(self) -> SessionLike | None:
+        """The session to measure with; None, and a notice why, if nothing can be measured now."""
+        session = self.chat.state.session
         if session is None:
-            self.say(no_pair(self.chat))
-        elif self.chat.busy:
+            self.say(self.chat.state.no_pair)
+        elif self.chat.state.busy:
             self.say("an answer is being written: Esc, wait for its end or stop it, then come back")
         elif self.running:
             self.say("an experiment is running: Esc stops it")
+        elif self.chat.state.no_model:
+            self.say(DFlashError(self.chat.state.no_model))
         else:
             self.chat.plain.stop()
-            try:
-                return session.laboratory()
-            except DFlashError as error:  # a replay has no engine to experiment with
-                self.say(error)
+            return session
         return None
 
     def begin(
@@ -140,7 +139,7 @@ class LabScreen(Passing, Screen[None]):
         stop: Callable[[], None] | None = None,
     ) -> None:
         """Run an experiment. `then` is called in this thread when it has ended, also after an error or a stop."""
-        self.chat.experiment = self._mine = Experiment(run, stop)
+        self.chat.state.experiment = self._mine = Experiment(run, stop)
         self._then = then
         self._mine.start()
         self._look()
@@ -159,7 +158,7 @@ class LabScreen(Passing, Screen[None]):
             self.looked()
             return
         line.update("")
-        self.chat.experiment = self._mine = None
+        self.chat.state.experiment = self._mine = None
         if experiment.error is not None:
             self.say(self._explained(experiment.error, experiment.trace))
         if self._then is not None:
@@ -171,16 +170,16 @@ class LabScreen(Passing, Screen[None]):
     def _explained(self, error: Exception, trace: str) -> str:
         if isinstance(error, DFlashError):
             return advice.in_app(error)
-        return f"{fault(error)}; {keep_trace(trace, self.chat.past.folder)}"
+        return f"{fault(error)}; {keep_trace(trace, self.chat.state.past.folder)}"
 
     # Actions
 
     def action_back(self) -> None:
         """Stop what runs, or close."""
-        if self.chat.experiment is None:
+        if self.chat.state.experiment is None:
             self.dismiss()
-        elif not self.chat.experiment.stopping:
-            self.chat.experiment.stop()
+        elif not self.chat.state.experiment.stopping:
+            self.chat.state.experiment.stop()
 
     def action_help(self) -> None:
         about = getattr(self.focused, "HELP", None) or ""
@@ -189,7 +188,7 @@ class LabScreen(Passing, Screen[None]):
     def adopt(self, changes: dict[str, Value]) -> None:
         """Use what was found for the next turn."""
         try:
-            self.chat.set_knobs(**changes)
+            self.chat.tuning.set(**changes)
         except KnobError as error:
             self.say(error)
             return

@@ -6,7 +6,7 @@ Text typed or pasted over the list goes into the field above it: words filter th
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -21,11 +21,12 @@ from dflash_core.errors import DFlashError
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.finding import Finding
 from dflash_tui.application.hub.catalogue import Catalogue, Pair, load_catalogue
+from dflash_tui.application.hub.places import places
 from dflash_tui.application.hub.room import machine, room_for
 from dflash_tui.application.hub.typed_pair import typed_pair
-from dflash_tui.chat.host import ChatHost
 from dflash_tui.chat.offered import Offered
-from dflash_tui.chat.profile_dialogs import ProfileDialogs
+from dflash_tui.chat.parts import ChatParts
+from dflash_tui.chat.profiles import attempt
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
@@ -53,15 +54,14 @@ class ModelsScreen(Passing, Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     COMMANDS = Screen.COMMANDS | {ActionProvider}
 
-    def __init__(self, chat: ChatHost, *, first: bool = False, only: str = "") -> None:
+    def __init__(self, chat: ChatParts, *, first: bool = False, only: str = "") -> None:
         super().__init__()
         self._chat, self._first, self._only = chat, first, only
         self._profiles = chat.profiles
-        self._dialogs = ProfileDialogs(self, chat.profiles, self._changed)
         self._catalogue: Catalogue = load_catalogue()
-        self._finding = Finding(chat.program.places, chat.program.given_back, room_for)
+        self._finding = Finding(lambda: places(chat.state.settings.model_folders), chat.program.given_back, room_for)
         self._offered = Offered(chat.program, self._catalogue, self._finding, chat.downloads)
-        self._seen, self._present = -1, chat.program.present
+        self._seen, self._present = -1, chat.state.present
         self._fetching = [one.words for one in chat.downloads]
         self._told = False  # the reason for an incomplete search has been shown
 
@@ -95,7 +95,7 @@ class ModelsScreen(Passing, Screen[None]):
         yield Flash()
 
     def on_mount(self) -> None:
-        self._profiles.all.read()
+        self._profiles.presets.read()
         self.call_after_refresh(self._tell_problems)
         self._finding.start()
         self._draw()
@@ -137,7 +137,7 @@ class ModelsScreen(Passing, Screen[None]):
 
     def _look(self) -> None:
         """Redraw if the thread has found more, another pair is loaded, or a download has progressed."""
-        present, fetching = self._chat.program.present, [one.words for one in self._chat.downloads]
+        present, fetching = self._chat.state.present, [one.words for one in self._chat.downloads]
         if self._finding.changes != self._seen or present is not self._present or fetching != self._fetching:
             self._seen, self._present, self._fetching = self._finding.changes, present, fetching
             self._draw()
@@ -322,7 +322,7 @@ class ModelsScreen(Passing, Screen[None]):
     def action_save(self) -> None:
         """Save the pair under the cursor as a profile, with the current context, cache type and parameters."""
         if (pair := self._now()) is not None:
-            self._dialogs.save(pair, self._offered.profile(self._row))
+            self._profiles.ask_to_save(self, pair, self._offered.profile(self._row), self._changed)
 
     def _changed(self, said: str) -> None:
         """The profiles have changed, or could not be changed; `said` tells which."""
@@ -332,16 +332,16 @@ class ModelsScreen(Passing, Screen[None]):
     def action_rename(self) -> None:
         """Rename the profile under the cursor."""
         if (profile := self._offered.profile(self._row)) is not None:
-            self._dialogs.rename(profile)
+            self._profiles.ask_to_rename(self, profile, self._changed)
 
     def action_delete(self) -> None:
         """Delete the profile under the cursor; Ctrl+Z restores it."""
         if (profile := self._offered.profile(self._row)) is not None:
-            self._dialogs.delete(profile)
+            attempt(lambda: self._profiles.delete(profile.name), self._changed)
 
     def action_undo(self) -> None:
         """Restore the last deleted or replaced profile."""
-        self._dialogs.undo()
+        attempt(self._profiles.undo, self._changed)
 
     def action_help(self) -> None:
         self.app.push_screen(HelpScreen(getattr(self.focused, "HELP", None) or "", self.SCOPE))
@@ -357,5 +357,17 @@ class ModelsScreen(Passing, Screen[None]):
             self._chat.program.change_model(None, None, same=True)
 
     def _tell_problems(self) -> None:
-        if problems := [*self._profiles.all.problems, *self._catalogue.problems]:
+        if problems := [*self._profiles.presets.problems, *self._catalogue.problems]:
             self.notify("\n".join(problems), title="Left out", severity="warning", timeout=10)
+
+
+def models_page(chat: ChatParts, words: str) -> ModelsScreen:
+    """The list, filtered by these words."""
+    return ModelsScreen(chat, only=words)
+
+
+def get_page(chat: ChatParts, name: str) -> Screen[Any]:
+    """The dialog that fetches the pair of that name; the models of the catalogue where it names none."""
+    begun = chat.downloads.of(name)
+    pair = begun.pair if begun is not None else load_catalogue().pairs.get(name)
+    return models_page(chat, name or "get") if pair is None else GetScreen(chat, pair)

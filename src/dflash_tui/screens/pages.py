@@ -9,56 +9,37 @@ from typing import TYPE_CHECKING, Any
 from textual.screen import Screen
 
 if TYPE_CHECKING:
-    from dflash_tui.chat.host import ChatHost
+    from dflash_tui.chat.parts import ChatParts
     from dflash_tui.screens.palette import ActionProvider
+
+
+def of_screens(module: str, name: str) -> Any:
+    """A class or function of a module of screens, which is imported now."""
+    return getattr(import_module(f"dflash_tui.screens.{module}"), name)
 
 
 def action_provider() -> type[ActionProvider]:
     """The palette's actions on the chat and on pages with their own keys."""
-    from dflash_tui.screens.palette import ActionProvider
+    provider: type[ActionProvider] = of_screens("palette", "ActionProvider")
+    return provider
 
-    return ActionProvider
 
-
-Make = Callable[["ChatHost", str], Screen[Any]]
+Make = Callable[["ChatParts", str], Screen[Any]]
 
 
 def _made(module: str, name: str) -> Make:
     """A screen whose only argument is the chat."""
+    return lambda chat, text: of_screens(module, name)(chat)
 
-    def make(chat: ChatHost, text: str) -> Screen[Any]:
-        screen: Screen[Any] = getattr(import_module(f"dflash_tui.screens.{module}"), name)(chat)
-        return screen
 
-    return make
+def _with_text(module: str, name: str) -> Make:
+    """A screen that gets the text too."""
+    return lambda chat, text: of_screens(module, name)(chat, text)
 
 
 def _experiment(name: str, *, at_once: bool = False) -> Make:
     """An experiment, which starts at once, or where a text says what to run."""
-
-    def make(chat: ChatHost, text: str) -> Screen[None]:
-        screen: Screen[None] = getattr(import_module("dflash_tui.screens.experiment"), name)(
-            chat, text, at_once=at_once or bool(text)
-        )
-        return screen
-
-    return make
-
-
-def _models(chat: ChatHost, text: str) -> Screen[None]:
-    from dflash_tui.screens.models import ModelsScreen
-
-    return ModelsScreen(chat, only=text)
-
-
-def _get(chat: ChatHost, text: str) -> Screen[Any]:
-    """`text`: the name of a pair; if empty, the catalogue is shown."""
-    from dflash_tui.application.hub.catalogue import load_catalogue
-    from dflash_tui.screens.get import GetScreen
-
-    begun = chat.downloads.of(text)
-    pair = begun.pair if begun is not None else load_catalogue().pairs.get(text)
-    return _models(chat, text or "get") if pair is None else GetScreen(chat, pair)
+    return lambda chat, text: of_screens("experiments", name)(chat, text, at_once=at_once or bool(text))
 
 
 # Each takes a text, which may be "": for the lab's screens an experiment to run at once, for `models` words that
@@ -71,12 +52,11 @@ PAGES: dict[str, Make] = {
     "plain": _experiment("PlainScreen", at_once=True),
     "chats": _made("chats", "ChatsScreen"),
     "themes": _made("themes", "ThemesScreen"),
-    "models": _models,
-    "get": _get,
+    "models": _with_text("models", "models_page"),
+    "get": _with_text("models", "get_page"),
     "prompt": _made("prompt", "PromptScreen"),
     "full": _made("full", "FullScreen"),
     "tune": _experiment("TuneScreen", at_once=True),
-    "bench": _made("bench", "BenchScreen"),
     "past": _made("past", "PastScreen"),
     "tour": _made("tour", "TourScreen"),
 }

@@ -12,6 +12,7 @@ from textual.css.query import NoMatches
 from textual.events import Mount
 from textual.markup import escape
 
+from dflash_tui.chat.state import AppState
 from dflash_tui.settings.keys import Action, actions_of, offered
 from dflash_tui.widgets.literal import PAGING, can_page
 
@@ -52,7 +53,8 @@ class ActionProvider(Provider):
 
     def _actions(self) -> Iterator[Action]:
         scope = getattr(self.screen, "SCOPE", "chat")
-        refused = getattr(self.screen, "REFUSED", frozenset[str]())
+        state = getattr(self.screen, "state", None)
+        refused = state.refused if isinstance(state, AppState) else frozenset[str]()
         actions = (one for one in actions_of(self.app) if one.action and offered(one, refused))
         return (one for one in actions if one.scope == scope or one.action.startswith("app."))
 

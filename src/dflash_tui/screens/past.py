@@ -14,7 +14,7 @@ from textual.widget import Widget
 from dflash_core.errors import KnobError
 from dflash_tui.application.amounts import speed
 from dflash_tui.application.figures.measurements import Measurement, Measurements, Row
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text.ago import ago
@@ -33,9 +33,9 @@ class PastScreen(LabScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#past-list"
 
-    def __init__(self, chat: ChatHost) -> None:
+    def __init__(self, chat: ChatParts) -> None:
         super().__init__(chat)
-        self._all = Measurements(chat.past.folder, chat.model).newest_first if chat.model else ()
+        self._all = Measurements(chat.state.past.folder, chat.state.model).newest_first if chat.state.model else ()
         self._rows: tuple[Row, ...] = ()
 
     def body(self) -> Iterable[Widget]:
@@ -90,7 +90,7 @@ class PastScreen(LabScreen):
         elif (key := row_key(event)) is not None:
             row = self._rows[int(key)]
             try:
-                self.chat.set_all_knobs(row.knobs)
+                self.chat.tuning.set_all(row.knobs)
             except KnobError as error:
                 self.say(error)
             else:

@@ -20,8 +20,8 @@ from dflash_core.memory import gib
 from dflash_tui.application import advice, fits
 from dflash_tui.application.background import Background
 from dflash_tui.application.hub.catalogue import Pair
-from dflash_tui.application.session import LoadRequest
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.application.hub.room import reckoner_of
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import fit
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.ways import BACK, Ways
@@ -75,7 +75,7 @@ class PlanScreen(ModalScreen[bool]):
 
     def __init__(
         self,
-        chat: ChatHost,
+        chat: ChatParts,
         target: Path | None,
         draft: Path | None,
         make: Callable[[], Reckoner] | None = None,
@@ -91,7 +91,7 @@ class PlanScreen(ModalScreen[bool]):
         if unfetched is not None:
             request = unfetched.planned(request)
         self._planning = Planning(
-            make or (lambda: _reckoner(request)),
+            make or (lambda: reckoner_of(request)),
             lambda reckoner: request.setup(reckoner, reckoner.available + chat.program.given_back),
             chat.program.given_back,
         )
@@ -159,12 +159,6 @@ class PlanScreen(ModalScreen[bool]):
 
     def action_back(self) -> None:
         self.dismiss(False)
-
-
-def _reckoner(request: LoadRequest) -> Reckoner:
-    from dflash_tui.application.reckoning import reckoner_for  # imports torch
-
-    return reckoner_for(request)
 
 
 def contexts(reckoner: Reckoner) -> list[int]:

@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.background import Background
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.widgets.literal import Static
 
 LONGEST = 200_000  # only the last characters are laid out; a conversation may have millions
@@ -21,10 +21,11 @@ LONGEST = 200_000  # only the last characters are laid out; a conversation may h
 class Preview(Background):
     """Renders on a thread: a template may take seconds."""
 
-    def __init__(self, chat: ChatHost) -> None:
+    def __init__(self, chat: ChatParts) -> None:
         super().__init__("dflash-prompt")
-        assert chat.session is not None
-        self._conversation, self._asked, self._knobs = chat.session.conversation, chat.prompt.whole, chat.knobs
+        assert chat.state.session is not None
+        self._conversation = chat.state.session.conversation
+        self._asked, self._knobs = chat.prompt.whole, chat.state.knobs
         self.text = ""
 
     def work(self) -> None:
@@ -36,10 +37,10 @@ class PromptScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss", "Close")]
 
-    def __init__(self, chat: ChatHost) -> None:
+    def __init__(self, chat: ChatParts) -> None:
         super().__init__()
-        self._preview = Preview(chat) if chat.session is not None else None
-        self._heading = f"The next prompt · thinking {chat.tuning.reasoning.level(chat.knobs)}"
+        self._preview = Preview(chat) if chat.state.session is not None else None
+        self._heading = f"The next prompt · thinking {chat.tuning.reasoning.level(chat.state.knobs)}"
 
     def compose(self) -> ComposeResult:
         with Vertical(id="prompt-preview", classes="dialog"):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from textual import on
 from textual.actions import parse
 
 from dflash_tui.application.replay import NO_MODEL, ReplaySession
+from dflash_tui.chat.messages import PairLoaded, TurnEnded
+from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.settings.keys import ACTIONS, offered, retold
-from dflash_tui.widgets.transcript import TurnBlock
 
 WHAT = "A replay, without a model: Ctrl+R plays again, Alt+I steps, Ctrl+Q leaves"
-NEED_A_MODEL = frozenset({"tune", "sweep", "ab", "plain", "past", "bench", "models", "get", "full", "prompt"})
+NEED_A_MODEL = frozenset({"tune", "sweep", "ab", "plain", "past", "models", "get", "full", "prompt"})
 """Pages that need a model."""
 NO_EFFECT = NEED_A_MODEL | {
-    "apply", "bench", "chats", "clear", "continue", "edit", "import", "kv", "load", "params", "policy", "preset",
+    "apply", "chats", "clear", "continue", "edit", "import", "kv", "load", "params", "policy", "preset",
     "profile", "reload", "rename", "reset", "set", "system", "think", "tour",
     "turn.send", "prompt.newline", "prompt.empty", "prompt.editor", "param.preset", "param.budget_less",
     "param.budget_more", "param.think", "param.reload", "view.params", "lab.tune", "lab.sweep", "lab.ab",
@@ -26,7 +28,9 @@ ACTIONS_WITHOUT = {one.action for one in ACTIONS if one.action and not offered(o
 class ReplayScreen(ChatScreen):
     """Each turn begins when the previous one is shown, with its recorded knobs."""
 
-    REFUSED = NO_EFFECT
+    def __init__(self, state: AppState) -> None:
+        state.no_model, state.refused = NO_MODEL, NO_EFFECT
+        super().__init__(state)
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -37,19 +41,14 @@ class ReplayScreen(ChatScreen):
     def about_focused(self) -> str:
         return f"{WHAT}. Enter runs a command." if self.focused is self.prompt else super().about_focused
 
-    @property
-    def no_model(self) -> str:
-        return NO_MODEL
-
-    async def loaded(self) -> None:
-        await super().loaded()
-        await self._next_turn()
-
+    @on(PairLoaded)
+    @on(TurnEnded)
     async def _next_turn(self) -> None:
-        record = self.session.conversation.next if isinstance(self.session, ReplaySession) else None
+        session = self.state.session
+        record = session.conversation.next if isinstance(session, ReplaySession) else None
         if record is not None:
-            self.knobs = record.asked
-            await self.sending.ask(await self.transcript.add_turn(record.start.prompt))
+            self.state.knobs = record.asked
+            await self.parts.sending.ask(await self.transcript.add_turn(record.start.prompt))
             await self.transcript.prune()
 
     def hint(self, action: str, label: str) -> str:
@@ -72,13 +71,9 @@ class ReplayScreen(ChatScreen):
         else:
             super().action_panel(name)
 
-    async def action_clear(self) -> None:
+    def action_clear(self) -> None:
         """Refuse: cleared turns could not be restored without a restart."""
         self.say("a replay keeps its turns; Ctrl+Q leaves it")
-
-    def turn_ended(self, block: TurnBlock, *, refused: bool) -> None:
-        super().turn_ended(block, refused=refused)
-        self.call_next(self._next_turn)
 
 
 def _refuse(screen: ReplayScreen, *_: object) -> None:

@@ -19,7 +19,7 @@ from dflash_core.events import STAGES, StepEvent
 from dflash_core.knobs import LIVE, SPEC
 from dflash_core.record import TurnRecord
 from dflash_tui.application.amounts import counted
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.exporting import export_rows
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
@@ -49,10 +49,10 @@ class StepsScreen(Passing, Screen[None]):
     COMMANDS = Screen.COMMANDS | {ActionProvider}
     AUTO_FOCUS = "#scrubber"
 
-    def __init__(self, chat: ChatHost) -> None:
+    def __init__(self, chat: ChatParts) -> None:
         super().__init__()
         self.chat = chat
-        self.turns: Sequence[TurnRecord] = chat.session.turns if chat.session is not None else ()
+        self.turns: Sequence[TurnRecord] = chat.state.session.turns if chat.state.session is not None else ()
         self.turn = len(self.turns) - 1
         self.view = "tree"
         self.by: By = "depth"

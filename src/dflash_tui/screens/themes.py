@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets.option_list import Option
 
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.widgets.literal import OptionList, Static
 
 
@@ -21,7 +21,7 @@ class ThemesScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "back", "Back")]
 
-    def __init__(self, chat: ChatHost) -> None:
+    def __init__(self, chat: ChatParts) -> None:
         super().__init__()
         self._chat = chat
         self._before = chat.screen.app.theme

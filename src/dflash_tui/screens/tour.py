@@ -18,8 +18,8 @@ from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
-from dflash_tui.chat.host import ChatHost
 from dflash_tui.chat.layout import NARROW
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import retold
 from dflash_tui.terminal.key_order import is_text
@@ -76,7 +76,7 @@ class TourScreen(Passing, ModalScreen[None]):
         ("escape", "end", "End"),
     ]
 
-    def __init__(self, chat: ChatHost) -> None:
+    def __init__(self, chat: ChatParts) -> None:
         super().__init__()
         self._chat = chat
         self._at = 0

@@ -21,7 +21,6 @@ from dflash_core.lab.whatif import (
     Acceptance,
     AutoTurn,
     Curve,
-    ExactReplay,
     Kind,
     Point,
     auto_turn,
@@ -34,6 +33,7 @@ from dflash_core.record import TurnRecord
 from dflash_tui.application import advice
 from dflash_tui.application.amounts import change, counted, percent
 from dflash_tui.application.experiment import Experiment
+from dflash_tui.application.session import WhatIfLike
 from dflash_tui.screens.exporting import export_rows
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
@@ -76,8 +76,8 @@ class WhatIfScreen(LabScreen):
         self.p_min = self._own_p_min = 0.0
         self.drafter = ""  # the shown drafter, if several are loaded
         self.auto: AutoTurn | None = None
-        turns = self.chat.session.turns if self.chat.session is not None else ()
-        if self.chat.session is not None and self.chat.session.limits.drafter is None:
+        turns = self.chat.state.session.turns if self.chat.state.session is not None else ()
+        if self.chat.state.session is not None and self.chat.state.session.limits.drafter is None:
             none = "No drafter is loaded, so there is no budget to choose. /load names one, or start with --draft text."
             self.query_one("#whatif-finding", Static).update(none)
             return
@@ -96,7 +96,7 @@ class WhatIfScreen(LabScreen):
 
     def _reckon(self) -> Iterator[ExperimentProgress]:
         assert self.record is not None
-        turns = self.chat.session.turns[-TURNS:] if self.chat.session is not None else ()
+        turns = self.chat.state.session.turns[-TURNS:] if self.chat.state.session is not None else ()
         for number, turn in enumerate(turns):
             yield ExperimentProgress(number, len(turns), None, "reading the session's step times")
             for step in of_drafter(turn.steps, self.drafter) if self.drafter else turn.steps:
@@ -118,7 +118,7 @@ class WhatIfScreen(LabScreen):
     @property
     def drafters(self) -> tuple[str, ...]:
         """Kinds of the drafters, if several are loaded."""
-        loaded = self.chat.session.limits.drafter if self.chat.session is not None else None
+        loaded = self.chat.state.session.limits.drafter if self.chat.state.session is not None else None
         return tuple(one.kind for one in loaded.parts) if loaded is not None else ()
 
     def _first(self) -> str:
@@ -143,11 +143,11 @@ class WhatIfScreen(LabScreen):
     # Actions
 
     def action_drafter(self) -> None:
-        """Show show the next drafter."""
+        """Show the next drafter."""
         if len(self.drafters) < 2:
             self.say("one drafter is loaded; start with --draft A --draft B to compare several")
             return
-        if self.record is None or self.laboratory() is None:
+        if self.record is None or self.measurable() is None:
             return
         self.drafter = self.drafters[(self.drafters.index(self.drafter) + 1) % len(self.drafters)]
         self.costs, self._estimate, self.curve = StepCosts(), (), None
@@ -173,17 +173,17 @@ class WhatIfScreen(LabScreen):
 
     def action_exact(self) -> None:
         """Draft again from the step starts that each budget would have had."""
-        lab = self.laboratory()
-        if lab is None or self.record is None:
+        session = self.measurable()
+        if session is None or self.record is None:
             return
         try:
-            replay = lab.replay(self.record, self.budgets, self.drafter, self.p_min)
+            replay = session.what_if(self.record, self.budgets, self.drafter, self.p_min)
         except DFlashError as error:
             self.say(advice.in_app(error))
             return
         self.begin(iter(replay), lambda _: self._replayed(replay))
 
-    def _replayed(self, replay: ExactReplay) -> None:
+    def _replayed(self, replay: WhatIfLike) -> None:
         if replay.acceptance:
             self.take("exact", replay.acceptance)
         self.draw()
@@ -214,7 +214,7 @@ class WhatIfScreen(LabScreen):
     def _with(self, budget: int) -> dict[str, Value]:
         """A size, and the drafter that it was chosen for."""
         p_min: dict[str, Value] = {"p_min": self.p_min} if self.p_min != self._own_p_min else {}
-        kind = "chain" if self.chat.knobs.mode == "chain" else "tree"
+        kind = "chain" if self.chat.state.knobs.mode == "chain" else "tree"
         return {"drafting": f"{kind} {budget}", **p_min, **({"draft": self.drafter} if self.drafter else {})}
 
     # Drawing

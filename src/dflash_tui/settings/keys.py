@@ -99,7 +99,6 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.models", "", "Models", "profiles, models here, models to fetch", "open('models')", slash="models"),
     Action("app.tour", "", "Tour", "the parts of the screen in six steps", "open('tour')", slash="tour"),
     Action("app.theme", "", "Theme", "other colours, tried while you choose", "open('themes')"),
-    Action("app.bench", "", "Bench", "what the app costs the decoder, measured here", "open('bench')", slash="bench"),
     Action("app.notices", "", "Notices", "earlier notices, the newest first", "notices", slash="notices"),
     Action("app.log", "", "Log", "where the log file is", "log", slash="log"),
     Action("app.help", "f1", "Help", "this page", "help", True, "help"),
@@ -146,9 +145,6 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "experiment.back", "escape", "Back", "stop, keep what is done; else close", "back", True, scope="experiment"
     ),
-    Action("bench.start", "r", "Again", "measure again", "start", True, scope="bench"),
-    Action("bench.help", "f1", "Help", "these keys", "help", True, scope="bench"),
-    Action("bench.back", "escape", "Back", "stop, keep what is done; else close", "back", True, scope="bench"),
     Action("past.help", "f1", "Help", "these keys", "help", True, scope="past"),
     Action("past.back", "escape", "Back", "to where you were", "back", True, scope="past"),
     Action("whatif.exact", "e", "Exact", "run the drafter again for every budget", "exact", True, scope="whatif"),

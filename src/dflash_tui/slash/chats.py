@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.slash.command import Slash, SlashError
 from dflash_tui.text.pages import KINDS
 
 
-def _answer(host: ChatHost, command: str) -> Callable[[str | Exception], None]:
+def _answer(host: ChatParts, command: str) -> Callable[[str | Exception], None]:
     """Says how a command has ended that ran on a worker. If it has failed, it is back in the prompt."""
 
     def ended(said: str | Exception) -> None:
@@ -21,34 +21,34 @@ def _answer(host: ChatHost, command: str) -> Callable[[str | Exception], None]:
     return ended
 
 
-async def _export(host: ChatHost, rest: str) -> None:
+async def _export(host: ChatParts, rest: str) -> None:
     kind, _, path = rest.partition(" ")
     if kind not in KINDS:
         raise SlashError("write /export md, /export json or /export svg, and a path if you like")
     host.conversation.files.export(kind, path.strip(), None, _answer(host, f"/export {rest}"))
 
 
-async def _import(host: ChatHost, rest: str) -> None:
+async def _import(host: ChatParts, rest: str) -> None:
     if not rest:
         raise SlashError("write /import FILE, a JSON export of conversations")
     host.conversation.files.import_file(rest, _answer(host, f"/import {rest}"))
 
 
-async def _rename(host: ChatHost, rest: str) -> None:
+async def _rename(host: ChatParts, rest: str) -> None:
     host.say(host.conversation.files.rename(rest))
 
 
-async def _version(host: ChatHost, rest: str) -> None:
+async def _version(host: ChatParts, rest: str) -> None:
     if rest not in ("", "-", "+"):
         raise SlashError("write /version - for the one before, /version + for the one after")
-    await host.action_version(-1 if rest == "-" else 1)
+    await host.conversation.branching.switch(-1 if rest == "-" else 1)
 
 
-def _kinds(host: ChatHost) -> Mapping[str, str]:
+def _kinds(host: ChatParts) -> Mapping[str, str]:
     return dict.fromkeys(KINDS, "")
 
 
-def _ways(host: ChatHost) -> Mapping[str, str]:
+def _ways(host: ChatParts) -> Mapping[str, str]:
     return {"-": "the version before", "+": "the version after"}
 
 

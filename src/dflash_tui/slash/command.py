@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPECS
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.parts import ChatParts
 
 
 class SlashError(DFlashError):
     """A command that cannot be executed as typed; the text says what is possible."""
 
 
-def _no_words(host: ChatHost) -> Mapping[str, str]:
+def _no_words(host: ChatParts) -> Mapping[str, str]:
     return {}
 
 
-def knob_words(host: ChatHost) -> Mapping[str, str]:
+def knob_words(host: ChatParts) -> Mapping[str, str]:
     return {spec.name: spec.help for spec in SPECS}
 
 
@@ -30,14 +30,14 @@ class Slash:
     name: str
     usage: str
     help: str
-    run: Callable[[ChatHost, str], Awaitable[None]]
-    words: Callable[[ChatHost], Mapping[str, str]] = _no_words
+    run: Callable[[ChatParts, str], Awaitable[None]]
+    words: Callable[[ChatParts], Mapping[str, str]] = _no_words
 
 
-def does(action: str) -> Callable[[ChatHost, str], Awaitable[None]]:
+def does(action: str) -> Callable[[ChatParts, str], Awaitable[None]]:
     """A `run` that executes an action of the chat screen, written as in a key binding; it takes no argument."""
 
-    async def run(host: ChatHost, rest: str) -> None:
+    async def run(host: ChatParts, rest: str) -> None:
         if rest:
             raise SlashError(f"expected no more words, found: {rest}")
         await host.screen.run_action(action)

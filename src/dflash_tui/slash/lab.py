@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from dflash_core.errors import KnobError
 from dflash_core.files import check_regular
-from dflash_tui.chat.host import ChatHost, no_pair
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.slash.command import Slash, SlashError, knob_words
 
 if TYPE_CHECKING:
     from dflash_tui.application.session import SessionLike
 
 
-async def _sweep(host: ChatHost, rest: str) -> None:
+async def _sweep(host: ChatParts, rest: str) -> None:
     from dflash_tui.application.lab_request import SWEEP, parse_sweep
 
     _ready(host)
@@ -26,27 +26,27 @@ async def _sweep(host: ChatHost, rest: str) -> None:
     host.open_page("sweep", rest or SWEEP)
 
 
-async def _ab(host: ChatHost, rest: str) -> None:
+async def _ab(host: ChatParts, rest: str) -> None:
     from dflash_tui.application.lab_request import AB, parse_ab
 
     session = _ready(host)
     try:
-        parse_ab(rest, host.knobs, session.limits)
+        parse_ab(rest, host.state.knobs, session.limits)
     except KnobError as error:
         raise SlashError(f"{error}. Write /ab {AB}") from None
     host.open_page("ab", rest or AB)
 
 
-def _ready(host: ChatHost) -> SessionLike:
+def _ready(host: ChatParts) -> SessionLike:
     """The session, if an experiment can begin."""
-    if host.session is None:
-        raise SlashError(no_pair(host))
-    if host.busy:
+    if host.state.session is None:
+        raise SlashError(host.state.no_pair)
+    if host.state.busy:
         raise SlashError("an answer is being written: Esc stops it")
-    return host.session
+    return host.state.session
 
 
-async def _tune(host: ChatHost, rest: str) -> None:
+async def _tune(host: ChatParts, rest: str) -> None:
     _ready(host)
     if rest:
         _check_prompts(Path(rest).expanduser())

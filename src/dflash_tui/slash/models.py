@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dflash_tui.application.hub.catalogue import load_catalogue
-from dflash_tui.chat.host import ChatHost
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.slash.command import Slash, SlashError
 
 USAGE = "write /profile NAME, /profile save NAME, /profile rename NAME TO, /profile delete NAME or /profile undo"
 
 
-async def _profile(host: ChatHost, rest: str) -> None:
+async def _profile(host: ChatParts, rest: str) -> None:
     profiles, words = host.profiles, rest.split()
     match words:
         case []:
@@ -30,20 +30,20 @@ async def _profile(host: ChatHost, rest: str) -> None:
             raise SlashError(USAGE)
 
 
-def _profile_words(host: ChatHost) -> Mapping[str, str]:
-    return {one.name: one.words for one in host.profiles.all} | {
+def _profile_words(host: ChatParts) -> Mapping[str, str]:
+    return {one.name: one.words for one in host.profiles.presets.profiles.values()} | {
         "save": "keep what is loaded, with the present parameters", "rename": "another name",
         "delete": "take one out", "undo": "bring back what was deleted or replaced last",
     }  # fmt: skip
 
 
-async def _get(host: ChatHost, rest: str) -> None:
+async def _get(host: ChatParts, rest: str) -> None:
     if rest and host.downloads.of(rest) is None:
         load_catalogue()[rest]  # refuses a name that it does not have
     host.open_page("get", rest)
 
 
-def _pairs(host: ChatHost) -> Mapping[str, str]:
+def _pairs(host: ChatParts) -> Mapping[str, str]:
     return {one.name: one.about for one in load_catalogue().pairs.values()}
 
 

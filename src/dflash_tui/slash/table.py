@@ -10,7 +10,7 @@ from dflash_core.cache_types import AUTO, AUTO_PAIRS, TYPES, checked
 from dflash_core.errors import KnobError
 from dflash_core.knobs import CONTEXT, SPEC, SPEC_FORMER, SPECS, described, parse_settings, spec_of
 from dflash_tui.application.hub.typed_pair import typed_pair
-from dflash_tui.chat.host import ChatHost, no_pair
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.settings.keys import ACTIONS
 from dflash_tui.slash.chats import CHATS
 from dflash_tui.slash.command import Slash, SlashError, does, knob_words
@@ -20,7 +20,7 @@ from dflash_tui.text.commands import COMMAND
 from dflash_tui.widgets.completions import Completion
 
 
-async def run(text: str, host: ChatHost) -> None:
+async def run(text: str, host: ChatParts) -> None:
     """Run a command. Raises DFlashError if it is unknown, misused or refused; nothing has been changed then."""
     match = COMMAND.fullmatch(text.strip())
     if match is None:
@@ -33,35 +33,35 @@ async def run(text: str, host: ChatHost) -> None:
         near = difflib.get_close_matches(name, list(SLASH), n=1, cutoff=0.5)
         hint = f"did you mean /{near[0]}?" if near else "/help lists the commands"
         raise SlashError(f"unknown command /{name}; {hint}")
-    if name in host.REFUSED:
-        raise SlashError(host.no_model)
+    if name in host.state.refused:
+        raise SlashError(host.state.no_model)
     await SLASH[name].run(host, rest)
 
 
-def complete(text: str, host: ChatHost) -> list[Completion]:
+def complete(text: str, host: ChatParts) -> list[Completion]:
     """Completions of a command that is being typed; none for a message."""
     if not text.startswith("/") or text.startswith("//") or "\n" in text:
         return []
     name, space, rest = text[1:].partition(" ")
     if not space:
-        known = [one for one in SLASH.values() if one.name not in host.REFUSED]
+        known = [one for one in SLASH.values() if one.name not in host.state.refused]
         starts = [one for one in known if one.name.startswith(name.lower())]
         holds = [one for one in known if len(name) > 1 and name.lower() in one.name and one not in starts]
         return [Completion(f"/{one.name} ", one.usage, one.help) for one in (*starts, *holds)]
     command = SLASH.get(name.lower())
-    if command is None or " " in rest or command.name in host.REFUSED:
+    if command is None or " " in rest or command.name in host.state.refused:
         return []
     words = command.words(host).items()
     found = [(word, about) for word, about in words if word.startswith(rest) and word != rest]
     return [Completion(f"/{name} {word} ", word, about or command.help) for word, about in found]
 
 
-async def _set(host: ChatHost, rest: str) -> None:
+async def _set(host: ChatParts, rest: str) -> None:
     several = [word.partition("=") for word in rest.split()]
     if len(several) > 1 and all(name and value for name, _, value in several):
         changes = parse_settings({name: value for name, _, value in several})
-        host.set_knobs(**changes)
-        host.say(f"{', '.join(described(host.knobs, changes))} from the next turn")
+        host.tuning.set(**changes)
+        host.say(f"{', '.join(described(host.state.knobs, changes))} from the next turn")
         return
     words = rest.replace("=", " ", 1).split(maxsplit=1 if rest.startswith(("mode", "drafting")) else -1)
     if len(words) == 2 and words[0] == CONTEXT.name:
@@ -74,18 +74,18 @@ async def _set(host: ChatHost, rest: str) -> None:
         raise SlashError(
             "write /set NAME VALUE, for example /set drafting tree 32; names: " + ", ".join(s.name for s in SPECS)
         )
-    host.set_knobs(**parse_settings({words[0]: words[1]}))
-    host.say(f"{', '.join(described(host.knobs, words[:1]))} {host.tuning.when(words[0])}")
+    host.tuning.set(**parse_settings({words[0]: words[1]}))
+    host.say(f"{', '.join(described(host.state.knobs, words[:1]))} {host.tuning.when(words[0])}")
 
 
-async def _think(host: ChatHost, rest: str) -> None:
+async def _think(host: ChatParts, rest: str) -> None:
     levels = host.tuning.reasoning.levels
     if rest.lower() not in ("on", "off", *levels):
         raise SlashError("write " + " or ".join(f"/think {level}" for level in (*(levels or ("on",)), "off")))
     host.tuning.think(rest.lower())
 
 
-async def _preset(host: ChatHost, rest: str) -> None:
+async def _preset(host: ChatParts, rest: str) -> None:
     words = rest.split()
     if len(words) == 1:
         host.tuning.use(words[0])
@@ -96,22 +96,22 @@ async def _preset(host: ChatHost, rest: str) -> None:
         raise SlashError(f"write /preset NAME or /preset save NAME; there are {names}")
 
 
-def _preset_words(host: ChatHost) -> Mapping[str, str]:
+def _preset_words(host: ChatParts) -> Mapping[str, str]:
     return {one.name: one.about for one in host.tuning.presets} | {"save": "keep the present parameters by a name"}
 
 
-async def _theme(host: ChatHost, rest: str) -> None:
+async def _theme(host: ChatParts, rest: str) -> None:
     if rest:
         host.program.use_theme(rest)
     else:
         host.open_page("themes")
 
 
-def _theme_names(host: ChatHost) -> Mapping[str, str]:
+def _theme_names(host: ChatParts) -> Mapping[str, str]:
     return dict.fromkeys(sorted(host.screen.app.available_themes), "")
 
 
-async def _load(host: ChatHost, rest: str) -> None:
+async def _load(host: ChatParts, rest: str) -> None:
     try:
         words = shlex.split(rest)
     except ValueError as error:
@@ -124,20 +124,20 @@ async def _load(host: ChatHost, rest: str) -> None:
         host.program.change_model(*typed_pair(*words))
 
 
-async def _reload(host: ChatHost, rest: str) -> None:
+async def _reload(host: ChatParts, rest: str) -> None:
     if rest:
         host.tuning.set_context(rest)
     host.program.reload()
 
 
-async def _system(host: ChatHost, rest: str) -> None:
+async def _system(host: ChatParts, rest: str) -> None:
     first, _, text = rest.partition(" ")
     if not rest:
-        now = host.conversation.current.system
+        now = host.state.conversation.system
         host.say(
             f"the system message is: {now}" if now else "no system message; /system TEXT sets one for this conversation"
         )
-    elif host.conversation.refuses():
+    elif host.refuses_change():
         return
     elif first == "default":
         problem = host.program.remember_system(text.strip())
@@ -152,27 +152,27 @@ async def _system(host: ChatHost, rest: str) -> None:
         host.tuning.tell_reading()
 
 
-def _system_words(host: ChatHost) -> Mapping[str, str]:
+def _system_words(host: ChatParts) -> Mapping[str, str]:
     return {"off": "no system message here", "default": "for new conversations, kept for the next start"}
 
 
-async def _policy(host: ChatHost, rest: str) -> None:
-    if rest == "reset" and host.session is not None and not host.busy:
-        host.session.forget_learned()
+async def _policy(host: ChatParts, rest: str) -> None:
+    if rest == "reset" and host.state.session is not None and not host.state.busy:
+        host.state.session.forget_learned()
         host.say("what was learned of this pair is forgotten; start values from the next turn")
     elif rest == "reset":
-        raise SlashError("an answer is being written: Esc stops it" if host.busy else no_pair(host))
+        raise SlashError("an answer is being written: Esc stops it" if host.state.busy else host.state.no_pair)
     elif rest in SPEC_FORMER["policy"].choices:
         await _set(host, f"policy {rest}")
     else:
         raise SlashError("write /policy reset to forget what was learned of this pair; /set drafting says what decodes")
 
 
-def _policy_words(host: ChatHost) -> Mapping[str, str]:
+def _policy_words(host: ChatParts) -> Mapping[str, str]:
     return {"reset": "forget what was learned"}
 
 
-async def _kv(host: ChatHost, rest: str) -> None:
+async def _kv(host: ChatParts, rest: str) -> None:
     try:
         kv = checked(rest)
     except KnobError as error:
@@ -180,12 +180,12 @@ async def _kv(host: ChatHost, rest: str) -> None:
     host.tuning.ask_for_cache(kv)
 
 
-def _kv_types(host: ChatHost) -> Mapping[str, str]:
+def _kv_types(host: ChatParts) -> Mapping[str, str]:
     pairs = {str(pair): "keys / values" if "/" in str(pair) else "" for pair in AUTO_PAIRS}
     return {AUTO: "the first that the context fits with", **dict.fromkeys(TYPES, ""), **pairs}
 
 
-def _levels(host: ChatHost) -> Mapping[str, str]:
+def _levels(host: ChatParts) -> Mapping[str, str]:
     it = host.tuning.reasoning
     return {level: it.adds(level) for level in ("on", *it.levels, "off")}
 

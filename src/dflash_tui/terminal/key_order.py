@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from textual.app import App
 from textual.dom import DOMNode
 from textual.events import Key, Paste
 from textual.message_pump import MessagePump
-from textual.widgets import TextArea
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Input, TextArea
 
 LONGEST_S = 0.5  # a key whose handling takes longer than this no longer delays the others
 
@@ -31,6 +34,18 @@ def is_text(event: Key | Paste) -> bool:
     if isinstance(event, Paste):
         return True
     return bool(event.is_printable and event.character and not event.key.startswith(("alt+", "ctrl+")))
+
+
+def as_move(event: Key, moves: Mapping[str, Sequence[str]], screen: Screen[Any], focused: Widget | None) -> Key:
+    """j and its like as the keys that they stand for, in lists and pages. Letters that are text stay so."""
+    meant = moves.get(event.key)
+    if meant is None or isinstance(focused, (Input, TextArea)):
+        return event
+    if is_text(event) and not getattr(screen, "LETTERS_MOVE", not isinstance(screen, TakesText)):
+        return event
+    bound = screen.active_bindings
+    key = event.key if event.key in bound else next((one for one in meant if one in bound), event.key)
+    return event if key == event.key else Key(key, None)
 
 
 class KeyOrder:

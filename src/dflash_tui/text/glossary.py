@@ -79,7 +79,6 @@ GLOSSARY: Mapping[str, str] = {
     "estimate": "tok/step that another budget would have brought, from the trees of the last turn; e runs the drafter "
     "again, which is exact",
     "saved": "what auto's choices saved or lost in this turn, against the fixed budget",
-    "tax": "what the app costs the decoder: the same answers with the screen and without",
 }  # fmt: skip
 
 _LAB = ("★ · now", "median", "quartiles", "tok/step", "ms/step", "difference", "pairs", "runs", "progress")
@@ -107,6 +106,5 @@ PAGES: Mapping[str, tuple[str, ...]] = {
     "experiment": ("tok/s", *_LAB, "accepted by depth"),
     "whatif": ("estimate", "saved", "tok/step", "ms/step", "tok/s", "★ · now"),
     "past": ("tok/s", *_LAB[:-1]),
-    "bench": ("tax", "tok/s", "runs", "progress"),
 }  # fmt: skip
 """By name of an inspector panel or `SCOPE` of a page: its figures, in the order in which it shows them."""

@@ -20,8 +20,8 @@ from dflash_tui.text.stray import stray_close
 from dflash_tui.widgets.blank import Stack
 from dflash_tui.widgets.dotted import Dotted
 from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
+from dflash_tui.widgets.markdown import Streamed
 from dflash_tui.widgets.note import Note
-from dflash_tui.widgets.streamed import Streamed
 
 if TYPE_CHECKING:
     from dflash_core.turn_stats import TurnReport

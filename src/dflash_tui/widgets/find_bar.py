@@ -15,8 +15,7 @@ from textual.widgets import Input
 
 from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.marks import Mark, Stretch, stretches
-from dflash_tui.widgets.painting import Frugal
+from dflash_tui.widgets.marks import Mark, Stretch, show, stretches
 from dflash_tui.widgets.transcript import Transcript
 
 LAYOUTS = 5  # layouts that may pass until unfolded text has a size
@@ -48,13 +47,12 @@ class FindBar(Horizontal):
         Binding("up", "go(-1)", "Previous"),
     ]
 
-    def __init__(self, painting: Frugal) -> None:
-        """`painting`: what draws the conversation."""
+    def __init__(self) -> None:
         super().__init__(id="find")
-        self._painting = painting
         self._field = _Words(placeholder="words to find", id="find-words", compact=True)
         self._places: list[Place] = []
         self._at = -1
+        self._marks: dict[Widget, dict[int, list[Mark]]] = {}
         self.display = False
 
     def compose(self) -> ComposeResult:
@@ -165,10 +163,10 @@ class FindBar(Horizontal):
         for lines in marks.values():
             for line in lines.values():
                 line.sort(key=lambda mark: mark.start)  # several stretches, if the words are wrapped
-        before, self._painting.marks = self._painting.marks, marks
+        before, self._marks = self._marks, marks
         for widget in {*before, *marks}:
             if before.get(widget) != marks.get(widget):
-                widget.refresh()
+                show(widget, marks.get(widget))
         nothing = " nothing " if self._field.value.strip() else ""
         count = f" {self._at + 1} of {len(self._places)} " if marks else nothing
         self.query_one("#find-count", Static).update(count)

@@ -6,9 +6,10 @@ hold only text and further lists needs none of them. It is built from the parser
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
@@ -24,14 +25,16 @@ from textual.visual import RenderOptions, Visual
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
-from dflash_tui.widgets.roomy import Drawn
+from dflash_tui.widgets.growing import Drawn
 
-ITEMS = "items"  # the kind of token that represents a list, or a slice of one
-SLICE = 32  # rows of one slice: what a repaint draws again
+ITEMS = "items"  # the kind of token that represents a list, or a part of one
+PART = 32  # items of one part: what is parsed and drawn again when a list grows
 _OPEN = frozenset(("bullet_list_open", "ordered_list_open"))
 _CLOSE = frozenset(("bullet_list_close", "ordered_list_close"))
 _SIMPLE = _OPEN | _CLOSE | {"list_item_open", "list_item_close", "paragraph_open", "paragraph_close", "inline"}
 _Block: Any = MarkdownBlock
+_Bullets: Any = Markdown.BLOCKS["bullet_list_open"]
+_Numbers: Any = Markdown.BLOCKS["ordered_list_open"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,40 +45,88 @@ class TokenRow:
     inline: Token | None
 
 
-def fold_lists(state: StateCore, rows: int | None) -> None:
-    """A parser rule: one token for each simple list, or for each `rows` rows of it."""
-    tokens, unordered, at = state.tokens, 0, 0
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of a list or table a block is: the number of its first item, the cells of its widest number, and
+    whether the list or table continues in the next block."""
+
+    number: int | None = None
+    width: int = 0
+    more: bool = False
+
+
+def fold_lists(state: StateCore) -> None:
+    """A parser rule: one token for each list of text, and several parts of a long list that stands by itself.
+
+    Textual parses again from the line at which the last token begins. So of a list that grows, the last part alone is
+    parsed and drawn again. `number` of the environment: what the first item has, where the text begins with a part.
+    """
+    tokens = state.tokens
+    if tokens and tokens[0].type == "ordered_list_open" and state.env.get("number") is not None:
+        tokens[1].info = str(state.env["number"])
+    state.tokens = _folded(tokens, 0)
+
+
+def _folded(tokens: Sequence[Token], unordered: int) -> list[Token]:
     folded: list[Token] = []
+    at = 0
     while at < len(tokens):
         token = tokens[at]
         end = _end_of_list(tokens, at) if token.type in _OPEN else 0
-        if end:
-            folded += _slices(token, _rows(tokens[at:end], unordered), rows)
+        if end and token.level == 0:
+            folded += _parts(tokens[at:end])
             at = end
-            continue
-        # Textual takes the shape of a bullet from the number of lists of that kind around it.
-        unordered += (token.type == "bullet_list_open") - (token.type == "bullet_list_close")
-        folded.append(token)
-        at += 1
-    state.tokens = folded
+        elif end and _simple(tokens[at:end]):
+            folded.append(_items(tokens[at:end], unordered, Part()))
+            at = end
+        else:
+            # Textual takes the shape of a bullet from the number of lists of that kind around it.
+            unordered += (token.type == "bullet_list_open") - (token.type == "bullet_list_close")
+            folded.append(token)
+            at += 1
+    return folded
 
 
 def _end_of_list(tokens: Sequence[Token], at: int) -> int:
-    """The index after the list that begins at `at`; 0 if it holds anything but text and such lists."""
-    for place in range(at, len(tokens)):
-        token = tokens[place]
-        if token.type not in _SIMPLE:
-            return 0
-        if token.type in _CLOSE and token.level == tokens[at].level:
-            return place + 1
-    return 0
+    """The index after the list that begins at `at`."""
+    ends = (place for place in range(at, len(tokens)) if tokens[place].type in _CLOSE)
+    return next(place for place in ends if tokens[place].level == tokens[at].level) + 1
 
 
-def _slices(list_open: Token, rows: list[TokenRow], size: int | None) -> Iterable[Token]:
-    size = size or len(rows)
-    for start in range(0, len(rows), size):
-        meta = {"rows": rows[start : start + size], "more": start + size < len(rows)}
-        yield Token(ITEMS, "", 0, map=list_open.map, level=list_open.level, block=True, meta=meta)
+def _simple(tokens: Iterable[Token]) -> bool:
+    """Whether these hold nothing but text and lists of text."""
+    return all(token.type in _SIMPLE for token in tokens)
+
+
+def _parts(tokens: Sequence[Token]) -> Iterator[Token]:
+    """A list as parts: up to `PART` items of text are lines of one block, any other item is a list of Textual."""
+    begin, *_, close = tokens
+    begins = [place for place, token in enumerate(tokens) if token.type == "list_item_open" and token.level == 1]
+    ends = [*begins[1:], len(tokens) - 1]
+    spans = [tokens[place].map or [0, 0] for place in begins]  # lines of the text
+    first = int(tokens[begins[0]].info) if begin.type == "ordered_list_open" else None
+    simple = [_simple(tokens[start:end]) for start, end in zip(begins, ends)]
+    at = 0
+    while at < len(begins):
+        count = len(list(takewhile(bool, simple[at : at + PART]))) or 1
+        last = at + count - 1
+        number = None if first is None else first + at
+        width = 0 if number is None else len(f"{number + count - 1}. ") + 1
+        part = Part(number, width, more=last + 1 < len(begins))
+        opened = replace(begin, map=[spans[at][0], spans[last][1]], meta={"part": part})
+        items = [opened, *tokens[begins[at] : ends[last]], close]
+        if number is not None:
+            items[1].info = str(number)
+        unordered = number is None
+        yield from [_items(items, 0, part)] if simple[at] else [opened, *_folded(items[1:-1], int(unordered)), close]
+        at += count
+
+
+def _items(tokens: Sequence[Token], unordered: int, part: Part) -> Token:
+    """The token that represents a list."""
+    begin = tokens[0]
+    meta = {"rows": _rows(tokens, unordered), "part": part}
+    return Token(ITEMS, "", 0, map=begin.map, level=begin.level, block=True, meta=meta)
 
 
 def _rows(tokens: Sequence[Token], unordered: int) -> list[TokenRow]:
@@ -197,21 +248,56 @@ def _local(selection: Selection, x: int, y: int, lines: int) -> Selection | None
     )
 
 
-class Items(Drawn, _Block):  # type: ignore[misc]
-    """A list, or a slice of one; links and the colors of its text are those of any block."""
+# Textual follows only one base class to find a widget's CSS, so a mixin must not be a widget.
+if TYPE_CHECKING:
+    _Mixed = MarkdownBlock
+else:
+    _Mixed = object
+
+
+class ListPart(_Mixed):
+    """A mixin for a block that is a list, or a part of one."""
+
+    part = Part()
+
+    def __init__(self, markdown: Markdown, token: Token) -> None:
+        super().__init__(markdown, token)
+        self._take(token.meta.get("part", Part()))
+
+    def _take(self, part: Part) -> None:
+        """Where the list continues, no row stays free below this part."""
+        self.part = part
+        self.set_class(part.more, "-more")
+
+    def align(self, width: int) -> None:
+        """Move to the right, to stand below or above a part whose numbers take `width` cells."""
+        pad = max(width - self.part.width, 0)
+        if self.styles.padding.left != pad:
+            self.styles.padding = (0, 0, 0, pad)
+
+
+class BulletList(ListPart, _Bullets):  # type: ignore[misc]
+    """A list of Textual, for items that are more than text."""
+
+
+class OrderedList(ListPart, _Numbers):  # type: ignore[misc]
+    """The same with numbers."""
+
+
+class Items(ListPart, Drawn, _Block):  # type: ignore[misc]
+    """A list of text, or a part of one; links and the colors of its text are those of any block."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"items--bullet"}
     SCOPED_CSS = False
     DEFAULT_CSS = """
     Items { margin: 0 0 1 0; }
-    Items.-more, MarkdownList Items { margin: 0; }
+    MarkdownList Items { margin: 0; }
     Items > .items--bullet { color: $text-primary; }
     Items:light > .items--bullet { color: $text-secondary; }
     """
 
     def __init__(self, markdown: Markdown, token: Token) -> None:
-        super().__init__(markdown, token)  # type: ignore[call-arg,arg-type]
-        self.set_class(token.meta["more"], "-more")
+        super().__init__(markdown, token)
         rows: list[Row] = []
         line = 0
         for one in token.meta["rows"]:
@@ -220,3 +306,8 @@ class Items(Drawn, _Block):  # type: ignore[misc]
             line += text.plain.count("\n") + 1
         self.shown = Rows(rows)
         self.update(self.shown)
+
+    def _copy_context(self, block: MarkdownBlock) -> None:
+        super()._copy_context(block)
+        if isinstance(block, Items):
+            self._take(block.part)

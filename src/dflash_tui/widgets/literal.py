@@ -78,7 +78,7 @@ class Static(widgets.Static):
 
     def _forget_sizes(self) -> None:
         """Clear the sizes cached for an earlier text. Textual does this when a widget is idle. A widget that gets its
-        text while it is being mounted may be placed before that, and painting.py would keep the old size."""
+        text while it is being mounted may be placed before that."""
         self._layout_cache.clear()
         self.clear_cached_dimensions()
         for ancestor in self.ancestors:

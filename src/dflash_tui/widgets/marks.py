@@ -1,4 +1,4 @@
-"""Places in the texts of widgets, and their marks on the lines of a screen.
+"""Places in the texts of widgets, and their marks on the drawn lines.
 
 A widget's own selection is one stretch of its text. There may be any number of marks, and they are applied to the
 drawn lines: a drawn segment says at which column and line of the text it begins.
@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.color import Color
+from textual.filter import LineFilter
 from textual.strip import Strip
+from textual.widget import Widget
 
 TAB = 8  # columns, as Textual draws them
 
@@ -65,16 +68,31 @@ def begins_before(strip: Strip, line: int, column: int) -> bool:
     return first is not None and first[1] == line and first[0] <= column
 
 
-def marked(strip: Strip, marks: Marks) -> Strip:
-    """A drawn line with its marks."""
-    segments: list[Segment] = []
-    for segment in strip:
-        at = place(segment)
-        if at is None or at[1] not in marks:
-            segments.append(segment)
-        else:
-            segments += _split(segment, at[0], marks[at[1]])
-    return Strip(segments, strip.cell_length)
+class Marker(LineFilter):
+    """Marks the drawn lines of one widget."""
+
+    def __init__(self, marks: Marks) -> None:
+        super().__init__()
+        self.marks = marks
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """A line with its marks."""
+        shown: list[Segment] = []
+        for segment in segments:
+            at = place(segment)
+            if at is None or at[1] not in self.marks:
+                shown.append(segment)
+            else:
+                shown += _split(segment, at[0], self.marks[at[1]])
+        return shown
+
+
+def show(widget: Widget, marks: Marks | None) -> None:
+    """Draw a widget with these marks, or without."""
+    markers = [Marker(marks)] if marks else []
+    # Its own method in place of its class's: any widget of a conversation may have a match.
+    vars(widget)["get_line_filters"] = lambda: [*type(widget).get_line_filters(widget), *markers]
+    widget.refresh()
 
 
 def _split(segment: Segment, x: int, marks: Sequence[Mark]) -> list[Segment]:

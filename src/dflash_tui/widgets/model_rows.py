@@ -12,7 +12,7 @@ from textual.widgets.option_list import Option
 from dflash_core.clean import one_line
 from dflash_core.memory import gib
 from dflash_tui.application.amounts import short
-from dflash_tui.application.hub.find import Found, PassedOver, counted_others
+from dflash_tui.application.hub.found import Found, PassedOver, counted_others
 from dflash_tui.application.hub.room import Room
 
 DIM = "$foreground 75%"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
@@ -21,19 +21,10 @@ from dflash_tui.settings.keys import actions_of
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.completions import Completions
 
+if TYPE_CHECKING:
+    from dflash_tui.application.conversations.current import CurrentConversation
+
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # except tabs and line ends
-
-
-class Notebook(Protocol):
-    """Stores what the user types, so that it survives the program."""
-
-    def typed(self, draft: str, pasted: Mapping[str, str]) -> None:
-        """The prompt has this text now; keys of `pasted` in it represent long texts."""
-        ...
-
-    def wait(self, prompt: str) -> None:
-        """This text has left the prompt, and is not stored elsewhere yet."""
-        ...
 
 
 class Prompt(TextArea):
@@ -82,7 +73,7 @@ class Prompt(TextArea):
         )
         self.past = history
         self.completions: Completions | None = None  # those that the screen shows, where it shows some
-        self.notebook: Callable[[], Notebook] | None = None
+        self.notebook: Callable[[], CurrentConversation] | None = None  # stores what is typed
         self.only_commands = False  # Enter sends no messages: there is no model
         self._returned = ""  # what was given back since the last Enter
         self.examples: Callable[[], Sequence[str]] = tuple  # those that Tab puts into an empty prompt
@@ -100,8 +91,9 @@ class Prompt(TextArea):
         return self._pasted.whole(self.text)
 
     def fill(self, text: str) -> None:
-        """Replace the text by this one, of any length."""
+        """Replace the text by this one, of any length; the cursor comes behind it."""
         self.text = self._pasted.shown(text)
+        self.move_cursor(self.document.end)
 
     def load_text(self, text: str) -> None:
         self._pasted.keep(text)

@@ -1,14 +1,14 @@
 """Markdown tables drawn as lines of one widget.
 
 Textual mounts a widget for each cell: 300 rows of two columns block the app for half a second. Like a list, a table is
-built from the parser's tokens, before any widget is created. There is no space between rows; if a cell takes several
-lines, rules separate the rows.
+built from the parser's tokens, before any widget is created, and a long one is several parts. There is no space between
+rows; if a cell takes several lines, rules separate the rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from markdown_it.rules_core import StateCore
@@ -22,17 +22,22 @@ from textual.visual import RenderOptions, Visual
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
+from dflash_tui.widgets.growing import Drawn
+from dflash_tui.widgets.items import Part
 from dflash_tui.widgets.marks import Stretch, stretches
-from dflash_tui.widgets.roomy import Drawn
 
-TABLE = "table_lines"  # the kind of token that represents a table, or a slice of one
+TABLE = "table_lines"  # the kind of token that represents a table, or a part of one
+PART = 32  # rows of one part: what is parsed and drawn again when a table grows
 _BAR = " │ "
 _LEAST = 4  # cells of a column that has to give way to others
 _Block: Any = MarkdownBlock
 
 
-def fold_tables(state: StateCore, rows: int | None) -> None:
-    """A parser rule: one token for each table, or for each `rows` rows of it."""
+def fold_tables(state: StateCore) -> None:
+    """A parser rule: one token for each table, and several parts of a long one that stands by itself.
+
+    `continued` of the environment: the text is a part, behind the two lines of the head of its table.
+    """
     tokens, at = state.tokens, 0
     folded: list[Token] = []
     while at < len(tokens):
@@ -42,33 +47,40 @@ def fold_tables(state: StateCore, rows: int | None) -> None:
             at += 1
             continue
         end = next(place for place in range(at, len(tokens)) if tokens[place].type == "table_close")
-        folded += _slices(token, tokens[at:end], rows)
+        folded += _table_parts(
+            tokens[at:end], state.src.split("\n"), continued=at == 0 and bool(state.env.get("continued"))
+        )
         at = end + 1
     state.tokens = folded
 
 
-def _slices(table: Token, tokens: Sequence[Token], size: int | None) -> list[Token]:
-    """The head is in the first; all have the columns of the whole table."""
-    found: list[list[Token]] = []
+def _table_parts(tokens: Sequence[Token], source: Sequence[str], *, continued: bool) -> Iterator[Token]:
+    """A table as parts; the head is in the first. `source`: the lines of the text."""
+    rows: list[list[Token]] = []
     sides: list[str] = []
     for token in tokens:
         if token.type == "tr_open":
-            found.append([])
+            rows.append([])
         elif token.type == "inline":
-            found[-1].append(token)
+            rows[-1].append(token)
         elif token.type == "th_open":
             sides.append(str(token.attrs.get("style", "")).rpartition(":")[2])
-    widths = tuple(max(map(_width, column)) for column in zip(*found))
-    size, slices = size or len(found), []
-    for start in range(0, len(found), size):
+    table, head, body = tokens[0], rows[0], rows[1:]
+    columns = Columns(tuple(max(map(_width, column)) for column in zip(*rows)), tuple(sides))
+    begin, end = table.map or (0, 0)
+    size = PART if table.level == 0 else len(rows)
+    for start in range(0, max(len(body), int(not continued)), size):
+        first = start == 0 and not continued
+        more = start + size < len(body)
         meta = {
-            "rows": found[start : start + size],
-            "columns": Columns(widths, tuple(sides)),
-            "head": start == 0,
-            "more": start + size < len(found),
+            "rows": [*[head] * first, *body[start : start + size]],
+            "columns": columns,
+            "head": "" if first else "\n".join([*source[begin : begin + 2], ""]),
+            "part": Part(more=more),
         }
-        slices.append(Token(TABLE, "", 0, map=table.map, level=table.level, block=True, meta=meta))
-    return slices
+        # Two lines of the text are the head and what is below it.
+        lines = [begin if first else begin + 2 + start, begin + 2 + start + size if more else end]
+        yield Token(TABLE, "", 0, map=lines, level=table.level, block=True, meta=meta)
 
 
 def _width(inline: Token) -> int:
@@ -109,10 +121,10 @@ class _Piece:
 
 
 class Grid(Visual):
-    """What a table, or a slice of one, looks like: its lines depend on the width."""
+    """What a table, or a part of one, looks like: its lines depend on the width."""
 
     def __init__(self, rows: Sequence[Sequence[Content]], columns: Columns, *, head: bool, more: bool) -> None:
-        self._rows, self._columns, self._head, self._more = rows, columns, head, more
+        self.rows, self.columns, self._head, self._more = rows, columns, head, more
         self._lines = (-1, Content(""))  # by width
         self._cells: list[tuple[str, list[Stretch]]] = []  # texts, and the stretches of these lines that have them
 
@@ -121,13 +133,13 @@ class Grid(Visual):
 
     @property
     def _drawn_last(self) -> Content:
-        return self._lines[1] if self._lines[0] >= 0 else self.lines(self._columns.whole)
+        return self._lines[1] if self._lines[0] >= 0 else self.lines(self.columns.whole)
 
     def lines(self, width: int) -> Content:
         """All of it in `width` cells."""
         if self._lines[0] != width:
             self._cells = []
-            self._lines = width, Content("\n").join(self._drawn(self._columns.within(width)))
+            self._lines = width, Content("\n").join(self._drawn(self.columns.within(width)))
         return self._lines[1]
 
     def places(self, wanted: str) -> list[tuple[Stretch, ...]]:
@@ -144,10 +156,10 @@ class Grid(Visual):
     def _drawn(self, widths: tuple[int, ...]) -> list[Content]:
         bar = Content.styled(_BAR, ".table--lines")
         rule = Content.styled("─┼─".join("─" * width for width in widths), ".table--lines")
-        parted = widths != self._columns.widths  # the same in all slices
+        parted = widths != self.columns.widths  # the same in all parts
         drawn: list[Content] = []
-        for number, row in enumerate(self._rows):
-            cells = [_cell(*one) for one in zip(row, widths, self._columns.sides)]
+        for number, row in enumerate(self.rows):
+            cells = [_cell(*one) for one in zip(row, widths, self.columns.sides)]
             height = max(map(len, cells))
             kept: list[list[Stretch]] = [[] for _ in cells]
             for line in range(height):
@@ -161,12 +173,12 @@ class Grid(Visual):
                     at += len(part.drawn.plain) + len(_BAR)
                 drawn.append(bar.join(part.drawn for part in parts))
             self._cells += [(text.plain, places) for text, places in zip(row, kept)]
-            if (number == 0 and self._head) or (parted and (self._more or number < len(self._rows) - 1)):
+            if (number == 0 and self._head) or (parted and (self._more or number < len(self.rows) - 1)):
                 drawn.append(rule)
         return drawn
 
     def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:
-        return min(self._columns.whole, container_width)
+        return min(self.columns.whole, container_width)
 
     def get_height(self, rules: RulesMap, width: int) -> int:
         return self.lines(width).plain.count("\n") + 1
@@ -200,13 +212,15 @@ def _parts(found: Stretch, text: str, places: Sequence[Stretch], lines: Sequence
 
 
 class Table(Drawn, _Block):  # type: ignore[misc]
-    """A table, or a slice of one; links and the colors of its text are those of any block."""
+    """A table, or a part of one; links and the colors of its text are those of any block.
+
+    `head`: the two lines of the text that its table begins with, if these are not in this part.
+    """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"table--head", "table--lines"}
     SCOPED_CSS = False
     DEFAULT_CSS = """
     Table { margin: 0 0 1 0; text-wrap: nowrap; }
-    Table.-more { margin: 0; }
     Table > .table--head { color: $primary; text-style: bold; }
     Table > .table--lines { color: $foreground 25%; }
     """
@@ -214,12 +228,30 @@ class Table(Drawn, _Block):  # type: ignore[misc]
     def __init__(self, markdown: Markdown, token: Token) -> None:
         super().__init__(markdown, token)  # type: ignore[call-arg,arg-type]
         meta = token.meta
-        self.set_class(meta["more"], "-more")
+        self.head: str = meta["head"]
+        self._take(meta["part"])
         rows = [[self._token_to_content(cell) for cell in row] for row in meta["rows"]]
-        if meta["head"]:
+        if not self.head:
             rows[0] = [cell.stylize_before(".table--head") for cell in rows[0]]
-        self.shown: Grid = Grid(rows, meta["columns"], head=meta["head"], more=meta["more"])
+        self.shown: Grid = Grid(rows, meta["columns"], head=not self.head, more=self.part.more)
         self.update(self.shown)
+
+    def _take(self, part: Part) -> None:
+        self.part = part
+        self.set_class(part.more, "-more")
+
+    def _copy_context(self, block: MarkdownBlock) -> None:
+        super()._copy_context(block)
+        if isinstance(block, Table):
+            self.head = block.head
+            self._take(block.part)
+
+    def widen(self, widths: tuple[int, ...]) -> None:
+        """Have the columns of the whole table."""
+        if widths != self.shown.columns.widths:
+            columns = replace(self.shown.columns, widths=widths)
+            self.shown = Grid(self.shown.rows, columns, head=not self.head, more=self.part.more)
+            self.update(self.shown)
 
     def places(self, wanted: str) -> list[tuple[Stretch, ...]]:
         """Where words are in it, also where they are broken over the lines of a cell."""

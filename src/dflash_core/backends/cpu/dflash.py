@@ -28,19 +28,14 @@ PENDING_ROWS = 256
 class CpuDFlashDrafter:
     """Implements `drafters.base.Drafter` and `DenseDrafter`: its cache holds keys and values of captured features."""
 
-    def __init__(self, model: DFlash, target: TargetModel) -> None:
+    def __init__(self, model: DFlash, target: TargetModel, kv: CachePair | None = None) -> None:
         self.capabilities = capabilities(model.config)
-        self._model, self._target = model, target
-        self._kv: CachePair | None = None
+        self._model, self._target, self._kv = model, target, kv
         self.begin()
 
     @property
     def nbytes(self) -> Mapping[str, int]:
         return {"drafter KV": sum(cache.nbytes for cache in self.caches)}
-
-    def keep_as(self, kv: CachePair) -> None:
-        self._kv = kv
-        self.begin()
 
     def begin(self) -> None:
         self.caches: list[KVCache] = self._model.new_states(self._kv)
@@ -111,8 +106,8 @@ class CpuDFlash(LoadedModel[DraftConfig]):
         super().__init__(opened, weight_bytes)
         self.model, self._target_model = model, target_model
 
-    def drafter(self) -> CpuDFlashDrafter:
-        return CpuDFlashDrafter(self.model, self._target_model)
+    def drafter(self, kv: CachePair | None = None) -> CpuDFlashDrafter:
+        return CpuDFlashDrafter(self.model, self._target_model, kv)
 
     def logits(self, features: Logits, anchor: int) -> Logits:
         return self._behind(features, anchor).logits(int(anchor), 0)

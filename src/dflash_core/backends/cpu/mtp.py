@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dflash_core.backends.base import PREFILL_CHUNK, Logits
+from dflash_core.cache_types import CachePair
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.base import DraftLogits, LoadedModel, OpenedModel, ranked
 from dflash_core.drafters.mtp import NEEDS_TOKENS, capabilities
@@ -118,7 +119,8 @@ class CpuMtp(LoadedModel[MtpConfig]):
         super().__init__(opened, weight_bytes)
         self.model = model
 
-    def drafter(self) -> CpuMtpDrafter:
+    def drafter(self, kv: CachePair | None = None) -> CpuMtpDrafter:
+        """Its keys and values are floats whatever `kv` says."""
         return CpuMtpDrafter(self.model)
 
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:

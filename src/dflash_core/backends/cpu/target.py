@@ -17,7 +17,7 @@ from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, CachePair
 from dflash_core.config import target_weights
 from dflash_core.drafters import registry
-from dflash_core.drafters.base import Draft, Drafter, HostDraft, KeepsContext, OpenedDraft, OpenedModel
+from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft, OpenedModel
 from dflash_core.drafters.kinds import CPU
 from dflash_core.errors import NumericsError
 from dflash_core.fits import PREFILL_ROWS
@@ -85,10 +85,7 @@ class CpuTarget(Target):
         nodes: int = 0,
     ) -> CpuSession:
         assert draft is None or isinstance(draft, HostDraft), "a drafter of another backend"
-        drafter: Drafter | None = draft.drafter() if draft else None
-        if kv is not None and isinstance(drafter, KeepsContext):
-            drafter.keep_as(kv)
-        return CpuSession(self.model, drafter, captured, kv)
+        return CpuSession(self.model, draft.drafter(kv) if draft else None, captured, kv)
 
     def step_seconds(self, rows: int) -> float:
         try:

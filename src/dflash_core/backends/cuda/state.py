@@ -40,10 +40,12 @@ class StopCode(enum.IntEnum):
     CONTEXT_FULL = 3
     CANCELLED = 4
     BROKEN = 5
+    HALTED = 6
 
     @property
     def reason(self) -> Stop | None:
-        """The reason as given in events; None while the turn runs, and for BROKEN, which becomes an error instead."""
+        """The reason as given in events; None while the turn runs, for BROKEN, which becomes an error, and for
+        HALTED, after which a guard goes on."""
         return _REASONS.get(self)
 
 

@@ -129,8 +129,8 @@ class CudaDecoder:
         self._halt = tokens
         if self._begun:
             with self.session.device.stream():
-                self.session.state.host["max_tokens"] = self._most_tokens
-                self.session.state.push("max_tokens", "context_length")
+                self.session.state.host["halt_at"] = tokens or 0
+                self.session.state.push("halt_at", "context_length")
 
     def go_on(self) -> None:
         self._rest()
@@ -158,11 +158,6 @@ class CudaDecoder:
         self.policy.said(kept)
         self._over = stop is not None
         return replace(step, stop=stop)
-
-    @property
-    def _most_tokens(self) -> int:
-        """The number of tokens after which the card ends the answer; it treats a halt like max_tokens."""
-        return self.knobs.max_tokens if self._halt is None else min(self.knobs.max_tokens, self._halt)
 
     def _rest(self) -> None:
         """Go on after a halt: queued steps do nothing, and the next step begins like the first of a turn."""
@@ -229,7 +224,7 @@ class CudaDecoder:
                 context_length=self.context_length,
                 stop_ids=sorted(self.stop_ids),
             )
-            state["max_tokens"] = self._most_tokens
+            state["halt_at"] = self._halt or 0
             self._write_knobs()
             self.steps.cancel.array[0] = 0
             self.steps.ring.array["ready"] = 0
@@ -356,13 +351,11 @@ class CudaDecoder:
             times = replace(times, draft=times.draft + queued.proposing_ms, host=host)
             event = replace(event, drafts=step_drafts(queued.proposal), stages=times)
         self._read, self._last = self._read + 1, slot
-        self._over = event.stop is not None
+        self._halted = int(slot["stop"]) == StopCode.HALTED
+        self._over = event.stop is not None or self._halted
         if self.session.host_drafter is not None:
             self.session.host_drafter.observe([self.answer[-1], *event.tokens[:-1]], None)
         self.answer += event.tokens
-        if event.stop == "max tokens" and len(self.answer) < self.knobs.max_tokens:
-            full = self._prompt_length + len(self.answer) >= self.context_length
-            event, self._halted = replace(event, stop="context full" if full else None), not full
         self.session.state.host["length"] = event.length
         self.policy.observe(event)
         return event

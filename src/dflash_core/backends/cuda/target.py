@@ -157,7 +157,7 @@ class CudaTarget(Target):
         if isinstance(draft, CudaDraft):
             return make(self.model, draft.model)
         assert draft is None or isinstance(draft, HostDraft), "this drafter was loaded by another backend"
-        return make(self.model, None, captured, host_drafter=draft.drafter() if draft else None)
+        return make(self.model, None, captured, host_drafter=draft.drafter(kv) if draft else None)
 
     def step_seconds(self, rows: int) -> None:
         """None: steps on a card are too fast to need an announcement."""

@@ -6,9 +6,14 @@ import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from dflash_core.turn_stats import TurnReport
+
+Time = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
+"""Seconds since 1970, up to the year 9999: no later date can be shown."""
 
 
 def new_id() -> str:
@@ -20,8 +25,7 @@ def new_id() -> str:
 class Node:
     """One message of the tree. Without a parent it starts the conversation; siblings have the same parent.
 
-    `outcome` says how an answer without a report ended: failed, or cut off with the program. `created` is in
-    seconds since 1970.
+    `outcome` says how an answer without a report ended: failed, or cut off with the program.
     """
 
     role: Literal["user", "assistant"]
@@ -31,7 +35,7 @@ class Node:
     outcome: str = ""
     report: TurnReport | None = None
     id: str = field(default_factory=new_id)
-    created: float = field(default_factory=time.time)
+    created: Time = field(default_factory=time.time)
 
 
 class Branches:

@@ -77,6 +77,18 @@ class CurrentConversation:
             stored += "; they stay in memory until the app closes, and /export writes one elsewhere"
         return [problem for problem in (stored, left) if problem]
 
+    @property
+    def resumable(self) -> str:
+        """The id under which the next start finds this conversation; empty if it will not."""
+        return self.card.id if self.card is not None and self.store.on_disk else ""
+
+    @property
+    def warning(self) -> str:
+        """What quitting now would lose; empty if nothing."""
+        if self.card is None or self.store.on_disk:
+            return ""
+        return "The disk did not take this conversation, so quitting loses it; /export writes it elsewhere."
+
     def close(self) -> bool:
         """Close; False if something could not be saved."""
         self.journal.close()
@@ -218,14 +230,13 @@ class CurrentConversation:
 
     def _turn(self, message: str) -> TurnRecord:
         """The record of a turn. If it is lost or unreadable, one with the question and answer but no steps."""
+        packed, record = self._packed.get(message), None
         try:
-            if message in self._packed:
-                return unpack(self._packed[message])
-            return self.store.turn(message)
+            record = unpack(packed) if packed is not None else self.store.record(message)
         except DFlashError as error:
             LOG.warning("the record of an answer: %s", error)
-            model = self.card.model if self.card is not None else ""
-            return TurnRecord(Start("1970-01-01T00:00:00Z", model, "", "", "", (), Knobs()), ended=True)
+        model = self.card.model if self.card is not None else ""
+        return record or TurnRecord(Start("1970-01-01T00:00:00Z", model, "", "", "", (), Knobs()), ended=True)
 
     def switch(self, message: str, by: int) -> str | None:
         """Switch to a sibling of a message; returns it, or None if there is none. Call `resume` afterwards."""

@@ -8,10 +8,9 @@ from itertools import islice
 from pathlib import Path
 
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.config import check_pair, mask_token
-from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.base import TargetHeader
 from dflash_core.drafters.kinds import KINDS
-from dflash_core.drafters.mtp import find_head, has_head, holds_mtp
+from dflash_core.drafters.registry import open_draft, own_kind
 from dflash_core.errors import DFlashError
 from dflash_core.formats.gguf import GGUFFile
 
@@ -21,23 +20,19 @@ MOST = 24  # files and folders that are checked
 
 def drafters(gguf: GGUFFile, target: ModelSpec) -> list[str]:
     """A line for each; drafters next to the file are listed if their headers show that they match."""
-    found = [f"mtp: {KINDS['mtp'].summary}"] if has_head(gguf, target) else []
+    own = own_kind(gguf, target)
+    found = [f"{own}: {KINDS[own].summary}"] if own else []
     found += [f"{path.name}, beside it: {what}" for path, what in beside(gguf, target)]
     hidden, layers, vocabulary = target.embedding_length, target.block_count, target.vocab_size
     found.append(f"a DFlash drafter made for hidden size {hidden:,}, {layers} layers, a vocabulary of {vocabulary:,}")
-    return [*found, f"text: {KINDS['text'].summary}"]
+    return [*found, *(f"{kind.name}: {kind.summary}" for kind in KINDS.values() if kind.by_name and not kind.inside)]
 
 
 def beside(gguf: GGUFFile, target: ModelSpec) -> Iterator[tuple[Path, str]]:
     for path in islice(_likely(gguf), MOST):
         try:
-            if holds_mtp(path):
-                find_head(path, gguf, target)
-                yield path, "an MTP head"
-            else:
-                config, _ = open_drafter(path)
-                check_pair(target, config, mask_token(gguf))
-                yield path, config.title
+            draft = open_draft(path, TargetHeader(gguf, target))
+            yield path, KINDS[draft.capabilities.kind].title
         except DFlashError:
             continue  # for another model, or not a drafter
 

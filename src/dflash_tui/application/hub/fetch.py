@@ -1,21 +1,20 @@
 """Files from a hub: file lists through huggingface_hub with the user's token; the bytes through its HTTP client.
 
-The library deletes what an interrupted download has received and cannot be cancelled while the hub is silent, so the
-bytes are written to our part file: resumed at the next try, or begun again where the hub does not send the rest,
-checked against the hub's checksum, then moved into place. Every error is one line.
+The library's own download (2.4) writes to a temporary file of a random name and deletes it when it is interrupted,
+cannot be cancelled while the hub is silent, and compares sizes, not checksums. So the bytes are written to our part
+file: resumed at the next try, or begun again where the hub does not send the rest, checked against the hub's checksum,
+then moved into place. Every error is one line. Importing this imports the library.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import glob
 import hashlib
 import re
-import shutil
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,13 +22,15 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
+
 from dflash_core.clean import one_line
-from dflash_core.errors import DFlashError
-from dflash_core.memory import gib
-from dflash_tui.application.hub.catalogue import Pair, Source
+from dflash_tui.application.hub.catalogue import Pair
+from dflash_tui.application.hub.files import HubError, Wanted, delete_older, part_of, place
 from dflash_tui.application.hub.waiting import as_it_comes
 
-SPARE = 1 << 28  # bytes of the disk to leave free
 TIMEOUT_S = 20.0  # without a response, or without a byte
 TRIES = 10  # without a new byte: a network may be down for some minutes
 PAUSE_S = 1.0  # before the first retry; doubled each time, up to
@@ -42,10 +43,6 @@ _SHA1 = re.compile(r"[0-9a-f]{40}")
 
 Told = Callable[[str, int, int, str], None]
 """(file, bytes received, bytes in total, further words)."""
-
-
-class HubError(DFlashError):
-    """A file could not be fetched; the received part is kept and resumed."""
 
 
 class CancelledError(HubError):
@@ -84,27 +81,11 @@ class _Watch:
             raise CancelledError("cancelled")
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A file to fetch: its size in bytes, its commit and its checksum, according to the hub."""
-
-    source: Source
-    file: str
-    size: int
-    commit: str = ""
-    sum: str = ""
-
-    @property
-    def where(self) -> str:
-        return f"{self.source.repo}/{self.file}"
-
-
 def wanted(pair: Pair, endpoint: str | None = None, stop: threading.Event | None = None) -> list[Wanted]:
     """The files of a pair with their sizes; only metadata is requested.
 
     Raises HubError, and CancelledError soon after `stop` was set.
     """
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     def asked() -> Generator[Wanted, None, None]:
         for source in filter(None, (pair.target, pair.draft)):
@@ -121,85 +102,6 @@ def wanted(pair: Pair, endpoint: str | None = None, stop: threading.Event | None
     return list(as_it_comes(asked, _Watch(stop=stop or threading.Event()).look))
 
 
-def place(source: Source, folder: Path) -> Path:
-    """The folder for the files of a repository."""
-    return folder / source.repo.replace("/", "--")
-
-
-def fetched(pair: Pair, folder: Path) -> tuple[Path, Path | None]:
-    """The paths of the target and the drafter of a fetched pair, to open them."""
-    target = place(pair.target, folder) / pair.target.opened
-    return target, None if pair.draft is None else place(pair.draft, folder) / pair.draft.opened
-
-
-def check_room(files: Sequence[Wanted], folder: Path, others: Iterable[Wanted] = ()) -> None:
-    """Raise HubError if the disk has no space for the missing bytes of `files` and of `others`, which
-    are being fetched into the same folder. What older versions of `files` have left there is deleted first."""
-    for one in files:
-        _delete_older(one, folder)
-    needed = _missing(files, folder)
-    more = _missing({*others}.difference(files), folder)
-    there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
-    free = shutil.disk_usage(there).free
-    if needed and needed + more + SPARE > free:
-        beside = f", {gib(more)} of other downloads" if more else ""
-        raise HubError(
-            f"{folder}: {gib(needed)} to fetch{beside}, {gib(free)} free; make room, or name a folder with --to"
-        )
-
-
-def _missing(files: Iterable[Wanted], folder: Path) -> int:
-    return sum(one.size - here(one, folder) for one in files)
-
-
-def here(one: Wanted, folder: Path) -> int:
-    """Bytes of a file that are already on the disk, complete or partial."""
-    for path in (place(one.source, folder) / one.file, _part(one, folder)):
-        with suppress(OSError):
-            return min(path.stat().st_size, one.size)
-    return 0
-
-
-def _parts(path: Path) -> list[Path]:
-    """The partial files of a file, of whatever version."""
-    return [*path.parent.glob(f"{glob.escape(path.name)}.*.part")]
-
-
-def _delete_older(one: Wanted, folder: Path) -> None:
-    """Delete what is here of other versions of a file, which nothing would complete, unless it is being fetched."""
-    for part in _parts(place(one.source, folder) / one.file):
-        if part == _part(one, folder):
-            continue
-        with suppress(OSError), part.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            part.unlink()
-
-
-def begun(pair: Pair, folder: Path) -> tuple[int, bool]:
-    """Bytes of a pair on the disk, in complete or partial files, and whether it is complete; without the hub."""
-    size, whole = 0, True
-    for source in filter(None, (pair.target, pair.draft)):
-        for file in source.files:
-            path, parts = place(source, folder) / file, list[Path]()
-            with suppress(OSError):  # a folder without read permission
-                parts = [path] if path.is_file() else _parts(path)
-                size += sum(part.stat().st_size for part in parts)
-            whole = whole and parts == [path]
-    return size, whole
-
-
-def begun_words(pair: Pair, folder: Path) -> str:
-    """How much of a pair is on the disk; "" if nothing."""
-    size, whole = begun(pair, folder)
-    return "on this machine" if whole else f"{gib(size)} of it is here" if size else ""
-
-
-def kept(files: Iterable[Wanted], folder: Path) -> str:
-    """The message when a download ends early."""
-    found = sum(here(one, folder) for one in files)
-    return f"{gib(found)} kept in {folder}; the next try goes on there" if found else "nothing had been fetched"
-
-
 def fetch(
     one: Wanted, folder: Path, told: Told, endpoint: str | None = None, stop: threading.Event | None = None
 ) -> Path:
@@ -209,7 +111,7 @@ def fetch(
     unless its checksum is wrong.
     """
     watch = _Watch(told, stop or threading.Event())
-    path, part = place(one.source, folder) / one.file, _part(one, folder)
+    path, part = place(one.source, folder) / one.file, part_of(one, folder)
     try:
         if _is_whole(one, path, watch):
             watch(one.file, one.size, one.size, "")
@@ -222,7 +124,7 @@ def fetch(
                 raise HubError(f"{one.where}: another dflash-tui is fetching it; wait until it has ended") from None
             if file.tell() > one.size:
                 file.truncate(0)
-            _delete_older(one, folder)
+            delete_older(one, folder)
             _complete(one, file, watch, endpoint)
             _check(one, part, watch)
             part.replace(path)
@@ -236,9 +138,6 @@ def fetch(
 
 def _complete(one: Wanted, file: BinaryIO, watch: _Watch, endpoint: str | None) -> None:
     """Complete the part file: request the missing bytes, and retry a few times if none arrive."""
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.errors import HfHubHTTPError
-
     url = hf_hub_url(one.source.repo, one.file, revision=one.commit or None, endpoint=endpoint)
     tries, waited, most = 0, 0.0, file.seek(0, 2)
     while file.tell() < one.size:
@@ -298,9 +197,6 @@ def _append(start: int, url: str, one: Wanted, file: BinaryIO, watch: _Watch) ->
 
 def _bytes_from(start: int, url: str, one: Wanted) -> Generator[tuple[int, bytes], None, None]:
     """Bytes of a file from `start` on, and their offset; from 0 if the hub does not support ranges."""
-    from huggingface_hub.errors import HfHubHTTPError
-    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
-
     headers: dict[str, str] = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={start}-"}
     client: Any = get_session()
     # A hub redirects to another host: the client does not send the token there.
@@ -405,16 +301,8 @@ def _mark(path: Path) -> Path:
     return path.with_name(f".{path.name}.checked")
 
 
-def _part(one: Wanted, folder: Path) -> Path:
-    """The part file's name contains the checksum: a partial file is not resumed when the hub has a new version."""
-    path = place(one.source, folder) / one.file
-    return path.with_name(f"{path.name}.{re.sub('[^0-9A-Za-z]', '', one.sum)[:12] or 'new'}.part")
-
-
 def explained(error: Exception, where: str) -> HubError:
     """The library's error as one line: the cause, and what to do."""
-    from huggingface_hub import errors
-
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, HubError):
         return error

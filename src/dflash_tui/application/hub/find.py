@@ -2,57 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
-from dflash_tui.application.hub.header import Header, key_of, read_header, size_of
+from dflash_tui.application.hub.found import Found, PassedOver
+from dflash_tui.application.hub.header import key_of, read_header, size_of
+from dflash_tui.application.hub.pairing import Read, drafters_of
 from dflash_tui.application.hub.places import Place
 from dflash_tui.application.hub.shelf import Shelf
 from dflash_tui.application.hub.walk import Candidate, TooMany, walk
-
-if TYPE_CHECKING:
-    from dflash_tui.application.hub.pairing import Drafter, Read
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A supported model. `size`: bytes of all its files; `drafters`: None until they have been searched for."""
-
-    path: Path
-    name: str
-    where: str
-    header: Header
-    size: int
-    drafters: tuple[Drafter, ...] | None = None
-
-    @property
-    def draft(self) -> Path | None:
-        """The drafter that belongs to it, if one was found."""
-        return next((one.path for one in self.drafters or () if one.belongs), None)
-
-
-@dataclass(frozen=True, slots=True)
-class PassedOver:
-    """A file that is not offered. `why` is a line; `broken`: a supported model that is damaged."""
-
-    path: Path
-    why: str
-    broken: bool
 
 
 def look(
     where: Sequence[Place], shelf: Shelf, stopping: Callable[[], bool] = lambda: False
 ) -> Iterator[Found | PassedOver]:
     """Every file once, under the first place that contains it; then each model again with its drafters."""
-    from dflash_tui.application.hub.pairing import (  # it imports numpy, which the app's first frame does not need
-        Read,
-        drafters_of,
-    )
-
     seen, targets, drafts = set[Path](), list[tuple[Found, Read]](), list[Read]()
     for place in where:
         for one in walk(place, stopping):
@@ -81,26 +47,6 @@ def look(
     shelf.keep()
 
 
-def counted_others(others: Iterable[PassedOver]) -> tuple[str, list[PassedOver]]:
-    """The number of files of each kind that is not a chat model, in words; and the damaged models."""
-    found = list(others)
-    counts = Counter(one.why for one in found if not one.broken)
-    return ", ".join(f"{count} {why}" for why, count in counts.most_common()), [one for one in found if one.broken]
-
-
-def of_name(name: str, where: Sequence[Place]) -> Path | None:
-    """A file or folder with that name, found without reading headers."""
-    return next(
-        (
-            one.path
-            for place in where
-            for one in walk(place)
-            if isinstance(one, Candidate) and name in (one.path.name, one.name)
-        ),
-        None,
-    )
-
-
 def _read(one: Candidate, shelf: Shelf) -> tuple[Read | PassedOver | None, int]:
     """Its header, from the shelf if the file has not changed, and its size in bytes."""
     try:
@@ -114,7 +60,5 @@ def _read(one: Candidate, shelf: Shelf) -> tuple[Read | PassedOver | None, int]:
             return None, 0
         shelf.headers[key] = header
     if header.kind in ("target", "draft"):
-        from dflash_tui.application.hub.pairing import Read
-
         return Read(one.path, one.name, header, key), size
     return PassedOver(one.path, one_line(header.why), header.kind == "broken"), size

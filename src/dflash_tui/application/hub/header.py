@@ -1,19 +1,22 @@
-"""The kind of a file by its header: a supported model, a drafter, something else, or damaged."""
+"""The kind of a file by its header: a supported model, a drafter, something else, or damaged. Imports numpy."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
+from dflash_core.arch.registry import ARCHITECTURES
+from dflash_core.config import DRAFT_ARCHITECTURES, target_config
+from dflash_core.drafters.dflash_file import ZLAB_ARCHITECTURES, open_drafter
+from dflash_core.drafters.mtp import has_head
 from dflash_core.errors import DFlashError, UnsupportedError
+from dflash_core.formats.gguf import GGUFFile, open_gguf
+from dflash_core.formats.safetensors import read_json
 from dflash_core.formats.splits import SPLIT_NAME
-
-if TYPE_CHECKING:
-    from dflash_core.formats.gguf import GGUFFile
 
 Kind = Literal["target", "draft", "other", "broken"]
 
@@ -72,11 +75,6 @@ def _weights(folder: Path) -> list[Path]:
 
 
 def _of_gguf(path: Path) -> Header:
-    from dflash_core.arch.registry import ARCHITECTURES
-    from dflash_core.config import DRAFT_ARCHITECTURES, target_config
-    from dflash_core.drafters.mtp import has_head
-    from dflash_core.formats.gguf import open_gguf
-
     gguf = open_gguf(path)
     architecture = str(gguf.metadata.get("general.architecture", ""))
     title = str(gguf.metadata.get("general.name") or path.stem)
@@ -127,9 +125,6 @@ def _types(gguf: GGUFFile) -> str:
 
 
 def _of_folder(folder: Path) -> Header | None:
-    from dflash_core.drafters.dflash_file import ZLAB_ARCHITECTURES, open_drafter
-    from dflash_core.formats.safetensors import read_json
-
     named = read_json(folder / "config.json").get("architectures")
     if not isinstance(named, list) or not any(one in ZLAB_ARCHITECTURES for one in named):
         return None

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_core.clean import one_line
-from dflash_core.config import check_pair, generation, mask_token, target_config
-from dflash_core.drafters.dflash_file import open_drafter
-from dflash_core.drafters.mtp import find_head, holds_mtp
+from dflash_core.config import generation, target_config
+from dflash_core.drafters.base import TargetHeader
+from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import DFlashError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_tui.application.hub.header import Header
@@ -87,9 +87,4 @@ def _near(draft: Path, target: Path) -> bool:
 
 def _check(target: GGUFFile, draft: Path) -> None:
     """Raises DFlashError if they are not compatible."""
-    spec = target_config(target)
-    if draft.is_file() and holds_mtp(draft):
-        find_head(draft, target, spec)
-        return
-    config, _ = open_drafter(draft)
-    check_pair(spec, config, mask_token(target))
+    open_draft(draft, TargetHeader(target, target_config(target)))

@@ -6,10 +6,14 @@ import re
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 
+from huggingface_hub import HfApi
+from huggingface_hub.hf_api import RepoFile
+
 from dflash_core.clean import one_line
 from dflash_core.formats.splits import SPLIT_NAME
 from dflash_tui.application.hub.catalogue import CatalogueError, Pair, Source, source_of
-from dflash_tui.application.hub.fetch import HubError, explained
+from dflash_tui.application.hub.fetch import explained
+from dflash_tui.application.hub.files import HubError
 from dflash_tui.application.hub.waiting import as_it_comes
 
 # Q4_K_M, UD-Q4_K_XL, IQ4_XS, BF16 and so on, at the end of a name.
@@ -30,9 +34,6 @@ def quantisations(repo: str, endpoint: str | None = None) -> list[Quantisation]:
     source_of(repo, "model.gguf")  # checks the name
 
     def asked() -> Generator[tuple[str, int], None, None]:
-        from huggingface_hub import HfApi
-        from huggingface_hub.hf_api import RepoFile
-
         try:
             for one in HfApi(endpoint=endpoint).list_repo_tree(repo, recursive=True):
                 if isinstance(one, RepoFile):

@@ -40,12 +40,17 @@ class Room:
         return f"fits with {self.context:,} positions" if self.context else f"does not fit, {gib(self.short)} short"
 
 
-def room_for(request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest], Reckoner] | None = None) -> Room:
-    """Whether `request` fits. `freed`: bytes that the present pair releases. Imports torch."""
-    from dflash_tui.application.reckoning import reckoner_for
+def reckoner_of(request: LoadRequest) -> Reckoner:
+    """Plans the memory of a request on this machine, see `reckoner_for`. Raises DFlashError."""
+    from dflash_tui.application.reckoning import reckoner_for  # imports torch
 
+    return reckoner_for(request)
+
+
+def room_for(request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest], Reckoner] = reckoner_of) -> Room:
+    """Whether `request` fits. `freed`: bytes that the present pair releases. Imports torch."""
     try:
-        reckoner = (make or reckoner_for)(request)
+        reckoner = make(request)
         available = reckoner.available + freed
         setup = request.setup(reckoner, available)
         taken = total(reckoner, setup)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_core.files import folder_name
 from dflash_core.formats.splits import SPLIT_NAME
 from dflash_tui.application.hub.ollama import stored
-from dflash_tui.application.hub.places import Place
+from dflash_tui.application.hub.places import Place, places
 
 MOST = 20_000  # entries that are checked in one place
 NOT_OF_MODELS = ("datasets--", "spaces--")
@@ -66,6 +66,24 @@ def walk(place: Place, stopping: Callable[[], bool] = lambda: False) -> Iterator
                 waiting.append((Path(entry.path), depth + 1))
             elif not inside and entry.name.lower().endswith(".gguf") and not _is_later_part(entry.name, names):
                 yield Candidate(Path(entry.path), entry.name, place)
+
+
+def of_name(name: str, where: Iterable[Place]) -> Path | None:
+    """A file or folder with that name, found without reading headers."""
+    return next(
+        (
+            one.path
+            for place in where
+            for one in walk(place)
+            if isinstance(one, Candidate) and name in (one.path.name, one.name)
+        ),
+        None,
+    )
+
+
+def find_name(name: str, folders: Iterable[Path]) -> Path | None:
+    """As `of_name`, in all places where models are, and in the user's own folders."""
+    return of_name(name, places(folders))
 
 
 def _enters(place: Place, name: str, depth: int) -> bool:

@@ -1,43 +1,123 @@
-"""Presets: named sets of all parameters. A few come with the program; the user's are TOML files, which can be shared.
+"""Presets: sets of parameters by name. One that names a model is a profile: its target, drafter, context, cache type.
 
-A preset lists what differs from the defaults; every other parameter is at its default.
+A few come with the program. Each of the user's is a TOML file, which can be shared, and edited by hand. What a preset
+does not name is at its default. Which profiles were used last is stored in the data folder.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from dflash_core.clean import one_line
-from dflash_core.errors import DFlashError
-from dflash_core.files import write_whole
-from dflash_core.knobs import SPEC, Knobs, Value
-from dflash_tui.application.settings.toml_file import TomlError, checked_knobs, line_of, read_toml
+import msgspec
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+from dflash_core.cache_types import AUTO
+from dflash_core.clean import encodable, one_line
+from dflash_core.damaged import DAMAGED
+from dflash_core.drafters.kinds import needs_no_file
+from dflash_core.drafters.registry import missing, parts, resolved
+from dflash_core.errors import DFlashError, InputError
+from dflash_core.files import read_input, write_whole
+from dflash_core.knobs import CONTEXT, SPEC, Knobs, Value
+from dflash_core.user_folders import user_folder
+from dflash_tui.application.here import here
+from dflash_tui.application.settings.config import config_folder
+from dflash_tui.application.settings.schema import CACHE, DRAFTER, Kind
+from dflash_tui.application.settings.toml_file import (
+    TomlError,
+    checked_knobs,
+    edit_toml,
+    line_of,
+    read_toml,
+    toml,
+    write_toml,
+)
+
+FOLDER_NAME = "presets"
+OLD_NAME = "profiles.toml"
+DEMO = "demo"
+MAX_RECENT = 50
+MAX_BYTES = 1 << 16  # of the list of those used last
+NAME_RULE = "expected a name of a to z, 0 to 9, dots, - and _, 48 at most"
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,47}")
+Problem = Callable[[str, str], None]
+"""Told an entry and what is wrong with it."""
+_HEAD = "# A preset of dflash-tui; with a target it is a profile. What is not named is at its default.\n"
 
 
 class PresetError(DFlashError):
-    """A preset that does not exist, or cannot be written."""
+    """A preset that does not exist, or cannot be read or written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """`changes` are checked values. A preset without `path` came with the program. `model`: the title of the pair that
-    it was tuned for, "" for every pair."""
+    """`changes` are the parameters that differ from the defaults, checked. `path`: its file, None if it came with the
+    program. `model`: the title of the pair that it was tuned for, "" for every pair."""
 
     name: str
     about: str = ""
     changes: Mapping[str, Value] = field(default_factory=dict)
-    path: Path | None = None
     model: str = ""
+    path: Path | None = field(default=None, compare=False)
 
     @property
     def knobs(self) -> Knobs:
         return Knobs().replace(**self.changes)
+
+    def entries(self) -> dict[str, Value]:
+        """What its file says beside the parameters; an empty value is not written."""
+        return {"about": self.about, "model": self.model}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile(Preset):
+    """A preset that names a model. `target` None is the demo pair; `draft` None is the target's own drafter; `context`
+    0 is as much as fits."""
+
+    target: Path | None = None
+    draft: Path | None = None
+    context: int = 0
+    kv: str = AUTO
+
+    def gone(self) -> Path | None:
+        """The first of its files that is missing."""
+        if self.target is not None and not self.target.exists():
+            return self.target
+        lost = missing(self.draft) if self.draft is not None and self.target is not None else None
+        return Path(lost) if lost is not None else None
+
+    def moved(self, before: Path, now: Path) -> Profile:
+        """A copy with a new path for one of its files."""
+        if self.target == before:
+            return replace(self, target=now)
+        named = [str(now) if part == str(before) else part for part in parts(self.draft or "")]
+        return replace(self, draft=Path("+".join(named)))
+
+    def within(self, most: int) -> Profile:
+        """A copy with the context limited to what the model supports: the file may ask for more."""
+        return replace(self, context=min(self.context, most))
+
+    @property
+    def words(self) -> str:
+        """Its contents in a line."""
+        target = self.target.name if self.target else "demo pair"
+        drafts = parts(self.draft) if self.draft else ()
+        draft = "+".join(part if needs_no_file(part) else Path(part).name for part in drafts)
+        changed = ", ".join(f"{name} {SPEC[name].show(value)}" for name, value in self.changes.items())
+        context = f"{self.context:,} positions" if self.context else ""
+        found = (target, draft and f"+ {draft}", context, "" if self.kv == AUTO else self.kv, changed)
+        return one_line(" · ".join(filter(None, found)).replace(" · + ", " + "))
+
+    def entries(self) -> dict[str, Value]:
+        """As of a preset, and the model."""
+        target = str(here() / self.target) if self.target else DEMO
+        draft = str(resolved(self.draft, here())) if self.draft else ""
+        kv = "" if self.kv == AUTO else self.kv
+        return Preset.entries(self) | {"target": target, "draft": draft, "context": self.context, "kv": kv}
 
 
 BUILT_IN = (
@@ -50,35 +130,59 @@ BUILT_IN = (
 )
 
 
-class Presets:
-    """The presets of the program and of a folder, which override those of the program. `problems`: a line each."""
+def _target(value: str, folder: Path) -> Path | None:
+    if not value:
+        raise ValueError
+    return None if value == DEMO else folder / Path(value).expanduser()
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+
+_LINE = Kind(str, "text", lambda value, folder: one_line(value))
+_TARGET = Kind(str, f'a GGUF file, or "{DEMO}"', _target)
+_CONTEXT = Kind(Any, "", lambda value, folder: CONTEXT.check(value))
+ENTRIES = {"about": _LINE, "model": _LINE, "target": _TARGET, "draft": DRAFTER, "context": _CONTEXT, "kv": CACHE}
+
+
+class Presets:
+    """The presets of the program and of the user's folder, which override those of the program.
+
+    A file of earlier versions with a table per profile, `profiles.toml` beside the folder, is read too; a profile of it
+    that changes moves into the folder. `problems`: a line for each entry, or part of one, that is left out.
+    """
+
+    def __init__(self, folder: Path | None = None, recent: Path | None = None) -> None:
+        self.folder = folder or config_folder() / FOLDER_NAME
+        self._old = self.folder.with_name(OLD_NAME)
+        self._recent = recent or user_folder("data") / "recent-profiles.json"
+        self.read()
+
+    def read(self) -> None:
+        """Read the files again."""
         self.problems: list[str] = []
-        self._all = {preset.name: preset for preset in BUILT_IN}
+        self._presets = {preset.name: preset for preset in BUILT_IN}
+        self._profiles: dict[str, Profile] = {}
+        self._in_old: frozenset[str] = frozenset()
+        paths: list[Path] = []
         try:
-            paths = sorted(folder.glob("*.toml"))
+            paths = sorted(self.folder.glob("*.toml"))
         except OSError as error:
-            self.problems.append(f"{folder} cannot be read: {error.strerror}; only the program's own presets are used")
-            paths = []
-        for path in paths:
-            preset = read_preset(path, self.problems)
-            if preset is not None:
-                self._all[preset.name] = preset
+            self.problems.append(f"{self.folder} cannot be read: {error.strerror}; only the program's presets are used")
+        for path in (self._old, *paths):
+            self._read_file(path)
 
     def __iter__(self) -> Iterator[Preset]:
-        return iter(self._all.values())
+        """Those that name no model."""
+        return iter(self._presets.values())
+
+    def __getitem__(self, name: str) -> Preset:
+        """A preset that names no model. Raises PresetError."""
+        if name not in self._presets:
+            other = "; that is a profile: /profile loads its model" if name in self._profiles else ""
+            raise PresetError(f"no preset {one_line(name)!r}{other}; there are {', '.join(self._presets)}")
+        return self._presets[name]
 
     def names_for(self, model: str) -> tuple[str, ...]:
         """The presets for every pair, and those tuned for the pair with this title."""
         return tuple(preset.name for preset in self if preset.model in ("", model))
-
-    def __getitem__(self, name: str) -> Preset:
-        """Raises PresetError."""
-        if name not in self._all:
-            raise PresetError(f"no preset {name!r}; there are {', '.join(self._all)}")
-        return self._all[name]
 
     def like(self, knobs: Knobs) -> str:
         """The name of the preset with exactly these values, or "" if there is none."""
@@ -87,56 +191,173 @@ class Presets:
     def after(self, name: str, model: str = "") -> Preset:
         """The preset of a pair that follows `name`; the first one if `name` is no preset."""
         names = self.names_for(model)
-        return self._all[names[(names.index(name) + 1) % len(names)] if name in names else names[0]]
+        return self._presets[names[(names.index(name) + 1) % len(names)] if name in names else names[0]]
 
-    def save(self, name: str, knobs: Knobs, about: str = "", model: str = "") -> Path:
-        """Keep `knobs` under `name`. Raises PresetError."""
+    # Profiles
+
+    @property
+    def profiles(self) -> Mapping[str, Profile]:
+        """The last used first, the others in the order of their files."""
+        return {name: self._profiles[name] for name in (*self._used(), *self._profiles) if name in self._profiles}
+
+    def profile(self, name: str) -> Profile:
+        """Raises PresetError."""
+        if name not in self._profiles:
+            there = ", ".join(self.profiles) or "none yet; /profile save NAME in the app makes one"
+            places = (f"profiles.{name}", f"{name}.toml")
+            bad = next((f"; {line}" for line in self.problems if any(place in line for place in places)), "")
+            raise PresetError(f"no profile {one_line(name)!r}{bad}; there are {there}")
+        return self._profiles[name]
+
+    def used(self, name: str) -> None:
+        """Note that it was loaded just now. A failed write is ignored: it only affects the order."""
+        self._note([name, *self._used()])
+
+    # Changes
+
+    def save(self, preset: Preset) -> Path:
+        """Write a preset, replacing any of that name. If it raises PresetError, the files are unchanged."""
+        self.read()
+        path = self._path(preset.name)
+        others: Mapping[str, Preset] = self._presets if isinstance(preset, Profile) else self._profiles
+        if preset.name in others and others[preset.name].path == path:
+            what = "preset that names no model" if isinstance(preset, Profile) else "profile"
+            raise PresetError(f"{preset.name!r} is a {what} already; take another name, or delete {path}")
+        entries = preset.entries()
+        if odd := next((one for one in entries.values() if isinstance(one, str) and encodable(one) != one), None):
+            raise PresetError(f"{odd} is not UTF-8 and cannot be written to {path.name}")
+        lines = [f"{name} = {toml(value)}\n" for name, value in entries.items() if value]
+        lines += ["\n[knobs]\n"] * bool(preset.changes)
+        lines += [f"{name} = {toml(value)}\n" for name, value in preset.changes.items()]
+        try:
+            write_toml(path, _HEAD + "".join(lines))
+        except TomlError as error:
+            raise PresetError(f"{error}; the preset is not kept") from None
+        if isinstance(preset, Profile):
+            self._take_out_of_old(preset.name)
+        self.read()
+        return path
+
+    def rename(self, name: str, to: str) -> None:
+        """Rename a profile; its contents stay the same. Raises PresetError."""
+        self.read()
+        profile, path = self.profile(name), self._path(to)
+        if to != name and (to in self._profiles or path.exists()):
+            raise PresetError(f"there is a profile or preset {to!r} already; delete it, or take another name")
+        used = [to if one == name else one for one in self._used()]
+        if profile.path == self._old:
+            self.save(replace(profile, name=to))
+        elif profile.path is not None:
+            _change(profile.path, lambda file: file.rename(path))
+        if to != name:
+            self._take_out_of_old(name)
+        self._note(used)
+        self.read()
+
+    def delete(self, name: str) -> Profile:
+        """Remove a profile; `save` restores it. Raises PresetError."""
+        self.read()
+        profile = self.profile(name)
+        self._take_out_of_old(name)
+        if profile.path is not None and profile.path != self._old:
+            _change(profile.path, Path.unlink)
+        self.read()
+        return profile
+
+    # The files
+
+    def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
-            raise PresetError(f"preset {name!r}: expected a name of a to z, 0 to 9, - and _, 32 at most")
-        preset = Preset(name, about, changed(knobs), self.folder / f"{name}.toml", model)
-        write_preset(preset)
-        self._all[name] = preset
+            raise PresetError(f"preset {one_line(name)!r}: {NAME_RULE}")
         return self.folder / f"{name}.toml"
+
+    def _take_out_of_old(self, name: str) -> None:
+        def change(table: Any) -> None:
+            del table["profiles"][name]
+            if not table["profiles"]:
+                del table["profiles"]
+
+        if name not in self._in_old:
+            return
+        try:
+            edit_toml(self._old, change)
+        except TomlError as error:
+            raise PresetError(str(error)) from None
+
+    def _read_file(self, path: Path) -> None:
+        """A preset, or the tables of the file of earlier versions."""
+        try:
+            text, table = read_toml(path, optional=path == self._old)
+        except TomlError as error:
+            self.problems.append(one_line(f"{path}: {error}; left out"))
+            return
+
+        def problem(entry: str, why: str) -> None:
+            self.problems.append(one_line(f"{path}, line {line_of(text, entry)}: {entry}: {why}"))
+
+        def inside(at: str) -> Problem:
+            return lambda entry, why: problem(f"{at}.{entry}", why)
+
+        if path != self._old:
+            self._take(one_line(path.stem), table, path, problem)
+            return
+        for name, found in table.items():
+            if name != "profiles" or not isinstance(found, dict):
+                problem(name, "expected tables [profiles.NAME]")
+                continue
+            self._in_old = frozenset(found)
+            for name, entry in found.items():
+                at = f"profiles.{name}"
+                if not _NAME.fullmatch(name):
+                    problem(at, f"{NAME_RULE}; it is left out")
+                elif not isinstance(entry, dict) or "target" not in entry:
+                    problem(at, f"no target; expected {_TARGET.expected}; it is left out")
+                else:
+                    self._take(name, entry, path, inside(at))
+
+    def _take(self, name: str, table: Mapping[str, Any], path: Path, problem: Problem) -> None:
+        """A preset from its table, unless its model is wrong. What else is wrong gets its default."""
+        found: dict[str, Any] = {}
+        lost = False
+        for entry, value in table.items():
+            if entry == "knobs":
+                continue
+            if entry not in ENTRIES:
+                problem(entry, f"unknown; expected {', '.join(ENTRIES)} or the table knobs")
+                continue
+            try:
+                found[entry] = ENTRIES[entry].check(value, path.parent)
+            except DFlashError as error:
+                whole = entry in ("target", "draft")
+                problem(entry, f"{error}; " + ("it is left out" if whole else "what is usual is taken"))
+                lost |= whole
+        changes = checked_knobs(table.get("knobs", {}), problem)
+        if "target" in found and not lost:
+            self._profiles[name] = Profile(name, changes=changes, path=path, **found)
+        elif not lost:
+            for entry in found.keys() - {"about", "model"}:
+                problem(entry, "goes with a target; it is left out")
+                del found[entry]
+            self._presets[name] = Preset(name, changes=changes, path=path, **found)
+
+    def _used(self) -> list[str]:
+        with suppress(OSError, InputError, *DAMAGED):
+            return msgspec.json.decode(read_input(self._recent, MAX_BYTES), type=list[str])
+        return []
+
+    def _note(self, names: list[str]) -> None:
+        with suppress(OSError, UnicodeEncodeError):
+            write_whole(self._recent, msgspec.json.encode([*dict.fromkeys(names)][:MAX_RECENT]))
+
+
+def _change(path: Path, how: Callable[[Path], object]) -> None:
+    try:
+        how(path)
+    except OSError as error:
+        raise PresetError(f"{path} cannot be changed: {error.strerror}; the profiles are as they were") from None
 
 
 def changed(knobs: Knobs) -> dict[str, Value]:
     """What differs from the defaults, and the drafting where these values would otherwise imply another."""
     changes = {name: value for name, value in knobs.to_dict().items() if value != SPEC[name].default}
     return changes if Knobs().replace(**changes) == knobs else {"drafting": knobs.drafting, **changes}
-
-
-def read_preset(path: Path, problems: list[str]) -> Preset | None:
-    """The preset of a file. Invalid fields are added to `problems` with their line, and get their defaults."""
-    try:
-        text, table = read_toml(path)
-    except TomlError as error:
-        problems.append(f"preset {path}: {error}; left out")
-        return None
-
-    def problem(field: str, why: str) -> None:
-        problems.append(f"preset {path}, line {line_of(text, field)}: {field}: {why}")
-
-    words = {name: table.pop(name, "") for name in ("about", "model")}
-    knobs = table.pop("knobs", {})
-    for name in table:
-        problem(name, "expected only about, model and the table [knobs]")
-    for name, word in words.items():
-        if not isinstance(word, str):
-            problem(name, f"found {word!r}, expected text")
-            words[name] = ""
-    about, model = (one_line(words[name]) for name in ("about", "model"))
-    return Preset(one_line(path.stem), about, checked_knobs(knobs, problem), path, model)
-
-
-def write_preset(preset: Preset) -> None:
-    """Write a preset to its path atomically. Raises PresetError."""
-    assert preset.path is not None, "a preset without a file"
-    lines = ["# A preset of dflash-tui. Parameters that are not named are at their default."]
-    for name, word in (("about", preset.about), ("model", preset.model)):
-        lines += [f"{name} = {json.dumps(word, ensure_ascii=False)}"] * bool(word)
-    # JSON writes numbers, strings and booleans as TOML reads them.
-    lines += ["", "[knobs]", *(f"{name} = {json.dumps(value)}" for name, value in preset.changes.items())]
-    try:
-        write_whole(preset.path, ("\n".join(lines) + "\n").encode(), sync=True)
-    except OSError as error:
-        raise PresetError(f"{preset.path} cannot be written: {error.strerror}; the preset is not kept") from None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from dflash_core.files import write_whole
+import msgspec
+
+from dflash_core.damaged import DAMAGED
+from dflash_core.errors import InputError
+from dflash_core.files import read_input, write_whole
+
+MAX_BYTES = 1 << 16
 
 Thing = Literal["tour seen", "parameters unfolded", "inspector hidden", "drawer open"]
 
@@ -18,9 +23,8 @@ class Remembered:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "remembered.json"
         self._things: set[str] = set()
-        with suppress(OSError, ValueError):
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-            self._things = {one for one in found if isinstance(one, str)} if isinstance(found, list) else set()
+        with suppress(OSError, InputError, *DAMAGED):
+            self._things = msgspec.json.decode(read_input(self._path, MAX_BYTES), type=set[str])
 
     def __contains__(self, thing: Thing) -> bool:
         return thing in self._things
@@ -32,4 +36,4 @@ class Remembered:
         if self._things == before:
             return
         with suppress(OSError):
-            write_whole(self._path, json.dumps(sorted(self._things)).encode())
+            write_whole(self._path, msgspec.json.encode(sorted(self._things)))

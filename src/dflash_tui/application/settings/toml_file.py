@@ -1,4 +1,4 @@
-"""Reads the TOML files that users write: settings, themes, presets, profiles."""
+"""Reads and changes the TOML files that users write: settings, themes, presets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.errors import DFlashError, InputError, KnobError
-from dflash_core.files import read_input
+from dflash_core.files import read_input, write_whole
 from dflash_core.knobs import Value, current, spec_of
 
 MOST_BYTES = 1 << 20
@@ -17,7 +17,7 @@ DEEPEST = 20  # levels of nested tables
 
 
 class TomlError(DFlashError):
-    """A file that is not TOML, or is nested too deep; the message is one line."""
+    """A file that is not TOML, is nested too deep, or cannot be written; the message is one line."""
 
 
 def read_toml(path: Path, *, optional: bool = False) -> tuple[str, dict[str, Any]]:
@@ -42,6 +42,49 @@ def read_toml(path: Path, *, optional: bool = False) -> tuple[str, dict[str, Any
     return text, table
 
 
+def edit_toml(path: Path, change: Callable[[Any], None]) -> None:
+    """Change a file, or make it; its comments and order stay. Raises TomlError, and leaves the file as it was.
+
+    `change` gets the document, and the plain table that the new text must then have.
+    """
+    import tomlkit.exceptions  # late: few starts change a file
+
+    try:
+        text, table = read_toml(path, optional=True)
+        document = tomlkit.parse(text)
+        change(document)
+        change(table)
+        new = document.as_string()
+        if tomllib.loads(new) != table:  # for example, tables of one name in several places
+            raise TomlError("its order of tables does not allow it; edit the file")
+    except (TomlError, tomlkit.exceptions.TOMLKitError, ValueError) as error:
+        raise TomlError(f"{path} cannot be changed: {' '.join(str(error).split())}") from None
+    write_toml(path, new)
+
+
+def write_toml(path: Path, text: str) -> None:
+    """Write a file, all of it or nothing. Raises TomlError."""
+    try:
+        write_whole(path, text.encode(), sync=True)
+    except OSError as error:
+        raise TomlError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def toml(value: Any) -> str:
+    """A value as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    return str(value) if isinstance(value, int | float) else quoted("" if value is None else str(value))
+
+
+def quoted(text: str) -> str:
+    """A TOML basic string."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+
+
 def checked_knobs(entry: object, problem: Callable[[str, str], None]) -> dict[str, Value]:
     """The parameters of a table `knobs`. Each invalid field is passed to `problem`, and its default is used."""
     if not isinstance(entry, dict):
@@ -49,19 +92,14 @@ def checked_knobs(entry: object, problem: Callable[[str, str], None]) -> dict[st
         return {}
     found: dict[str, Value] = {}
     for name, value in entry.items():
+        default = ""
         try:
-            found[name] = spec_of(name).check(value)
+            spec = spec_of(name)
+            default = f"; its default, {spec.show(spec.default)}, is used"
+            found[name] = spec.check(value)
         except KnobError as error:
-            problem(f"knobs.{name}", f"{error}{_instead(name)}")
+            problem(f"knobs.{name}", f"{error}{default}")
     return current(found)
-
-
-def _instead(name: str) -> str:
-    try:
-        spec = spec_of(name)
-    except KnobError:
-        return ""
-    return f"; its default, {spec.show(spec.default)}, is used"
 
 
 def _deeper(value: object, levels: int) -> bool:

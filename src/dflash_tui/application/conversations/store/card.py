@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from dflash_core.clean import encodable
-from dflash_tui.application.conversations.branches import new_id
+from dflash_tui.application.conversations.branches import Time, new_id
 
 TITLE = 60  # characters of a title made from a message
 LONGEST_TITLE = 500  # characters of one that is typed or imported
@@ -14,14 +14,14 @@ LONGEST_TITLE = 500  # characters of one that is typed or imported
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """The data of a conversation, except for its messages. Times are seconds since 1970."""
+    """The data of a conversation, except for its messages."""
 
     title: str
     system: str = ""
     model: str = ""
     id: str = field(default_factory=new_id)
-    created: float = field(default_factory=time.time)
-    updated: float = field(default_factory=time.time)
+    created: Time = field(default_factory=time.time)
+    updated: Time = field(default_factory=time.time)
 
 
 def title_of(prompt: str) -> str:

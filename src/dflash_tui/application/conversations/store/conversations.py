@@ -205,13 +205,6 @@ class Store:
         query = "SELECT id FROM turn JOIN message ON id = message WHERE conversation = ? ORDER BY number"
         return self.database.read_large(lambda db: [str(id) for (id,) in db.execute(query, (conversation,))])
 
-    def turn(self, message: str) -> TurnRecord:
-        """The record of the turn whose answer is `message`. Raises StoreError if it is lost, FormatError."""
-        record = self.record(message)
-        if record is None:
-            raise StoreError(f"the record of message {message} is gone")
-        return record
-
     def record(self, message: str) -> TurnRecord | None:
         """The record of the turn whose answer is `message`, if there is one. Raises FormatError."""
         query = "SELECT record FROM turn WHERE message = ?"

@@ -19,7 +19,6 @@ from dflash_tui.application.conversations.parse import parse
 from dflash_tui.application.conversations.store.card import LONGEST_TITLE, Card
 
 T = TypeVar("T")
-LAST_SECOND = 253_402_300_799.0  # in the year 9999: no later date can be shown
 _REPORT = msgspec.json.Decoder(TurnReport)
 # The columns from which `card`, `node` and `packed` make their types come first.
 _COLUMNS = {
@@ -59,9 +58,7 @@ def packed(value: object) -> bytes:
 
 def card(row: Sequence[object]) -> Card:
     """A card from the columns of CARDS."""
-    found = typed(dict(zip(_COLUMNS["conversation"], row)), Card)
-    _check_times(found.created, found.updated)
-    return found
+    return typed(dict(zip(_COLUMNS["conversation"], row)), Card)
 
 
 def node(row: Sequence[object]) -> Node:
@@ -69,7 +66,6 @@ def node(row: Sequence[object]) -> Node:
     values = dict(zip(_COLUMNS["message"], row))
     kept, report = values.pop("report"), None
     found = typed(values, Node)
-    _check_times(found.created)
     with contextlib.suppress(FormatError):
         report = parse(kept, _REPORT) if isinstance(kept, str) and kept else None
         if report is not None:
@@ -84,11 +80,6 @@ def branches(rows: Sequence[Sequence[object]], leaf: object) -> Branches:
         return Branches(map(node, rows), leaf if isinstance(leaf, str) else None)
     except ValueError as error:  # an index that no longer ensures unique ids
         raise UnusableError(str(error)) from None
-
-
-def _check_times(*times: float) -> None:
-    if not all(0 <= time <= LAST_SECOND for time in times):
-        raise UnusableError(f"a time that is not between 1970 and 9999: {times[0]:g}")
 
 
 def insert_card(db: sqlite3.Connection, card: Card) -> None:

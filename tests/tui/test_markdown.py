@@ -1,12 +1,9 @@
-"""Cutting streamed Markdown: nothing is lost, and the finished message equals the one rendered at once."""
+"""A message of Markdown: nothing is lost, and however it was streamed it equals the one rendered at once."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import string
-import threading
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,21 +16,18 @@ from textual.containers import VerticalScroll
 from textual.widgets import Markdown
 
 from dflash_core.clean import clean, token_label
-from dflash_tui.chat import ui_feed
-from dflash_tui.text import segments
-from dflash_tui.text.segments import Segmenter
-from dflash_tui.widgets import streamed, table
-from dflash_tui.widgets.roomy import Fence
-from dflash_tui.widgets.streamed import Segment, Streamed
+from dflash_tui.widgets import items, markdown, table
+from dflash_tui.widgets.items import Items
+from dflash_tui.widgets.markdown import Code, Fence, Streamed
 from dflash_tui.widgets.table import Table, fold_tables
 from support.grids import full
 
-from .support import screen_text, shows, wait_until
+from .support import screen_text, shows
 
 PLAIN = MarkdownIt("gfm-like", {"html": False})  # Textual's own lists are what ours must look like
 
 
-PLAIN.core.ruler.push("fold_tables", partial(fold_tables, rows=None))
+PLAIN.core.ruler.push("fold_tables", fold_tables)
 
 
 class OneShot(Markdown):
@@ -73,14 +67,11 @@ DOCUMENTS = {
 
 
 @pytest.fixture(autouse=True)
-def small_limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same cuts on shorter documents: rendering the real lengths takes seconds."""
-    if "measured" not in request.node.name:
-        monkeypatch.setattr(segments, "LIST_LIMIT", 150)
-        monkeypatch.setattr(segments, "BLOCK_LIMIT", 700)
-        monkeypatch.setattr(segments, "TABLE_LIMIT", 90)
-        monkeypatch.setattr(streamed, "WHOLE_LIMIT", 900)
-        monkeypatch.setattr(streamed, "GROUP", 3)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same cuts in shorter documents: rendering the real lengths takes seconds."""
+    monkeypatch.setattr(items, "PART", 8)
+    monkeypatch.setattr(table, "PART", 6)
+    monkeypatch.setattr(markdown, "PART", 12)
 
 
 def chunks(text: str, seed: int, most: int) -> list[str]:
@@ -95,9 +86,9 @@ def chunks(text: str, seed: int, most: int) -> list[str]:
 
 class Host(App[None]):
     CSS = """
-    Streamed, Markdown { height: auto; }
-    Segment, Markdown { padding: 0; }
+    Markdown { height: auto; padding: 0; }
     VerticalScroll { height: 1fr; }
+    .-more { margin: 0; }
     Markdown > MarkdownHeader, Markdown > MarkdownBlockQuote, Markdown > MarkdownFence { margin: 0 0 1 0; }
     """
 
@@ -107,10 +98,8 @@ class Host(App[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
-            if self.parts is not None:
+            if self.parts is not None or self.ours:
                 yield Streamed()
-            elif self.ours:
-                yield Segment(0)
             else:
                 yield OneShot(self.text, parser_factory=lambda: PLAIN)
 
@@ -127,40 +116,14 @@ async def rendered(text: str, parts: list[str] | None, *, ours: bool = False) ->
             await streamed.finish()
             assert streamed.text == clean(text)
         elif ours:
-            await app.query_one(Segment).append(text)
+            await app.query_one(Streamed).update(text)
+            app.query_one(Streamed)._align()
         await pilot.pause()
         return screen_text(app).rstrip()
 
 
 # Kinds that others hold too; with `full`.
 MORE_DOCUMENTS = ("lists", "fences", "list", "ordered", "html between", "table links")
-
-
-async def test_the_end_of_a_long_list_leaves_time_for_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is parsed once, in a thread, and until all of it is there the screen shows what it showed."""
-    parsed: list[tuple[bool, int]] = []
-    parse = MarkdownIt.parse
-
-    def counted(self: MarkdownIt, text: str, *more: Any) -> list[Token]:
-        parsed.append((threading.current_thread() is threading.main_thread(), len(text)))
-        return parse(self, text, *more)
-
-    monkeypatch.setattr(MarkdownIt, "parse", counted)
-    text = "".join(f"{number + 1}. step\n" for number in range(300))
-    app = Host(text, [])
-    async with app.run_test(size=(70, 340)) as pilot:
-        body = app.query_one(Streamed)
-        for part in (*chunks(text, 1, 60), "\nAfter.\n"):
-            await body.feed(part)
-        await pilot.pause()
-        before = screen_text(app).split()
-        assert before[-1] == "After."
-        assert before[:-1] == text.split()
-        await body.finish()
-        await pilot.pause()
-        assert screen_text(app).split() == before
-    assert [size for here, size in parsed if size and not here] == [len(text) + 1]
-    assert max(size for here, size in parsed if here) <= streamed.WHOLE_LIMIT
 
 
 @pytest.mark.parametrize("name", [full(name) if name in MORE_DOCUMENTS else name for name in DOCUMENTS])
@@ -170,37 +133,74 @@ async def test_streamed_equals_one_shot(name: str) -> None:
     assert await rendered(text, chunks(text, 1, most)) == await rendered(clean(text), None)
 
 
-async def test_a_long_list_is_cut_while_it_streams() -> None:
-    app = Host("", [])
-    async with app.run_test(size=(70, 40)):
-        streamed = app.query_one(Streamed)
-        longest = 0
-        for part in chunks(ORDERED.removesuffix("\nDone.\n"), 2, 60):
-            await streamed.feed(part)
-            longest = max(longest, len(streamed.query(Segment).last().source))
-        assert len(streamed.query(Segment)) > 1
-        assert longest < segments.LIST_LIMIT + 300
-        starts = [segment.source.split(" ", 1)[0] for segment in list(streamed.query(Segment))[1:]]
-        assert all(start.rstrip(".").isdigit() and start != "1." for start in starts), "numbering goes on"
-        await streamed.feed("\nDone.\n")
-        assert [segment.source for segment in streamed.query(Segment)][-1] == "Done.\n", "the list is over"
-        assert len(streamed.query(Segment)) == 2
-        await streamed.finish()
-        assert len(streamed.query(Segment)) == 2
+async def test_a_list_that_grows_is_parsed_from_its_last_part_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse = MarkdownIt.parse
 
+    def counted(self: MarkdownIt, text: str, *more: Any) -> list[Token]:
+        parsed.append(text)
+        return parse(self, text, *more)
 
-@pytest.mark.parametrize("text", [FENCE, TABLE])
-async def test_a_long_block_goes_on_as_plain_lines_until_it_closes(text: str) -> None:
+    monkeypatch.setattr(MarkdownIt, "parse", counted)
     app = Host("", [])
     async with app.run_test(size=(70, 40)) as pilot:
-        streamed = app.query_one(Streamed)
-        body, end = text.rsplit("\n\nAfter", 1)
-        await streamed.feed(body.rsplit("\n", 1)[0] + "\n")
-        for part in chunks(body.rsplit("\n", 1)[1], 3, 5):
-            await streamed.feed(part)
-        assert len(streamed.query(".tail")) >= (1 if text is TABLE else 0)
-        await streamed.feed("\n\nAfter" + end)
-        await wait_until(pilot, lambda: not streamed.query(".tail"))
+        body = app.query_one(Streamed)
+        text = "".join("1. step of many that there are\n" for _ in range(105))
+        for part in chunks(text, 2, 60):
+            await body.feed(part)
+        assert max(part.count("\n") for part in parsed) <= items.PART + 2
+        shown = list(body.query(Items))
+        assert [block.part.number for block in shown] == list(range(1, 106, items.PART)), "numbering goes on"
+        await pilot.pause()
+        rows = "\n".join(str(block.shown) for block in shown).split("\n")
+        assert [row.strip() for row in rows] == [f"{n}. step of many that there are" for n in range(1, 106)]
+        await body.finish()
+        assert list(body.query(Items)) == shown, "nothing of it is made again"
+
+
+async def test_a_table_that_grows_is_parsed_from_its_last_part_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse = MarkdownIt.parse
+
+    def counted(self: MarkdownIt, text: str, *more: Any) -> list[Token]:
+        parsed.append(text)
+        return parse(self, text, *more)
+
+    monkeypatch.setattr(MarkdownIt, "parse", counted)
+    app = Host("", [])
+    async with app.run_test(size=(70, 60)) as pilot:
+        body = app.query_one(Streamed)
+        for part in chunks("| n | square |\n|--:|---|\n" + "".join(f"| {n} | {n * n} |\n" for n in range(32)), 2, 30):
+            await body.feed(part)
+        assert max(part.count("\n") for part in parsed) <= table.PART + 4
+        shown = list(body.query(Table))
+        assert len(shown) == 6
+        await pilot.pause()
+        rows = [" n │ square", "───┼───────", *(f"{n:>2} │ {n * n}" for n in range(32))]
+        assert [row.rstrip() for row in screen_text(app).splitlines() if row.strip()] == rows
+        await body.finish()
+        assert list(body.query(Table)) == shown, "nothing of it is made again"
+
+
+async def test_code_that_grows_is_highlighted_from_its_last_part_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Host("", [])
+    async with app.run_test(size=(70, 40)) as pilot:
+        body = app.query_one(Streamed)
+        lines = ["```python", 'text = """', *(f"value = {n}" for n in range(40)), '"""', "last = 1", "```", "", "After"]
+        given: list[str] = []
+        highlighted = Fence._highlighted
+        monkeypatch.setattr(Fence, "_highlighted", lambda self, code: (given.append(code), highlighted(self, code))[1])
+        for line in lines[:-2]:
+            await body.feed(f"{line}\n")
+        assert max(code.count("\n") for code in given) < markdown.PART
+        await body.feed("\n".join(lines[-2:]))
+        await pilot.pause()
+        fence, shown = body.query_one(Fence), [code.visual for code in body.query(Code)]
+        assert fence.code == "\n".join(lines[1:-3])
+        assert "\n".join(str(part) for part in shown) == fence.code
+        whole = highlighted(fence, fence.code)
+        assert sum(len(part.spans) for part in shown) >= len(whole.spans), "a text over several parts is one text"  # type: ignore[attr-defined]
+        assert given[-1] == fence.code
 
 
 WORDS = st.sampled_from(
@@ -259,43 +259,6 @@ def test_many_messages_look_the_same_however_they_came(text: str, seed: int, mos
     same_either_way(text, seed, most)
 
 
-def segments_of(text: str, seed: int) -> tuple[str, Segmenter]:
-    segmenter = Segmenter()
-    ops = [op for part in chunks(text, seed, 7) for op in segmenter.feed(part)] + segmenter.finish()
-    return "".join(op.text for op in ops), segmenter
-
-
-@given(
-    st.text(alphabet=string.printable.replace("\r", "").replace("\x0b", "").replace("\x0c", ""), max_size=600),
-    st.integers(0, 9),
-)
-@settings(max_examples=60, deadline=None)
-def test_nothing_is_lost(text: str, seed: int) -> None:
-    joined, _ = segments_of(text, seed)
-    assert joined == text
-
-
-@pytest.mark.parametrize("name", ["list", "nested", "fence", "table", "long paragraph"])
-def test_nothing_is_lost_of_long_blocks(name: str) -> None:
-    joined, _ = segments_of(DOCUMENTS[name], 4)
-    assert joined == DOCUMENTS[name]
-
-
-@pytest.mark.parametrize("name", ui_feed.DOCUMENTS)
-def test_measured_limits_hold_however_long_the_message_is(name: str) -> None:
-    """An append parses and lays out the open segment alone; closed segments are never looked at again."""
-    segmenter, open_now, longest = Segmenter(), 0, 0
-    for part in chunks(ui_feed.DOCUMENTS[name] * 4, 1, 80):
-        for op in segmenter.feed(part):
-            if op.kind in ("next", "cut", "join"):
-                open_now = 0
-            if op.kind != "plain":
-                open_now += len(op.text)
-            longest = max(longest, open_now)
-    assert longest < segments.SEGMENT_LIMIT + segments.BLOCK_LIMIT + 300
-    assert not segmenter.dirty
-
-
 async def test_a_fence_is_named_though_its_language_came_late() -> None:
     app = Host("", [])
     async with app.run_test(size=(70, 40)) as pilot:
@@ -335,10 +298,6 @@ async def test_a_table_gives_way_where_there_is_no_room() -> None:
             if width > 5:
                 assert sum(row.count("words") for row in rows) == 12, "every word is there"
             assert all(len(row) <= width for row in rows)
-
-
-def test_limits_are_the_measured_ones() -> None:
-    assert (segments.LIST_LIMIT, segments.TABLE_LIMIT, segments.BLOCK_LIMIT) == (200, 500, 2_000)
 
 
 def test_clean_and_token_label() -> None:

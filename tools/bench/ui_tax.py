@@ -1,7 +1,7 @@
 """The UI tax: the same turns with and without the app showing them, alternating in one run; and the loop lag.
 
-"Without the app" means on the same kind of thread in the same process, while the app shows nothing of it. `/bench`
-measures in the app that is open; `dflash-tui bench --ui` opens one in a pseudo-terminal of its own.
+"Without the app" means on the same kind of thread in the same process, while the app shows nothing of it.
+`tools/bench/ui.py` opens an app in a pseudo-terminal and calls this module there.
 """
 
 from __future__ import annotations
@@ -9,24 +9,27 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from statistics import mean, median, quantiles
-from typing import Any
+from typing import Any, cast
+
+from textual.screen import Screen
 
 from dflash_core.bench.prompts import PROMPTS
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
-from dflash_tui.application.amounts import change, counted
+from dflash_tui.application.amounts import change
+from dflash_tui.application.engine_session import EngineSession
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.running import Running
 from dflash_tui.application.session import OnPrefill, TurnLike
-from dflash_tui.chat.desk import Desk
 from dflash_tui.chat.flow import Flow
-from dflash_tui.chat.ui_feed import DOCUMENTS, RATE, FedTurn
-from dflash_tui.widgets.transcript import TurnBlock
+from dflash_tui.chat.state import AppState, ShownTurn
+from dflash_tui.widgets.transcript import Transcript, TurnBlock
+from tools.bench.ui_feed import DOCUMENTS, RATE, FedTurn
 
 ROUNDS = 7
 SPAN_S = 0.5  # seconds of decoding in each arm of a prompt per round: short turns are repeated
@@ -35,7 +38,6 @@ MOST_TOKENS = 256  # tokens of a turn: the app's cost per second does not change
 LOOK_S = 0.05  # seconds between checks for the end of a turn, the same in both arms
 BEAT_S = 0.01  # seconds between probes of the app's loop
 Say = Callable[[str], None]
-Stopping = Callable[[], bool]
 Opener = Callable[[OnPrefill], TurnLike]
 
 
@@ -83,7 +85,6 @@ class UiTax:
 
     pairs: tuple[Pair, ...]
     rounds: int = 1
-    left: str = ""  # what is missing because the user stopped the measurement
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -161,42 +162,45 @@ class Lag:
         return {"document": self.document, "tokens": self.tokens, "tokens_per_second": RATE, **figures}
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where measured turns are shown: the transcript of a screen. `figures` draws those of the turn."""
+
+    state: AppState
+    screen: Screen[Any]
+    figures: Callable[[], None]
+
+
 async def measure_tax(
-    chat: Desk,
-    prompts: Sequence[str] = PROMPTS,
-    rounds: int = ROUNDS,
-    say: Say = lambda text: None,
-    stopping: Stopping = lambda: False,
+    place: Place, prompts: Sequence[str] = PROMPTS, rounds: int = ROUNDS, say: Say = lambda text: None
 ) -> UiTax:
     """Run every prompt in both arms, alternating, after one round of warm-up. The conversation is left as it is.
 
     No policy that learns from times is used: its steps would differ from turn to turn, so that one arm might decode
     the same answer in 45 steps and the other in 18. Instead of mode auto, the modes that it chooses from are measured.
 
-    Once `stopping` is true, the running turn ends, and complete rounds are kept, or complete prompts of the first one.
-
-    Raises DFlashError if a turn fails, if nothing is complete when it is stopped, or if the arms do not take the
-    same steps.
+    Raises DFlashError if a turn fails, or if the arms do not take the same steps.
     """
-    cases = {(prompt, mode): _Arms([], []) for mode in _modes(chat) for prompt in prompts}
+    cases = {(prompt, mode): _Arms([], []) for mode in _modes(place) for prompt in prompts}
     for number in range(rounds + 1):
-        for place, ((prompt, mode), arms) in enumerate(cases.items(), 1):
+        for at, ((prompt, mode), arms) in enumerate(cases.items(), 1):
             of_round = f"round {number:,} of {rounds:,}" if number else "warming up"
-            say(f"{of_round} · prompt {place} of {len(cases)}, {mode}")
-            knobs = chat.knobs.replace(temperature=0.0, mode=mode, max_tokens=min(chat.knobs.max_tokens, MOST_TOKENS))
+            say(f"{of_round} · prompt {at} of {len(cases)}, {mode}")
+            knobs = place.state.knobs.replace(
+                temperature=0.0, mode=mode, max_tokens=min(place.state.knobs.max_tokens, MOST_TOKENS)
+            )
             # Which arm goes first changes from turn to turn.
             for turn in range(arms.turns):
                 for shown in (False, True) if (number + turn) % 2 else (True, False):
-                    timed = await (_in_app if shown else _headless)(chat, prompt, knobs, stopping)
-                    if stopping():
-                        return _whole(cases, rounds)
+                    timed = await (_in_app if shown else _headless)(place, prompt, knobs)
                     if number:
                         (arms.app if shown else arms.headless).append(timed)
                     else:
                         arms.turns = min(math.ceil(SPAN_S / max(timed.seconds, SPAN_S / MOST_TURNS)), MOST_TURNS)
             if len({(one.tokens, one.steps) for one in (*arms.headless, *arms.app)}) > 1:
                 raise DFlashError(f"the arms decoded {prompt!r} in different steps; there is nothing to compare")
-    return _whole(cases, rounds)
+    pairs = (Pair(prompt, tuple(arms.headless), tuple(arms.app), mode) for (prompt, mode), arms in cases.items())
+    return UiTax(tuple(pairs), rounds)
 
 
 @dataclass
@@ -207,36 +211,15 @@ class _Arms:
     app: list[Timed]
     turns: int = 1
 
-    @property
-    def rounds(self) -> int:
-        """The complete rounds."""
-        return min(len(self.headless), len(self.app)) // self.turns
 
-
-def _whole(cases: Mapping[tuple[str, str], _Arms], wanted: int) -> UiTax:
-    """The result: complete rounds; if the first one is incomplete, its complete prompts."""
-    done = min(arms.rounds for arms in cases.values())
-    found = {case: arms for case, arms in cases.items() if arms.rounds}
-    if not found:
-        raise DFlashError("it was stopped before the first prompt was measured")
-    pairs = []
-    for (prompt, mode), arms in found.items():
-        turns = arms.turns * max(done, 1)
-        pairs.append(Pair(prompt, tuple(arms.headless[:turns]), tuple(arms.app[:turns]), mode))
-    left = "" if done == wanted else f"stopped after {done} of {counted(wanted, 'round')}"
-    if not done:
-        left = f"stopped in the first round, after {len(found)} of {counted(len(cases), 'prompt')}"
-    return UiTax(tuple(pairs), max(done, 1), left)
-
-
-def _modes(chat: Desk) -> tuple[str, ...]:
-    session, mode = chat.session, chat.knobs.mode
+def _modes(place: Place) -> tuple[str, ...]:
+    session, mode = place.state.session, place.state.knobs.mode
     if mode != "auto":
         return (mode,)
     return ("plain", "tree") if session is not None and session.limits.drafter is not None else ("plain",)
 
 
-async def measure_lag(chat: Desk, names: Sequence[str] = tuple(DOCUMENTS), say: Say = lambda text: None) -> list[Lag]:
+async def measure_lag(place: Place, names: Sequence[str] = tuple(DOCUMENTS), say: Say = lambda text: None) -> list[Lag]:
     """Feed each document to an answer at `RATE` and watch the loop. Raises DFlashError as `measure_tax` does."""
     lags = []
     for name in names:
@@ -245,7 +228,7 @@ async def measure_lag(chat: Desk, names: Sequence[str] = tuple(DOCUMENTS), say: 
         late: list[float] = []
         watch = asyncio.create_task(_watch(late))
         try:
-            block, meter = await _shown(chat, name, partial(_fed, turn), Knobs())
+            block, meter = await _shown(place, name, partial(_fed, turn), Knobs())
         finally:
             watch.cancel()
         if block.answers[-1].text != DOCUMENTS[name]:
@@ -266,85 +249,62 @@ async def _watch(late: list[float]) -> None:
         late.append(max(time.perf_counter() - due, 0.0) * 1e3)
 
 
-def _opener(chat: Desk, prompt: str, knobs: Knobs) -> Opener:
-    if chat.session is None:
+def _opener(place: Place, prompt: str, knobs: Knobs) -> Opener:
+    if place.state.session is None:
         raise DFlashError("no model is loaded; nothing can be measured")
-    conversation = chat.session.scratch_conversation()
+    conversation = cast(EngineSession, place.state.session).scratch_conversation()
     return lambda on_prefill: conversation.ask(prompt, knobs, on_prefill=on_prefill)
 
 
-async def _headless(chat: Desk, prompt: str, knobs: Knobs, stopping: Stopping) -> Timed:
+async def _headless(place: Place, prompt: str, knobs: Knobs) -> Timed:
     began = time.thread_time()
-    running, meter = Running(_opener(chat, prompt, knobs)), Meter()
+    running, meter = Running(_opener(place, prompt, knobs)), Meter()
     running.start()
     while not running.over:
         await asyncio.sleep(LOOK_S)
-        if stopping():
-            running.stop()
     for piece in running.drain():
         meter.add(piece)
-    if not stopping():
-        _checked(running, meter)
+    _checked(running, meter)
     return Timed(meter.totals.tokens, meter.decode_s, meter.totals.steps, time.thread_time() - began)
 
 
-async def _in_app(chat: Desk, prompt: str, knobs: Knobs, stopping: Stopping) -> Timed:
+async def _in_app(place: Place, prompt: str, knobs: Knobs) -> Timed:
     began = time.thread_time()
-    _, meter = await _shown(chat, prompt, _opener(chat, prompt, knobs), knobs, stopping)
+    _, meter = await _shown(place, prompt, _opener(place, prompt, knobs), knobs)
     return Timed(meter.totals.tokens, meter.decode_s, meter.totals.steps, time.thread_time() - began)
 
 
-async def _shown(
-    chat: Desk, prompt: str, open_turn: Opener, knobs: Knobs, stopping: Stopping = lambda: False
-) -> tuple[TurnBlock, Meter]:
-    """Run a turn as the app does, then remove it from the screen. A turn cut short by `stopping` is not checked."""
-    with _apart(chat) as flow:
-        transcript = chat.transcript  # when the app has ended it can no longer be accessed
+async def _shown(place: Place, prompt: str, open_turn: Opener, knobs: Knobs) -> tuple[TurnBlock, Meter]:
+    """Run a turn as the app does, then remove it from the screen."""
+    with _apart(place) as flow:
+        transcript = place.screen.query_one(Transcript)  # when the app has ended it can no longer be accessed
         block = await transcript.add_turn(prompt)
         try:
             await flow.begin(block, open_turn, knobs)
-            running, meter = flow.running, flow.meter
+            running, meter = place.state.turn.running, place.state.turn.meter
             assert running is not None
             assert meter is not None
-            while flow.busy:
+            while place.state.busy:
                 await asyncio.sleep(LOOK_S)
-                if stopping():
-                    flow.stop()
         finally:
             await transcript.take_away(block)
-    if not stopping():
-        _checked(running, meter)
+    _checked(running, meter)
     return block, meter
 
 
 @contextmanager
-def _apart(chat: Desk) -> Iterator[Flow]:
-    """A flow that replaces the screen's own: its turns are drawn, but not stored, and start no queued turn."""
-    if chat.busy:
+def _apart(place: Place) -> Iterator[Flow]:
+    """A flow whose turns are drawn in place of the one on the screen, but not stored; they start no queued turn."""
+    state = place.state
+    if state.busy:
         raise DFlashError("an answer is being written; measure when it has ended")
-    own, chat.flow = chat.flow, Flow(chat.screen, _Host(chat), chat.past.folder)
+    own, state.turn = state.turn, ShownTurn()
     try:
-        yield chat.flow
+        yield Flow(state, place.screen, place.figures)
     finally:
-        if chat.flow.running is not None:
-            chat.flow.running.stop()
-        chat.flow = own
-
-
-class _Host:
-    """The screen for measured turns: only their figures are drawn."""
-
-    def __init__(self, chat: Desk) -> None:
-        self._chat = chat
-
-    def draw_figures(self) -> None:
-        self._chat.draw_figures()
-
-    def turn_began(self) -> None:
-        pass
-
-    def turn_ended(self, block: TurnBlock, *, refused: bool) -> None:
-        pass
+        if state.turn.running is not None:
+            state.turn.running.stop()
+        state.turn = own
 
 
 def _checked(running: Running, meter: Meter) -> None:
@@ -368,14 +328,12 @@ def tax_table(tax: UiTax) -> str:
 def tax_notes(tax: UiTax) -> str:
     """The spread of the table's figures, and the processor time of the app's thread, as lines of text."""
     low, high = tax.spread
-    spread = f"lost in single rounds, the middle half of {tax.rounds}: {low:.1%} to {high:.1%}"
     alone, shown = tax.app_ms
-    return "\n".join(
-        [
-            *filter(None, [tax.left, spread if tax.rounds > 1 else ""]),
-            f"the app's thread, of the processor per turn: {alone:.1f} ms headless, {shown:.1f} ms in the app",
-        ]
+    lines = (
+        [f"lost in single rounds, the middle half of {tax.rounds}: {low:.1%} to {high:.1%}"] if tax.rounds > 1 else []
     )
+    lines.append(f"the app's thread, of the processor per turn: {alone:.1f} ms headless, {shown:.1f} ms in the app")
+    return "\n".join(lines)
 
 
 def _tax_line(what: str, headless: float, app: float) -> str:

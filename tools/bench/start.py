@@ -1,7 +1,13 @@
-"""`bench start`: the time of a new process to its first complete frame, and until its model is loaded."""
+"""How long the app takes to start: a new process to its first complete frame, and until its model is loaded.
+
+    python -m tools.bench.start [--rounds 7] [--target FILE --draft FILE] [--json] [--out FILE]
+
+Without --target, the demo pair is loaded.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import os
@@ -19,9 +25,9 @@ from pathlib import Path
 
 from dflash_core.errors import DFlashError
 from dflash_core.user_folders import KINDS
-from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.starting import arguments_again
-from dflash_tui.terminal.output import Notes, keep_json, write_json, write_out
+from dflash_tui.terminal.output import Notes
+from tools.bench.tool import add_options, report, request_of, run_tool
 
 COLUMNS, ROWS = 120, 40
 MOST_S = 300.0  # seconds for one start
@@ -39,24 +45,21 @@ class Start:
     processor: float
 
 
-def run(request: LoadRequest, *, rounds: int, out: Path | None, as_json: bool) -> int:
-    """Measure and report. Returns the exit code; raises DFlashError if the app does not get that far."""
-    notes = Notes()
-    command = [sys.executable, "-m", "dflash_tui", *arguments_again([], request, "")]
+def main() -> None:
+    """The command line of this module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser, rounds=7)
+    args, notes = parser.parse_args(), Notes()
+    command = [sys.executable, "-m", "dflash_tui", *arguments_again([], request_of(args), "")]
     found: dict[str, list[Start]] = {name: [] for name in MARKS}
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(rounds):
+        for number in range(args.rounds):
             for name, marks in MARKS.items():
-                notes.progress(f"start {number + 1} of {rounds}, to: {name}", number / rounds)
+                notes.progress(f"start {number + 1} of {args.rounds}, to: {name}", number / args.rounds)
                 found[name].append(_start(command, Path(folder), marks))
     notes.end_line()
     figures = {"start": {name.replace(" ", "_"): [asdict(one) for one in each] for name, each in found.items()}}
-    if as_json:
-        write_json(figures)
-    else:
-        write_out("\n".join(table(found)) + "\n")
-    keep_json(out, figures, notes)
-    return 0
+    report(figures, "\n".join(table(found)), args, notes)
 
 
 def table(found: dict[str, list[Start]]) -> list[str]:
@@ -95,3 +98,7 @@ def _start(command: list[str], folder: Path, marks: tuple[bytes, ...]) -> Start:
     if not seen:
         raise DFlashError("the app ended, or hung, during its start; dflash-tui doctor may show why")
     return Start(clock, used.ru_utime + used.ru_stime)
+
+
+if __name__ == "__main__":
+    run_tool(main)

@@ -1,7 +1,13 @@
-"""`bench --ui`: the app in a separate pseudo-terminal, which measures itself and reports the figures."""
+"""What the app costs the decoder, and how late its loop is: the app in a pseudo-terminal of its own measures itself.
+
+    python -m tools.bench.ui [--rounds 7] [--target FILE --draft FILE] [--set NAME=VALUE] [--json] [--out FILE]
+
+Without --target, the demo pair is measured.
+"""
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import json
 import os
@@ -15,27 +21,27 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.errors import DFlashError
+from dflash_tui.app import DFlashApp
 from dflash_tui.application.session import LoadRequest
-from dflash_tui.chat.ui_bench import Lag, UiTax, lag_table, measure_lag, measure_tax, tax_notes, tax_table
-from dflash_tui.terminal.output import Notes, keep_json, write_json, write_out
+from dflash_tui.launch import share_the_interpreter
+from dflash_tui.terminal.output import Notes
+from tools.bench.tool import add_options, report, request_of, run_tool
+from tools.bench.ui_tax import ROUNDS, Lag, Place, UiTax, lag_table, measure_lag, measure_tax, tax_notes, tax_table
 
 COLUMNS, ROWS = 120, 40
 POLL_S = 0.1
 
 
-def run(request: LoadRequest, *, rounds: int, out: Path | None, as_json: bool) -> int:
-    """Measure and report. Returns the exit code; raises DFlashError if nothing could be measured."""
-    notes = Notes()
-    answer = _in_terminal(request, rounds, notes)
+def main() -> None:
+    """The command line of this module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser, rounds=ROUNDS)
+    args, notes = parser.parse_args(), Notes()
+    answer = _in_terminal(request_of(args), args.rounds, notes)
     notes.end_line()
     if "error" in answer:
         raise DFlashError(answer["error"])
-    if as_json:
-        write_json(answer["figures"])
-    else:
-        write_out(answer["text"] + "\n")
-    keep_json(out, answer["figures"], notes)
-    return 0
+    report(answer["figures"], answer["text"], args, notes)
 
 
 def _in_terminal(request: LoadRequest, rounds: int, notes: Notes) -> dict[str, Any]:
@@ -80,8 +86,9 @@ def _child(request: LoadRequest, rounds: int, out: int) -> None:
     code = 1
     try:
         with tempfile.TemporaryDirectory() as folder, os.fdopen(out, "w", encoding="utf-8", buffering=1) as report:
-            from dflash_tui.app import DFlashApp, share_the_interpreter
-            from dflash_tui.application.engine_session import load_session
+            from dflash_tui.application.engine_session import (
+                load_session,  # torch in this process only
+            )
 
             def tell(message: dict[str, Any]) -> None:
                 report.write(json.dumps(message) + "\n")
@@ -93,7 +100,7 @@ def _child(request: LoadRequest, rounds: int, out: int) -> None:
                     self.set_timer(POLL_S, self._look)
 
                 async def _look(self) -> None:
-                    if self.chat.loading_now:
+                    if self.chat.state.loading:
                         self.set_timer(POLL_S, self._look)
                     else:
                         self.chat.run_worker(self._measure(), exit_on_error=False)
@@ -102,9 +109,10 @@ def _child(request: LoadRequest, rounds: int, out: int) -> None:
                     def say(text: str) -> None:
                         tell({"progress": text})
 
+                    place = Place(self.chat.state, self.chat, self.chat.gauges.frame)
                     try:
-                        tax = await measure_tax(self.chat, rounds=rounds, say=say)
-                        lags = await measure_lag(self.chat, say=say)
+                        tax = await measure_tax(place, rounds=rounds, say=say)
+                        lags = await measure_lag(place, say=say)
                         tell(_figures(tax, lags))
                     except DFlashError as error:
                         tell({"error": str(error)})
@@ -124,3 +132,7 @@ def _child(request: LoadRequest, rounds: int, out: int) -> None:
 def _figures(tax: UiTax, lags: list[Lag]) -> dict[str, Any]:
     figures = {"ui_tax": tax.to_json(), "loop_lag": [lag.to_json() for lag in lags]}
     return {"figures": figures, "text": f"{tax_table(tax)}\n{tax_notes(tax)}\n\n{lag_table(lags)}"}
+
+
+if __name__ == "__main__":
+    run_tool(main)

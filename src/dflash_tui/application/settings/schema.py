@@ -1,0 +1,105 @@
+"""What an entry of a user's file may be: of the settings, and of presets. msgspec checks types and bounds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from dflash_core.cache_types import checked
+from dflash_core.drafters.registry import resolved
+from dflash_core.errors import DFlashError, KnobError
+from dflash_core.memory import parse_bytes
+
+MAX_COUNT = 1000
+_SWITCHES = {"on": "true", "off": "false"}
+
+
+class BadValueError(DFlashError):
+    """An entry with a wrong value: what was found, what is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a value may be: `type` for msgspec, `expected` for people.
+
+    `read` makes the program's value; relative paths start from the folder that it gets. It raises ValueError for a
+    wrong value, or KnobError with a reason of its own. `split` prepares a text from the environment for msgspec.
+    """
+
+    type: Any
+    expected: str
+    read: Callable[[Any, Path], Any] = lambda value, folder: value
+    split: Callable[[str], Any] = lambda text: text
+
+    def check(self, value: Any, folder: Path) -> Any:
+        """The program's value of an entry. Raises BadValueError."""
+        return self._check(value, folder, strict=True)
+
+    def parse(self, text: str, folder: Path) -> Any:
+        """The program's value of a text from the environment. Raises BadValueError."""
+        return self._check(self.split(text), folder, strict=False)
+
+    def _check(self, value: Any, folder: Path, *, strict: bool) -> Any:
+        try:
+            return self.read(msgspec.convert(value, self.type, strict=strict), folder)
+        except KnobError as error:
+            raise BadValueError(str(error)) from None
+        except RuntimeError as error:  # "~name" of a user that does not exist
+            raise BadValueError(f"{value!r}: {error}") from None
+        except (msgspec.ValidationError, ValueError):
+            raise BadValueError(f"found {value!r}, expected {self.expected}") from None
+
+
+def choice(*names: str) -> Kind:
+    """One of these words."""
+
+    def read(value: str, folder: Path) -> str:
+        if value not in names:
+            raise ValueError
+        return value
+
+    return Kind(str, ", ".join(names), read)
+
+
+def _path(value: str, folder: Path) -> Path | None:
+    return folder / Path(value).expanduser() if value else None
+
+
+def _drafter(value: str, folder: Path) -> Path | None:
+    return resolved(value, folder) if value else None
+
+
+def _folders(value: list[str], folder: Path) -> tuple[Path, ...]:
+    return tuple(folder / Path(one).expanduser() for one in value)
+
+
+def _size(value: str | int, folder: Path) -> str:
+    text = str(value).strip()
+    if text.lower() in ("auto", "0"):
+        return text.lower()
+    try:
+        parse_bytes(value if isinstance(value, str) else "")
+    except KnobError:
+        raise ValueError from None
+    return text
+
+
+WORDS = Kind(str, "text")
+TEXT = Kind(Annotated[str, msgspec.Meta(min_length=1)], "text")
+SWITCH = Kind(bool, "true or false", split=lambda text: _SWITCHES.get(text.lower(), text))
+PATH = Kind(str, "a path", _path)
+DRAFTER = Kind(str, "a path, or text", _drafter)
+FOLDERS = Kind(
+    list[Annotated[str, msgspec.Meta(min_length=1)]], "a list of folders", _folders,
+    lambda text: [part for part in text.split(os.pathsep) if part],
+)  # fmt: skip
+CACHE = Kind(str, "text", lambda value, folder: checked(value))
+SECONDS = Kind(Annotated[float, msgspec.Meta(ge=0, lt=1e9)], "seconds, 0 or more")
+COUNT = Kind(Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)], f"a whole number up to {MAX_COUNT}")
+SIZE = Kind(str | int, "auto, 0, or an amount such as 4GiB", _size)
+KEYS = Kind(str, 'keys by commas, such as "ctrl+r,f10"')

@@ -1,0 +1,138 @@
+"""What the chat has loaded, asks and shows. Its controllers, its pages and the commands all act on this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from dflash_core.knobs import Knobs
+from dflash_tui.application.conversations.history import History
+from dflash_tui.application.experiment import UNDER_WAY
+from dflash_tui.application.session import Loader, LoadRequest, SessionLike
+from dflash_tui.application.settings.config import Settings
+from dflash_tui.application.settings.remembered import Remembered
+from dflash_tui.text.notices import Notices
+
+if TYPE_CHECKING:
+    from dflash_core.record import TurnRecord
+    from dflash_core.turn_stats import TurnReport
+    from dflash_tui.application.conversations.current import CurrentConversation
+    from dflash_tui.application.experiment import Experiment
+    from dflash_tui.application.figures.meter import Meter
+    from dflash_tui.application.running import Running
+    from dflash_tui.widgets.answer import Answer
+    from dflash_tui.widgets.transcript import TurnBlock
+
+
+@dataclass
+class ShownTurn:
+    """The turn that runs, or else the last one: what its figures are drawn from."""
+
+    running: Running | None = None
+    meter: Meter | None = None
+    report: TurnReport | None = None
+    record: TurnRecord | None = None
+    block: TurnBlock | None = None
+    answer: Answer | None = None
+    taken: tuple[int, int] = (0, 0)  # characters of text and thinking that have been shown
+    error: Exception | None = None  # the error that ended the last turn
+    cold: bool = True  # no turn has ended since the model was loaded
+    lost: bool = False  # the device is lost: nothing works in this process any more
+
+    @property
+    def reasoning(self) -> bool:
+        """The answer that is being written has begun with reasoning, and has no text yet."""
+        return self.running is not None and bool(self.taken[1]) and not self.taken[0]
+
+    def recall(self, record: TurnRecord | None) -> None:
+        """Set the figures to the end of an earlier turn, or to none."""
+        from dflash_tui.application.figures.meter import Meter
+
+        self.record = record
+        self.meter = Meter.of(record) if record is not None else None
+        self.report = record.report if record is not None else None
+
+
+class AppState:
+    """`knobs` are the next turn's, `used` those of the last one; `context` and `kv` are the next load's.
+
+    `request`: what was loaded last, or is being loaded. `present`: the loaded pair, or the last one that was.
+    """
+
+    def __init__(
+        self,
+        request: LoadRequest,
+        loader: Loader,
+        loaders: Callable[[LoadRequest], Loader],
+        check: Callable[[LoadRequest], None],
+        knobs: Knobs,
+        past: History,
+        settings: Settings,
+    ) -> None:
+        """`loader`: that of the first load. `check` raises DFlashError if the headers show that a pair cannot be
+        loaded; it is not for the app's own thread."""
+        self.request = request
+        self.loader, self.loaders, self.check = loader, loaders, check
+        self.present: LoadRequest | None = None
+        self.context, self.kv = request.context, request.kv
+        self.knobs = self.used = knobs
+        self.past = past
+        self.settings = settings
+        self.notices = Notices()
+        self.remembered = Remembered(past.folder)
+        self.session: SessionLike | None = None
+        self.loading = True  # a pair is being loaded, or is about to be
+        self.turn = ShownTurn()
+        self.queue: list[TurnBlock] = []  # messages that were sent and that the model has not received yet
+        self.overlong = (0, 0)  # positions that the last refused message needed, and its tokens
+        self.experiment: Experiment | None = None  # the lab's running experiment
+        self.no_model = ""  # why no model can be used or loaded, as in a replay
+        self.refused: frozenset[str] = frozenset()  # ids of actions, and names of commands, that have no effect
+
+    @cached_property
+    def conversation(self) -> CurrentConversation:
+        """The conversation on the screen. Its first use opens the store."""
+        from dflash_tui.application.conversations.current import CurrentConversation
+
+        return CurrentConversation(self.past.folder, self.settings.system)
+
+    @property
+    def opened(self) -> CurrentConversation | None:
+        """The conversation, for code that must not open the store."""
+        return self.__dict__.get("conversation")
+
+    @property
+    def resumable(self) -> str:
+        """The id under which the next start finds the present conversation; "" if there is none, or it will not."""
+        return self.opened.resumable if self.opened is not None and not self.no_model else ""
+
+    @property
+    def model(self) -> str:
+        """The title of the loaded pair; "" if none is loaded."""
+        return self.session.title if self.session is not None else ""
+
+    @property
+    def busy(self) -> bool:
+        """An answer is being written."""
+        return self.turn.running is not None
+
+    @property
+    def waiting(self) -> bool:
+        """Messages were sent that the model has not received yet."""
+        return bool(self.queue)
+
+    @property
+    def unchangeable(self) -> str:
+        """Why the conversation cannot be changed: an answer is being written, or messages are queued; "" if it can."""
+        if self.busy:
+            return "an answer is being written: Esc stops it first"
+        if self.waiting:
+            return "messages are queued for the model; they are answered first"
+        return UNDER_WAY if self.experiment is not None else ""
+
+    @property
+    def no_pair(self) -> str:
+        """Why there is no model to measure or to ask."""
+        return "the model is still being loaded; try again when it is ready" if self.loading else "no model is loaded"

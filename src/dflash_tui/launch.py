@@ -1,0 +1,89 @@
+"""Opens the app in this terminal; a pair is loaded on a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from dflash_core.progress import Progress
+from dflash_tui.app import DFlashApp
+from dflash_tui.application.log import LOG
+from dflash_tui.application.session import Loader, LoadRequest, SessionLike
+from dflash_tui.application.settings.config import Config, user_file
+from dflash_tui.application.starting import way_back
+from dflash_tui.terminal.hangup import watched
+from dflash_tui.terminal.output import write_err
+from dflash_tui.terminal.pasting import take_pastes
+
+
+def share_the_interpreter() -> None:
+    """The decoder's thread and the app share one interpreter. Switch between them often, so that a burst of rendering
+    delays a step by half a millisecond instead of five."""
+    sys.setswitchinterval(0.0005)
+
+
+def run_app(request: LoadRequest, config: Config | None = None) -> int:
+    """Open the app; returns the exit code."""
+    share_the_interpreter()
+
+    def loader(request: LoadRequest) -> Loader:
+        def load(progress: Progress) -> SessionLike:
+            from dflash_tui.application.engine_session import load_session  # on the loader's thread: it imports torch
+
+            return load_session(request, progress)
+
+        return load
+
+    def check(request: LoadRequest) -> None:
+        from dflash_tui.application.reckoning import reckoner_for  # imports torch
+
+        reckoner_for(request)
+
+    first_run = config is not None and "target" not in config.origins and not user_file().exists()
+    return open_app(
+        DFlashApp(request, loader(request), loaders=loader, check=check, first_run=first_run, config=config)
+    )
+
+
+def open_app(app: DFlashApp) -> int:
+    """Run an app in the terminal until it is left; returns the exit code."""
+    for name in ("COLUMNS", "LINES"):  # if a shell exports them, they would override every resize
+        os.environ.pop(name, None)
+    take_pastes()
+    with watched((0, 1, 2)):
+        code = app.run(mouse=app.settings.mouse)
+    app.signals.restore()
+    if code is None:
+        code = app.return_code or 0
+    if app.fault:
+        write_err(f"dflash-tui: {app.fault}")
+    elif not app.again:
+        _keep_states(app)
+    state, parts = app.state, app.chat.made
+    if state.resumable and not app.again:
+        write_err(f"dflash-tui: to come back: {way_back(sys.argv[1:], state.resumable)}")
+    for line in parts.downloads.last_words() if parts is not None else ():
+        write_err(f"dflash-tui: {line}")
+    if app.again:
+        along = ", and so do the downloads" if parts is not None and parts.downloads.handed_over else ""
+        write_err(f"dflash-tui: restarting, the conversation goes on{along}")
+        sys.stderr.flush()
+        # The interpreter's own command line, up to the program's arguments.
+        os.execv(sys.executable, [*sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1], *app.again])
+    under_way = parts is not None and (parts.program.running is not None or parts.downloads.under_way)
+    if under_way or state.busy or state.experiment is not None:
+        # A daemon thread inside torch or a connection can crash the interpreter while it shuts down.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _keep_states(app: DFlashApp) -> None:
+    """After the app's end: write the conversation state that the settings ask to keep."""
+    state, session = app.state, app.state.session
+    if app.settings.keep_states and session is not None and not (state.busy or state.turn.lost):
+        try:
+            session.leave()
+        except Exception:  # only an optimization: the conversation itself is kept
+            LOG.warning("the state of the conversation is not kept", exc_info=True)

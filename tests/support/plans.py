@@ -1,0 +1,25 @@
+"""A memory plan in one call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dflash_core.cache_types import AUTO, checked
+from dflash_core.fits import MemoryPlan, asked, plan
+from dflash_core.loading import DEFAULT_CARD, CardOptions, reckoner_of
+
+
+def plan_pair(
+    target: str | Path,
+    draft: str | Path | None = None,
+    device: str = "auto",
+    *,
+    context: int | None = None,
+    kv: str = AUTO,
+    memory: int = 0,
+    card: CardOptions = DEFAULT_CARD,
+) -> MemoryPlan:
+    """The plan of a pair, with context and type of cache as they are requested of a load."""
+    kind = checked(kv)
+    reckoner = reckoner_of(target, draft, device, memory=memory, card=card)
+    return plan(reckoner, asked(reckoner, context, kind))
