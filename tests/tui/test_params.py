@@ -19,7 +19,7 @@ async def test_the_first_rows_and_one_key_for_the_others(make_app: MakeApp) -> N
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await pilot.press("f2")
-        await shows(pilot, "preset", "tree budget", "p_min", "temperature", "thinking", f"▶ {OTHERS} more parameters")
+        await shows(pilot, "preset", "drafting", "p_min", "temperature", "thinking", f"▶ {OTHERS} more parameters")
         assert "top_k" not in screen_text(app)
         await pilot.press("m")
         await shows(pilot, "speculation", "▼ fewer parameters")
