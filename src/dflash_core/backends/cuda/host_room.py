@@ -65,11 +65,6 @@ class HostRoom:
         weakref.finalize(array, self._returned.append, block.address).atexit = False
         return torch.from_numpy(array).view(dtype).view(tuple(shape))
 
-    def holds(self, tensor: Tensor) -> bool:
-        """Whether the memory of a tensor is page-locked."""
-        block = self._blocks.get(tensor.untyped_storage().data_ptr())
-        return block is not None and block.locked
-
     @property
     def nbytes(self) -> tuple[int, int]:
         """Bytes of all blocks, and of the unused ones."""
