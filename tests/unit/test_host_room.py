@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -100,48 +99,25 @@ def test_memory_is_ready_and_used_again() -> None:
         assert piece(made).data_ptr() == where
 
 
-class LeftGuard:
-    """A room's guard. A thread that leaves it with nothing to do waits before it goes on to end."""
-
-    def __init__(self, room: HostRoom) -> None:
-        self.room, self.guard = room, room._guard
-        self.left, self.go_on = threading.Event(), threading.Event()
-
-    def idle(self) -> bool:
-        return threading.current_thread().name == "host room" and not self.room._wanted and not self.room._locking
-
-    def __enter__(self) -> None:
-        self.guard.acquire()
-        self.was_idle = self.idle()
-
-    def __exit__(self, *_: object) -> None:
-        ends = self.was_idle and self.idle()
-        self.guard.release()
-        if ends:
-            self.left.set()
-            assert self.go_on.wait(60)
-
-
-def test_a_request_to_a_thread_that_is_about_to_end_is_served() -> None:
+def test_every_request_is_served() -> None:
+    """Each request is a job of its own, whatever the one before it still does."""
     with room(System()) as made:
-        made._guard = guard = LeftGuard(made)  # type: ignore[assignment]
         made.prepare((2 * MIB,), 1 << 40)
-        assert guard.left.wait(60)
         made.prepare((2 * MIB, 3 * MIB), 1 << 40)
-        guard.go_on.set()
         made.settle()
         assert made.nbytes == (5 * MIB, 5 * MIB)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_fails_is_replaced() -> None:
+def test_a_failure_is_logged_and_the_next_request_is_served(caplog: pytest.LogCaptureFixture) -> None:
     system = System()
-    with room(system) as made:
+    with room(system) as made, caplog.at_level(logging.ERROR):
         made._lock = lambda *_: 1 // 0
         ready(made, 2 * MIB)
         made._lock = system.lock
         ready(made, 2 * MIB, 3 * MIB)
         assert locked(made, piece(made, 3 * MIB))
+    assert caplog.records
+    assert all("ZeroDivisionError" in record.message for record in caplog.records)
 
 
 def test_what_is_ready_takes_no_more_than_it_may() -> None:
