@@ -187,7 +187,7 @@ def test_a_copy_that_fails_leaves_an_empty_sequence(
 def test_two_conversations_and_back(device_name: str, rng: np.random.Generator) -> None:
     """Through a runner: answers are those of a session that never held anything else."""
     made = pair(device_name, "tiny-F16.gguf")
-    knobs = Knobs(temperature=0.0, max_tokens=3, mode="tree", budget=6)
+    knobs = Knobs(drafting="tree 6", temperature=0.0, max_tokens=3)
 
     def runner(store: SnapshotStore) -> Runner:
         session = made.sessions(CONTEXT)[0]

@@ -149,7 +149,7 @@ class Gauges(Controller):
             mode,
             reason,
             state.session.limits.reasoning if state.session is not None else None,
-            self._verdict(known) if known is not None and mode != "ar" else None,
+            self._verdict(known) if known is not None and mode != "plain" else None,
         )
 
     def _verdict(self, plain: PlainSpeed) -> Verdict | None:

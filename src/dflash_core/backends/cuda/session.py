@@ -25,7 +25,7 @@ from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import Drafter, check_finite, ranked
 from dflash_core.errors import ContextError
 from dflash_core.fits import PREFILL_ROWS
-from dflash_core.knobs import Knobs, Mode
+from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Policy
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.late import CHOICES
@@ -33,7 +33,7 @@ from dflash_core.progress import Progress
 from dflash_core.snapshots.base import Snapshot, SnapshotError, check_rows, check_tensors
 from dflash_core.tree import Candidates
 
-MODES: tuple[Mode, ...] = ("ar", "auto")  # the default modes of answers
+USUAL = ("plain", "auto")  # what most answers are drafted with
 PROMPT_ROWS = 24  # of a pass over a prompt that is too short for chunks
 FEWEST_ROWS = 64  # the fewest rows of a prompt chunk; rows are halved down to this if memory is short
 
@@ -317,10 +317,10 @@ class CudaSession(SequencePasses):
     def prepare(self, progress: Progress) -> None:
         """Compile what a first prompt and the default settings need, in one batch: the compiler uses every core."""
         policy = FixedPolicy(self.capabilities)
-        usual = [policy.next(Knobs(mode=mode)) for mode in MODES]
+        usual = [policy.next(Knobs(drafting=one)) for one in USUAL]
         most = self.host_drafter.capabilities.depths if self.host_drafter else MAX_NODES
         kinds = dict.fromkeys(
-            self._kind(min(one.budget, most), drafts=one.mode != "ar" and self.drafter is not None) for one in usual
+            self._kind(min(one.budget, most), drafts=one.mode != "plain" and self.drafter is not None) for one in usual
         )
         text = self.memory.text
         if self.drafter is not None:  # the widths that mode auto chooses from
