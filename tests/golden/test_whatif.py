@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from functools import cache
 
@@ -11,6 +12,7 @@ import pytest
 from dflash_core import Engine, Knobs
 from dflash_core.conversation import Conversation
 from dflash_core.errors import ContextError, DFlashError
+from dflash_core.events import StageTimes, StepEvent
 from dflash_core.lab.cost import FEWEST_STEPS, StepCosts
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.whatif import curve, estimate
@@ -171,16 +173,21 @@ def test_a_larger_budget_is_estimated_from_what_was_drafted() -> None:
     assert guess.length == pytest.approx(large.report.stats.acceptance_length, rel=0.5)
 
 
+def timed(step: StepEvent) -> StepEvent:
+    """The step, with a time that grows with its nodes: what it really took depends on other work of the machine."""
+    return dataclasses.replace(step, stages=StageTimes(verify=10.0 + len(step.tree.tokens) / 8))
+
+
 def test_the_curve_with_measured_steps() -> None:
     record = turn(STORY, Knobs(drafting="tree 22", max_tokens=32))
-    costs = StepCosts(record.steps)
+    costs = StepCosts(map(timed, record.steps))
     alone = curve("estimate", estimate(record.steps, BUDGETS), costs, 22)
     assert alone.best is None, "one budget has been timed, which says nothing of others"
     assert [point.budget for point in alone.points if point.tok_s] == [22]
     for nodes in (4, 63):
         step = turn(STORY, Knobs(drafting=f"tree {nodes}", max_tokens=32)).steps[0]
         for _ in range(FEWEST_STEPS):
-            costs.add(step)
+            costs.add(timed(step))
     it = curve("estimate", estimate(record.steps, BUDGETS), costs, 22)
     sources = {point.budget: point.source for point in it.points}
     assert {budget: sources[budget] for budget in (4, 12, 22, 63)} == {
