@@ -12,6 +12,7 @@ import pytest
 import torch
 
 pytest.importorskip("cuda.bindings")
+from dflash_core import loading
 from dflash_core.backends.cuda import driver as cuda_driver
 from dflash_core.backends.cuda import target
 from dflash_core.backends.cuda.device import CudaDevice
@@ -155,7 +156,7 @@ def test_nothing_is_given_back_to_a_driver_that_is_gone() -> None:
 
 
 def test_auto_takes_the_card_where_it_can_be_used(card_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "find_driver", lambda: None)
+    monkeypatch.setattr(loading, "find_driver", lambda: None)
     card_with(1 << 40)
     opened = open_target(TARGET, "auto")
     assert isinstance(opened, CudaTarget)
@@ -168,7 +169,7 @@ def test_auto_says_why_a_card_is_not_used(error: DFlashError, monkeypatch: pytes
     def fail(index: int) -> None:
         raise error
 
-    monkeypatch.setattr(cuda_driver, "find_driver", lambda: None)
+    monkeypatch.setattr(loading, "find_driver", lambda: None)
     monkeypatch.setattr(target, "open_device", fail)
     opened = open_target(TARGET, "auto")
     assert not isinstance(opened, CudaTarget)
