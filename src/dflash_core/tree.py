@@ -47,8 +47,8 @@ class Candidates:
         if self.given is None:
             log_probs: list[float] = self.log_probs[depth].tolist()
             return tokens[: self.ranks], log_probs[: self.ranks]
-        said: list[float] = self.given.log_probs(depth, parent).tolist()
-        order = sorted((-one, token) for one, token in zip(said, tokens) if one > -math.inf)[: self.ranks]
+        scores: list[float] = self.given.log_probs(depth, parent).tolist()
+        order = sorted((-one, token) for one, token in zip(scores, tokens) if one > -math.inf)[: self.ranks]
         return [token for _, token in order], [-one for one, _ in order]
 
     def cut(self, depths: int, width: int | None = None) -> Candidates:
@@ -60,7 +60,7 @@ class Candidates:
 
 
 def deepest_draft(left: int) -> int:
-    """How deep drafts may go where an answer has room for `left` tokens: the token after the deepest node is drawn, so
+    """How deep drafts may go where an answer may have `left` more tokens: the token after the deepest node is drawn, so
     the last possible one is never drafted."""
     return max(0, left - 1)
 

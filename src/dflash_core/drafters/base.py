@@ -42,7 +42,7 @@ class Drafter(Protocol):
 
     @property
     def nbytes(self) -> Mapping[str, int]:
-        """Bytes held now, by component of the memory breakdown."""
+        """Bytes in use now, by component of the memory breakdown."""
 
     def begin(self) -> None:
         """Begin a new, empty sequence."""
@@ -191,7 +191,7 @@ class OpenedModel(Generic[Config]):
 
 
 class LoadedModel(Generic[Config]):
-    """The part of `Draft` that the header tells, for a drafter with weights. `weight_bytes`: in their stored form."""
+    """The part of `Draft` that the header gives, for a drafter with weights. `weight_bytes`: in their stored form."""
 
     def __init__(self, opened: OpenedModel[Config], weight_bytes: int) -> None:
         self.opened, self.weight_bytes = opened, weight_bytes

@@ -35,12 +35,12 @@ def find_loop(ids: Sequence[int], *, runs: bool) -> str:
 
 def _periodic(tail: Ids) -> str:
     n = len(tail)
-    most = min(MOST_PERIOD, n // 3, n - COVERAGE)
-    if most < 1:
+    max_period = min(MOST_PERIOD, n // 3, n - COVERAGE)
+    if max_period < 1:
         return ""
     # The differences allowed in the whole tail may all be in its last tokens: few texts have a period left after these.
-    sample = min(SAMPLE, n - most)
-    windows = np.lib.stride_tricks.sliding_window_view(tail[n - most - sample : -1], sample)[::-1]
+    sample = min(SAMPLE, n - max_period)
+    windows = np.lib.stride_tricks.sliding_window_view(tail[n - max_period - sample : -1], sample)[::-1]
     differing = (windows != tail[n - sample :]).sum(axis=1)
     for place in np.flatnonzero(differing <= (1 - RATES[-1][1]) * n):
         period = int(place) + 1

@@ -44,7 +44,7 @@ class DeltaState:
     component: str = "states"
 
     def checkpoint(self) -> DeltaState:
-        """A copy of the committed state alone."""
+        """A copy of the committed state, without pending rows."""
         return DeltaState(self.s.clone(), self.conv.clone())
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:

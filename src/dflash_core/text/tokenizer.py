@@ -50,8 +50,8 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 def _byte_letters() -> dict[str, int]:
     """GPT-2's alphabet: printable Latin-1 characters stand for themselves, U+0100 onwards for the other bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    unprintable = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(unprintable)}
 
 
 _BYTE = _byte_letters()
@@ -164,7 +164,7 @@ class Tokenizer:
         if start < len(text):
             yield text[start:]
 
-    def least(self, text: str) -> int:
+    def min_tokens(self, text: str) -> int:
         """A lower bound of the number of tokens of `text`, computed without tokenising it."""
         text = _SURROGATES.sub("\ufffd", text)
         if self._bpe.normalizer is not None:  # composed text is shorter
