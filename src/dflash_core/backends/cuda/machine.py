@@ -62,7 +62,7 @@ class CudaMachine:
             self._passes = self.timer.timings.passes.get(target, {})
 
     def learn(self, session: Session, progress: Progress) -> None:
-        self.hold_limit()  # by now the driver has allocated all its memory
+        self.hold_limit()  # by now the driver has allocated all of its memory
         if not isinstance(session, CudaSession):
             return
         only_passes = session.chunks_from == NEVER
