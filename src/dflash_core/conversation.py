@@ -58,8 +58,8 @@ class Turn:
     `text` and `thinking` grow with the pieces. When the iteration ends - at a stop token, after `stop`, or with an
     error of the engine, which is passed on - what there is of the answer has been appended to the conversation, and
     `report` is set unless the engine did not get as far as a first token. After an error, which is then in `error`,
-    the report's `stop` reads "cancelled". `record` is the whole of it, step by step. `knobs` are those that were asked
-    for, with the seed that was drawn where a random one was asked for.
+    the report's `stop` reads "cancelled". `record` is the whole of it, step by step. `knobs` are the requested ones,
+    with the drawn seed where a random one was requested.
     """
 
     def __init__(

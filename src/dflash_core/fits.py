@@ -57,7 +57,7 @@ class Setup:
 
 
 class Reckoner(Protocol):
-    """Predicts the memory of a pair on one machine from headers alone."""
+    """Predicts the memory of a pair on one machine from headers."""
 
     @property
     def machine(self) -> str:

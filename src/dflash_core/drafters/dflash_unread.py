@@ -1,4 +1,4 @@
-"""Settings of drafters' files that no reader has asked for: what may stand there, and what is refused."""
+"""Settings of drafters' files that no reader has looked up: what may stand there, and what is refused."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ from dflash_core.formats.weights import RenamedWeights, WeightFile, check_tensor
 from dflash_core.knobs import MOST_MTP_DEPTH
 
 KIND = "mtp"
-# It sees all of the context: a window has no effect.
+# A head sees all of the context: a window has no effect.
 FOLLOWED = BLOCK_KNOBS - {"draft_window"} | {"mtp_depth"}
-NEEDS_TOKENS = "an MTP head reads tokens and features; expected a drafter that reads features alone"
-OWN_HEAD = "the MTP head in the target's own file drafts, as many tokens as mtp_depth says"
+NEEDS_TOKENS = "an MTP head reads tokens and features; expected a drafter that reads only features"
+OWN_HEAD = "the MTP head in the target's own file drafts, mtp_depth tokens at a time"
 
 
 def capabilities(config: MtpConfig, *, on_device: bool = False) -> Capabilities:

@@ -18,7 +18,7 @@ class Intervention:
 
 
 class Guard(Protocol):
-    """Watches one answer, token by token. Its decisions depend on the tokens alone, not on how steps grouped them.
+    """Watches one answer, token by token. Decisions depend only on the tokens: how steps group them changes nothing.
 
     On a card, steps are queued before the results of earlier ones are known. So a limit found in mid-answer is at least
     LAG tokens after the token that caused it.

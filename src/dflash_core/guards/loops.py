@@ -1,4 +1,4 @@
-"""Detects whether a text repeats itself, from the ids of its tail alone.
+"""Detects whether a text repeats itself, from the ids of its tail.
 
 Three triggers, in this order: the tail repeats with a period; most of it is made of runs that occur again and again;
 it uses next to no different tokens. A passage that occurs twice may be a draft and its copy, so runs count from the

@@ -1,6 +1,6 @@
 """Byte-level BPE from GGUF metadata: text to ids and back, special tokens only where the caller allows them.
 
-The merging is done by the `tokenizers` library, over the ordinary tokens alone. Special tokens are cut out of the text
+The merging is done by the `tokenizers` library, over the ordinary tokens. Special tokens are cut out of the text
 here, before the library sees it, and are not in the library's vocabulary: text encoded with `special=False` can
 therefore not contain one, whatever was typed.
 """

@@ -3,8 +3,8 @@ find the card full.
 
 Passes, a drafter's passes and chunks of prompts never run at the same time, and none needs what another left in scratch
 memory. So they share one arena, whose size is that of the largest of them. Only rows that wait for their commit must
-survive a drafter's pass; when a chunk begins, no commit is pending. Memory of a single owner follows
-the shared part.
+survive a drafter's pass; when a chunk begins, no commit is pending. Memory of a single owner follows the
+shared part.
 
 What torch allocates for its results while a sequence is read or copied, it takes from memory that is reserved for that
 (`SequenceMemory.workspace`).

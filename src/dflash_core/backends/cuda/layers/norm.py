@@ -42,8 +42,9 @@ def norm_launch(
 ) -> Launch:
     """h += the partials of the previous projection, then RMSNorm of h as the activations that `reader` reads.
 
-    `fresh`: h = the partials alone. `both`: write both forms of activations, for other projections too. `captured`:
-    a second destination of the sum, in rows of `captured_width`. `normed`: a second destination of normed rows, f32.
+    `fresh`: h = the partials, without the old h. `both`: write both forms of activations, for other projections too.
+    `captured`: a second destination of the sum, in rows of `captured_width`. `normed`: a second destination of
+    normed rows, f32.
     """
     width = h.shape[1]
     defines: dict[str, object] = {"WIDTH": width, "SPLIT_K": added[0].split_k if added else 0, **reader.forms}
