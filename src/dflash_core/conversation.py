@@ -339,7 +339,7 @@ class Conversation:
 
     def _begin(self, messages: tuple[Message, ...], knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
         capacity = self.engine.context_length
-        # Of megabytes a template makes its own trouble, and they need not be tokenised. It may trim a message.
+        # A message of megabytes is refused before a template renders the text. Templates may trim a message.
         text = messages[-1].content
         if len(text) >= capacity and (needed := self.tokenizer.min_tokens(text.strip())) >= capacity:
             raise ContextError(

@@ -101,7 +101,7 @@ class Reckoner(Protocol):
         """Memory by component, including the share of driver and runtime."""
 
     def sequence(self, setup: Setup) -> tuple[Component, ...]:
-        """The part of it that a sequence of full length needs."""
+        """The part of `components` that a sequence of full length needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def loaded_room(reckoner: Reckoner, free: int) -> int:
 
 def settled(reckoner: Reckoner, setup: Setup, available: int) -> Setup:
     """`setup` with as many prompt rows at once, and then as large trees, as fit in `available` bytes; the
-    smallest where none fit. Trees of more than one pass are rare: they leave `spare` bytes free."""
+    smallest where none fit. Trees of more than one pass are rare, and must leave `spare` bytes free."""
     options = [replace(setup, rows=rows, nodes=reckoner.tree_nodes[-1]) for rows in reckoner.chunk_rows]
     option = next((option for option in options if total(reckoner, option) <= available), options[-1])
     trees = [replace(option, nodes=nodes) for nodes in reckoner.tree_nodes]

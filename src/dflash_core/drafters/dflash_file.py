@@ -1,8 +1,8 @@
 """Reads block drafters of every file format, with one set of tensor names: those of the upstream `dflash` GGUF.
 
 A z-lab folder or file (safetensors and config.json), or GGUF of architecture dflash (upstream; DSpark also as dspark),
-dflash-draft (buun, bee) or qwen35-dflash-draft (lucebox). They differ in names of tensors and keys, and upstream stores
-layer ids plus one. What a file has in addition to a plain DFlash network is read in drafters/dflash_heads.py.
+dflash-draft (buun, bee) or qwen35-dflash-draft (lucebox). Names of tensors and keys differ, and upstream stores layer
+ids plus one. What a file has in addition to a plain DFlash network is read in drafters/dflash_heads.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Several drafters of one target, loaded together: the policy picks one for each step, or the `draft` knob names it.
 
-All of them observe the sequence; only the chosen one proposes. They propose on the host.
+All drafters observe the sequence; only the chosen one proposes, on the host.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The worker of `render_process`: compiles and renders one chat template, and does nothing else.
 
-`main` runs in a separate process, which has Jinja loaded and no model. It ends when its input is closed, which also
-happens when the program that started it ends or is killed.
+`main` runs in a separate process, which has Jinja loaded and no model. The process ends when its input is closed,
+which also happens when the program that started it ends or is killed.
 """
 
 from __future__ import annotations

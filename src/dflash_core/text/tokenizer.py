@@ -93,7 +93,7 @@ class Tokenizer:
         odd = {id: kind for id, kind in enumerate(types) if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)}
         named = {tokens[id]: id for id in odd}
         self.stop_ids = frozenset(ends) | {named[name] for name in END_NAMES if name in named}
-        # A file may give its end token the type of an ordinary one. It is a control token all the same.
+        # An end token is a control token even where the file gives the token the type of an ordinary one.
         odd |= dict.fromkeys([*self.stop_ids, *(id for id in (bos, mask) if id is not None)], _CONTROL)
         self.special: Mapping[str, int] = {tokens[id]: id for id, kind in odd.items() if kind != _UNUSED and tokens[id]}
         self.hidden = frozenset(

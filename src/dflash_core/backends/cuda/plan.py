@@ -81,7 +81,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a launch is computed, where the shapes leave a choice. It applies at every width.
+    """How a launch is computed, where the shapes leave a choice, at every width alike.
 
     `split_k`: the number of parts of K, which decides the order of sums; the other fields do not change results.
     `chunked`: stage activations in chunks of K; None: only where a whole part does not fit in shared memory.

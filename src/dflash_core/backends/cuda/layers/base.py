@@ -1,8 +1,8 @@
 """What all kinds of layers share on a card: the protocols that they implement, and the scratch memory of passes.
 
 A layer is two branches, h += mixer(norm h) and h += ffn(norm h). In a pass, a branch reads the activations that a norm
-has written. It ends with split-K partials, which the next norm adds to the residual stream. In a chunk of a prompt, it
-reads normed rows and adds to their residual itself.
+has written, and ends with split-K partials, which the next norm adds to the residual stream. In a chunk of a prompt, a
+branch reads normed rows and adds to the residual stream itself.
 """
 
 from __future__ import annotations

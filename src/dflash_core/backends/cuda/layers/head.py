@@ -153,6 +153,6 @@ class Head:
         return self.full.plan.pack([matrix.tiles.data_ptr() for matrix in self.full.matrices])
 
     def on_host(self, rows: int) -> Tensor:
-        """Logits (rows, vocab) of the last `launches`, copied to the host. They are cut there: torch would first make a
-        copy of cut rows on the card."""
+        """Logits (rows, vocab) of the last `launches`, copied to the host and cut there: torch would first make a copy
+        of cut rows on the card."""
         return self.rows[:rows].to("cpu", copy=True)[:, : self.vocab]

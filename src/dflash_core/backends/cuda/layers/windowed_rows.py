@@ -58,7 +58,7 @@ def windowed_attention(
 def _mask(keys: Tensor, first: int, rows: int, window: AttentionWindow, dtype: torch.dtype) -> Tensor:
     """What is added to scores (rows, keys) of positions from `first` on: 0, or minus infinity for a hidden key.
 
-    It is built in the form that the library uses: from a mask of bools the library would make two more masks.
+    The mask has the form that the library uses: from a mask of bools the library would make two more masks.
     """
     at = torch.arange(first, first + rows, dtype=torch.int32, device=keys.device)[:, None]
     hidden = keys <= at - window.size
