@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import Copy, ceil_div
+from dflash_core.backends.cuda.launch import ceil_div
 from dflash_core.errors import Code, ContextError
 from dflash_core.snapshots.base import check_tensors
 
@@ -150,21 +150,13 @@ class DraftCaches:
         layers = tuple(tuple(next(rest) for _ in layer) for layer in rings)
         return HostRows(begin, length, layers) if layers else None
 
-    def resume(self, saved: HostRows | None, length: int) -> list[Copy]:
-        """Begin another sequence with `length` positions; `saved`: the checkpoint made there.
-
-        Returns the copies that are still to be made for it, in addition to those of `positions`.
-        """
+    def resume(self, saved: HostRows | None, length: int) -> None:
+        """Begin another sequence with `length` positions, in stream order and without what `positions` gives; `saved`:
+        the checkpoint made there."""
         self.forget()
-        if saved is None:
-            return []
-        self._first, self._copied = saved.begin, length
-        return [
-            (tensor[:, slots.start : slots.stop], source[:, place : place + len(slots)])
-            for layer, rows in zip(self._rings, saved.layers, strict=True)
-            for place, slots in _runs(saved.begin, saved.end, layer.slots)
-            for tensor, source in zip(layer.tensors, rows, strict=True)
-        ]
+        if saved is not None:
+            self._put(self._rings, saved, wait=False)
+            self._first, self._copied = saved.begin, length
 
     def begin_turn(self, length: int) -> None:
         """Called when an answer begins after `length` positions."""
@@ -227,12 +219,13 @@ class DraftCaches:
             copies.append(tensors)
         return HostRows(begin, end, tuple(copies))
 
-    def _put(self, layers: Sequence[Layer], rows: HostRows) -> None:
+    def _put(self, layers: Sequence[Layer], rows: HostRows, *, wait: bool = True) -> None:
         for layer, sources in zip(layers, rows.layers, strict=True):
             for place, slots in _runs(rows.begin, rows.end, layer.slots):
                 for tensor, source in zip(layer.tensors, sources, strict=True):
                     for head in range(len(source)):
-                        tensor[head, slots.start : slots.stop] = source[head, place : place + len(slots)]
+                        part = source[head, place : place + len(slots)]
+                        tensor[head, slots.start : slots.stop].copy_(part, non_blocking=not wait)
 
 
 def _runs(begin: int, end: int, slots: int) -> Iterator[tuple[int, range]]:
