@@ -93,8 +93,8 @@ class DraftConfig:
     def position_bytes(self, kv: CachePair) -> int:
         """What it stores for every position, including those that layers with a window no longer see."""
         layers = (layer.mixer for layer in self.layers)
-        kept = (kv.windowed if window else kv for window in self.sliding)
-        return sum(mixer.position_bytes(one) for mixer, one in zip(layers, kept, strict=True))
+        caches = (kv.windowed if window else kv for window in self.sliding)
+        return sum(mixer.position_bytes(cache) for mixer, cache in zip(layers, caches, strict=True))
 
     def tensors(self) -> Shapes:
         """Every tensor, in the order of a forward pass."""
@@ -192,8 +192,8 @@ def _check_nextn(source: str, tensors: Iterable[str], spec: ModelSpec) -> None:
     """Refuse a file that counts a layer of its trunk as an MTP block: the layer would be left out."""
     for index in range(spec.block_count, spec.block_count + spec.nextn_predict_layers):
         prefix = f"blk.{index}."
-        held = [name for name in tensors if name.startswith(prefix)]
-        if held and not any(name.startswith(prefix + "nextn.") for name in held):
+        found = [name for name in tensors if name.startswith(prefix)]
+        if found and not any(name.startswith(prefix + "nextn.") for name in found):
             raise FormatError(
                 f"{source}: nextn_predict_layers is {spec.nextn_predict_layers} and block {index} has no nextn tensors,"
                 " expected an MTP block after the layers; convert the model again"
@@ -286,17 +286,17 @@ def _pair_notes(target: ModelSpec, draft: DraftConfig, target_mask_token: int | 
     if has_experts(target) != bool(NAMES_EXPERTS.search(draft.name)):
         # A sibling may have the same width, depth and vocabulary; then only the name distinguishes them.
         if has_experts(target):
-            said = "does not mention experts, which this target has: if it was made for a dense model"
+            remark = "does not mention experts, which this target has: if it was made for a dense model"
         else:
-            said = "mentions experts, which this target does not have: if it was made for a model that has them"
-        notes.append(f"the drafter's name {said}, few drafts will be accepted")
+            remark = "mentions experts, which this target does not have: if it was made for a model that has them"
+        notes.append(f"the drafter's name {remark}, few drafts will be accepted")
     if draft.mask_token_id is None:
         notes.append(f"the drafter names no mask token: {target_mask_token} is taken from the target")
     elif target_mask_token not in (None, draft.mask_token_id):
         notes.append(f"mask token: the drafter's {draft.mask_token_id} is used, the target's is {target_mask_token}")
     if paired(target, draft, target_mask_token).rope_freq_base != draft.rope_freq_base:
-        said = f"{draft.rope_freq_base:g}" if draft.rope_freq_base else "absent"
-        notes.append(f"the drafter's rope base is {said}: the target's {_rope_base(target):g} is used")
+        base = f"{draft.rope_freq_base:g}" if draft.rope_freq_base else "absent"
+        notes.append(f"the drafter's rope base is {base}: the target's {_rope_base(target):g} is used")
     if any(draft.sliding):
         seen = f"see only the last {draft.sliding_window:,} positions"
         notes.append(f"{sum(draft.sliding)} of {draft.block_count} drafter layers {seen}")

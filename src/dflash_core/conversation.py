@@ -58,8 +58,8 @@ class Turn:
     `text` and `thinking` grow with the pieces. When the iteration ends - at a stop token, after `stop`, or with an
     error of the engine, which is passed on - what there is of the answer has been appended to the conversation, and
     `report` is set unless the engine did not get as far as a first token. After an error, which is then in `error`,
-    the report's `stop` reads "cancelled". `record` is the whole of it, step by step. `knobs` are those that were asked
-    for, with the seed that was drawn where a random one was asked for.
+    the report's `stop` reads "cancelled". `record` is the whole of it, step by step. `knobs` are the requested ones,
+    with the drawn seed where a random one was requested.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Turn:
         if knobs.seed == RANDOM_SEED:  # a small number, which a user can type
             self._seed_source, knobs = "random", replace(knobs, seed=secrets.randbelow(2**31))
         self.prompt = prompt
-        self.asked = conversation.messages
+        self.messages_sent = conversation.messages
         self.knobs = knobs
         self.text = ""
         self.thinking = ""
@@ -84,13 +84,13 @@ class Turn:
         self.done = False
         self._conversation = conversation
         self._on_prefill = on_prefill
-        self._stop_asked = False
+        self._stop_requested = False
         self._running = False
-        self._stop_lock = threading.RLock()  # a signal handler may call `stop` on the thread that holds it
+        self._stop_lock = threading.RLock()  # a signal handler may call `stop` on the thread that has the lock
         self._changed: Knobs | None = None
         self._began = time.perf_counter()
         self._recorder = Recorder(conversation._start(prompt, knobs), conversation.tokenizer.token_text)
-        self.reread = conversation._reread(prompt, self.asked, knobs)
+        self.reread = conversation._reread(prompt, self.messages_sent, knobs)
         self._parts = PartTotals()
         self._decode_s = 0.0
         self._detokenizer = Detokenizer(conversation.tokenizer)
@@ -107,7 +107,7 @@ class Turn:
         From a signal handler too.
         """
         with self._stop_lock:  # a turn that ends meanwhile would let the next one be cancelled instead
-            self._stop_asked = True
+            self._stop_requested = True
             if self._running:
                 self._conversation.engine.cancel()
 
@@ -139,7 +139,7 @@ class Turn:
             self._began = time.perf_counter()
             self._recorder.begin(self._conversation.watchers)
             with self._stop_lock:
-                self._running = not self._stop_asked
+                self._running = not self._stop_requested
             if self._running:
                 keep = (self.prompt.stable,) if self.prompt.stable else ()
                 sinks = {"sinks": self.prompt.sinks} if self.knobs.attention_window else {}
@@ -171,7 +171,7 @@ class Turn:
 
     def _cancel_again(self) -> None:
         """Repeat a stop that was requested just before the engine began to listen."""
-        if self._stop_asked:
+        if self._stop_requested:
             self._conversation.engine.cancel()
 
     def _prefilled(self, done: int, total: int) -> None:
@@ -182,7 +182,7 @@ class Turn:
     def _piece(self, event: Event) -> Piece:
         at = time.perf_counter() - self._began
         if isinstance(event, PrefillEvent) and self.reread is not None:
-            # A kept state may have had them, or none so far into the prompt.
+            # A saved state may have included them, or no saved state reaches so far into the prompt.
             again = max(self.reread.known - event.reused_tokens, 0)
             event = replace(event, read_again=again, read_why=self.reread.why if again else "")
         thinking, text = self._split.push(self._detokenizer.push(event.tokens))
@@ -197,7 +197,7 @@ class Turn:
         return piece
 
     def _flush(self) -> tuple[str, str]:
-        """What the detokeniser and the split still hold back, also added to the turn; nothing the second time."""
+        """The pending text of the detokeniser and the split, also added to the turn; nothing the second time."""
         thinking, text = self._split.push(self._detokenizer.finish())
         more_thinking, more_text = self._split.finish()
         thinking, text = thinking + more_thinking, text + more_text
@@ -237,7 +237,7 @@ class Turn:
 class Conversation:
     """Messages, and the turns that add to them. One turn at a time; `messages` may be read from any thread.
 
-    `turns` keeps every turn that was answered here. `watchers` are called with each line of a running turn's record,
+    `turns` has every turn that was answered here. `watchers` are called with each line of a running turn's record,
     on the thread that runs it, and must not raise.
     """
 
@@ -309,13 +309,13 @@ class Conversation:
         changed = [name for name in READ_AGAIN if getattr(knobs, name) != getattr(before, name)]
         if "attention_window" in changed:
             common = 0
-        asked, said = ([one for one in each if one.role != "system"] for each in (messages, earlier))
-        if common >= last.stable or asked[:1] != said[:1]:  # another conversation is not read again
+        present, past = ([one for one in each if one.role != "system"] for each in (messages, earlier))
+        if common >= last.stable or present[:1] != past[:1]:  # another conversation is not read again
             return None
         why = [SPEC[name].label for name in changed]
         if earlier[0].role + earlier[0].content != messages[0].role + messages[0].content:
             why.append("the system message")
-        edited = not why and [one.content for one in asked[: len(said)]] != [one.content for one in said]
+        edited = not why and [one.content for one in present[: len(past)]] != [one.content for one in past]
         fallback = "an earlier message" if edited else "how the model's template writes earlier turns"
         return Reread(last.stable - common, last.stable, f"{' and '.join(why) or fallback} changed")
 
@@ -338,15 +338,15 @@ class Conversation:
         return self._begin(self.messages[: last + 1], knobs, on_prefill=on_prefill)
 
     def _begin(self, messages: tuple[Message, ...], knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
-        room = self.engine.context_length
-        # Of megabytes a template makes its own trouble, and they need not be tokenised. It may trim a message.
+        capacity = self.engine.context_length
+        # A message of megabytes is refused before a template renders the text. Templates may trim a message.
         text = messages[-1].content
-        if len(text) >= room and (least := self.tokenizer.least(text.strip())) >= room:
+        if len(text) >= capacity and (needed := self.tokenizer.min_tokens(text.strip())) >= capacity:
             raise ContextError(
-                f"the message has {least:,} tokens at the very least and the context holds {room:,}, one of them for "
-                "the answer; shorten the message",
-                needed=least,
-                room=room,
+                f"the message has {needed:,} tokens at the very least and the context holds {capacity:,}, one of them "
+                "for the answer; shorten the message",
+                needed=needed,
+                capacity=capacity,
             )
         given = self.template.reasoning.variables(knobs)
         prompt = build_prompt(self.tokenizer, self.template, messages, knobs.thinking, given)
@@ -355,12 +355,12 @@ class Conversation:
         if knobs.attention_window:
             sinks = visible_end(self.tokenizer, self.template, messages, prompt, knobs.thinking, given)
             prompt = replace(prompt, sinks=sinks)
-        if len(prompt.ids) >= room:
+        if len(prompt.ids) >= capacity:
             raise ContextError(
-                f"the conversation has {len(prompt.ids):,} tokens with this message and the context holds {room:,}, "
-                "one of them for the answer; shorten the message or start a new conversation",
+                f"the conversation has {len(prompt.ids):,} tokens with this message and the context holds "
+                f"{capacity:,}, one of them for the answer; shorten the message or start a new conversation",
                 needed=len(prompt.ids),
-                room=room,
+                capacity=capacity,
             )
         self.messages = messages
         self._turn = Turn(self, prompt, knobs, on_prefill=on_prefill)
@@ -389,7 +389,7 @@ class Conversation:
         """Called by a turn when it ends. Even an empty answer is added: templates want the roles to alternate."""
         if turn.record is not None:
             self.turns.append(turn.record)
-            self._read = turn.prompt, turn.asked, turn.knobs
+            self._read = turn.prompt, turn.messages_sent, turn.knobs
         if turn is self._turn:
             self._turn = None
             self.messages += (Message("assistant", turn.text, turn.thinking, turn.report),)

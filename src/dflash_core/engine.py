@@ -70,12 +70,12 @@ class Engine(Runner):
         self.target, self.draft = target, draft
         config, self.machine = target.config, target.machine
         self._reckoner = target.reckoner(draft)
-        room = fits.loaded_room(self._reckoner, self.machine.room())
-        self._setup = fits.asked(self._reckoner, context_length, wished, room)
+        available = fits.loaded_room(self._reckoner, self.machine.available())
+        self._setup = fits.requested_setup(self._reckoner, context_length, wished, available)
         context, self.kv = self._setup.context, _choice(self._reckoner, self._setup, wished)
         self._cut = fits.cut_note(context_length, context)
-        less = fits.default_context(self._reckoner, self._setup.kv, room)
-        remedies = f"a context of {less:,} positions fits; a smaller model or fewer open programs leave room for more"
+        less = fits.default_context(self._reckoner, self._setup.kv, available)
+        remedies = f"a context of {less:,} positions fits; a smaller model or fewer open programs leave memory for more"
         memory.check(self.machine.breakdown(self._reckoner.sequence(self._setup)), remedies)
         session: Session = target.session(
             draft, context=context, kv=self.kv.pair, rows=self._setup.rows, nodes=self._setup.nodes

@@ -27,7 +27,7 @@ class Code(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Shortage:
     """Facts of a load that does not fit. `context`: positions that would, 0 where none do; `pack_drafter`: the
-    drafter's float matrices could be packed tighter; `on_card`: main memory may have room where the card has none."""
+    drafter's float matrices could be packed tighter; `on_card`: the load may still fit into main memory."""
 
     needed: int
     free: int
@@ -84,12 +84,12 @@ class KnobError(DFlashError):
 
 
 class ContextError(DFlashError):
-    """A prompt that does not fit the context: it has `needed` tokens or more, the context `room` positions (0, 0 where
-    that is not what is wrong)."""
+    """A prompt that does not fit the context. `needed`: tokens of the prompt, or a lower bound; `capacity`: positions
+    of the context; both are 0 for any other error."""
 
-    def __init__(self, message: str, *, code: Code | None = None, needed: int = 0, room: int = 0) -> None:
+    def __init__(self, message: str, *, code: Code | None = None, needed: int = 0, capacity: int = 0) -> None:
         super().__init__(message, code=code)
-        self.needed, self.room = needed, room
+        self.needed, self.capacity = needed, capacity
 
 
 class OutOfMemoryError(DFlashError):

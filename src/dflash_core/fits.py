@@ -1,6 +1,6 @@
 """Plans memory: what a pair needs, the longest context per cache type, and changes that would help.
 
-Nothing is loaded for this. A `Reckoner` predicts the memory of one way of loading on one machine.
+Nothing is loaded for this. A `Reckoner` predicts the memory of a setup on one machine.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SHORTER_COST = 12  # the cost of a context of length 0; half of it for half of t
 ON_CARD, ON_HOST = "card", "host"
 EMBEDDING_COST = 1.5  # a row is copied over the bus for every token
 
-DESKTOP = 1 << 30  # bytes that a desktop and its programs hold on a card: an assumption
+DESKTOP = 1 << 30  # bytes that a desktop and its programs use on a card: an assumption
 CEILING = 32_768  # positions where no context is given
-SMALLEST_CONTEXT = 512  # that memory is kept for
+SMALLEST_CONTEXT = 512  # that memory is reserved for
 LEAST_CONTEXT = 2  # that can be requested
 PREFILL_ROWS = 2048  # of a prompt that a card reads at once
 # Nodes of trees on a card: of the default settings, of one pass, and the most that there can be.
@@ -57,7 +57,7 @@ class Setup:
 
 
 class Reckoner(Protocol):
-    """Predicts the memory of a pair on one machine from headers alone."""
+    """Predicts the memory of a pair on one machine from headers."""
 
     @property
     def machine(self) -> str:
@@ -67,8 +67,8 @@ class Reckoner(Protocol):
     def available(self) -> int:
         """Bytes that all components together may take."""
 
-    def spare(self, room: int) -> int:
-        """Bytes of `room` to leave free when a context or a cache type is chosen automatically."""
+    def spare(self, available: int) -> int:
+        """Bytes of `available` to leave free when a context or a cache type is chosen automatically."""
 
     @property
     def chunk_rows(self) -> Sequence[int]:
@@ -80,7 +80,7 @@ class Reckoner(Protocol):
 
     @property
     def base(self) -> Setup:
-        """The default way of loading, except for the context."""
+        """The default setup, except for the context."""
 
     @property
     def auto(self) -> Sequence[str]:
@@ -91,7 +91,7 @@ class Reckoner(Protocol):
         """Positions that the model was trained for."""
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
-        """The other ways to load it that may take less at the same context."""
+        """Other setups that may take less at the same context."""
 
     @property
     def kv_types(self) -> Sequence[str]:
@@ -101,7 +101,7 @@ class Reckoner(Protocol):
         """Memory by component, including the share of driver and runtime."""
 
     def sequence(self, setup: Setup) -> tuple[Component, ...]:
-        """The part of it that a sequence of full length needs."""
+        """The part of `components` that a sequence of full length needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +141,15 @@ class RanOutError(OutOfMemoryError):
         self.plan = plan
 
 
-def ran_out(plan: MemoryPlan, held: MemoryBreakdown) -> RanOutError:
-    """The error of such a turn: who holds what, and whether the same setup would fit now."""
-    found = {one.name: one.bytes if one.measured is None else one.measured for one in held.components}
-    largest = sorted((item for item in found.items() if item[1]), key=lambda item: item[1], reverse=True)
+def ran_out(plan: MemoryPlan, breakdown: MemoryBreakdown) -> RanOutError:
+    """The error of such a turn: memory by component, and whether the same setup would fit now."""
+    sizes = {one.name: one.bytes if one.measured is None else one.measured for one in breakdown.components}
+    largest = sorted((item for item in sizes.items() if item[1]), key=lambda item: item[1], reverse=True)
     parts = ", ".join(f"{name} {gib(size)}" for name, size in largest[:5])
     then = "ask again" if plan.fits else f"{gib(plan.total - plan.available)} have to be freed, or take less"
-    return RanOutError(f"{held.device} is full, {gib(held.free)} of {gib(held.total)} free: {parts}; {then}", plan)
+    return RanOutError(
+        f"{breakdown.device} is full, {gib(breakdown.free)} of {gib(breakdown.total)} free: {parts}; {then}", plan
+    )
 
 
 def total(reckoner: Reckoner, setup: Setup) -> int:
@@ -165,55 +167,55 @@ def loaded_room(reckoner: Reckoner, free: int) -> int:
     return free + total(reckoner, reckoner.base) - sequence_bytes(reckoner, reckoner.base)
 
 
-def settled(reckoner: Reckoner, setup: Setup, room: int) -> Setup:
-    """`setup` with the most prompt rows at once, and then the largest trees, that fit in `room` bytes; the fewest and
-    the smallest where none fit. Trees of more than one pass are rare: they leave `spare` bytes free."""
-    ways = [replace(setup, rows=rows, nodes=reckoner.tree_nodes[-1]) for rows in reckoner.chunk_rows]
-    way = next((way for way in ways if total(reckoner, way) <= room), ways[-1])
-    trees = [replace(way, nodes=nodes) for nodes in reckoner.tree_nodes]
-    spare = reckoner.spare(room)
-    fits = (tree for tree in trees if total(reckoner, tree) <= room - spare * (tree.nodes > ONE_PASS))
-    return next(fits, way)
+def settled(reckoner: Reckoner, setup: Setup, available: int) -> Setup:
+    """`setup` with as many prompt rows at once, and then as large trees, as fit in `available` bytes; the
+    smallest where none fit. Trees of more than one pass are rare, and must leave `spare` bytes free."""
+    options = [replace(setup, rows=rows, nodes=reckoner.tree_nodes[-1]) for rows in reckoner.chunk_rows]
+    option = next((option for option in options if total(reckoner, option) <= available), options[-1])
+    trees = [replace(option, nodes=nodes) for nodes in reckoner.tree_nodes]
+    spare = reckoner.spare(available)
+    fitting = (tree for tree in trees if total(reckoner, tree) <= available - spare * (tree.nodes > ONE_PASS))
+    return next(fitting, option)
 
 
-def least(reckoner: Reckoner, setup: Setup) -> int:
-    """Bytes that `setup` needs with the fewest prompt rows at once and the smallest trees."""
+def min_bytes(reckoner: Reckoner, setup: Setup) -> int:
+    """Bytes that `setup` needs with the smallest prompt chunks and the smallest trees."""
     return total(reckoner, replace(setup, rows=reckoner.chunk_rows[-1], nodes=reckoner.tree_nodes[-1]))
 
 
-def longest(most: int, fits: Callable[[int], bool], guess: int = 0) -> int:
-    """The most positions, in steps of CONTEXT_STEP up to `most`, for which `fits` is true; 0 where there are none. The
+def longest(limit: int, fits: Callable[[int], bool], guess: int = 0) -> int:
+    """The most positions, in steps of CONTEXT_STEP up to `limit`, for which `fits` is true; 0 where there are none. The
     search starts near `guess`, if given."""
-    low, high = 0, -(-most // CONTEXT_STEP)
+    low, high = 0, -(-limit // CONTEXT_STEP)
     at, reach = guess // CONTEXT_STEP, 1
     while low < at <= high:
-        if fits(min(at * CONTEXT_STEP, most)):
+        if fits(min(at * CONTEXT_STEP, limit)):
             low, at = at, at + reach
         else:
             high, at = at - 1, at - reach
         reach *= 2
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(min(middle * CONTEXT_STEP, most)) else (low, middle - 1)
-    return min(low * CONTEXT_STEP, most)
+        low, high = (middle, high) if fits(min(middle * CONTEXT_STEP, limit)) else (low, middle - 1)
+    return min(low * CONTEXT_STEP, limit)
 
 
 def longest_context(reckoner: Reckoner, setup: Setup, available: int | None = None) -> int:
     """The most positions that fit with everything else as in `setup`."""
-    room = reckoner.available if available is None else available
-    most = reckoner.longest_context
+    available = reckoner.available if available is None else available
+    trained = reckoner.longest_context
 
     def taken(context: int) -> int:
-        return least(reckoner, replace(setup, context=context))
+        return min_bytes(reckoner, replace(setup, context=context))
 
-    few = min(CONTEXT_STEP, most)
-    if taken(most) <= room:
-        return most
-    if taken(few) > room:
+    few = min(CONTEXT_STEP, trained)
+    if taken(trained) <= available:
+        return trained
+    if taken(few) > available:
         return 0
     # Memory grows almost linearly with the positions.
-    guess = few + (room - taken(few)) * (most - few) // max(taken(most) - taken(few), 1)
-    return longest(most, lambda context: taken(context) <= room, guess)
+    guess = few + (available - taken(few)) * (trained - few) // max(taken(trained) - taken(few), 1)
+    return longest(trained, lambda context: taken(context) <= available, guess)
 
 
 def check_context(context: int | None) -> None:
@@ -240,26 +242,26 @@ def cut_note(wished: int | None, context: int) -> tuple[str, ...]:
     return (f"{wished:,} positions were requested, the model has {context:,}",)
 
 
-def asked(reckoner: Reckoner, context: int | None, kv: str, available: int | None = None) -> Setup:
+def requested_setup(reckoner: Reckoner, context: int | None, kv: str, available: int | None = None) -> Setup:
     """The setup for a requested context (None: what fits) and cache type (or AUTO), in `available` bytes (default: the
     reckoner's). Raises ContextError as a load does."""
     check_context(context)
-    room = reckoner.available if available is None else available
+    available = reckoner.available if available is None else available
     kinds = reckoner.auto if kv == AUTO else (kv,)
-    wished = context or default_context(reckoner, kinds[-1], room)
+    wished = context or default_context(reckoner, kinds[-1], available)
     setup = replace(reckoner.base, context=min(wished, reckoner.longest_context))
-    ways = [replace(setup, kv=kind) for kind in kinds]
-    rooms = (room - reckoner.spare(room), room)
-    chosen = (way for room in rooms for way in ways if least(reckoner, way) <= room)
-    return settled(reckoner, next(chosen, ways[0]), room)
+    options = [replace(setup, kv=kind) for kind in kinds]
+    limits = (available - reckoner.spare(available), available)
+    chosen = (option for limit in limits for option in options if min_bytes(reckoner, option) <= limit)
+    return settled(reckoner, next(chosen, options[0]), available)
 
 
-def default_context(reckoner: Reckoner, kv: str, room: int) -> int:
-    """The default context: the largest of CEILING, CEILING / 2 and so on that leaves `spare` of `room` bytes free with
-    keys and values of type `kv`."""
+def default_context(reckoner: Reckoner, kv: str, available: int) -> int:
+    """The default context: the largest of CEILING, CEILING / 2 and so on that leaves `spare` of `available` bytes free
+    with keys and values of type `kv`."""
     context, base = min(CEILING, reckoner.longest_context), replace(reckoner.base, kv=kv)
-    room -= reckoner.spare(room)
-    while context > SMALLEST_CONTEXT and total(reckoner, replace(base, context=context)) > room:
+    available -= reckoner.spare(available)
+    while context > SMALLEST_CONTEXT and total(reckoner, replace(base, context=context)) > available:
         context //= 2
     return context
 
@@ -267,19 +269,19 @@ def default_context(reckoner: Reckoner, kv: str, room: int) -> int:
 def plan(reckoner: Reckoner, setup: Setup, available: int | None = None) -> MemoryPlan:
     """What `setup` needs, with rows and trees as they fit, and what would fit instead, in `available` bytes (default:
     the reckoner's)."""
-    room = reckoner.available if available is None else available
-    setup = settled(reckoner, setup, room)
+    available = reckoner.available if available is None else available
+    setup = settled(reckoner, setup, available)
     components = reckoner.components(setup)
     kinds = dict.fromkeys((*reckoner.kv_types, setup.kv))
-    fitting = {kv: longest_context(reckoner, replace(setup, kv=kv), room) for kv in kinds}
-    found = MemoryPlan(reckoner.machine, setup, components, room, fitting, ())
+    fitting = {kv: longest_context(reckoner, replace(setup, kv=kv), available) for kv in kinds}
+    found = MemoryPlan(reckoner.machine, setup, components, available, fitting, ())
     return found if found.fits else replace(found, remedies=tuple(remedies(reckoner, found)))
 
 
 def with_desktop(reckoner: Reckoner, found: MemoryPlan) -> dict[str, int]:
-    """The longest contexts by cache type where a desktop and other programs hold DESKTOP bytes."""
-    room = found.available - DESKTOP
-    return {kv: longest_context(reckoner, replace(found.setup, kv=kv), room) for kv in found.context_that_fits}
+    """The longest contexts by cache type where a desktop and other programs use DESKTOP bytes."""
+    available = found.available - DESKTOP
+    return {kv: longest_context(reckoner, replace(found.setup, kv=kv), available) for kv in found.context_that_fits}
 
 
 def remedies(reckoner: Reckoner, short: MemoryPlan) -> list[Remedy]:
@@ -287,34 +289,34 @@ def remedies(reckoner: Reckoner, short: MemoryPlan) -> list[Remedy]:
 
     Where only a shorter context helps, the cheapest change that allows one.
     """
-    setup, room, found = short.setup, short.available, list[Remedy]()
+    setup, available, found = short.setup, short.available, list[Remedy]()
     shorter = short.context_that_fits[setup.kv]
-    ways = sorted(reckoner.choices(setup), key=lambda way: cost(way, setup))
+    options = sorted(reckoner.choices(setup), key=lambda option: cost(option, setup))
     if shorter:
-        ways = sorted([*ways, replace(setup, context=shorter)], key=lambda way: cost(way, setup))
-    for way in ways:
-        if any(_includes(way, one.setup, setup) for one in found):
+        options = sorted([*options, replace(setup, context=shorter)], key=lambda option: cost(option, setup))
+    for option in options:
+        if any(_includes(option, one.setup, setup) for one in found):
             continue
-        taken = total(reckoner, way)
-        if taken <= room:
-            found.append(Remedy(way, taken, short.total - taken))
+        taken = total(reckoner, option)
+        if taken <= available:
+            found.append(Remedy(option, taken, short.total - taken))
         if len(found) == MOST_REMEDIES:
             break
-    for way in ways if not found else []:
-        if total(reckoner, replace(way, context=CONTEXT_STEP)) <= room:
-            best = replace(way, context=longest_context(reckoner, way, room))
+    for option in options if not found else []:
+        if total(reckoner, replace(option, context=CONTEXT_STEP)) <= available:
+            best = replace(option, context=longest_context(reckoner, option, available))
             taken = total(reckoner, best)
             return [Remedy(best, taken, short.total - taken)]
     return found
 
 
-def cost(way: Setup, setup: Setup) -> float:
-    """What a user loses with `way` instead of `setup`, as a number for sorting."""
-    found = _cache_cost(way.kv) - _cache_cost(setup.kv)
-    found += DRAFT_COST.get(way.draft_type, UNKNOWN_COST) - DRAFT_COST.get(setup.draft_type, UNKNOWN_COST)
-    found += EMBEDDING_COST * (way.embedding != setup.embedding)
-    found += NO_DRAFTER_COST * (setup.drafted - way.drafted)
-    return found + SHORTER_COST * (1 - way.context / max(setup.context, 1))
+def cost(option: Setup, setup: Setup) -> float:
+    """What a user loses with `option` instead of `setup`, as a number for sorting."""
+    found = _cache_cost(option.kv) - _cache_cost(setup.kv)
+    found += DRAFT_COST.get(option.draft_type, UNKNOWN_COST) - DRAFT_COST.get(setup.draft_type, UNKNOWN_COST)
+    found += EMBEDDING_COST * (option.embedding != setup.embedding)
+    found += NO_DRAFTER_COST * (setup.drafted - option.drafted)
+    return found + SHORTER_COST * (1 - option.context / max(setup.context, 1))
 
 
 def _cache_cost(kv: str) -> float:
@@ -324,7 +326,7 @@ def _cache_cost(kv: str) -> float:
     return max(2 * HALVES_COST, Q8_COST + TENFOLD_COST * math.log10(found / DIVERGENCE["q8_0"]))
 
 
-def _includes(way: Setup, one: Setup, before: Setup) -> bool:
-    """Whether `way` makes every change from `before` that `one` makes."""
-    names = [name for name in Setup.__dataclass_fields__ if getattr(one, name) != getattr(before, name)]
-    return all(getattr(way, name) == getattr(one, name) for name in names)
+def _includes(option: Setup, smaller: Setup, before: Setup) -> bool:
+    """Whether `option` makes every change from `before` that `smaller` makes."""
+    names = [name for name in Setup.__dataclass_fields__ if getattr(smaller, name) != getattr(before, name)]
+    return all(getattr(option, name) == getattr(smaller, name) for name in names)

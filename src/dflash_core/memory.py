@@ -85,7 +85,7 @@ def check(needed: MemoryBreakdown, remedies: str, shortage: Shortage | None = No
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Bytes of this machine's memory: total, available, and held by this process."""
+    """Bytes of this machine's memory: total, available, and used by this process."""
 
     total: int
     free: int

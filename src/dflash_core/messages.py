@@ -59,14 +59,14 @@ def build_prompt(
         return Prompt(now.ids, now.text, now.opens_thinking, stable=0)
     # What the next prompt begins with cannot be read off this one: templates end it with an opening that the history
     # will not have, drop reasoning from earlier turns, or move the system prompt. So a next turn is rendered, and also
-    # the history alone: there, no first character of an answer can have merged with what comes before it.
+    # only the history: there, no first character of an answer can have merged with what comes before it.
     answered = [*messages, Message("assistant", "a", "a"), Message("user", "a")]
     for later, generate in ((turns, False), ([to_template(message) for message in answered], True)):
         try:
-            other = render_ids(tokenizer, template, later, thinking=thinking, generate=generate, variables=variables)
+            again = render_ids(tokenizer, template, later, thinking=thinking, generate=generate, variables=variables)
         except TemplateError:  # a template with rules of its own; then nothing is known of the next prompt
             return Prompt(now.ids, now.text, now.opens_thinking, stable=0)
-        stable = min(stable, common_prefix(now.ids, other.ids))
+        stable = min(stable, common_prefix(now.ids, again.ids))
     return Prompt(now.ids, now.text, now.opens_thinking, stable)
 
 

@@ -13,7 +13,7 @@ from dflash_core.errors import DeviceError
 
 @dataclass(frozen=True, slots=True)
 class CardMemory:
-    """Bytes of one card, held by any process."""
+    """Bytes of one card, for all processes together."""
 
     name: str
     total: int
@@ -67,7 +67,7 @@ class Management:
         return tuple(found)
 
     def held_by_others(self, bus: str) -> int:
-        """Bytes that other processes hold on the card at this PCI address, as far as the driver reports them.
+        """Bytes that other processes use on the card at this PCI address, as far as the driver reports them.
 
         Cards have another order here than in CUDA, which may also hide some: only the address is the same.
         """
@@ -92,7 +92,7 @@ def driver_version() -> str:
 
 
 def held_by_others(bus: str) -> int:
-    """Bytes that other processes hold on the card at this PCI address; 0 where the library does not report them."""
+    """Bytes that other processes use on the card at this PCI address; 0 where the library does not report them."""
     try:
         with Management() as management:
             return management.held_by_others(bus)

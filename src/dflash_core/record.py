@@ -71,7 +71,7 @@ class Step(msgspec.Struct, frozen=True, tag="step", tag_field="line", omit_defau
 
 
 class End(msgspec.Struct, frozen=True, tag="end", tag_field="line", omit_defaults=True):
-    """A turn is over. `text` and `thinking`: text that was held back until then."""
+    """A turn is over. `text` and `thinking`: text that was pending until then."""
 
     report: TurnReport | None = None
     text: str = ""
@@ -92,7 +92,7 @@ class TurnRecord:
     pieces: tuple[Piece, ...] = ()
     report: TurnReport | None = None
     texts: Mapping[int, str] = field(default_factory=dict)
-    rest: tuple[str, str] = ("", "")  # text and thinking that were held back until the end
+    rest: tuple[str, str] = ("", "")  # text and thinking that were pending until the end
     ended: bool = False
 
     @property
@@ -257,15 +257,15 @@ def unpack(data: bytes) -> TurnRecord:
     head, _, body = data.partition(b"\n")
     if head not in [b"%d" % version for version in READABLE]:
         raise FormatError(f"a turn's record of version {head[:20].decode(errors='replace')!r}, expected {VERSION}")
-    unpacker, most = zlib.decompressobj(), most_unpacked(len(body))
+    unpacker, limit = zlib.decompressobj(), most_unpacked(len(body))
     try:
-        text = unpacker.decompress(body, most)
+        text = unpacker.decompress(body, limit)
     except zlib.error as error:
         raise FormatError(f"a turn's record that does not unpack: {error}") from None
     if not unpacker.eof:
-        raise FormatError(f"a turn's record that does not unpack: it is cut off, or longer than {most:,} bytes")
-    kept = [line for line in map(decode, text.split(b"\n")) if not isinstance(line, Loaded)]
-    records = list(assemble(kept))
+        raise FormatError(f"a turn's record that does not unpack: it is cut off, or longer than {limit:,} bytes")
+    found = [line for line in map(decode, text.split(b"\n")) if not isinstance(line, Loaded)]
+    records = list(assemble(found))
     if len(records) != 1:
         raise FormatError(f"a turn's record that holds {len(records)} turns, expected one")
     return records[0]

@@ -31,9 +31,9 @@ class Given(Protocol):
 class Candidates:
     """The drafter's choices per depth: `tokens[d, r]` with log-probability `log_probs[d, r]`, best first.
 
-    Both have shape (depths, width); log-probabilities are normalised over the whole vocabulary. They are marginals of
-    their depth. `given`: their scores given the parent token, if the drafter has them; then each node has its own order
-    of the candidates and uses the best `ranks`.
+    Both have shape (depths, width); log-probabilities are normalised over the whole vocabulary, as marginals
+    of each depth. `given`: the scores given the parent token, if the drafter has them; then each node has an order of
+    its own of the candidates and uses the best `ranks`.
     """
 
     tokens: npt.NDArray[np.int64]
@@ -47,8 +47,8 @@ class Candidates:
         if self.given is None:
             log_probs: list[float] = self.log_probs[depth].tolist()
             return tokens[: self.ranks], log_probs[: self.ranks]
-        said: list[float] = self.given.log_probs(depth, parent).tolist()
-        order = sorted((-one, token) for one, token in zip(said, tokens) if one > -math.inf)[: self.ranks]
+        scores: list[float] = self.given.log_probs(depth, parent).tolist()
+        order = sorted((-one, token) for one, token in zip(scores, tokens) if one > -math.inf)[: self.ranks]
         return [token for _, token in order], [-one for one, _ in order]
 
     def cut(self, depths: int, width: int | None = None) -> Candidates:
@@ -60,7 +60,7 @@ class Candidates:
 
 
 def deepest_draft(left: int) -> int:
-    """How deep drafts may go where an answer has room for `left` tokens: the token after the deepest node is drawn, so
+    """How deep drafts may go where an answer may have `left` more tokens: the token after the deepest node is drawn, so
     the last possible one is never drafted."""
     return max(0, left - 1)
 
@@ -210,8 +210,8 @@ def ancestors(parents: Sequence[int]) -> npt.NDArray[np.bool_]:
 def conv_taps(parents: Sequence[int], kernel: int) -> npt.NDArray[np.int64]:
     """(n, kernel) indices of the inputs under each node's causal convolution, oldest first.
 
-    They index the kernel-1 columns of the stored convolution state followed by the n nodes: a walk up the parents
-    that goes past the root continues into the state, newest column first.
+    The indices are those of the kernel-1 columns of the stored convolution state followed by the n nodes: a walk up
+    the parents that goes past the root continues into the state, newest column first.
     """
     taps = np.empty((len(parents), kernel), np.int64)
     for node in range(len(parents)):

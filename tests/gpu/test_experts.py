@@ -203,7 +203,7 @@ def launch(engine: Engine, name: str, plan: ExpertPlan, rows: int, args: list[An
 
 def multiply_in(engine: Engine, of: Layer, x: Float32, routed: Routed, way: Way = AS_PLANNED) -> Float32:
     """(ranks, rows, stride), NaN where nothing was written."""
-    plan, rows = ExpertPlan(of.product, replace(CARD, way=way)), len(x)
+    plan, rows = ExpertPlan(of.product, replace(CARD, config=way)), len(x)
     forms = {"PLANE_BITS": 0, "SPANS": 1, **plan.forms}
     q8 = engine.array(acts.pack_q8(x, int(str(forms["PLANE_BITS"])), 1)) if plan.needs_q8 else np.uint64(0)
     f16 = engine.array(acts.pack_f16(x)) if plan.needs_f16 else np.uint64(0)
@@ -213,7 +213,7 @@ def multiply_in(engine: Engine, of: Layer, x: Float32, routed: Routed, way: Way 
 
 
 def multiply_out(engine: Engine, of: Layer, inner: Float32, routed: Routed, way: Way = AS_PLANNED) -> Float32:
-    plan, (ranks, rows, stride) = ExpertPlan(of.product, replace(CARD, way=way)), inner.shape
+    plan, (ranks, rows, stride) = ExpertPlan(of.product, replace(CARD, config=way)), inner.shape
     out = engine.poisoned((ranks, rows, plan.stride), np.float32)
     args = [of.pack(plan), routed.work, routed.weights, engine.array(inner), np.int32(stride), out, np.int32(rows)]
     launch(engine, "experts_out", plan, rows, args)

@@ -65,9 +65,9 @@ class Script:
     def ended(self) -> Intervention | None:
         return Intervention(CLOSED, self.instead) if self.instead and not self.over else None
 
-    def see(self, tokens: Sequence[int], *, said: bool = False) -> None:
+    def see(self, tokens: Sequence[int], *, injected: bool = False) -> None:
         self.seen += tokens
-        self.over = self.over or said or (self.tokens is None and len(self.seen) >= self.since + 1)
+        self.over = self.over or injected or (self.tokens is None and len(self.seen) >= self.since + 1)
 
 
 def answer(run: Runner, guard: Script, **knobs: Value) -> tuple[tuple[int, ...], list[Event]]:

@@ -293,7 +293,7 @@ def test_a_way_changes_no_bit(engine: Engine, rng: np.random.Generator, slices: 
     x = activations(rng, 24, 1280)
     card = Card(2, 227 << 10)
     plain, wanted = multiply(engine, weights, x, card, split_k=slices)
-    deal, found = multiply(engine, weights, x, replace(card, way=way), split_k=slices)
+    deal, found = multiply(engine, weights, x, replace(card, config=way), split_k=slices)
     assert deal.defines(24)["PREFETCH"] == way.prefetch
     assert deal.row_begin == plain.row_begin
     for at, shape in zip(deal.offsets, deal.shapes):
@@ -320,7 +320,7 @@ def test_tiles_that_are_claimed_change_no_bit(engine: Engine, rng: np.random.Gen
     x = activations(rng, 3, 1664)
     card = Card(2, 227 << 10, Way(split_k=slices))
     deal, wide = multiply(engine, weights, x, card, rounding=rounding)
-    fixed = replace(card, way=replace(card.way, claimed=False))
+    fixed = replace(card, config=replace(card.config, claimed=False))
     for row in range(len(x)):
         alone, found = multiply(engine, weights, x[row : row + 1], card, rounding=rounding)
         shared, wanted = multiply(engine, weights, x[row : row + 1], fixed, rounding=rounding)
@@ -356,7 +356,7 @@ def test_chunks_of_k(
     """A card with little shared memory: several rounds, a last chunk that is short, one pass at every width. The bits
     are those of whole parts of K, in which shares begin within blocks of rows."""
     card = Card(2, 99 << 10)
-    chunks = replace(card, way=Way(chunked=True))
+    chunks = replace(card, config=Way(chunked=True))
     weights = random_weights(engine, rng, 1664, *types)
     x = activations(rng, 64, 1664)
     deal, widest = multiply(engine, weights, x, card, split_k=slices, rounding=rounding)
@@ -371,7 +371,7 @@ def test_chunks_of_k(
         for at, shape in zip(deal.offsets, deal.shapes):
             live = slice(at, at + shape.rows)
             same = planes[..., live].view(np.uint32) == widest[:, :width, live].view(np.uint32)
-            assert same.all(), f"{width} columns, {shape.type}, {other.way}"
+            assert same.all(), f"{width} columns, {shape.type}, {other.config}"
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 5, 17, 40])
@@ -399,9 +399,9 @@ def test_every_way_has_the_same_bits_at_every_width(engine: Engine, rng: np.rand
     x = activations(rng, 24, 1280)
     bits: dict[int, np.ndarray] = {}
     for way in (Way(), Way(split_k=1), Way(split_k=2), Way(chunked=True)):
-        chosen = replace(card, way=way)
+        chosen = replace(card, config=way)
         deal, widest = multiply(engine, weights, x, chosen)
-        assert deal.way == way
+        assert deal.config == way
         check(deal, widest, expected(weights, x))
         _, narrow = multiply(engine, weights, x[:1], chosen)
         live = np.concatenate([np.arange(at, at + s.rows) for at, s in zip(deal.offsets, deal.shapes)])

@@ -44,7 +44,7 @@ def file(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def session_on(target: Any, shared_bytes: int = 227 << 10, way: Way = Way()) -> CudaSession:  # noqa: B008 - frozen
     device = EmulatedDevice(shared_bytes=shared_bytes)
-    device.card = replace(device.card, way=way)
+    device.card = replace(device.card, config=way)
     upload = DeviceUpload(device, target.file)
     on_device = DeviceTarget(device, upload, target.config, CHOICES["f16"])
     upload.close()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from dflash_core.backends.cuda.planned import card_of
 from dflash_core.bench.synthetic_models import SIZE_8B, SIZE_27B, SIZE_35B_A3B, Model
 from dflash_core.cache_types import AUTO
-from dflash_core.fits import DESKTOP, MemoryPlan, Setup, asked, longest_context, plan, total
+from dflash_core.fits import DESKTOP, MemoryPlan, Setup, longest_context, plan, requested_setup, total
 from dflash_core.memory import gib
 from dflash_tui.application import fits
 from support.reckoned import reckoner
@@ -45,7 +45,7 @@ def long_table() -> str:
     lines = ["| on the card besides | `--kv auto` | takes | trees | longest context so |", "|---|---|---|---|---|"]
     for what, held in (("nothing", 0), (f"{gib(DESKTOP)} of a desktop", DESKTOP)):
         room = made.available - held
-        setup = asked(made, ASKED, AUTO, room)
+        setup = requested_setup(made, ASKED, AUTO, room)
         most = longest_context(made, setup, room)
         lines.append(f"| {what} | {setup.kv} | {gib(total(made, setup))} | budget {setup.nodes - 1} | {most:,} |")
     return "\n".join(lines) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dflash_core.cache_types import AUTO, checked
-from dflash_core.fits import MemoryPlan, asked, plan
+from dflash_core.fits import MemoryPlan, plan, requested_setup
 from dflash_core.loading import DEFAULT_CARD, CardOptions, reckoner_of
 
 
@@ -22,4 +22,4 @@ def plan_pair(
     """The plan of a pair, with context and type of cache as they are requested of a load."""
     kind = checked(kv)
     reckoner = reckoner_of(target, draft, device, memory=memory, card=card)
-    return plan(reckoner, asked(reckoner, context, kind))
+    return plan(reckoner, requested_setup(reckoner, context, kind))

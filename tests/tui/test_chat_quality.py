@@ -39,7 +39,7 @@ class Small(FakeSession):
 
 def full(session: FakeSession) -> None:
     session.refuse = ContextError(
-        "the conversation has 1,100 tokens with this message and the context holds 1,024", needed=1100, room=1024
+        "the conversation has 1,100 tokens with this message and the context holds 1,024", needed=1100, capacity=1024
     )
 
 
@@ -219,7 +219,7 @@ async def test_a_message_that_no_context_holds_is_to_be_shortened(make_app: Make
         await loaded(pilot)
         await ask(pilot, "question")
         await idle(pilot)
-        session.refuse = ContextError("the message has 31,250 tokens at the very least", needed=31_250, room=1024)
+        session.refuse = ContextError("the message has 31,250 tokens at the very least", needed=31_250, capacity=1024)
         await send(pilot, "word " * 40)
         await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
         await shows(pilot, "The message alone has", "Esc back")
@@ -263,7 +263,7 @@ async def test_the_figure_of_the_context_stays_right_after_turns_were_left_out(m
             pilot, lambda: bool(loads) and not app.chat.state.loading and app.chat.state.session is not None
         )
         await has(left)
-        session.refuse = ContextError("it does not fit", needed=99_999, room=32_768)
+        session.refuse = ContextError("it does not fit", needed=99_999, capacity=32_768)
         await send(pilot, "more")
         await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
         await leave(pilot)

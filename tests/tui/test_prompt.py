@@ -570,7 +570,7 @@ async def test_a_paste_of_10_megabytes_is_a_few_words_and_is_sent_whole(make_app
 async def test_a_long_paste_has_one_count_of_tokens(make_app: MakeApp) -> None:
     """The same count stands beside the context and in a refusal. The decoder's own figure in a refusal is the fewest
     tokens that so many bytes can be."""
-    session = FakeSession(refuse=ContextError("the message is too long", needed=len(LONG) // 128, room=32_768))
+    session = FakeSession(refuse=ContextError("the message is too long", needed=len(LONG) // 128, capacity=32_768))
     app = make_app(session)
     async with app.run_test(size=(100, 24)) as pilot:
         await loaded(pilot)

@@ -18,7 +18,7 @@ from dflash_core.bench.synthetic_models import DRAFT_27B, SIZE_27B, TARGET_27B, 
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, CHUNK_BYTES, DIVERGENCE, TYPES, CachePair, checked
 from dflash_core.engine import _choice
 from dflash_core.errors import KnobError
-from dflash_core.fits import asked, loaded_room, sequence_bytes
+from dflash_core.fits import loaded_room, requested_setup, sequence_bytes
 from dflash_core.models.cache_rows import CODECS, hadamard
 from dflash_core.models.kv_cache import KVCache
 from dflash_tui.application.settings.config import load_config
@@ -135,13 +135,13 @@ def test_auto_takes_the_first_that_holds_the_context(share: float, chosen: str) 
     reckoner = HostReckoner(CpuMachine(), file, TARGET_27B, None, 1 << 40)
     needed = 8192 * TARGET_27B.position_bytes(AUTO_PAIRS[0])
     room = loaded_room(reckoner, int(2 * (share * needed + sequence_bytes(reckoner, reckoner.base))))
-    setup = asked(reckoner, 8192, AUTO, available=room)
+    setup = requested_setup(reckoner, 8192, AUTO, available=room)
     assert (setup.context, setup.kv) == (8192, chosen)
     why = _choice(reckoner, setup, AUTO).why
     assert bool(why) == (chosen != "f32")
     assert not why or why.startswith("8,192 positions leave no memory to spare as f32")
     assert (f"{chosen} costs a mean KL divergence of {DIVERGENCE[chosen]:.1e} nats" in why) == bool(DIVERGENCE[chosen])
-    assert asked(reckoner, 8192, "tq3_0", available=room).kv == "tq3_0"
+    assert requested_setup(reckoner, 8192, "tq3_0", available=room).kv == "tq3_0"
 
 
 def test_auto_goes_by_what_was_measured() -> None:

@@ -25,7 +25,7 @@ from dflash_core.cache_types import AUTO_PAIRS, F16, CachePair
 from dflash_core.drafters.registry import open_draft
 from dflash_core.engine import load_pair
 from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemoryError, UnsupportedError
-from dflash_core.fits import LEAST_PREFILL_ROWS, Setup, asked
+from dflash_core.fits import LEAST_PREFILL_ROWS, Setup, requested_setup
 from dflash_core.loading import CardOptions, load_target, open_target
 from support.fake_cuda import FakeDriver, R
 from support.golden import golden
@@ -107,7 +107,7 @@ def test_what_torch_only_keeps_is_free(card_with: Any, monkeypatch: pytest.Monke
         opened.check_room(None, 512)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.append(1 << 40))
     opened.check_room(None, 512)
-    assert asked(opened.reckoner(None), None, "f16").context == 4096
+    assert requested_setup(opened.reckoner(None), None, "f16").context == 4096
 
 
 @pytest.fixture

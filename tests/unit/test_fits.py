@@ -28,15 +28,15 @@ from dflash_core.fits import (
     SMALLEST_CONTEXT,
     MemoryPlan,
     Setup,
-    least,
     loaded_room,
     longest,
     longest_context,
+    min_bytes,
     plan,
     sequence_bytes,
     total,
 )
-from dflash_core.fits import asked as fitting
+from dflash_core.fits import requested_setup as fitting
 from dflash_core.formats import gguf as gguf_file
 from dflash_core.loading import CardOptions, load_target
 from dflash_core.memory import parse_bytes
@@ -111,15 +111,15 @@ def test_the_longest_context_is_the_longest() -> None:
     found = reckoner(24 * GIB)
     setup = Setup(131_072)
     most = longest_context(found, setup)
-    assert least(found, replace(setup, context=most)) <= 24 * GIB
-    assert least(found, replace(setup, context=most + CONTEXT_STEP)) > 24 * GIB
+    assert min_bytes(found, replace(setup, context=most)) <= 24 * GIB
+    assert min_bytes(found, replace(setup, context=most + CONTEXT_STEP)) > 24 * GIB
     assert [longest(1000, lambda n, most=m: n <= most) for m in (0, 511, 512, 999, 1000)] == [0, 0, 512, 512, 1000]
 
 
 def test_the_token_embedding_is_a_remedy() -> None:
     """It is offered where its bytes are what is missing; after such a load the plan is smaller by them."""
     roomy = plan(reckoner(24 * GIB), Setup(8192))
-    short = reckoner(least(reckoner(24 * GIB), roomy.setup) - 100 * MIB)
+    short = reckoner(min_bytes(reckoner(24 * GIB), roomy.setup) - 100 * MIB)
     made = plan(short, Setup(8192))
     walk(made, short)
     (remedy,) = (one for one in made.remedies if one.setup == replace(made.setup, embedding="host"))
@@ -199,7 +199,7 @@ def test_trees_end_where_memory_ends() -> None:
 def test_what_a_load_leaves_free_a_plan_leaves_too() -> None:
     """A type that is chosen automatically leaves memory to spare if possible; a requested one may take all."""
     wide = reckoner(24 * GIB)
-    f16, q4 = (least(wide, Setup(40_960, kv)) for kv in ("f16", "q4_0"))
+    f16, q4 = (min_bytes(wide, Setup(40_960, kv)) for kv in ("f16", "q4_0"))
     for room, kv in ((f16 + SPARE, "f16"), (f16 + SPARE - 1, "q8_0"), (q4, "q4_0"), (q4 - 1, "f16")):
         made = reckoner(room)
         made.auto = ("f16", "q8_0", "q4_0")
@@ -226,7 +226,7 @@ def test_a_plan_is_what_a_load_takes(context: int | None, kv: str, monkeypatch: 
         made.available, free = room, room - weights
         machine = CudaMachine(MadeUpCard(free, free + 40 * GIB), made._of(made.base))  # type: ignore[arg-type]
         planned = fitting(made, context, kv)
-        assert planned == fitting(made, context, kv, loaded_room(made, machine.room())), room - 24 * GIB
+        assert planned == fitting(made, context, kv, loaded_room(made, machine.available())), room - 24 * GIB
         found.add(planned)
     assert len(found) > 1
 
@@ -392,7 +392,7 @@ def test_a_plan_asks_for_few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     for kv, context in made.context_that_fits.items():
         assert context == longest(
             found.longest_context,
-            lambda n, kv=kv: least(found, Setup(n, kv)) <= 24 * GIB,  # type: ignore[misc]
+            lambda n, kv=kv: min_bytes(found, Setup(n, kv)) <= 24 * GIB,  # type: ignore[misc]
         )
 
 

@@ -115,9 +115,9 @@ def test_what_is_predicted_is_what_is_allocated(case: Case, way: Way) -> None:
     with Pieces() as found:
         session = CudaSession(target, draft, context=way.context, kv=kv, rows=way.rows, nodes=way.nodes)
     predicted = footprint.sequence(way.context, drafted=case.drafted, capacity=way.nodes, kv=kv, rows=way.rows)
-    assert dict(predicted.held) == session.nbytes
+    assert dict(predicted.components) == session.nbytes
     library = [WORKSPACE_BYTES] if session.chunk_pass else []
-    assert predicted.scratch + sum(predicted.held.values()) == reserved([*found.sizes, *library])
+    assert predicted.scratch + sum(predicted.components.values()) == reserved([*found.sizes, *library])
     assert sum(found.sizes) > sum(session.nbytes.values()) > 0
     assert bool(library) == target.chunked
     check_text(session)
@@ -178,7 +178,7 @@ def test_a_longer_context_adds_what_its_positions_take() -> None:
     footprint.add_draft(pair.draft, pair.draft_config)
     assert pair.draft_config.sliding == (True,) * 4 + (False,)
     for context in (8192, 131_072):
-        taken = footprint.sequence(context, drafted=True).held["drafter KV"]
+        taken = footprint.sequence(context, drafted=True).components["drafter KV"]
         assert taken <= context * 4.2 * KIB + 40 * MIB
-        more = footprint.sequence(context + 1024, drafted=True).held["drafter KV"]
+        more = footprint.sequence(context + 1024, drafted=True).components["drafter KV"]
         assert more - taken == 1024 * 4 * KIB

@@ -83,7 +83,7 @@ def test_the_plan_of_a_card_does_not_depend_on_the_width() -> None:
 @pytest.mark.parametrize("card", [Card(132, 227 * KIB), Card(82, 99 * KIB), Card(128, 99 * KIB, l2_bytes=L2)])
 def test_chunks_are_for_what_does_not_fit(card: Card) -> None:
     """A pass stages whole parts of K as long as they fit, and the plan is the same either way."""
-    for deal, other in zip(planned(card), planned(replace(card, way=Way(chunked=True))), strict=True):
+    for deal, other in zip(planned(card), planned(replace(card, config=Way(chunked=True))), strict=True):
         chunked = [width for width in WIDTHS if "CHUNK" in deal.defines(width)]
         assert chunked == [width for width in WIDTHS if width > max(set(WIDTHS) - set(chunked), default=0)]
         assert not deal.chunked(8)

@@ -102,7 +102,11 @@ def test_what_nothing_here_implements(told: dict[str, Any], error: type[DFlashEr
 @pytest.mark.parametrize(
     ("told", "base", "message"),
     [
-        (YARN | {"yarn_ext_factor": 0.5}, 1e6, "rope.scaling.yarn_ext_factor is 0.5, expected 1; this way of scaling"),
+        (
+            YARN | {"yarn_ext_factor": 0.5},
+            1e6,
+            "rope.scaling.yarn_ext_factor is 0.5, expected 1; this scaling",
+        ),
         (YARN | {"yarn_log_multiplier": 0.1}, 1e6, "rope.scaling.yarn_log_multiplier is 0.1, expected 0"),
         (YARN | {"yarn_beta_fast": 1.0, "yarn_beta_slow": 2.0}, 1e6, "YaRN scales between 2 and 1 turns, expected"),
         (YARN | {"original_context_length": 0}, 1e6, "original_context_length is 0, expected a whole number"),

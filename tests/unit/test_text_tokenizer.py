@@ -62,8 +62,8 @@ def test_plain_encoding_never_gives_a_special_token_and_loses_nothing(text: str)
 @settings(deadline=None, max_examples=400)
 @given(WITH_SPECIALS | st.sampled_from([*NAMES, "\u1112\u1161\u11ab"]).map(lambda name: 50 * name))
 def test_no_text_has_fewer_tokens_than_the_least(text: str) -> None:
-    assert TINY.least(text) <= min(len(TINY.encode(text)), len(TINY.encode(text, special=False)))
-    assert bool(TINY.least(text)) == bool(text)
+    assert TINY.min_tokens(text) <= min(len(TINY.encode(text)), len(TINY.encode(text, special=False)))
+    assert bool(TINY.min_tokens(text)) == bool(text)
 
 
 @settings(deadline=None, max_examples=400)

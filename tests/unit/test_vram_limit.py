@@ -16,7 +16,7 @@ from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.drafters.registry import open_draft
 from dflash_core.engine import load_pair
 from dflash_core.errors import OutOfMemoryError
-from dflash_core.fits import asked
+from dflash_core.fits import requested_setup
 from dflash_core.loading import CardOptions, load_target
 from support.golden import golden
 from support.made_up_card import MadeUpCard
@@ -49,16 +49,16 @@ def opened(free: int, total: int = 80 * GIB, **options: Any) -> CudaTarget:
 )
 def test_what_is_free_under_a_limit(free: int, limit: int, room: int) -> None:
     machine = opened(free, vram_limit=limit).machine
-    assert machine.room() == room
+    assert machine.available() == room
     assert machine.breakdown(()).total == (limit if 0 < limit < 80 * GIB else 80 * GIB)
 
 
 def test_others_do_not_count_towards_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other programs take memory that is free on the card, but nothing of this program's limit."""
     monkeypatch.setattr(CudaMachine, "other_processes", lambda self: 50 * GIB)
-    assert opened(29 * GIB, vram_limit=24 * GIB).machine.room() == 23 * GIB
+    assert opened(29 * GIB, vram_limit=24 * GIB).machine.available() == 23 * GIB
     monkeypatch.setattr(CudaMachine, "other_processes", lambda self: 69 * GIB)
-    assert opened(10 * GIB, vram_limit=24 * GIB).machine.room() == 10 * GIB
+    assert opened(10 * GIB, vram_limit=24 * GIB).machine.available() == 10 * GIB
 
 
 def test_a_limit_plans_as_the_same_memory_does() -> None:
@@ -66,7 +66,7 @@ def test_a_limit_plans_as_the_same_memory_does() -> None:
     limited = opened(80 * GIB, vram_limit=GIB).reckoner(draft)
     small = opened(GIB, GIB).reckoner(draft)
     assert limited.available == small.available == GIB
-    assert asked(limited, None, "auto") == asked(small, None, "auto")
+    assert requested_setup(limited, None, "auto") == requested_setup(small, None, "auto")
 
 
 def test_a_limit_without_a_card_is_said() -> None:

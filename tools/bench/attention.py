@@ -53,7 +53,7 @@ class Layers:
         self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)
         self.slots, on = slots_of(depth), device.torch_device
         self.kv = KVCache(self.count, spec.kv_heads, self.slots, spec.head_dim, on, kv)
-        self.kv.plant(0, depth)
+        self.kv.fill(0, depth)
         card = device.card
         self.order = SplitOrder.of(self.heads, self.slots, card.multiprocessors, card.shared_bytes, trees=True, kv=kv)
         self.state = DeviceState(on)

@@ -19,7 +19,7 @@ from dflash_core.bench.steps import Case, StepBench, acceptance_pattern, spine
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.engine import load_pair
-from dflash_core.fits import ON_CARD, ON_HOST, asked, plan
+from dflash_core.fits import ON_CARD, ON_HOST, plan, requested_setup
 from dflash_core.knobs import Knobs
 from dflash_core.loading import CardOptions, reckoner_of
 from dflash_core.memory import parse_bytes
@@ -45,7 +45,7 @@ def measure(
     compare."""
     card = CardOptions(vram_limit=limit, embedding=embedding)
     reckoner = reckoner_of(target, draft, "cuda", card=card)
-    planned = plan(reckoner, asked(reckoner, context, kv))
+    planned = plan(reckoner, requested_setup(reckoner, context, kv))
     engine = load_pair(target, draft, "cuda", context_length=context, kv=kv, card=card)
     machine = engine.machine
     assert isinstance(machine, CudaMachine), "a card's"

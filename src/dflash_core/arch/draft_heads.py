@@ -25,7 +25,7 @@ class Convolution:
     group: int
 
     def tensors(self, hidden: int, side: str) -> Shapes:
-        """Those around one sub-layer, by their names inside a block."""
+        """Tensors around one sub-layer, by their names inside a block."""
         return {
             f"{side}_conv_base": (2, self.kernel, hidden),
             f"{side}_conv_proj.weight": (2 * self.kernel * (hidden // self.group), hidden),
@@ -106,7 +106,7 @@ class Heads:
         return self.selector is not None or self.markov is not None
 
     def tensors(self, hidden: int, vocab: int) -> Shapes:
-        """Those after the layers."""
+        """Tensors after the layers."""
         head = self.draft_vocab or vocab
         shapes: Shapes = {"output.weight": (head, hidden)} if self.own_head else {}
         if self.draft_vocab:

@@ -43,7 +43,7 @@ def hybrid(name: str, keys: Settings, head: Head, ffn: Callable[[int], FeedForwa
 
 
 def _full_attention(keys: Settings, blocks: int, nextn: int) -> tuple[bool, ...]:
-    """Which layers are full attention: every fourth, unless the file says otherwise. Its list may leave out the MTP
+    """Which layers are full attention: every fourth, unless the file lists others. Its list may leave out the MTP
     blocks."""
     if keys.find("attention.recurrent_layers"):
         named = keys.flags("attention.recurrent_layers", count=blocks, fewer=nextn)

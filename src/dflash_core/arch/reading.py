@@ -20,8 +20,8 @@ MOST_EXPERTS = 1 << 16
 
 
 def check_settings(keys: Settings) -> None:
-    """Refuse embedding and reranker models, which have the same tensors but do not generate text, and settings that
-    change the forward pass in a way that is not implemented."""
+    """Refuse embedding and reranker models, which have the same tensors but do not generate text, and settings
+    whose change of the forward pass is not implemented."""
     if keys.find("pooling_type"):
         raise UnsupportedError(
             f"{keys.source} is an embedding or reranker model (pooling_type {keys.get('pooling_type')!r}), expected one"
@@ -94,7 +94,7 @@ def apart(gguf: GGUFFile, spec: ModelSpec) -> GGUFFile:
             continue
         parts = {f"blk.{index}.{name}": rows for name, rows in layer.mixer.fused_rows.items()}
         if tensors.keys() & parts.keys():
-            continue  # one of the two is in the way, and is named where tensors are checked
+            continue  # the file has both forms: the check of tensors names the unexpected one
         found, expected = list(tensors[fused].shape), [sum(parts.values()), spec.embedding_length]
         if found != expected:
             raise FormatError(

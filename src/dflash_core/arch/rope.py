@@ -85,19 +85,19 @@ def gguf_scaling(keys: Settings, base: float) -> Scaling | None:
     factor, attention = ("rope.scaling.factor", "rope.scale_linear"), ("yarn_attn_factor", "attn_factor")
     kind, given = keys.get("rope.scaling.type"), bool(keys.get(*factor))  # some programs write 0 for none
     if kind in (None, "linear"):
-        kind = "linear" if given else None  # a factor alone means scaled positions
+        kind = "linear" if given else None  # a factor without a type means scaled positions
     for name, neutral in (("yarn_ext_factor", (1.0, -1.0)), ("yarn_log_multiplier", (0.0,))):
         found = keys.get(f"rope.scaling.{name}")
         if found not in (None, *neutral):
             raise UnsupportedError(
-                f"{keys.source}: rope.scaling.{name} is {found!r}, expected {neutral[0]:g}; this way of scaling rotary"
+                f"{keys.source}: rope.scaling.{name} is {found!r}, expected {neutral[0]:g}; this scaling of rotary"
                 " positions cannot run here"
             )
     inner = keys.part(prefix=keys.prefix + "rope.scaling.")
     times = inner.number(*attention) if inner.get(*attention) else None
     if kind != "yarn" and times not in (None, 1.0):
         raise UnsupportedError(
-            f"{keys.source}: {inner.find(*attention)} is {times:g} without YaRN, expected 1; this way of scaling rotary"
+            f"{keys.source}: {inner.find(*attention)} is {times:g} without YaRN, expected 1; this scaling of rotary"
             " positions cannot run here"
         )
     return _scaling(

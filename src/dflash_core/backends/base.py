@@ -179,7 +179,7 @@ class Machine(Protocol):
     def learn(self, session: Session, progress: Progress) -> None:
         """Measure what is not known of this machine yet, on an empty sequence that stays empty."""
 
-    def room(self) -> int:
+    def available(self) -> int:
         """Bytes that weights and a sequence may take now."""
 
     def breakdown(self, components: tuple[Component, ...], session: Session | None = None) -> MemoryBreakdown:

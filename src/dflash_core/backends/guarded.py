@@ -25,13 +25,13 @@ def guarded_step(decoder: StepDecoder, guard: Guard | None) -> list[StepEvent]:
             return events
         action = guard.requested  # the reasoning may have ended meanwhile
         if action is not None:
-            return [*events, _said(decoder, guard, action)]
+            return [*events, _inject(decoder, guard, action)]
         if not decoder.halted:
             decoder.go_on()
     if decoder.halted:
         action = guard.intervention
         if action is not None:
-            return [*events, _said(decoder, guard, action)]
+            return [*events, _inject(decoder, guard, action)]
         decoder.go_on()
     decoder.halt_at(guard.limit)
     events += watched(decoder, guard, decoder.step())
@@ -41,9 +41,9 @@ def guarded_step(decoder: StepDecoder, guard: Guard | None) -> list[StepEvent]:
     return events
 
 
-def _said(decoder: StepDecoder, guard: Guard, action: Intervention) -> StepEvent:
+def _inject(decoder: StepDecoder, guard: Guard, action: Intervention) -> StepEvent:
     event = decoder.say(action.tokens, action.event)
-    guard.see(event.tokens, said=True)
+    guard.see(event.tokens, injected=True)
     return event
 
 
@@ -59,12 +59,12 @@ def watched(decoder: StepDecoder, guard: Guard | None, event: E) -> tuple[E, *tu
         return (event,)
     token, *rest = action.tokens
     stop = decoder.put(token)
-    guard.see((token,), said=True)
+    guard.see((token,), injected=True)
     goes_on = bool(rest) and stop is None
     event = _replaced(event, token, stop, None if goes_on else action.event)
     if not goes_on:
         return (event,)
-    return event, _said(decoder, guard, dataclasses.replace(action, tokens=tuple(rest)))
+    return event, _inject(decoder, guard, dataclasses.replace(action, tokens=tuple(rest)))
 
 
 def _replaced(event: E, token: int, stop: Stop | None, guard: GuardEvent | None) -> E:

@@ -20,7 +20,7 @@ class Answerer:
 
     def __init__(self, engine: Runner, tokenizer: Tokenizer, template: ChatTemplate) -> None:
         self.engine, self.tokenizer, self.template = engine, tokenizer, template
-        self._lock = threading.RLock()  # a signal handler may call `stop` on the thread that holds it
+        self._lock = threading.RLock()  # a signal handler may call `stop` on the thread that has the lock
         self._turn: Turn | None = None
         self._stopped = threading.Event()
 
@@ -49,7 +49,7 @@ class Answerer:
         return turn.report
 
     def stop(self) -> None:
-        """End the answer under way after its step, and every later one before it begins."""
+        """End the running answer after its step, and every later one before it begins."""
         with self._lock:
             self._stopped.set()
             if self._turn is not None:

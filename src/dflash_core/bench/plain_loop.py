@@ -1,4 +1,4 @@
-"""The simplest way to decode: one row, the best of its logits, commit. Plain decoding must not be slower than this."""
+"""The simplest decoding: one row, the best of its logits, commit. Plain decoding must not be slower than this."""
 
 from __future__ import annotations
 

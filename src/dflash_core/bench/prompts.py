@@ -42,7 +42,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a set writes a task: fields that tell it, the field of the prompt, of its name and of the answer."""
+    """How a set writes a task: the fields that identify it, the field of the prompt, of its name and of the answer."""
 
     set: str
     known_by: frozenset[str]

@@ -16,11 +16,11 @@ def is_right(answer: str, reference: str) -> bool:
 
     A GSM8K reference ends in `#### 18`, a MATH reference is the answer itself or a solution with a \\boxed{} one.
     """
-    found, wanted = final(answer), final(reference, exact=True)
-    if found is None or wanted is None:
+    found, expected = final(answer), final(reference, exact=True)
+    if found is None or expected is None:
         return False
-    x, y = _value(found), _value(wanted)
-    return x == y if x is not None and y is not None else found == wanted
+    x, y = _value(found), _value(expected)
+    return x == y if x is not None and y is not None else found == expected
 
 
 def final(text: str, *, exact: bool = False) -> str | None:

@@ -1,4 +1,4 @@
-"""Memory plans of published models from their shapes alone: no file of them is needed."""
+"""Memory plans of published models from their shapes: no weights are needed."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ The difference of the settings is the median of the d_i, here and on every scree
 
     2 * P(X <= k - 1) < 0.05,  X ~ Binomial(n, 1/2)
 
-It assumes nothing about the distribution. A difference counts if the interval leaves out 0. Fewer than six pairs have
-no interval.
+The interval assumes nothing about the distribution. A difference counts if the interval leaves out 0. Fewer than six
+pairs have no interval.
 """
 
 from __future__ import annotations

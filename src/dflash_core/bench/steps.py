@@ -148,8 +148,8 @@ def acceptance_pattern(mean: float) -> tuple[int, ...]:
     low, done = int(mean), 0.0
     lengths = []
     for step in range(1, 65):
-        wanted = round(mean * step) - done
-        lengths.append(max(1, int(min(wanted, low + 1))))
+        due = round(mean * step) - done
+        lengths.append(max(1, int(min(due, low + 1))))
         done += lengths[-1]
     return tuple(lengths)
 
@@ -186,12 +186,12 @@ class StepBench:
         timed = tuple(_timed(case, found[index]) for index, case in enumerate(cases))
         plain = summary([self._plain_loop() for _ in range(rounds)])
         prefill = summary([self._prefill() for _ in range(rounds + 1)][1:])
-        # Before the bandwidth is measured: the allocator keeps what that works on.
+        # Before the bandwidth is measured: the measurement leaves memory in the allocator.
         memory = tuple((one.name, one.bytes, one.measured) for one in self.engine.memory().components)
         self.report = StepReport(timed, plain, PREFILL, prefill, self._read_bandwidth(), self._step_bytes(), memory)
 
     def _begin_at(self, depth: int) -> None:
-        """A sequence of `depth` positions: read as a prompt; past DEPTH planted, since only their number counts."""
+        """A sequence of `depth` positions: read as a prompt; past DEPTH random rows, since only their number counts."""
         self.session.restore(None)
         read = min(depth, DEPTH)
         self.session.prefill([token % self._vocab for token in range(100, 100 + read)])
@@ -199,7 +199,7 @@ class StepBench:
             with self.device.stream():
                 for memory in self.session.memory.mixers:
                     if isinstance(memory, AttentionMemory):
-                        memory.kv.plant(read, depth)
+                        memory.kv.fill(read, depth)
                 self.session.update_drafter()
                 self.session.state.host["length"] = self.session.state.host["draft_length"] = depth
 
@@ -245,7 +245,7 @@ class StepBench:
         """What a plain step has to move: every weight but the embedding and the experts that a row leaves out once,
         recurrent states there and back."""
         states, model = self.session.nbytes.get("states", 0), self.target.model
-        # An embedding that is the head too is held twice, once as rows to look up.
+        # An embedding that is the head too is stored twice, once as rows to look up.
         return int(self.target.weight_bytes - model.embedding.device_bytes - model.idle_bytes(1) + 2 * states)
 
 

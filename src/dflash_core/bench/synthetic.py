@@ -50,7 +50,7 @@ class Pair:
 def synthetic_pair(folder: Path, model: Model = SIZE_27B, progress: Callable[[str, float], None] | None = None) -> Pair:
     """The model's pair in `folder`, written there unless it already is.
 
-    Raises DFlashError where the folder cannot be written and OutOfMemoryError where the disk has too little room.
+    Raises DFlashError where the folder cannot be written and OutOfMemoryError where too little of the disk is free.
     """
     tag, kind = model.name, f"mtp-{model.mix}" if model.head == "mtp" else f"{model.draft.kind}-Q8_0"
     pair = Pair(folder / f"synthetic-{tag}-{model.mix}.gguf", folder / f"synthetic-{tag}-{kind}.gguf")
@@ -113,7 +113,7 @@ def _write(
     total, free = sum(sizes.values()), shutil.disk_usage(path.parent).free
     if total + (64 << 20) > free:
         raise OutOfMemoryError(
-            f"{path.name} takes {gib(total)} but {path.parent} has {gib(free)} free; name a folder with more room"
+            f"{path.name} takes {gib(total)} but {path.parent} has {gib(free)} free; name a folder with more space"
         )
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     writer = gguf.GGUFWriter(part, architecture)
@@ -169,7 +169,7 @@ class _Random:
             return (-np.exp(self.rng.uniform(-2, 1, shape))).astype(np.float32)
         if name.startswith("conf_proj"):  # about as likely as not
             return self.rng.normal(0, 0.01 * shape[-1] ** -0.5, shape).astype(np.float32)
-        if is_float(name, (1, 1)):  # routers, whose scores are to tell experts apart
+        if is_float(name, (1, 1)):  # routers, whose scores are to differ between experts
             return self.rng.normal(0, shape[-1] ** -0.5, shape).astype(np.float32)
         return np.ones(shape, np.float32)
 

@@ -42,7 +42,7 @@ class Drafter(Protocol):
 
     @property
     def nbytes(self) -> Mapping[str, int]:
-        """Bytes held now, by component of the memory breakdown."""
+        """Bytes in use now, by component of the memory breakdown."""
 
     def begin(self) -> None:
         """Begin a new, empty sequence."""
@@ -63,7 +63,7 @@ class Drafter(Protocol):
         """Truncate to the first `length` positions of this sequence."""
 
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        """Copies of the state of the positions begin..end, each of which depends on the tokens up to it alone."""
+        """Copies of the state of the positions begin..end, each of which depends only on the tokens up to it."""
 
     def resume(self, begin: int, tokens: Sequence[int], rows: Iterator[Tensor]) -> None:
         """Restore `tokens`, the committed ones from position `begin` on, with the tensors that `rows` returned for
@@ -173,7 +173,7 @@ class OpenedDraft(ForTarget, Protocol):
 @dataclass(frozen=True, slots=True)
 class OpenedModel(Generic[Config]):
     """Implements `OpenedDraft` for a drafter with weights. `config` is complete for this target; `file` holds the
-    drafter's tensors alone."""
+    drafter's tensors and no others."""
 
     target: DraftTarget
     config: Config
@@ -191,7 +191,7 @@ class OpenedModel(Generic[Config]):
 
 
 class LoadedModel(Generic[Config]):
-    """The part of `Draft` that the header tells, for a drafter with weights. `weight_bytes`: in their stored form."""
+    """The part of `Draft` that the header gives, for a drafter with weights. `weight_bytes`: in their stored form."""
 
     def __init__(self, opened: OpenedModel[Config], weight_bytes: int) -> None:
         self.opened, self.weight_bytes = opened, weight_bytes

@@ -15,15 +15,15 @@ BLOCK_KNOBS = frozenset({"p_min", "tree_temperature", "tree_width", "chain_seed"
 DRAFT_KNOBS = BLOCK_KNOBS | {"mtp_depth", "draft", "by_parent", "draft_vocabulary"}
 """The knobs that have an effect only with a drafter."""
 ON_DEVICE = frozenset({"draft_vocabulary"})
-"""Those that only a drafter inside a device's own step supports."""
+"""Knobs that only a drafter inside a device's own step supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """`kind`: its name in the registry. `block`: positions of its block, the anchor included, so that it proposes for
-    `depths` positions at most. `on_device`: it proposes inside the device's own step; otherwise the host asks it before
-    each step, in lock-step. `captured_layers`: target layers whose outputs it reads. `knobs`: those of DRAFT_KNOBS that
-    it supports. `parts`: for several drafters loaded together, the capabilities of each.
+    `depths` positions at most. `on_device`: the drafter runs inside the device's own step; otherwise on the host
+    before each step, in lock-step. `captured_layers`: target layers whose outputs it reads. `knobs`: those of
+    DRAFT_KNOBS that it supports. `parts`: for several drafters loaded together, the capabilities of each.
     """
 
     kind: str

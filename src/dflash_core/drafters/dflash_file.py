@@ -1,8 +1,8 @@
 """Reads block drafters of every file format, with one set of tensor names: those of the upstream `dflash` GGUF.
 
 A z-lab folder or file (safetensors and config.json), or GGUF of architecture dflash (upstream; DSpark also as dspark),
-dflash-draft (buun, bee) or qwen35-dflash-draft (lucebox). They differ in names of tensors and keys, and upstream stores
-layer ids plus one. What a file has in addition to a plain DFlash network is read in drafters/dflash_heads.py.
+dflash-draft (buun, bee) or qwen35-dflash-draft (lucebox). Names of tensors and keys differ, and upstream stores layer
+ids plus one. What a file has in addition to a plain DFlash network is read in drafters/dflash_heads.py.
 """
 
 from __future__ import annotations
@@ -118,12 +118,12 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
 def _gguf_causal(keys: Settings, sliding: tuple[bool, ...], heads: Heads) -> tuple[bool, ...]:
     """Whether a row of the block sees only those before it, by layer.
 
-    Converters write attention.causal = false for every plain drafter; there it says nothing about sliding layers.
+    Converters write attention.causal = false for every plain drafter; there the key does not apply to sliding layers.
     """
-    said = keys.flag("attention.causal")
-    if said:
+    stated = keys.flag("attention.causal")
+    if stated:
         return (True,) * len(sliding)
-    return (False,) * len(sliding) if heads.markov or (heads.selector and said is False) else sliding
+    return (False,) * len(sliding) if heads.markov or (heads.selector and stated is False) else sliding
 
 
 def _optional(keys: Settings, *names: str, low: int = 1) -> int | None:
@@ -237,7 +237,7 @@ def _zlab_config(name: str, keys: Settings, weights: WeightFile) -> DraftConfig:
     window, sliding = _zlab_window(keys, blocks)
     target_blocks = _optional(both, "num_target_layers")
     heads = zlab_heads(both, weights.tensors, keys.integer("hidden_size"))
-    said = both.find("is_causal", "causal")
+    stated = both.find("is_causal", "causal")
     config = DraftConfig(
         name=name,
         flavour="z-lab",
@@ -257,7 +257,7 @@ def _zlab_config(name: str, keys: Settings, weights: WeightFile) -> DraftConfig:
         target_block_count=target_blocks,
         sliding_window=window,
         sliding=sliding,
-        causal=both.flags(said, count=blocks) if said else (False,) * blocks if heads.markov else sliding,
+        causal=both.flags(stated, count=blocks) if stated else (False,) * blocks if heads.markov else sliding,
         heads=heads,
     )
     keys.check_divides("num_key_value_heads", config.head_count_kv, "num_attention_heads", config.head_count)

@@ -1,4 +1,4 @@
-"""Settings of drafters' files that no reader has asked for: what may stand there, and what is refused."""
+"""Settings of drafters' files that no reader has looked up: what may stand there, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GGUF_HARMLESS = frozenset({
     # Of heads that the file does not have; a head that it has shows in its tensors.
     "conv_kernel_size", "conv_group_size", "markov_head_type", "dflash.markov_head_type", "markov_rank",
     "dflash.markov_rank", "enable_confidence_head", "confidence_head_with_markov", "dflash.domino.", "dflash.dspark.",
-    # What the file says twice.
+    # What the file states twice.
     "target_hidden_size", "dflash.target_layer_ids", "dflash.block_size", "dflash.mask_token_id",
     "dflash.n_target_layers", "dflash.n_target_features",
 })  # fmt: skip
@@ -36,15 +36,15 @@ PROJECTORS = ("dflash", "dflash2", "dspark")
 
 
 def check_json(keys: Settings, inner: Mapping[str, Any]) -> tuple[str, ...]:
-    """Check the settings of a config.json that were not asked for. Returns notes for the user.
+    """Check the settings of a config.json that no reader has looked up. Returns notes for the user.
 
-    inner: those of `dflash_config`, which are the drafter's alone; beside it stands whatever the writing library knows,
+    inner: those of `dflash_config`, which are the drafter's own; beside it stands whatever the writing library knows,
     so there a setting is refused only where its name says that it changes the network. Raises UnsupportedError.
     """
     check_transformed(keys)
     unknown = []
     for key, value in {**keys.values, **inner}.items():
-        if key in keys.asked or key in JSON_HARMLESS or key.startswith("_") or key.endswith(("token_id", "_dropout")):
+        if key in keys.read or key in JSON_HARMLESS or key.startswith("_") or key.endswith(("token_id", "_dropout")):
             continue
         if is_neutral(key, value, keys) or value in ({}, "silu") or (key == "projector_type" and value in PROJECTORS):
             continue

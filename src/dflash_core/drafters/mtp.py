@@ -1,7 +1,7 @@
 """MTP heads: the block after the trunk of some models, trained to predict the token after the next.
 
 A head drafts token by token: first from the newest token and the target's hidden state before it, as the target's head
-reads it, then from its own token and its own hidden state. It is stored in the target's file, or in a separate one.
+reads it, then from its own token and its own hidden state. The head is in the target's file or a separate one.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dflash_core.formats.weights import RenamedWeights, WeightFile, check_tensor
 from dflash_core.knobs import MOST_MTP_DEPTH
 
 KIND = "mtp"
-# It sees all of the context: a window has no effect.
+# A head sees all of the context: a window has no effect.
 FOLLOWED = BLOCK_KNOBS - {"draft_window"} | {"mtp_depth"}
-NEEDS_TOKENS = "an MTP head reads tokens and features; expected a drafter that reads features alone"
-OWN_HEAD = "the MTP head in the target's own file drafts, as many tokens as mtp_depth says"
+NEEDS_TOKENS = "an MTP head reads tokens and features; expected a drafter that reads only features"
+OWN_HEAD = "the MTP head in the target's own file drafts, mtp_depth tokens at a time"
 
 
 def capabilities(config: MtpConfig, *, on_device: bool = False) -> Capabilities:
@@ -77,8 +77,8 @@ def _spec(file: GGUFFile) -> ModelSpec:
 
 
 def _layer(source: str, spec: ModelSpec) -> LayerSpec:
-    """The layer of a file's MTP head. It is not the target's own: experts may be fused in one file and not in the
-    other."""
+    """The layer of a file's MTP head, as that file stores the layer: experts may be fused in one file and separate in
+    the other."""
     found = f"{source} has {spec.block_count} layers and {_counted(spec.nextn_predict_layers)} after them"
     instead = "draft with a DFlash drafter made for it, or from the text"
     if spec.nextn_predict_layers != 1 or spec.nextn is None:

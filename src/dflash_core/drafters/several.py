@@ -1,6 +1,6 @@
 """Several drafters of one target, loaded together: the policy picks one for each step, or the `draft` knob names it.
 
-All of them observe the sequence; only the chosen one proposes. They propose on the host.
+All drafters observe the sequence; only the chosen one proposes, on the host.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def not_on_a_card(several: Capabilities) -> UnsupportedError:
 def together(parts: Sequence[Capabilities]) -> Capabilities:
     """What drafters can do among them."""
     return Capabilities(
-        "+".join(one.kind for one in parts),
-        max(one.block for one in parts),
-        captured_layers=tuple(sorted({layer for one in parts for layer in one.captured_layers})),
-        knobs=frozenset({"draft"}).union(*(one.knobs for one in parts)),
+        "+".join(part.kind for part in parts),
+        max(part.block for part in parts),
+        captured_layers=tuple(sorted({layer for part in parts for layer in part.captured_layers})),
+        knobs=frozenset({"draft"}).union(*(part.knobs for part in parts)),
         parts=tuple(parts),
     )
 
@@ -65,40 +65,40 @@ class SeveralDrafters:
     """Implements `drafters.base.Drafter`."""
 
     def __init__(self, parts: Sequence[Drafter]) -> None:
-        self.capabilities = together([one.capabilities for one in parts])
-        self.parts, self._kinds = tuple(parts), [one.capabilities.kind for one in parts]
+        self.capabilities = together([part.capabilities for part in parts])
+        self.parts, self._kinds = tuple(parts), [part.capabilities.kind for part in parts]
 
     @property
     def nbytes(self) -> Mapping[str, int]:
-        return Counter[str]() + sum((Counter(one.nbytes) for one in self.parts), Counter[str]())
+        return Counter[str]() + sum((Counter(part.nbytes) for part in self.parts), Counter[str]())
 
     def begin(self) -> None:
-        for one in self.parts:
-            one.begin()
+        for part in self.parts:
+            part.begin()
 
     def observe(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
         layers = self.capabilities.captured_layers
-        for one in self.parts:
-            wanted = one.capabilities.captured_layers
-            if hidden is None or not wanted:
-                one.observe(tokens, None)
+        for part in self.parts:
+            own = part.capabilities.captured_layers
+            if hidden is None or not own:
+                part.observe(tokens, None)
                 continue
             rows = hidden.view(len(tokens), len(layers), -1)
-            one.observe(tokens, rows[:, [layers.index(layer) for layer in wanted]].flatten(1))
+            part.observe(tokens, rows[:, [layers.index(layer) for layer in own]].flatten(1))
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
         return self.parts[chosen(self._kinds, knobs)].propose(root, knobs, at)
 
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        return tuple(tensor for one in self.parts for tensor in one.rows(begin, end))
+        return tuple(tensor for part in self.parts for tensor in part.rows(begin, end))
 
     def resume(self, begin: int, tokens: Sequence[int], rows: Iterator[Tensor]) -> None:
-        for one in self.parts:
-            one.resume(begin, tokens, rows)
+        for part in self.parts:
+            part.resume(begin, tokens, rows)
 
     def cut(self, length: int) -> None:
-        for one in self.parts:
-            one.cut(length)
+        for part in self.parts:
+            part.cut(length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +111,19 @@ class SeveralModels:
 
     @property
     def kind(self) -> str:
-        return "+".join(one.kind for one in self.models)
+        return "+".join(model.kind for model in self.models)
 
     def position_bytes(self, kv: CachePair) -> int:
-        return sum(one.position_bytes(kv) for one in self.models)
+        return sum(model.position_bytes(kv) for model in self.models)
 
 
 def _models(parts: Sequence[Draft | OpenedDraft]) -> SeveralModels | None:
-    found: list[DraftModel] = [one.config for one in parts if one.config is not None]
+    found: list[DraftModel] = [part.config for part in parts if part.config is not None]
     if not found:
         return None
-    return SeveralModels(" and ".join(one.name for one in found), sum(one.block_count for one in found), tuple(found))
+    return SeveralModels(
+        " and ".join(model.name for model in found), sum(model.block_count for model in found), tuple(found)
+    )
 
 
 class _Together(Generic[One]):
@@ -133,7 +135,7 @@ class _Together(Generic[One]):
 
     @property
     def capabilities(self) -> Capabilities:
-        return together([one.capabilities for one in self.parts])
+        return together([part.capabilities for part in self.parts])
 
     @property
     def config(self) -> DraftModel | None:
@@ -141,13 +143,13 @@ class _Together(Generic[One]):
 
     @property
     def files(self) -> tuple[WeightFile, ...]:
-        return tuple(file for one in self.parts for file in one.files)
+        return tuple(file for part in self.parts for file in part.files)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        drafts = any(one.capabilities.kind == "mtp" for one in self.parts)
+        drafts = any(part.capabilities.kind == "mtp" for part in self.parts)
         unused = unused_heads(self.target.config)  # as a single drafter gets it
-        return tuple(note for one in self.parts for note in one.notes if not (drafts and note == unused))
+        return tuple(note for part in self.parts for note in part.notes if not (drafts and note == unused))
 
 
 class SeveralDrafts(_Together[Draft]):
@@ -155,10 +157,10 @@ class SeveralDrafts(_Together[Draft]):
 
     @property
     def weight_bytes(self) -> int:
-        return sum(one.weight_bytes for one in self.parts)
+        return sum(part.weight_bytes for part in self.parts)
 
     def drafter(self, kv: CachePair | None = None) -> SeveralDrafters:
-        parts = [one.drafter(kv) for one in self.parts if isinstance(one, HostDraft)]
+        parts = [part.drafter(kv) for part in self.parts if isinstance(part, HostDraft)]
         return SeveralDrafters(parts)
 
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
@@ -169,7 +171,7 @@ class OpenedSeveral(_Together[OpenedDraft]):
     """Implements `drafters.base.OpenedDraft` with the headers of all."""
 
     def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> SeveralDrafts:
-        loaded = tuple(one.load(dtype=dtype, progress=progress) for one in self.parts)
+        loaded = tuple(part.load(dtype=dtype, progress=progress) for part in self.parts)
         if not all(isinstance(one, HostDraft) for one in loaded):
             raise not_on_a_card(self.capabilities)
         return SeveralDrafts(self.target, loaded)
@@ -177,7 +179,7 @@ class OpenedSeveral(_Together[OpenedDraft]):
 
 def open_several(target: DraftTarget, parts: Sequence[OpenedDraft]) -> OpenedSeveral:
     """Drafters of different kinds. Raises ContextError for two of one kind: the knob could not distinguish them."""
-    kinds = [one.capabilities.kind for one in parts]
+    kinds = [part.capabilities.kind for part in parts]
     if len(set(kinds)) < len(kinds):
         raise ContextError(f"two drafters of one kind ({', '.join(kinds)}), expected one of each")
     return OpenedSeveral(target, tuple(parts))

@@ -1,7 +1,7 @@
 """A sequence's own text as drafts: where each short run of tokens occurred last, and what followed it there.
 
-Runs of one, two and three tokens are indexed by their latest place. From there a match is extended backwards, which
-tells how long the common text is.
+Runs of one, two and three tokens are indexed by their latest place. From there a match is extended backwards,
+which gives the length of the common text.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Successors:
         size = len(tail)
         if not size:
             return None
-        most = len(ids) if within is None else within
+        limit = len(ids) if within is None else within
         keys = tail[-1], 0, 0
         if size > 2:
             keys = keys[0], keys[0] | tail[-2] << 32, keys[0] | tail[-2] << 32 | tail[-3] << 64
@@ -107,7 +107,7 @@ class Successors:
             if size < n:
                 continue
             place = self._last[n].get(keys[n - 1], -1)
-            while place + 1 >= most and place >= 0:
+            while place + 1 >= limit and place >= 0:
                 place = self._before[n][place + 1]
             if place < 0:
                 continue

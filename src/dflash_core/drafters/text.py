@@ -36,7 +36,7 @@ CAPABILITIES = Capabilities(KIND, BLOCK, knobs=FOLLOWED)
 
 
 class TextDrafter:
-    """Implements `drafters.base.Drafter`. The places of every run are kept, so a look-up needs no scan."""
+    """Implements `drafters.base.Drafter`. The places of every run are stored, so a look-up needs no scan."""
 
     capabilities = CAPABILITIES
 

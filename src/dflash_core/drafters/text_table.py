@@ -31,7 +31,7 @@ class TextTable:
     """
 
     def __init__(self, tokens: Sequence[int] = ()) -> None:
-        self._room = np.empty(1024, np.int32)
+        self._buffer = np.empty(1024, np.int32)
         self._length = self.cuts = 0
         self.last = np.full((RUNS, SLOTS), -1, np.int32)
         self._newest: tuple[int, Places] | None = None  # of the length that there is: places from where on
@@ -42,16 +42,16 @@ class TextTable:
 
     @property
     def tokens(self) -> Ints:
-        return self._room[: self._length]
+        return self._buffer[: self._length]
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append: the runs at the old end have a successor now."""
         if not len(tokens):
             return
         begin, self._length = self._length, self._length + len(tokens)
-        if self._length > len(self._room):
-            self._room = np.concatenate([self._room, np.empty(self._length, np.int32)])
-        self._room[begin : self._length] = tokens
+        if self._length > len(self._buffer):
+            self._buffer = np.concatenate([self._buffer, np.empty(self._length, np.int32)])
+        self._buffer[begin : self._length] = tokens
         self._newest = None
         at, ends = self.places(begin)
         self.last.reshape(-1)[at] = ends
@@ -71,13 +71,13 @@ class TextTable:
         for run in range(RUNS):
             short = max(run - int(ends[0]), 0) if len(ends) else 0  # no longer runs end at the text's first tokens
             ends, hashed = ends[short:], hashed[short:]
-            hashed = (hashed + self._room[ends - run].view(np.uint32)) * np.uint32(MULTIPLIER)
+            hashed = (hashed + self._buffer[ends - run].view(np.uint32)) * np.uint32(MULTIPLIER)
             at.append((hashed >> np.uint32(32 - SLOT_BITS)).astype(np.int64) + run * SLOTS)
             found.append(ends)
         return np.concatenate(at), np.concatenate(found)
 
     def _hashed_one_by_one(self, begin: int) -> Places:
-        ids, at, found = self._room.data, list[int](), list[int]()
+        ids, at, found = self._buffer.data, list[int](), list[int]()
         hashed = dict.fromkeys(range(max(begin - 1, 0), self._length - 1), 0)
         for run in range(RUNS):
             for end in range(max(begin - 1, run), self._length - 1):
@@ -101,7 +101,7 @@ class TextTable:
     def after(self, tail: Sequence[int]) -> Successor | None:
         """The tokens after the latest known place of the longest run (3, 2, 1 tokens) at the end of `tail`."""
         # A memoryview gives Python ints in half the time.
-        ids, last, hashed, places = self._room.data, self.last.data, 0, list[int]()
+        ids, last, hashed, places = self._buffer.data, self.last.data, 0, list[int]()
         for back in range(min(RUNS, len(tail))):
             hashed = (hashed + tail[-1 - back]) * MULTIPLIER & 0xFFFFFFFF
             places.append(last[back, hashed >> (32 - SLOT_BITS)])

@@ -186,9 +186,9 @@ class _Cursor:
                 f"{self.name}: {self.inside} is not UTF-8 text: {quoted(raw[:24])}; the file is damaged"
             ) from None
 
-    def claim(self, count: int, least: int, what: str) -> None:
+    def claim(self, count: int, min_bytes: int, what: str) -> None:
         """Refuse a count that the rest of the file cannot hold, or that no real file has."""
-        possible = min((self.size - self.offset) // least, MAX_ITEMS - self.items)
+        possible = min((self.size - self.offset) // min_bytes, MAX_ITEMS - self.items)
         if count > possible:
             raise FormatError(
                 f"{self.name}: {self.inside} claims {count:,} {what}, but at most {possible:,} are possible here;"

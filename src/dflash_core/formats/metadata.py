@@ -18,14 +18,14 @@ MOST_EPS = 1.0
 class Settings:
     """Key-value pairs of a file. If a getter takes several names, the first one present is used.
 
-    A name is looked up under `prefix` first and then as it is. JSON's null counts as absent. `asked`: every key that
+    A name is looked up under `prefix` first and then as it is. JSON's null counts as absent. `read`: every key that
     was looked up, here and in the parts made with `part`; the others can then be refused (`formats/unread.py`).
     """
 
     source: str
     values: Mapping[str, Any]
     prefix: str = ""
-    asked: set[str] = field(default_factory=set, compare=False, repr=False)
+    read: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def part(self, values: Mapping[str, Any] | None = None, prefix: str | None = None) -> Settings:
         """Settings of the same file: those of a nested object, or under another prefix."""
@@ -35,7 +35,7 @@ class Settings:
     def find(self, *names: str) -> str | None:
         """The full key of the first name that the file has."""
         keys = [key for name in names for key in (self.prefix + name, name)]
-        self.asked.update(keys)
+        self.read.update(keys)
         return next((key for key in keys if self.values.get(key) is not None), None)
 
     def get(self, *names: str) -> Any:

@@ -36,15 +36,15 @@ def suspects(file: WeightFile, names: Iterable[str] | None = None) -> Suspects:
 
 
 def _wrong(file: WeightFile, info: TensorInfo, *, whole: bool) -> str:
-    least, most = np.inf, -np.inf
+    low, high = np.inf, -np.inf
     for rows in _slices(info, whole=whole):
         part = file.float32(info.name, rows)
         if not np.isfinite(part).all():
             return f"{info.name}: holds numbers that are not finite"
-        least, most = min(least, float(part.min())), max(most, float(part.max()))
+        low, high = min(low, float(part.min())), max(high, float(part.max()))
     # A vector of ones is a usual norm.
-    constant = least == most and len(info.shape) > 1
-    return f"{info.name}: every number is {least:g}" if constant else ""
+    constant = low == high and len(info.shape) > 1
+    return f"{info.name}: every number is {low:g}" if constant else ""
 
 
 def _slices(info: TensorInfo, *, whole: bool) -> Iterator[slice | None]:

@@ -1,7 +1,7 @@
-"""Settings of a file that no reader has asked for.
+"""Settings of a file that no reader has looked up.
 
-A setting may change the result: one that is not followed is refused by name. Not refused are settings that are known to
-be harmless, and values that change nothing; of the latter a note tells.
+A setting may change the result: one that is not followed is refused by name. Settings that are known to
+be harmless and values that change nothing are accepted; a note names the latter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HARMLESS = frozenset({
     # What scaled positions need, where a file has it without scaling.
     "rope.scaling.finetuned", "rope.scaling.original_context_length",
     "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
-    # Windows: without `attention.sliding_window` these say nothing.
+    # Windows: without `attention.sliding_window` these have no effect.
     "attention.sliding_window_pattern", "rope.freq_base_swa", "rope.dimension_count_swa",
     # Images: for text all axes of a rotary position are the same.
     "rope.dimension_sections", "mrope_sections", "rope.mrope_section", "rope.mrope_interleaved",
@@ -48,7 +48,7 @@ OTHER_NAMES = ("general.", "tokenizer.", "quantize.", "split.")
 
 
 def check_unread(keys: Settings, harmless: Iterable[str] = ()) -> tuple[str, ...]:
-    """Check the settings under `keys.prefix` that were not asked for. Returns notes for the user.
+    """Check the settings under `keys.prefix` that no reader has looked up. Returns notes for the user.
 
     harmless: further names of harmless settings; one that ends in a dot stands for all that begin so. Raises
     UnsupportedError for a setting that may change the result.
@@ -58,7 +58,7 @@ def check_unread(keys: Settings, harmless: Iterable[str] = ()) -> tuple[str, ...
     neutral, parts = [], tuple(name for name in allowed if name.endswith("."))
     for key, value in keys.values.items():
         name = key.removeprefix(keys.prefix)
-        if not key.startswith(keys.prefix) or key in keys.asked or name in allowed or name.startswith(parts):
+        if not key.startswith(keys.prefix) or key in keys.read or name in allowed or name.startswith(parts):
             continue
         if not is_neutral(name, value, keys):
             raise not_followed(keys.source, key, value)

@@ -123,7 +123,7 @@ class StoredWeights:
         begin, end, _ = span = (rows or slice(None)).indices(info.shape[0])
         count = len(range(*span))
         values = np.empty((count, info.n_elements // info.shape[0]), np.float32)
-        # In parts: apart from the floats never more than one part is held as it is stored.
+        # In parts: apart from the floats, memory has at most one part in its stored form.
         step = max(1, PART_BYTES // (info.n_bytes // info.shape[0]))
         for at in range(0, count, step):
             part = slice(begin + at, min(begin + at + step, end))
@@ -226,10 +226,10 @@ def check_tensors(
         )
 
 
-def listed(names: Sequence[str], most: int = 4) -> str:
+def listed(names: Sequence[str], limit: int = 4) -> str:
     """The first few names, and how many more there are."""
-    rest = len(names) - most
-    return ", ".join(map(shown, names[:most])) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(names) - limit
+    return ", ".join(map(shown, names[:limit])) + (f" and {rest} more" if rest > 0 else "")
 
 
 def shown(name: str) -> str:

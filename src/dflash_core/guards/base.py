@@ -18,7 +18,7 @@ class Intervention:
 
 
 class Guard(Protocol):
-    """Watches one answer, token by token. Its decisions depend on the tokens alone, not on how steps grouped them.
+    """Watches one answer, token by token. Decisions depend only on the tokens: how steps group them changes nothing.
 
     On a card, steps are queued before the results of earlier ones are known. So a limit found in mid-answer is at least
     LAG tokens after the token that caused it.
@@ -31,7 +31,7 @@ class Guard(Protocol):
     @property
     def intervention(self) -> Intervention | None:
         """The action after the last token, where decoding has halted; None to continue, because the reason for the
-        limit no longer holds."""
+        limit no longer exists."""
 
     @property
     def requested(self) -> Intervention | None:
@@ -41,9 +41,9 @@ class Guard(Protocol):
         """The model has drawn a stop token after what was seen. The action's tokens replace it; None: the answer
         ends."""
 
-    def see(self, tokens: Sequence[int], *, said: bool = False) -> None:
-        """The answer continues with `tokens`; `said`: they are an intervention's."""
+    def see(self, tokens: Sequence[int], *, injected: bool = False) -> None:
+        """The answer continues with `tokens`; `injected`: they are an intervention's."""
 
 
 LAG = 160
-"""Tokens between a finding and its action: more than steps under way can commit."""
+"""Tokens between a finding and its action: more than queued steps can commit."""

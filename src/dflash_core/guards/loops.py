@@ -1,4 +1,4 @@
-"""Detects whether a text repeats itself, from the ids of its tail alone.
+"""Detects whether a text repeats itself, from the ids of its tail.
 
 Three triggers, in this order: the tail repeats with a period; most of it is made of runs that occur again and again;
 it uses next to no different tokens. A passage that occurs twice may be a draft and its copy, so runs count from the
@@ -35,12 +35,12 @@ def find_loop(ids: Sequence[int], *, runs: bool) -> str:
 
 def _periodic(tail: Ids) -> str:
     n = len(tail)
-    most = min(MOST_PERIOD, n // 3, n - COVERAGE)
-    if most < 1:
+    max_period = min(MOST_PERIOD, n // 3, n - COVERAGE)
+    if max_period < 1:
         return ""
     # The differences allowed in the whole tail may all be in its last tokens: few texts have a period left after these.
-    sample = min(SAMPLE, n - most)
-    windows = np.lib.stride_tricks.sliding_window_view(tail[n - most - sample : -1], sample)[::-1]
+    sample = min(SAMPLE, n - max_period)
+    windows = np.lib.stride_tricks.sliding_window_view(tail[n - max_period - sample : -1], sample)[::-1]
     differing = (windows != tail[n - sample :]).sum(axis=1)
     for place in np.flatnonzero(differing <= (1 - RATES[-1][1]) * n):
         period = int(place) + 1

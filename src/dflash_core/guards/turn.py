@@ -65,9 +65,9 @@ class TurnGuard:
             return None
         return self._close(GuardEvent("request", "thinking", "close", "an answer was requested"))
 
-    def see(self, tokens: Sequence[int], *, said: bool = False) -> None:
-        self._closed = self._closed or said
-        self._requested = self._requested and not said
+    def see(self, tokens: Sequence[int], *, injected: bool = False) -> None:
+        self._closed = self._closed or injected
+        self._requested = self._requested and not injected
         for token in tokens:
             self._see(token)
 

@@ -20,7 +20,7 @@ BITS = 8
 
 
 class Codec(Protocol):
-    """How rows are kept."""
+    """How rows are stored."""
 
     dtype: torch.dtype
 

@@ -44,7 +44,7 @@ class DeltaState:
     component: str = "states"
 
     def checkpoint(self) -> DeltaState:
-        """A copy of the committed state alone."""
+        """A copy of the committed state, without pending rows."""
         return DeltaState(self.s.clone(), self.conv.clone())
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
@@ -124,7 +124,7 @@ class GatedDeltaNet:
     def _delta(
         q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, rows: Rows, s: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The gated delta rule for every row from the committed state `s` alone: outputs (n, v_heads, dv), U and G.
+        """The gated delta rule for every row from the committed state `s`: outputs (n, v_heads, dv), U and G.
 
         With G the decays summed along root..i and D_ij = exp(G_i - G_j) where j is i or an ancestor of i:
         (I + diag(beta) (strict D * K K^T)) U = diag(beta) (V - diag(e^G) K S),   O = diag(e^G) Q S + (D * Q K^T) U.

@@ -179,9 +179,9 @@ class DFlash:
             factors = self.selector.factors(hidden, ids)
         else:
             assert self.markov is not None, "scores by the token above without a head for them"
-            most = min(MARKOV_TOP_K, self.config.heads.draft_vocab or logits.shape[-1])
+            count = min(MARKOV_TOP_K, self.config.heads.draft_vocab or logits.shape[-1])
             biased = [row.double().numpy() for row in self._biased(root, logits, position)]
-            ids = np.stack([largest(row, most) for row in biased]).astype(np.int64)
+            ids = np.stack([largest(row, count) for row in biased]).astype(np.int64)
             order = np.argsort(-np.take_along_axis(log_probs, ids, -1), axis=-1, kind="stable")
             ids = np.take_along_axis(ids, order, -1)
             factors = self.markov.factors(hidden, self._own(ids))

@@ -18,7 +18,7 @@ def is_spine(path: Sequence[int]) -> bool:
 
 
 class KVCache:
-    """Keys and values of one layer's committed positions, followed by the uncommitted rows of the pass under way.
+    """Keys and values of one layer's committed positions, followed by the uncommitted rows of the running pass.
 
     `kv`: the cache type; rows are packed when written and unpacked when read. None and EXACT store floats of the
     model's own type. Where `rotated`, keys are stored as their Hadamard transform: callers transform the queries with
@@ -46,8 +46,8 @@ class KVCache:
     def read(self, runs: Sequence[slice]) -> tuple[Tensor, Tensor]:
         """Keys and values (kv_heads, positions, head_dim) of runs of positions, one after the other."""
         found = []
-        for held, codec in zip((self.k, self.v), self._codecs):
-            parts = [codec.unpack(held[:, run], self.head_dim, self.dtype) for run in runs]
+        for stored, codec in zip((self.k, self.v), self._codecs):
+            parts = [codec.unpack(stored[:, run], self.head_dim, self.dtype) for run in runs]
             found.append(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
         return found[0], found[1]
 

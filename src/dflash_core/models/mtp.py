@@ -52,7 +52,7 @@ class Mtp:
         return self.eh_proj(torch.cat((token, rms_norm(hidden, self.hnorm, eps)), dim=-1))
 
     def remember(self, tokens: Sequence[int], hidden: Tensor, length: int, cache: KVCache) -> None:
-        """Write pairs after `length` others. Keys and values of a pair depend on the pair alone."""
+        """Write pairs after `length` others. Keys and values of a pair depend only on that pair."""
         mixer = self.blk.mixer
         assert isinstance(mixer, Attention), "an MTP block is attention"
         x = rms_norm(self.join(tokens, hidden), self.blk.attn_norm, self.config.rms_eps)

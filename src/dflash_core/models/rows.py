@@ -1,7 +1,7 @@
 """The rows of one pass, and the interface of a layer's state over a sequence.
 
 Every pass runs a set of rows that follow the committed context as a tree: a prefill chunk is a chain of rows,
-a verify pass the root and its drafts, plain decoding the root alone. One code path serves all three.
+a verify pass the root and its drafts, plain decoding only the root. One code path serves all three.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Block:
 
 
 class TargetModel:
-    """The whole target. Holds weights only; the state of a conversation is in the list of layer states."""
+    """The whole target. Weights only; the state of a conversation is in the list of layer states."""
 
     def __init__(
         self,

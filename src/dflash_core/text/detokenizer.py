@@ -11,7 +11,7 @@ from dflash_core.text.tokenizer import Tokenizer
 class Detokenizer:
     """Turns ids into text piece by piece; all pieces together are what `Tokenizer.decode` gives for all the ids.
 
-    Bytes that may still become a character are held back. Bytes that cannot are replaced by U+FFFD as soon as that is
+    Bytes that may still become a character are buffered. Bytes that cannot are replaced by U+FFFD as soon as that is
     certain.
     """
 
@@ -24,5 +24,5 @@ class Detokenizer:
         return self._decoder.decode(self._tokenizer.visible_bytes(ids))
 
     def finish(self) -> str:
-        """The text that was held back; no more ids follow."""
+        """The buffered text; no more ids follow."""
         return self._decoder.decode(b"", final=True)

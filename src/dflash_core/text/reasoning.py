@@ -93,23 +93,23 @@ def reasoning_of(render: Render) -> Reasoning:
             late = isinstance(error, LateTemplateError)
             return None
 
-    def asked(**variables: str) -> tuple[str | None, ...]:
+    def both(**variables: str) -> tuple[str | None, ...]:
         # Some templates write the level only if there is a system message, and some refuse system messages.
         return tuple(rendered(messages, **variables) for messages in (_ASKED, (_SYSTEM, *_ASKED)))
 
-    plain = asked()
-    texts = {level: found for level in EFFORTS if any(found := asked(reasoning_effort=level))}
+    plain = both()
+    texts = {level: found for level in EFFORTS if any(found := both(reasoning_effort=level))}
     required = not any(plain)
     if required and not texts:
         return Reasoning()
     if all(texts.get(level) == plain for level in EFFORTS):
         texts = {}
     levels = tuple(level for level in texts if level == _usual([one for one in texts if texts[one] == texts[level]]))
-    least = min((text or alone or "" for alone, text in (*texts.values(), plain) if text or alone), key=len)
-    added = tuple(_added(text or alone or "", least) for alone, text in texts.values())
+    shortest = min((text or bare or "" for bare, text in (*texts.values(), plain) if text or bare), key=len)
+    added = tuple(_added(text or bare or "", shortest) for bare, text in texts.values())
     own = {"reasoning_effort": _usual(levels)} if required else {}
-    kept, gone = (rendered(_ANSWERED, preserve_thinking=preserve, **own) for preserve in (True, False))
-    preserves = kept is not None and gone is not None and kept != gone
+    preserved, dropped = (rendered(_ANSWERED, preserve_thinking=preserve, **own) for preserve in (True, False))
+    preserves = preserved is not None and dropped is not None and preserved != dropped
     return Reasoning(tuple(texts), levels, added, preserves, required)
 
 
@@ -118,9 +118,9 @@ def _usual(levels: Sequence[str]) -> str:
     return DEFAULT_EFFORT if DEFAULT_EFFORT in levels else levels[-1]
 
 
-def _added(text: str, least: str) -> str:
+def _added(text: str, shortest: str) -> str:
     """The part of `text` that the shortest text lacks: one piece of whole words."""
-    words, others = (re.findall(r"\w+|\W", one) for one in (text, least))
-    begin = common_prefix(words, others)
-    end = common_prefix(words[begin:][::-1], others[begin:][::-1])
+    words, base = (re.findall(r"\w+|\W", one) for one in (text, shortest))
+    begin = common_prefix(words, base)
+    end = common_prefix(words[begin:][::-1], base[begin:][::-1])
     return "".join(words[begin : len(words) - end]).strip()

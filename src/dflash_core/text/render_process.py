@@ -92,8 +92,8 @@ class RenderProcess:
 class _Worker:
     """One process. `ask` raises _LateError and _GoneError, after which `end` must be called, as after any other error.
 
-    `end` kills the process and returns how it ended; a second call returns None. It is also called when this object is
-    no longer referenced, and at the end of the program.
+    `end` kills the process and returns how it ended; a second call returns None. `end` is also called when this
+    object is no longer referenced, and at the end of the program.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """The Jinja environment that a chat template runs in: Jinja's own sandbox, which keeps a template away from Python's
 internals and from the caller's objects, with the names that published templates count on.
 
-It does not bound what a template takes: an unknown one is compiled and rendered in a process with limits of memory and
-time, which can be killed (`render_process`).
+Time and memory are bounded elsewhere: an unknown template is compiled and rendered in a process with limits, which can
+be killed (`render_process`).
 """
 
 from __future__ import annotations

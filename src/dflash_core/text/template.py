@@ -62,9 +62,9 @@ class ChatTemplate:
     @functools.cached_property
     def thinking_note(self) -> str | None:
         """A note for the user where the template writes the same prompt with thinking and without; else None."""
-        asked = [{"role": "user", "content": "a"}]
+        messages = [{"role": "user", "content": "a"}]
         try:
-            on, off = (self.render(asked, thinking=thinking) for thinking in (True, False))
+            on, off = (self.render(messages, thinking=thinking) for thinking in (True, False))
         except TemplateError:  # it refuses this message; the first turn will show the reason
             return None
         if on != off or self.notice is not None:

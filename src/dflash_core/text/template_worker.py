@@ -1,7 +1,7 @@
 """The worker of `render_process`: compiles and renders one chat template, and does nothing else.
 
-`main` runs in a separate process, which has Jinja loaded and no model. It ends when its input is closed, which also
-happens when the program that started it ends or is killed.
+`main` runs in a separate process, which has Jinja loaded and no model. The process ends when its input is closed,
+which also happens when the program that started it ends or is killed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def main() -> None:
         _send(replies, reply)
 
 
-def _limit(what: int, most: int) -> None:
+def _limit(what: int, limit: int) -> None:
     """Lower a resource limit of this process, where the platform has it and the user may."""
     with contextlib.suppress(ValueError, OSError):
         _, hard = resource.getrlimit(what)
-        resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+        resource.setrlimit(what, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
 def _receive(file: IO[bytes]) -> dict[str, Any] | None:

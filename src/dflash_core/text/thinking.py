@@ -17,9 +17,9 @@ def opens_thinking(prompt: str) -> bool:
 class ThinkingSplit:
     """A think block at the start of the output is reasoning, and one more block after that.
 
-    A tag in the answer counts if it stands alone on its line, outside a fence: an answer about tags quotes them within
-    a line or a fence. Each of the two tags counts once; later ones are text. Line breaks around the reasoning and those
-    between it and the answer belong to neither. Blocks of reasoning are joined by an empty line.
+    A tag in the answer counts if it is the only text of a line, outside a fence: an answer about tags quotes them
+    within a line or a fence. Each of the two tags counts once; later ones are text. Line breaks around the reasoning,
+    and those between reasoning and answer, are dropped. Blocks of reasoning are joined by an empty line.
     """
 
     def __init__(self, start_inside: bool) -> None:
@@ -31,7 +31,7 @@ class ThinkingSplit:
         self._tags = {OPEN, CLOSE}  # those that still count in the answer
         self._line = ""  # the beginning of the answer's present line, as far as it was returned
         self._fenced = False
-        self._held = ""
+        self._pending = ""
 
     @property
     def inside(self) -> bool:
@@ -44,8 +44,8 @@ class ThinkingSplit:
         return self._inside or self._started
 
     def push(self, text: str) -> tuple[str, str]:
-        """The reasoning and the answer that have become certain with `text`; what may be part of a tag is held back."""
-        self._held += text
+        """The reasoning and the answer that `text` makes certain; what may be part of a tag stays pending."""
+        self._pending += text
         thinking = answer = ""
         while True:
             if self._inside:
@@ -60,8 +60,8 @@ class ThinkingSplit:
                 return thinking, answer
 
     def finish(self) -> tuple[str, str]:
-        """What was held back; no more text follows."""
-        rest, self._held = self._held, ""
+        """The pending text; no more text follows."""
+        rest, self._pending = self._pending, ""
         if self._inside:
             rest = rest if self._started else rest.lstrip("\n")
             return "\n\n" + rest if rest and self._joins else rest, ""
@@ -70,17 +70,17 @@ class ThinkingSplit:
         return "", rest.lstrip("\n") if self._after_block else rest
 
     def _take_thinking(self) -> tuple[str, bool]:
-        """Take reasoning from the held text, and tell whether its block ended."""
+        """Take reasoning from the pending text; the second value is true if its block ended."""
         if not self._started:
-            self._held = self._held.lstrip("\n")
-            self._started = bool(self._held)
-        head, tag, rest = self._held.partition(CLOSE)
-        # Line breaks are held back too: if the tag comes next, they are not part of the reasoning.
+            self._pending = self._pending.lstrip("\n")
+            self._started = bool(self._pending)
+        head, tag, rest = self._pending.partition(CLOSE)
+        # Line breaks stay pending too: if the tag comes next, they are not part of the reasoning.
         part = head[: len(head) - (0 if tag else _tag_start(head, CLOSE))].rstrip("\n")
         joint = "\n\n" if part and self._joins else ""
         self._thought |= bool(part)
         self._joins &= not part
-        self._held = rest if tag else head[len(part) :]
+        self._pending = rest if tag else head[len(part) :]
         if tag:
             self._inside = self._started = False
             self._after_block = True
@@ -88,37 +88,37 @@ class ThinkingSplit:
 
     def _open_or_start(self) -> bool:
         """Before the answer: enter a block or begin the answer; False while either is still possible."""
-        body = self._held.lstrip()
+        body = self._pending.lstrip()
         tag = next((tag for tag in sorted(self._tags) if body.startswith(tag)), None)
         if tag is not None:
-            self._held = body.removeprefix(tag)
+            self._pending = body.removeprefix(tag)
             self._take_tag(tag)
         elif not body or any(tag.startswith(body) for tag in self._tags):
             return False
         else:
             self._started, self._first, self._line = True, False, ""
-            self._held = self._held.lstrip("\n") if self._after_block else self._held
+            self._pending = self._pending.lstrip("\n") if self._after_block else self._pending
         return True
 
     def _take_line(self) -> tuple[str, bool]:
         """Take of the answer's present line what is there, unless it may be a tag; True where another may follow."""
-        line, end, rest = self._held.partition("\n")
-        alone = line.strip(" \t")
-        if not self._line and not end and any(self._counts(tag) and tag.startswith(alone) for tag in (OPEN, CLOSE)):
+        line, end, rest = self._pending.partition("\n")
+        content = line.strip(" \t")
+        if not self._line and not end and any(self._counts(tag) and tag.startswith(content) for tag in (OPEN, CLOSE)):
             return "", False
-        if not self._line and self._counts(alone) and end:
-            self._held = rest
-            self._take_tag(alone)
+        if not self._line and self._counts(content) and end:
+            self._pending = rest
+            self._take_tag(content)
             return "", True
         self._line = (self._line + line)[:_FENCE_LENGTH]
         if end:
             self._fenced ^= _FENCE.match(self._line) is not None
             self._line = ""
-        self._held = rest
+        self._pending = rest
         return line + end, bool(end)
 
     def _counts(self, tag: str) -> bool:
-        """Whether a tag that stands alone on a line of the answer counts: a closing one only where a block was."""
+        """Whether a tag that is the only text of a line of the answer counts: a closing one only where a block was."""
         return tag in self._tags and not self._fenced and (tag == OPEN or self._after_block)
 
     def _take_tag(self, tag: str) -> None:

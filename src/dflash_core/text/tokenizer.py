@@ -1,6 +1,6 @@
 """Byte-level BPE from GGUF metadata: text to ids and back, special tokens only where the caller allows them.
 
-The merging is done by the `tokenizers` library, over the ordinary tokens alone. Special tokens are cut out of the text
+The merging is done by the `tokenizers` library, over the ordinary tokens. Special tokens are cut out of the text
 here, before the library sees it, and are not in the library's vocabulary: text encoded with `special=False` can
 therefore not contain one, whatever was typed.
 """
@@ -50,8 +50,8 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 def _byte_letters() -> dict[str, int]:
     """GPT-2's alphabet: printable Latin-1 characters stand for themselves, U+0100 onwards for the other bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    unprintable = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(unprintable)}
 
 
 _BYTE = _byte_letters()
@@ -93,7 +93,7 @@ class Tokenizer:
         odd = {id: kind for id, kind in enumerate(types) if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)}
         named = {tokens[id]: id for id in odd}
         self.stop_ids = frozenset(ends) | {named[name] for name in END_NAMES if name in named}
-        # A file may give its end token the type of an ordinary one. It is a control token all the same.
+        # An end token is a control token even where the file gives the token the type of an ordinary one.
         odd |= dict.fromkeys([*self.stop_ids, *(id for id in (bos, mask) if id is not None)], _CONTROL)
         self.special: Mapping[str, int] = {tokens[id]: id for id, kind in odd.items() if kind != _UNUSED and tokens[id]}
         self.hidden = frozenset(
@@ -164,7 +164,7 @@ class Tokenizer:
         if start < len(text):
             yield text[start:]
 
-    def least(self, text: str) -> int:
+    def min_tokens(self, text: str) -> int:
         """A lower bound of the number of tokens of `text`, computed without tokenising it."""
         text = _SURROGATES.sub("\ufffd", text)
         if self._bpe.normalizer is not None:  # composed text is shorter

@@ -72,10 +72,10 @@ class LoadRequest:
         return self.target, self.draft
 
     def setup(self, reckoner: Reckoner, available: int | None = None) -> Setup:
-        """How it would be loaded, see `fits.asked`."""
-        from dflash_core.fits import asked
+        """How it would be loaded, see `fits.requested_setup`."""
+        from dflash_core.fits import requested_setup
 
-        return asked(reckoner, self.context or None, self.kv, available)
+        return requested_setup(reckoner, self.context or None, self.kv, available)
 
     def title(self, *, endings: bool = False) -> str:
         """The name of the pair; with the `endings` of its files while it is not loaded yet."""

@@ -23,12 +23,12 @@ class CpuMachine:
         self.program_bytes = program_bytes  # of the process before any model was loaded
 
     def learn(self, session: Session, progress: Progress) -> None:
-        """Nothing: the reference runs one way."""
+        """Nothing: the reference has no alternatives."""
 
     def step_costs(self, drafter: Capabilities) -> Shape | None:
         return CPU
 
-    def room(self) -> int:
+    def available(self) -> int:
         return memory.host_memory().free
 
     def breakdown(self, components: tuple[Component, ...], session: Session | None = None) -> MemoryBreakdown:

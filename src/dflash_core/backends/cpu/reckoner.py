@@ -59,14 +59,14 @@ class HostReckoner:
         dense = held_bytes(target_weights(file, spec), packed=False)
         self._packed = stays_packed(dense, self.available - machine.program_bytes) if packed is None else packed
 
-    def spare(self, room: int) -> int:
+    def spare(self, available: int) -> int:
         """Half of the memory that the weights leave."""
-        left = room - total(self, self.base) + sequence_bytes(self, self.base)
+        left = available - total(self, self.base) + sequence_bytes(self, self.base)
         return max(left - left // 2, 0)
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
-        ways = [replace(setup, kv=kind) for kind in self.kv_types if kind != setup.kv]
-        return [*ways, *([replace(setup, drafted=False)] if setup.drafted and self._draft_files else [])]
+        options = [replace(setup, kv=kind) for kind in self.kv_types if kind != setup.kv]
+        return [*options, *([replace(setup, drafted=False)] if setup.drafted and self._draft_files else [])]
 
     def components(self, setup: Setup) -> tuple[Component, ...]:
         how = "as in the file" if self._packed else "as floats"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from dflash_core.backends.cuda.launch import At
-from dflash_core.backends.cuda.products import Arena, Wanted
+from dflash_core.backends.cuda.products import Arena, TensorSpec
 
 
 class CapturedLayers:
@@ -23,7 +23,7 @@ class CapturedLayers:
         (self.rows,) = own.carve(*self.pieces(layers, hidden, capacity))
 
     @staticmethod
-    def pieces(layers: Sequence[int], hidden: int, capacity: int) -> Sequence[Wanted]:
+    def pieces(layers: Sequence[int], hidden: int, capacity: int) -> Sequence[TensorSpec]:
         """The memory of rows for trees of `capacity` nodes."""
         return [((capacity, len(layers) * hidden), torch.float32)]
 

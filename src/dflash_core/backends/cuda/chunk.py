@@ -12,7 +12,7 @@ import torch
 
 from dflash_core.attention_window import EVERYTHING, MOST_RUNS, AttentionWindow
 from dflash_core.backends.cuda.launch import At, Device
-from dflash_core.backends.cuda.products import WEIGHT_BYTES, Arena, Ops, Products, Wanted
+from dflash_core.backends.cuda.products import WEIGHT_BYTES, Arena, Ops, Products, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of
 
@@ -24,17 +24,17 @@ class Chunk:
     """Up to `rows` rows of a prompt: h f32 and x f16 (rows, hidden), and `weights`, a workspace for one product.
     If a window hides positions, `runs` are those that full-attention layers see.
 
-    `room`: an arena whose size includes `ChunkNeeds.pieces`.
+    `arena`: its size includes `ChunkNeeds.pieces`.
     """
 
-    def __init__(self, device: Device, needs: ChunkNeeds, room: Arena) -> None:
+    def __init__(self, device: Device, needs: ChunkNeeds, arena: Arena) -> None:
         on = device.torch_device
         self.rows, self.window, self.runs = needs.rows, EVERYTHING, list[slice]()
         self.counts = torch.zeros(2, dtype=torch.int32, device=on)
         self.tokens = torch.zeros(needs.rows, dtype=torch.int32, device=on)
         self.run_counts = torch.zeros(MOST_RUNS, 2, dtype=torch.int32, device=on)  # (positions of the run, 0)
-        self.h, self.x, self.weights, arena, *self.lasting = room.carve(*needs.pieces)
-        self.arena = Arena(arena)
+        self.h, self.x, self.weights, shared, *self.lasting = arena.carve(*needs.pieces)
+        self.arena = Arena(shared)
         self.ops = Ops(device)
         self.products = Products(device, self.weights, self.ops)
 
@@ -58,20 +58,20 @@ class Chunk:
 class ChunkNeeds:
     """The memory that a chunk of `rows` rows needs.
 
-    `projections`: all projections that rows are multiplied by. `rooms`: what is carved from the arena, one at a time.
+    `projections`: all projections that rows are multiplied by. `carved`: what is carved from the arena, one at a time.
     `lasting`: what a drafter keeps from layer to layer.
     """
 
     rows: int
     hidden: int
     projections: Sequence[Projection]
-    rooms: Sequence[Sequence[Wanted]]
-    lasting: Sequence[Wanted] = ()
+    carved: Sequence[Sequence[TensorSpec]]
+    lasting: Sequence[TensorSpec] = ()
 
     @property
-    def pieces(self) -> Sequence[Wanted]:
+    def pieces(self) -> Sequence[TensorSpec]:
         """h, x, weights, the arena, and `lasting`."""
-        arena = max(map(Arena.need, self.rooms))
+        arena = max(map(Arena.need, self.carved))
         return (
             ((self.rows, self.hidden), torch.float32),
             ((self.rows, self.hidden), torch.float16),

@@ -102,5 +102,5 @@ class CudaDevice:
     @cached_property
     def _library(self) -> Library:
         """Made on first use: without prompt chunks it is not needed."""
-        room = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=self.torch_device)
-        return Library(self.runtime.driver, self.runtime.stream, room)
+        workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=self.torch_device)
+        return Library(self.runtime.driver, self.runtime.stream, workspace)

@@ -98,13 +98,13 @@ class ExpertPlan:
         self.tiles_k = max(groups_of(kind.columns) for kind in product.kinds)
         self.warps = WARPS
         self.shared_bytes = 2 * self.warps * WARP * 16 + self.tiles_k * staged_block(shapes, self.rounding)
-        room = card.shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
-        if self.shared_bytes > room:
+        shared_limit = card.shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
+        if self.shared_bytes > shared_limit:
             raise UnsupportedError(
                 f"experts of {max(kind.columns for kind in product.kinds)} columns need {self.shared_bytes:,} bytes of"
-                f" shared memory, expected at most {room:,}; run it on the CPU"
+                f" shared memory, expected at most {shared_limit:,}; run it on the CPU"
             )
-        self.per_sm = MOST_PER_SM if MOST_PER_SM * self.shared_bytes <= room else 1
+        self.per_sm = MOST_PER_SM if MOST_PER_SM * self.shared_bytes <= shared_limit else 1
         if self.warps * self.per_sm > MOST_WARPS:
             self.per_sm = 1
         self.multiprocessors = card.multiprocessors

@@ -26,10 +26,10 @@ from dflash_core.formats.weights import WeightFile
 
 @dataclass(frozen=True, slots=True)
 class SequenceBytes:
-    """Bytes of a sequence by component, and `scratch`: everything else that the allocator reserves for it. `details`:
-    what a component consists of."""
+    """`components`: bytes of a sequence by component. `scratch`: everything else that the allocator reserves for the
+    sequence. `details`: what a component consists of."""
 
-    held: Mapping[str, int]
+    components: Mapping[str, int]
     scratch: int
     details: Mapping[str, str]
 
@@ -92,6 +92,6 @@ class Footprint:
         captured = draft.capabilities.captured_layers if draft else ()
         with Pieces() as pieces:
             memory = SequenceMemory(self.target, context, captured, draft, kv, rows, capacity)
-        held = memory.nbytes
+        components = memory.nbytes
         taken = reserved([*pieces.sizes, *([WORKSPACE_BYTES] if memory.chunk else [])])
-        return SequenceBytes(held, taken - sum(held.values()), memory.details)
+        return SequenceBytes(components, taken - sum(components.values()), memory.details)

@@ -17,7 +17,7 @@ from dflash_core.models.cache_rows import CODECS
 
 KERNEL_TYPES = {"f16": "KvF16", "bf16": "KvBf16", "q8_0": "KvQ8", "q5_0": "KvQ5", "q4_0": "KvQ4", "tq3_0": "KvTq3"}
 """The names of the cache types in kernels/kv.cuh."""
-PLANTED = 4096  # random rows that `plant` generates and then repeats
+FILLED_AT_ONCE = 4096  # random rows that `fill` generates and then repeats
 
 
 def defines(kv: CachePair) -> dict[str, object]:
@@ -77,13 +77,13 @@ class KVCache:
             launches.append(Launch("accept.cu", "kv_commit", {}, len(streams), count, args))
         return launches
 
-    def plant(self, begin: int, end: int) -> None:
+    def fill(self, begin: int, end: int) -> None:
         """Fill slots begin..end with random rows, for measurements."""
         for tensor, kind in ((self.k, self.kv.k), (self.v, self.kv.v)):
-            some = torch.randn(PLANTED, self.head_dim, generator=torch.Generator().manual_seed(1))
+            some = torch.randn(FILLED_AT_ONCE, self.head_dim, generator=torch.Generator().manual_seed(1))
             rows = CODECS[kind.name].pack(some).to(tensor.device)
-            for at in range(begin, end, PLANTED):
-                tensor[:, :, at : min(at + PLANTED, end)] = rows[: min(PLANTED, end - at)]
+            for at in range(begin, end, FILLED_AT_ONCE):
+                tensor[:, :, at : min(at + FILLED_AT_ONCE, end)] = rows[: min(FILLED_AT_ONCE, end - at)]
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
         """Slots begin..end of all layers, in their stored form."""

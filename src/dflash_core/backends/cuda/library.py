@@ -89,7 +89,7 @@ class Library:
         )  # fmt: skip
 
     def _factor(self, value: float) -> int:
-        """The address of a number that is kept in memory."""
+        """The address of a number in memory."""
         if value not in self._factors:
             self._factors[value] = ctypes.c_float(value)
         return ctypes.addressof(self._factors[value])

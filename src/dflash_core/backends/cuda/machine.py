@@ -42,7 +42,7 @@ class CudaMachine:
         """`vram_limit`: memory size of a smaller card that this one imitates, in bytes; 0: no limit."""
         self.device, self.footprint, self.timer, self.vram_limit = device, footprint, timer, vram_limit
         self.name = device.runtime.card.name
-        self.held: dict[str, int] = {}  # allocated bytes of weights, by component
+        self.weight_bytes: dict[str, int] = {}  # allocated bytes of weights, by component
         self._management: Management | None = None
         self._passes: Mapping[int, float] = {}
 
@@ -62,7 +62,7 @@ class CudaMachine:
             self._passes = self.timer.timings.passes.get(target, {})
 
     def learn(self, session: Session, progress: Progress) -> None:
-        self.hold_limit()  # by now the driver has allocated all its memory
+        self.hold_limit()  # by now the driver has allocated all of its memory
         if not isinstance(session, CudaSession):
             return
         only_passes = session.chunks_from == NEVER
@@ -82,18 +82,18 @@ class CudaMachine:
         plain = self._passes[1]
         draft = H200.draft * plain / H200.plain
         rows = sorted(self._passes)
-        most = accumulate((self._passes[row] for row in rows), max)  # more rows are never faster, except by chance
-        return Shape({row: ms + draft for row, ms in zip(rows, most, strict=True)}, plain, draft, tuple(rows))
+        slowest = accumulate((self._passes[row] for row in rows), max)  # more rows are never faster, except by chance
+        return Shape({row: ms + draft for row, ms in zip(rows, slowest, strict=True)}, plain, draft, tuple(rows))
 
     @property
     def processors(self) -> int:
         return self.device.card.multiprocessors
 
-    def room(self) -> int:
+    def available(self) -> int:
         return self._memory()[0]
 
     def room_and_context(self) -> int:
-        """`room` plus the driver's memory for this process, but at most the card's memory."""
+        """`available` plus the driver's memory for this process, but at most the card's memory."""
         free, total = self._memory()
         return min(free + context_bytes(self.processors), total)
 
@@ -146,9 +146,9 @@ class CudaMachine:
         used = self._used()
         if session is not None:
             # Everything that the allocator reserves beyond the other components is scratch, including unused parts.
-            held = {**self.held, **session.nbytes}
-            held["scratch"] = torch.cuda.memory_reserved() - sum(held.values())
-            components = tuple(Component(o.name, o.bytes, o.detail, held.get(o.name)) for o in components)
+            measured = {**self.weight_bytes, **session.nbytes}
+            measured["scratch"] = torch.cuda.memory_reserved() - sum(measured.values())
+            components = tuple(Component(o.name, o.bytes, o.detail, measured.get(o.name)) for o in components)
             context = max(used - others - torch.cuda.memory_reserved(), 0)
             components += (
                 Component("CUDA context", context, "driver, kernels, libraries"),

@@ -4,7 +4,7 @@ A plan depends on shapes and on the card, never on the number of columns. So the
 column, is the same at all widths. Mirrors kernels/matmul_launch.cuh.
 
 Weights should be read once at any width. A thread block needs the activations of its part of K in shared memory: all of
-them, if K is split into parts that are small enough, or where that is not so, in chunks. Both ways give the same bits.
+them, if K is split into parts that are small enough, or otherwise in chunks. Both give the same bits.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a launch is computed, where the shapes leave a choice. It applies at every width.
+    """How a launch is computed, where the shapes leave a choice, at every width alike.
 
     `split_k`: the number of parts of K, which decides the order of sums; the other fields do not change results.
     `chunked`: stage activations in chunks of K; None: only where a whole part does not fit in shared memory.
@@ -102,7 +102,7 @@ class Card:
 
     multiprocessors: int
     shared_bytes: int  # dynamic shared memory that a thread block may have
-    way: Way = Way()  # other than the default: for tests and measurements
+    config: Way = Way()  # only tests and measurements set it
     overlaps: bool = False  # whether it can start a kernel while the previous one still runs
     l2_bytes: int = 0
 
@@ -112,7 +112,7 @@ class Card:
 
     @property
     def most_partials(self) -> int:
-        """The most bytes of partials of a launch that its L2 keeps for the next one."""
+        """The most bytes of partials of a launch that stay in the L2 for the next one."""
         return max(LEAST_PARTIALS, int(self.l2_bytes * PARTIALS_OF_L2))
 
 
@@ -136,7 +136,7 @@ class Plan:
     rounding: Rounding
     shared_limit: int
     overlaps: bool
-    way: Way
+    config: Way
     warps: int = WARPS
 
     @property
@@ -172,7 +172,7 @@ class Plan:
 
     def chunked(self, columns: int) -> bool:
         """Whether a pass over `columns` columns stages activations in chunks, not whole parts of K."""
-        return self._whole(columns) > self.shared_limit if self.way.chunked is None else self.way.chunked
+        return self._whole(columns) > self.shared_limit if self.config.chunked is None else self.config.chunked
 
     def warps_at(self, columns: int) -> int:
         """Warps of a thread block of a pass over `columns` columns: those that claim tiles or work in chunks may be
@@ -187,8 +187,8 @@ class Plan:
 
     def _claimed(self, columns: int) -> bool:
         """Whether warps claim tiles as they become free; only with one column."""
-        wanted = columns == 1 and not self.chunked(1) and self.way.claimed is not False
-        return wanted and self._sums_bytes <= _MOST_SUMS and self._claimed_bytes <= self.shared_limit
+        claims = columns == 1 and not self.chunked(1) and self.config.claimed is not False
+        return claims and self._sums_bytes <= _MOST_SUMS and self._claimed_bytes <= self.shared_limit
 
     @property
     def _sums_bytes(self) -> int:
@@ -226,8 +226,8 @@ class Plan:
         return found
 
     def _prefetch(self, columns: int) -> int:
-        if self.way.prefetch is not None:
-            return self.way.prefetch
+        if self.config.prefetch is not None:
+            return self.config.prefetch
         return int(self.overlaps and columns <= _PREFETCHED_COLUMNS)
 
     @property
@@ -236,8 +236,8 @@ class Plan:
 
     def _chunk(self, columns: int) -> int:
         """Tiles of a chunk: two chunks fit in shared memory, and the longest part is split evenly."""
-        most = min(_MOST_CHUNK, self.shared_limit // chunks_bytes(1, self._staged, columns))
-        return -(-self.longest_part // -(-self.longest_part // max(1, most)))
+        fitting = min(_MOST_CHUNK, self.shared_limit // chunks_bytes(1, self._staged, columns))
+        return -(-self.longest_part // -(-self.longest_part // max(1, fitting)))
 
     def passes(self, columns: int) -> tuple[tuple[int, int], ...]:
         """Launches that together cover `columns`: (first column, columns), as even as multiples of 8 permit."""
@@ -297,19 +297,19 @@ def plan(
 # Cached: a model has few shapes in many layers, and is planned twice, to predict its memory and to load it.
 @functools.cache
 def _plan(product: Product, card: Card) -> Plan:
-    way, shapes, rounding = card.way, product.shapes, product.rounding
+    config, shapes, rounding = card.config, product.shapes, product.rounding
     if product.split_k:
-        way = replace(way, claimed=False)  # a head finishes whole blocks of rows
+        config = replace(config, claimed=False)  # a head finishes whole blocks of rows
     if not 0 < len(shapes) <= MAX_SEGMENTS:
         raise UnsupportedError(f"{len(shapes)} matrices in one launch, expected 1 to {MAX_SEGMENTS}")
     costs = tuple((blocks_of(s.rows), tile_type(s.type).bytes) for s in shapes)
     most_partials = card.most_partials if card.shared_bytes < _WHOLE_PARTS else 0
-    room = card.shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
+    shared_limit = card.shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
     grid = min(card.multiprocessors, MAX_GRID)
     block = staged_block(shapes, rounding)
-    layout = Layout(groups_of(product.columns), costs, block, grid, room, most_partials)
-    choices = layout.choices(product.split_k or way.split_k, rounding.planes)
-    if not choices or chunks_bytes(1, block, 1) > room:
+    layout = Layout(groups_of(product.columns), costs, block, grid, shared_limit, most_partials)
+    choices = layout.choices(product.split_k or config.split_k, rounding.planes)
+    if not choices or chunks_bytes(1, block, 1) > shared_limit:
         raise UnsupportedError(
             f"a matrix of {product.columns:,} columns, expected one that fits {card.shared_bytes:,} bytes of shared "
             "memory; run it on the CPU"
@@ -319,8 +319,8 @@ def _plan(product: Product, card: Card) -> Plan:
     blocks = [count for count, _ in costs]
     offsets = tuple(ROWS * begin for begin in itertools.accumulate(blocks[:-1], initial=0))
     found = Plan(
-        shapes, layout.tiles_k, best.split_k, best.part_begin, best.row_begin, offsets, layout.stride, rounding, room,
-        card.overlaps, way,
+        shapes, layout.tiles_k, best.split_k, best.part_begin, best.row_begin, offsets, layout.stride, rounding,
+        shared_limit, card.overlaps, config,
     )  # fmt: skip
     return replace(found, warps=warps_for(min(size for _, size in costs), found.most_tiles))
 

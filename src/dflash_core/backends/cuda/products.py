@@ -109,8 +109,8 @@ class Products:
         for part in parts:
             for op in part.ops:
                 op()
-            held = out[:, part.begin : part.begin + len(part.weights)] if len(parts) > 1 else out
-            self._device.multiply(x, part.weights, held, scale=scale, add=add)
+            columns = out[:, part.begin : part.begin + len(part.weights)] if len(parts) > 1 else out
+            self._device.multiply(x, part.weights, columns, scale=scale, add=add)
 
     def multiply_all(self, x: Tensor, matrices: Sequence[Sequence[Part]], out: Tensor) -> None:
         """The products with several matrices, next to each other in `out`."""
@@ -121,11 +121,11 @@ class Products:
             begin += width
 
 
-Wanted = tuple[tuple[int, ...], torch.dtype]
+TensorSpec = tuple[tuple[int, ...], torch.dtype]
 
 
 class Arena:
-    """A piece of memory that is used again and again: every `carve` begins at its start."""
+    """Memory that is divided again and again: every `carve` begins at its start."""
 
     def __init__(self, memory: Tensor) -> None:
         self.bytes = memory
@@ -135,19 +135,19 @@ class Arena:
         """A newly allocated arena of zeros."""
         return Arena(torch.zeros(nbytes, dtype=torch.uint8, device=device))
 
-    def carve(self, *wanted: Wanted) -> Iterator[Tensor]:
+    def carve(self, *specs: TensorSpec) -> Iterator[Tensor]:
         """Tensors of these shapes and types, one after the other."""
         at = 0
-        for shape, dtype in wanted:
+        for shape, dtype in specs:
             size = math.prod(shape) * dtype.itemsize
             yield self.bytes[at : at + size].view(dtype).view(shape)
             at += aligned(size)
 
-    def after(self, *wanted: Wanted) -> Arena:
+    def after(self, *specs: TensorSpec) -> Arena:
         """The rest of the arena after `carve` of the same tensors."""
-        return Arena(self.bytes[self.need(wanted) :])
+        return Arena(self.bytes[self.need(specs) :])
 
     @staticmethod
-    def need(wanted: Sequence[Wanted]) -> int:
+    def need(specs: Sequence[TensorSpec]) -> int:
         """Bytes that `carve` uses for these tensors."""
-        return sum(aligned(math.prod(shape) * dtype.itemsize) for shape, dtype in wanted)
+        return sum(aligned(math.prod(shape) * dtype.itemsize) for shape, dtype in specs)

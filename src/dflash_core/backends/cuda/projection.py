@@ -62,7 +62,7 @@ class AnyProjection(ABC):
         """Defines of a kernel that writes its activations."""
         return self.plan.forms
 
-    def wanted(self, acts: Acts) -> tuple[Argument, Argument]:
+    def act_args(self, acts: Acts) -> tuple[Argument, Argument]:
         """The int8 and f16 activations as arguments; null for a form that the product does not read."""
         return (
             pointer(acts.q8 if self.plan.needs_q8 else None),
@@ -114,7 +114,7 @@ class Projection(AnyProjection):
                 self.plan.defines(count),
                 self.plan.grid,
                 self.plan.warps_at(count) * WARP,
-                [self._table, *self.wanted(acts), out, np.int32(rows), np.int32(first // 8)],
+                [self._table, *self.act_args(acts), out, np.int32(rows), np.int32(first // 8)],
                 self.plan.shared_bytes(count),
             )
             for first, count in self.plan.passes(rows)

@@ -1,4 +1,4 @@
-"""Predicts the memory of a pair on a card, by component, for any way of loading it, before it is loaded."""
+"""Predicts the memory of a pair on a card, by component, for any setup, before it is loaded."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tu
     need = footprint.sequence(setup.context, drafted=drafted, capacity=setup.nodes, kv=kv, rows=setup.rows)
     positions = f"{kv}, {setup.context:,} positions"
     scratch = Component("scratch", need.scratch, f"a tree of {setup.nodes} nodes, logits, activations")
-    held = [Component(name, size, need.details.get(name, positions)) for name, size in need.held.items()]
-    return tuple(sorted((*held, scratch), key=lambda one: ORDER.index(one.name)))
+    components = [Component(name, size, need.details.get(name, positions)) for name, size in need.components.items()]
+    return tuple(sorted((*components, scratch), key=lambda one: ORDER.index(one.name)))
 
 
 class CardReckoner:
@@ -90,19 +90,19 @@ class CardReckoner:
     def base(self) -> Setup:
         return Setup(0, self.auto[-1], draft_type=self._draft_type, embedding=self._embedding)
 
-    def spare(self, room: int) -> int:
+    def spare(self, available: int) -> int:
         return SPARE
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         drafted = setup.drafted and self._draft is not None
         tighter = [kind for kind in PACKED if drafted and self._packs(setup.draft_type, kind)]
-        ways = [
+        options = [
             replace(setup, kv=kv, draft_type=kind, embedding=where)
             for kv in dict.fromkeys((setup.kv, *self.kv_types))
             for kind in (setup.draft_type, *tighter)
             for where in dict.fromkeys((setup.embedding, ON_HOST))
         ]
-        return [*ways[1:], *([replace(setup, drafted=False, draft_type="")] if drafted else [])]
+        return [*options[1:], *([replace(setup, drafted=False, draft_type="")] if drafted else [])]
 
     def components(self, setup: Setup) -> tuple[Component, ...]:
         footprint = self._of(setup)

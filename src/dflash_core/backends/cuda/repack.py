@@ -58,15 +58,15 @@ TILE_TYPES: dict[str, TileType] = {
 
 def tile_type(name: str) -> TileType:
     """The device format of tensors of the ggml type `name`. Raises UnsupportedError for types without one."""
-    held = "F16" if name == "BF16" else name
-    if held not in TILE_TYPES:
+    stored = "F16" if name == "BF16" else name
+    if stored not in TILE_TYPES:
         natives = " ".join(["BF16", *TILE_TYPES])
         raise UnsupportedError(
             f"tensor type {name} has no CUDA kernel, expected one of {natives}; quantise the model to one of these or"
             " run it on the CPU",
             code=Code.NOT_ON_THIS_DEVICE,
         )
-    return TILE_TYPES[held]
+    return TILE_TYPES[stored]
 
 
 def blocks_of(rows: int) -> int:

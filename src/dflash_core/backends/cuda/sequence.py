@@ -3,8 +3,8 @@ find the card full.
 
 Passes, a drafter's passes and chunks of prompts never run at the same time, and none needs what another left in scratch
 memory. So they share one arena, whose size is that of the largest of them. Only rows that wait for their commit must
-survive a drafter's pass; when a chunk begins, no commit is pending. Memory that belongs to one of them alone follows
-the shared part.
+survive a drafter's pass; when a chunk begins, no commit is pending. Memory of a single owner follows the
+shared part.
 
 What torch allocates by itself while a sequence is read or copied, it takes from memory that is reserved for that
 (`SequenceMemory.workspace`).
@@ -60,9 +60,9 @@ class SequenceMemory:
         device, hidden = target.device.torch_device, target.spec.embedding_length
         self.capacity, self.slots = capacity, context + MAX_NODES
         partials = PassBuffers.partials(*target.projections())
-        rooms = [mixer.pass_room(context, kv) for mixer in target.mixers]
-        rooms += [block.ffn.pass_room for block in target.blk]
-        scratch = Arena.need(partials) + max(map(Arena.need, rooms))
+        pieces = [mixer.pass_room(context, kv) for mixer in target.mixers]
+        pieces += [block.ffn.pass_room for block in target.blk]
+        scratch = Arena.need(partials) + max(map(Arena.need, pieces))
         scratch = max(
             scratch, Arena.need(draft.pass_room(context, kv)) if draft else 0, Arena.need(Head.pieces(target))
         )
@@ -71,23 +71,23 @@ class SequenceMemory:
         shared = max(passes, Arena.need(chunk.pieces) if chunk else 0)
         buffers = PassBuffers.lasting(hidden, *target.projections())
         lasting = [*buffers, *CapturedLayers.pieces(captured, hidden, capacity)]
-        own = Arena.need([*lasting, *(draft.own_room() if draft else ())])
-        self.room = Arena.of(shared + own, device)
-        lasting_room = Arena(self.room.bytes[shared:])
-        self.buffers = PassBuffers(hidden, *target.projections(), lasting_room, self.room)
-        inside, left = self.room.after(*partials), Arena(self.room.bytes[scratch:])
+        own_bytes = Arena.need([*lasting, *(draft.own_room() if draft else ())])
+        self.arena = Arena.of(shared + own_bytes, device)
+        lasting_room = Arena(self.arena.bytes[shared:])
+        self.buffers = PassBuffers(hidden, *target.projections(), lasting_room, self.arena)
+        inside, left = self.arena.after(*partials), Arena(self.arena.bytes[scratch:])
         self.mixers: list[MixerMemory] = []
         for mixer in target.mixers:
             self.mixers.append(mixer.memory(context, capacity, inside, left, kv))
             left = left.after(*mixer.rows_room(capacity))
         self.captured = CapturedLayers(captured, hidden, capacity, lasting_room.after(*buffers))
         own_room = lasting_room.after(*lasting)
-        self.drafting: DraftMemory | None = draft.memory(context, self.room, own_room, kv) if draft else None
-        self.chunk = Chunk(target.device, chunk, self.room) if chunk else None
+        self.drafting: DraftMemory | None = draft.memory(context, self.arena, own_room, kv) if draft else None
+        self.chunk = Chunk(target.device, chunk, self.arena) if chunk else None
         self.one = torch.ones(1, dtype=torch.int32, device=device)  # the count of a single row
         self.state = DeviceState(device)
         # Logits may share the arena: they are written after the layers and read before the next pass begins.
-        self.head = Head(target, self.state, self.room)
+        self.head = Head(target, self.state, self.arena)
         copies = draft is not None and "by_parent" not in draft.capabilities.knobs
         self.text = DeviceText(self.slots, target.device) if copies else None
         self.stamps = torch.zeros(STAMPS, dtype=torch.int64, device=device)
@@ -114,10 +114,10 @@ class SequenceMemory:
     @property
     def nbytes(self) -> dict[str, int]:
         """The sequence's own bytes, by component."""
-        held: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for memory in self.mixers:
-            held[memory.component] = held.get(memory.component, 0) + memory.nbytes
-        return {**held, **(self.drafting.nbytes if self.drafting else {})}
+            sizes[memory.component] = sizes.get(memory.component, 0) + memory.nbytes
+        return {**sizes, **(self.drafting.nbytes if self.drafting else {})}
 
     @property
     def details(self) -> dict[str, str]:
@@ -135,8 +135,8 @@ def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None, context
     inputs, outputs = target.projections()
     projections = [p for p in (*inputs, *outputs) if isinstance(p, Projection)]  # multiplied by the library
     projections += [*(draft.chunk_projections() if draft else ())]
-    rooms = [room for mixer in target.mixers for room in mixer.chunk_rooms(rows, context, kv)]
-    rooms += [room for block in target.blk for room in block.ffn.chunk_rooms(rows)]
-    rooms += draft.chunk_rooms(rows) if draft else ()
+    pieces = [piece for mixer in target.mixers for piece in mixer.chunk_rooms(rows, context, kv)]
+    pieces += [piece for block in target.blk for piece in block.ffn.chunk_rooms(rows)]
+    pieces += draft.chunk_rooms(rows) if draft else ()
     lasting = draft.chunk_lasting(rows) if draft else ()
-    return ChunkNeeds(rows, target.spec.embedding_length, projections, rooms, lasting)
+    return ChunkNeeds(rows, target.spec.embedding_length, projections, pieces, lasting)

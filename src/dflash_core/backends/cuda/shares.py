@@ -47,15 +47,15 @@ class Layout:
     """The inputs to the choice of the number of parts of K.
 
     `costs`: (blocks of 16 rows, bytes of a tile) of each matrix; `block`: bytes of 8 columns x 256 k of staged
-    activations; `grid`: the most thread blocks; `room`: bytes of shared memory for activations and sums.
-    `most_partials`: the most bytes of partials where that decides, and not how many columns fit in `room`; else 0.
+    activations; `grid`: the most thread blocks; `shared_limit`: bytes of shared memory for activations and sums.
+    `most_partials`: the most bytes of partials where they decide instead of the columns that fit; else 0.
     """
 
     tiles_k: int
     costs: tuple[tuple[int, int], ...]
     block: int
     grid: int
-    room: int
+    shared_limit: int
     most_partials: int
 
     @property
@@ -65,7 +65,7 @@ class Layout:
 
     def fits(self, split_k: int, columns: int) -> bool:
         """Whether the staged activations of a pass over `columns` columns fit in shared memory."""
-        return whole_bytes(-(-self.tiles_k // split_k), self.block, columns) <= self.room
+        return whole_bytes(-(-self.tiles_k // split_k), self.block, columns) <= self.shared_limit
 
     def choices(self, split_k: int | None, planes: int) -> list[int]:
         """Numbers of parts to choose from; only `split_k` if it is given."""
@@ -85,25 +85,25 @@ class Layout:
         lengths = [self.tiles_k * (s + 1) // split_k - self.tiles_k * s // split_k for s in range(split_k)]
         deal = _deal(lengths, min(self.grid, split_k * sum(count for count, _ in self.costs)))
         rows: list[int] = []
-        most = 0
+        busiest = 0
         known: dict[tuple[int, int], tuple[int, list[int]]] = {}
         for length, blocks in zip(lengths, deal):
             if (length, blocks) not in known:
                 known[length, blocks] = _split([(count, size * length) for count, size in self.costs], blocks)
-            most = max(most, known[length, blocks][0])
+            busiest = max(busiest, known[length, blocks][0])
             rows += known[length, blocks][1]
         part_begin = tuple(itertools.accumulate(deal, initial=0))
-        return Parted(self._microseconds(lengths, most), split_k, part_begin, tuple(rows))
+        return Parted(self._microseconds(lengths, busiest), split_k, part_begin, tuple(rows))
 
-    def _microseconds(self, lengths: Sequence[int], most: int) -> float:
-        """The estimated time. `lengths`: tiles of each part of K; `most`: bytes of weights of the busiest thread
+    def _microseconds(self, lengths: Sequence[int], busiest: int) -> float:
+        """The estimated time. `lengths`: tiles of each part of K; `busiest`: bytes of weights of the busiest thread
         block."""
         partials = len(lengths) * self.stride * NOMINAL_COLUMNS * 4 * 2 / _PARTIALS_RATE
         staged = max(lengths) * NOMINAL_COLUMNS / 8 * self.block / _STAGE
-        streamed = most / _STREAM
+        streamed = busiest / _STREAM
         if not self.fits(len(lengths), NOMINAL_COLUMNS):
             streamed *= _IN_CHUNKS
-            tallest = -(-most // (max(lengths) * max(size for _, size in self.costs)))  # blocks of 16 rows
+            tallest = -(-busiest // (max(lengths) * max(size for _, size in self.costs)))  # blocks of 16 rows
             rounds = -(-tallest // WARPS)
             streamed *= max(1.0, _STREAMING_WARPS * rounds / tallest)
             staged *= rounds
@@ -128,7 +128,7 @@ def whole_bytes(tiles: int, block: int, columns: int, warps: int = WARPS) -> int
 def warps_for(tile: int, tiles: int) -> int:
     """Warps that divide the tiles of a thread block, `tiles` of them at most, each of at least `tile` bytes.
 
-    Twelve have more registers each than sixteen, but fewer weights on their way. That is faster for large tiles and for
+    Twelve have more registers each than sixteen, but fewer weights in flight. That is faster for large tiles and for
     few of them, otherwise only from 32 rows on (docs/notes/products.md). The number decides the order of sums, so it
     does not depend on the width.
     """
@@ -196,14 +196,14 @@ def _cut(costs: Sequence[tuple[int, int]], parts: int, limit: int) -> tuple[list
     matrix, used, base = 0, 0, 0  # the next row block is number `used` of `matrix`, whose first one is `base`
     for _ in range(parts):
         starts.append(base + used)
-        room, fresh = limit, True
+        left, fresh = limit, True
         while matrix < len(costs):
             count, size = costs[matrix]
             if not fresh:
-                room -= _RESTART
-            take = min(count - used, max(0, room) // size)
+                left -= _RESTART
+            take = min(count - used, max(0, left) // size)
             used += take
-            room -= take * size
+            left -= take * size
             if used < count:
                 break
             base, matrix, used = base + count, matrix + 1, 0

@@ -31,7 +31,7 @@ from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft, OpenedModel
 from dflash_core.drafters.several import OpenedSeveral, not_on_a_card
 from dflash_core.errors import Shortage, UnsupportedError
-from dflash_core.fits import ON_CARD, ON_HOST, PREFILL_ROWS, SMALLEST_CONTEXT, asked, longest_context
+from dflash_core.fits import ON_CARD, ON_HOST, PREFILL_ROWS, SMALLEST_CONTEXT, longest_context, requested_setup
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
 from dflash_core.progress import Progress
@@ -50,7 +50,7 @@ class CudaTarget(Target):
     requantises a drafter's larger matrices when it is loaded. `timed`: at a first load, time
     passes and chunks of prompts. `device`: the card of the placement if it is already open, or a substitute.
     `vram_limit`: memory size of a smaller card to imitate, in bytes. `embedding`: "host" keeps the token embedding in
-    host memory. `reading`: "passes" reads every prompt with the kernels of decoding; "auto" in the fastest way.
+    host memory. `reading`: "passes" reads every prompt with the kernels of decoding; "auto" with the fastest kernels.
     """
 
     model: DeviceTarget
@@ -101,8 +101,8 @@ class CudaTarget(Target):
 
     def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
         reckoner = self.reckoner(draft)
-        wanted = min(context or SMALLEST_CONTEXT, self.config.context_length)
-        setup = asked(reckoner, wanted, kv if kv == AUTO else str(CachePair.parse(kv)))
+        requested = min(context or SMALLEST_CONTEXT, self.config.context_length)
+        setup = requested_setup(reckoner, requested, kv if kv == AUTO else str(CachePair.parse(kv)))
         needed = self.machine.breakdown(reckoner.components(setup)[:-1])
         fits = longest_context(reckoner, setup)
         pack = not fits and on_card(draft) is not None and not self.draft_type
@@ -113,11 +113,11 @@ class CudaTarget(Target):
         else:
             rest = needed.predicted - self.footprint.target_bytes
             remedy = f"take a model of at most {gib(max(needed.free - rest, 0))}"
-        held = self.machine.other_processes()
-        others = f"other programs on the card hold {gib(held)}: close them, or " if held else "or "
+        used = self.machine.other_processes()
+        closing = f"other programs on the card hold {gib(used)}: close them, or " if used else "or "
         memory.check(
             needed,
-            f"{remedy}; {others}run it on the CPU",
+            f"{remedy}; {closing}run it on the CPU",
             Shortage(needed.predicted, needed.free, fits, pack, on_card=True),
         )
 
@@ -165,13 +165,13 @@ class CudaTarget(Target):
     @contextmanager
     def _upload(self, component: str, file: WeightFile, requantise: str = "") -> Iterator[DeviceUpload]:
         before = torch.cuda.memory_allocated()
-        room = self.footprint.target_bytes if component == "target" else self.footprint.draft_bytes
-        upload = DeviceUpload(self.device, file, requantise, room)
+        nbytes = self.footprint.target_bytes if component == "target" else self.footprint.draft_bytes
+        upload = DeviceUpload(self.device, file, requantise, nbytes)
         try:
             with self.device.stream():
                 yield upload
                 self.device.synchronize()
             torch.cuda.empty_cache()  # free the scratch memory of repacking
-            self.machine.held[component] = torch.cuda.memory_allocated() - before
+            self.machine.weight_bytes[component] = torch.cuda.memory_allocated() - before
         finally:
             upload.close()

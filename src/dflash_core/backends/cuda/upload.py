@@ -42,15 +42,15 @@ def aligned(nbytes: int) -> int:
 class DeviceUpload:
     """Implements `layers.base.Upload` for one file. `requantise`: see held_type.
 
-    `room`: bytes of all its tensors, as meta.MetaUpload counts them. The tensors are then contiguous, in the order of
+    `nbytes`: bytes of all its tensors, as meta.MetaUpload counts them. The tensors are then contiguous, in the order of
     the requests, so that scratch memory of repacking leaves no holes between them.
     """
 
-    def __init__(self, device: Device, file: WeightFile, requantise: str = "", room: int = 0) -> None:
+    def __init__(self, device: Device, file: WeightFile, requantise: str = "", nbytes: int = 0) -> None:
         self.device, self.file, self.requantise = device, file, requantise
         pinned = device.torch_device.type == "cuda"
         self._stages = [torch.empty(STAGE_BYTES, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
-        self._room = torch.empty(room, dtype=torch.uint8, device=device.torch_device)
+        self._arena = torch.empty(nbytes, dtype=torch.uint8, device=device.torch_device)
         self._used = 0
         self._reader = ThreadPoolExecutor(1, "reader")
 
@@ -74,16 +74,16 @@ class DeviceUpload:
     def on_host(self, name: str) -> tuple[str, PinnedMemory]:
         info = self.file.tensors[name]
         rows = info.n_elements // info.shape[-1]
-        held = self.device.pinned((rows, info.n_bytes // rows), np.uint8)
-        self.file.raw(name, out=held.array)
-        return info.type, held
+        pinned = self.device.pinned((rows, info.n_bytes // rows), np.uint8)
+        self.file.raw(name, out=pinned.array)
+        return info.type, pinned
 
     def matrix(self, name: str) -> Matrix:
         info = self.file.tensors[name]
         rows, columns = info.n_elements // info.shape[-1], info.shape[-1]
         kind = held_type(info.type, self.requantise)
-        held = tile_type(kind)
-        shape = (blocks_of(rows), groups_of(columns), held.bytes)
+        form = tile_type(kind)
+        shape = (blocks_of(rows), groups_of(columns), form.bytes)
         tiles = self._new(math.prod(shape)).view(shape)
         for begin, part in self._parts(name, ROWS):
             block = begin // ROWS
@@ -94,10 +94,10 @@ class DeviceUpload:
     def _new(self, nbytes: int) -> Tensor:
         """A tensor (nbytes,) of uint8, in the shared memory if that has enough left."""
         begin, end = self._used, self._used + aligned(nbytes)
-        if end > len(self._room):
+        if end > len(self._arena):
             return torch.empty(nbytes, dtype=torch.uint8, device=self.device.torch_device)
         self._used = end
-        return self._room[begin : begin + nbytes]
+        return self._arena[begin : begin + nbytes]
 
     def _parts(self, name: str, multiple: int) -> Iterator[tuple[int, Tensor]]:
         """Rows of a tensor on the device, in parts that fit the staging memory: each a multiple of `multiple` rows."""
@@ -149,10 +149,10 @@ def quantise_q8_0(values: Tensor) -> Tensor:
     """
     groups = _groups(values, "Q8_0")
     scale = groups.abs().amax(-1, keepdim=True) / 127
-    held = scale.half()
+    half = scale.half()
     inverse = torch.where(scale > 0, 1 / scale, 0.0)
     codes = (groups * inverse).round().clamp(-127, 127).to(torch.int8)
-    return torch.cat((held.view(torch.uint8), codes.view(torch.uint8)), dim=-1).view(len(values), -1)
+    return torch.cat((half.view(torch.uint8), codes.view(torch.uint8)), dim=-1).view(len(values), -1)
 
 
 def quantise_q4_0(values: Tensor) -> Tensor:

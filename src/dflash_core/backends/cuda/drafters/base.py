@@ -20,7 +20,7 @@ from dflash_core.backends.cuda.drafters.caches import Empty
 from dflash_core.backends.cuda.launch import Inputs, Launch
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
-from dflash_core.backends.cuda.products import Arena, Wanted
+from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.capabilities import Capabilities
@@ -107,8 +107,8 @@ class DeviceDrafter(Protocol):
     def reaches(self, length: int) -> bool:
         """Whether its cache can be truncated to `length` positions without a checkpoint."""
 
-    def restore(self, kept: object, length: int) -> None:
-        """Called before the committed length becomes `length`; `kept` is the checkpoint made there. 0: a new sequence
+    def restore(self, saved: object, length: int) -> None:
+        """Called before the committed length becomes `length`; `saved` is the checkpoint made there. 0: a new sequence
         begins."""
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
@@ -117,12 +117,12 @@ class DeviceDrafter(Protocol):
     def kept_of(self, length: int, tensors: Sequence[Tensor]) -> object:
         """The result of `checkpoint` after `length` positions, built from its tensors. Raises SnapshotError."""
 
-    def tensors_of(self, kept: object) -> tuple[Tensor, ...]:
+    def tensors_of(self, saved: object) -> tuple[Tensor, ...]:
         """The tensors of a result of `checkpoint`."""
 
-    def resume(self, kept: object, length: int) -> None:
+    def resume(self, saved: object, length: int) -> None:
         """Turn an empty cache into that of a sequence of `length` positions, in stream order and without what
-        `positions` gives; `kept`: the checkpoint made there."""
+        `positions` gives; `saved`: the checkpoint made there."""
 
     def begin_turn(self) -> None:
         """Called when an answer begins; later, drafts may be repeated from any of its positions."""
@@ -140,16 +140,16 @@ class OnDevice(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
+    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         """Scratch memory of its passes."""
 
-    def own_room(self) -> Sequence[Wanted]:
+    def own_room(self) -> Sequence[TensorSpec]:
         """Memory that others must not use between passes, such as rows that are pending."""
 
-    def memory(self, context: int, room: Arena, own: Arena, kv: CachePair = F16) -> DraftMemory:
+    def memory(self, context: int, arena: Arena, own: Arena, kv: CachePair = F16) -> DraftMemory:
         """Memory of a sequence of `context` positions: allocated, or only counted on a device without memory.
 
-        `room`: holds `pass_room`; the target's passes use it too. `own`: holds `own_room`. `kv`: the types of keys and
+        `arena`: holds `pass_room`; the target's passes use it too. `own`: holds `own_room`. `kv`: the types of keys and
         values in layers that see the whole context.
         """
 
@@ -164,8 +164,8 @@ class OnDevice(Protocol):
     def chunk_projections(self) -> Sequence[Projection]:
         """The matrices that a chunk of a prompt is multiplied by."""
 
-    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
+    def chunk_rooms(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
         """Memory that a chunk of `rows` rows needs in the arena."""
 
-    def chunk_lasting(self, rows: int) -> Sequence[Wanted]:
+    def chunk_lasting(self, rows: int) -> Sequence[TensorSpec]:
         """Memory that a chunk needs outside the arena, because it lasts from layer to layer: `Chunk.lasting`."""

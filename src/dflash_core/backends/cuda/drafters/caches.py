@@ -69,7 +69,7 @@ class HostRows:
         return tuple(tensor for layer in self.layers for tensor in layer)
 
     def part(self, begin: int, end: int) -> HostRows:
-        """The rows of positions begin..end alone."""
+        """Only the rows of positions begin..end."""
         rows = slice(begin - self.begin, end - self.begin)
         return HostRows(begin, end, tuple(tuple(one[:, rows] for one in layer) for layer in self.layers))
 
@@ -125,16 +125,16 @@ class DraftCaches:
         """Whether rings of a sequence of `before` positions still hold what a block after `length` positions sees."""
         return not self._rings or self._oldest(before) <= self._seen(length)
 
-    def restore(self, kept: HostRows | None, length: int, before: int) -> None:
-        """Truncate a sequence of `before` positions to `length`. `kept`: the checkpoint made there; None: rings still
+    def restore(self, saved: HostRows | None, length: int, before: int) -> None:
+        """Truncate a sequence of `before` positions to `length`. `saved`: the checkpoint made there; None: rings still
         hold what is needed, see `reaches`."""
         self._copies.clear()
-        if kept is None:
+        if saved is None:
             self._first = self._oldest(before) if self._rings else 0
             return
-        begin, end = kept.begin, min(self._oldest(before), length)
+        begin, end = saved.begin, min(self._oldest(before), length)
         if begin < end:
-            self._put(self._rings, kept.part(begin, end))
+            self._put(self._rings, saved.part(begin, end))
         self._first = min(begin, self._oldest(before))
         self._copied = length
 
@@ -150,13 +150,13 @@ class DraftCaches:
         layers = tuple(tuple(next(rest) for _ in layer) for layer in rings)
         return HostRows(begin, length, layers) if layers else None
 
-    def resume(self, kept: HostRows | None, length: int) -> None:
-        """Begin another sequence with `length` positions, in stream order and without what `positions` gives; `kept`:
+    def resume(self, saved: HostRows | None, length: int) -> None:
+        """Begin another sequence with `length` positions, in stream order and without what `positions` gives; `saved`:
         the checkpoint made there."""
         self.forget()
-        if kept is not None:
-            self._put(self._rings, kept, wait=False)
-            self._first, self._copied = kept.begin, length
+        if saved is not None:
+            self._put(self._rings, saved, wait=False)
+            self._first, self._copied = saved.begin, length
 
     def begin_turn(self, length: int) -> None:
         """Called when an answer begins after `length` positions."""
@@ -183,14 +183,14 @@ class DraftCaches:
             return
         missing = self._missing(at, length) if self._rings else []
         # The block's own rows overwrite positions after `at`, so these are saved first.
-        held = [(self._layers, self._copy(self._layers, at, at + self.block))]
-        held += [(tuple(self._rings), self._copy(self._rings, rows.begin, rows.end)) for rows in missing]
+        copied = [(self._layers, self._copy(self._layers, at, at + self.block))]
+        copied += [(tuple(self._rings), self._copy(self._rings, rows.begin, rows.end)) for rows in missing]
         try:
             for rows in missing:
                 self._put(self._rings, rows)
             yield
         finally:
-            for layers, rows in held:
+            for layers, rows in copied:
                 self._put(layers, rows)
 
     def _missing(self, at: int, length: int) -> list[HostRows]:
@@ -211,21 +211,21 @@ class DraftCaches:
     def _copy(self, layers: Sequence[Layer], begin: int, end: int, empty: Empty = _plain) -> HostRows:
         copies = []
         for layer in layers:
-            kept = tuple(empty((one.shape[0], end - begin, one.shape[2]), one.dtype) for one in layer.tensors)
+            tensors = tuple(empty((one.shape[0], end - begin, one.shape[2]), one.dtype) for one in layer.tensors)
             for place, slots in _runs(begin, end, layer.slots):
-                for to, tensor in zip(kept, layer.tensors, strict=True):
+                for to, tensor in zip(tensors, layer.tensors, strict=True):
                     for head in range(len(to)):  # each is contiguous, so torch makes no copy on the card
                         to[head, place : place + len(slots)] = tensor[head, slots.start : slots.stop]
-            copies.append(kept)
+            copies.append(tensors)
         return HostRows(begin, end, tuple(copies))
 
     def _put(self, layers: Sequence[Layer], rows: HostRows, *, wait: bool = True) -> None:
-        for layer, kept in zip(layers, rows.layers, strict=True):
+        for layer, sources in zip(layers, rows.layers, strict=True):
             for place, slots in _runs(rows.begin, rows.end, layer.slots):
-                for tensor, held in zip(layer.tensors, kept, strict=True):
-                    for head in range(len(held)):
-                        source = held[head, place : place + len(slots)]
-                        tensor[head, slots.start : slots.stop].copy_(source, non_blocking=not wait)
+                for tensor, source in zip(layer.tensors, sources, strict=True):
+                    for head in range(len(source)):
+                        part = source[head, place : place + len(slots)]
+                        tensor[head, slots.start : slots.stop].copy_(part, non_blocking=not wait)
 
 
 def _runs(begin: int, end: int, slots: int) -> Iterator[tuple[int, range]]:

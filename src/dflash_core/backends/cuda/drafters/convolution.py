@@ -12,7 +12,7 @@ from dflash_core.arch import draft_heads
 from dflash_core.backends.cuda.activations import Rounding
 from dflash_core.backends.cuda.launch import WARP, At, Device, Launch, ceil_div
 from dflash_core.backends.cuda.layers.base import PassBuffers, Upload
-from dflash_core.backends.cuda.products import Arena, Wanted
+from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP
 
@@ -25,7 +25,7 @@ class ConvolutionRows:
         self.normed, self.later = own.carve(*self.pieces(spec, rows, hidden))
 
     @staticmethod
-    def pieces(spec: draft_heads.Convolution, rows: int, hidden: int) -> Sequence[Wanted]:
+    def pieces(spec: draft_heads.Convolution, rows: int, hidden: int) -> Sequence[TensorSpec]:
         return [((rows, hidden), torch.float32), ((rows, spec.kernel, hidden // spec.group), torch.float32)]
 
 
@@ -46,20 +46,20 @@ class DeviceConvolution:
     def _defines(self, split_k: int) -> dict[str, object]:
         return {"WIDTH": self.hidden, "TAPS": self.spec.kernel, "CHANNELS": self.spec.group, "SPLIT_K": split_k}
 
-    def before(self, buffers: PassBuffers, kept: ConvolutionRows, wanted: Projection, rows: int) -> Iterator[Launch]:
-        """Launches from the normed rows, and their activations for `proj`, to the activations of `wanted`."""
+    def before(self, buffers: PassBuffers, scratch: ConvolutionRows, reader: Projection, rows: int) -> Iterator[Launch]:
+        """Launches from the normed rows, and their activations for `proj`, to the activations of `reader`."""
         yield from self.proj.launches(buffers.acts, buffers.wide, rows)
         yield Launch(
-            "conv.cu", "conv_before", {**self._defines(self.proj.split_k), **wanted.forms},
+            "conv.cu", "conv_before", {**self._defines(self.proj.split_k), **reader.forms},
             (ceil_div(self.hidden, GROUP), rows), WARP,
-            [kept.normed, buffers.wide, np.int32(rows), np.int32(self.proj.width), self.base, kept.later,
-             *wanted.wanted(buffers.acts)],
+            [scratch.normed, buffers.wide, np.int32(rows), np.int32(self.proj.width), self.base, scratch.later,
+             *reader.act_args(buffers.acts)],
         )  # fmt: skip
 
-    def after(self, buffers: PassBuffers, kept: ConvolutionRows, output: Projection, rows: int) -> Launch:
+    def after(self, buffers: PassBuffers, scratch: ConvolutionRows, output: Projection, rows: int) -> Launch:
         """Add the sub-layer's output, convolved from the partials of `output`, to the residual stream."""
         other: Tensor | At = At(self.base, self.base[0].numel())
         return Launch(
             "conv.cu", "conv_after", self._defines(output.split_k), (ceil_div(self.hidden, GROUP), rows), WARP,
-            [buffers.h, buffers.narrow, np.int32(rows), other, kept.later],
+            [buffers.h, buffers.narrow, np.int32(rows), other, scratch.later],
         )  # fmt: skip

@@ -32,7 +32,7 @@ from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
 from dflash_core.backends.cuda.layers.split_attention import SplitLaunch
-from dflash_core.backends.cuda.products import Arena, Wanted
+from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -76,7 +76,7 @@ class DFlash(InCaches):
         fc = draft.fc
         yield Launch(
             "draft.cu", "draft_gather", self._defines(fc, 0), (groups_of(fc.columns), rows), WARP,
-            [self.state.pointer, np.int32(row0), self.memory.pending, np.int32(fc.columns), *fc.wanted(buffers.acts)],
+            [self.state.pointer, np.int32(row0), self.memory.pending, np.int32(fc.columns), *fc.act_args(buffers.acts)],
         )  # fmt: skip
         yield from fc.launches(buffers.acts, buffers.narrow, rows)
         yield norm_launch(
@@ -183,7 +183,7 @@ class DFlash(InCaches):
             "draft.cu", "draft_combine", defines, (ceil_div(heads.heads * heads.head_dim, GROUP), self.rows),
             COMBINE_THREADS,
             [block, splits.out, splits.stats, np.int32(splits.order.parts), block, kv_heads,
-             *mixer.out.wanted(buffers.acts)],
+             *mixer.out.act_args(buffers.acts)],
         )  # fmt: skip
         yield from mixer.out.launches(buffers.acts, buffers.narrow, self.rows)
 
@@ -293,18 +293,18 @@ class DFlashOnDevice:
     def capabilities(self) -> Capabilities:
         return capabilities(self.weights.config, on_device=True)
 
-    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
+    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         partials = PassBuffers.partials(*self.weights.projections())
         pieces = [Splits.pieces(split_order(self.weights, context, kind), self.weights.heads) for kind in (kv, F16)]
         return [*partials, *max(pieces, key=Arena.need)]
 
-    def own_room(self) -> Sequence[Wanted]:
+    def own_room(self) -> Sequence[TensorSpec]:
         draft = self.weights
         buffers = PassBuffers.lasting(draft.config.embedding_length, *draft.projections())
         return [*pending_rows(draft), *convolution_rows(draft), *buffers]
 
-    def memory(self, context: int, room: Arena, own: Arena, kv: CachePair = F16) -> DFlashMemory:
-        return DFlashMemory(self.weights, context, room, own, kv)
+    def memory(self, context: int, arena: Arena, own: Arena, kv: CachePair = F16) -> DFlashMemory:
+        return DFlashMemory(self.weights, context, arena, own, kv)
 
     def drafter(
         self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState
@@ -319,10 +319,10 @@ class DFlashOnDevice:
     def chunk_projections(self) -> Sequence[Projection]:
         return [self.weights.fc, *(context.projection for context in self.weights.contexts)]
 
-    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
+    def chunk_rooms(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
         return chunk_rooms(self.weights, rows)
 
-    def chunk_lasting(self, rows: int) -> Sequence[Wanted]:
+    def chunk_lasting(self, rows: int) -> Sequence[TensorSpec]:
         """Sums over captured layers times HEADROOM, (rows, hidden): each captured layer adds to them."""
         return [((rows, self.weights.config.embedding_length), torch.float16)]
 
@@ -332,7 +332,7 @@ def on_device(config: DraftConfig, upload: Upload, target: DeviceTarget, activat
     return DFlashOnDevice(DeviceDraft(target.device, upload, config, activations))
 
 
-def chunk_rooms(draft: DeviceDraft, rows: int) -> Sequence[Sequence[Wanted]]:
+def chunk_rooms(draft: DeviceDraft, rows: int) -> Sequence[Sequence[TensorSpec]]:
     """Memory that a chunk of `rows` rows needs in the arena."""
     context = draft.contexts[0].count * 2 * draft.heads.kv_heads * draft.heads.head_dim
     return ((((rows, context), torch.float32),),)

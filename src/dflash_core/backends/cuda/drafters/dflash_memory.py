@@ -15,7 +15,7 @@ from dflash_core.backends.cuda.launch import At
 from dflash_core.backends.cuda.layers.attention import Splits
 from dflash_core.backends.cuda.layers.base import PassBuffers
 from dflash_core.backends.cuda.layers.split_attention import SplitOrder
-from dflash_core.backends.cuda.products import Arena, Wanted
+from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
 
@@ -24,7 +24,7 @@ class DFlashMemory:
     """The drafter's memory for `context` positions, without weights. `kv`: the types of keys and values in layers that
     see the whole context; layers with a window store f16."""
 
-    def __init__(self, draft: DeviceDraft, context: int, room: Arena, own: Arena, kv: CachePair) -> None:
+    def __init__(self, draft: DeviceDraft, context: int, arena: Arena, own: Arena, kv: CachePair) -> None:
         device, config = draft.device.torch_device, draft.config
         self.rows = config.block_size
         self.block = 1 + config.depths  # at least `rows`
@@ -38,7 +38,7 @@ class DFlashMemory:
         )
         self._table = cache_table(self.kv)
         pending, rest = pending_rows(draft), own.after(*pending_rows(draft), *convolution_rows(draft))
-        self.buffers = PassBuffers(config.embedding_length, *draft.projections(), rest, room)
+        self.buffers = PassBuffers(config.embedding_length, *draft.projections(), rest, arena)
         width, vocab = config.embedding_length, config.heads.draft_vocab or config.vocab_size or 0
         self.pairs = draft.pairs.table(self.rows, width, vocab, device) if draft.pairs else None
         inside = self.buffers.inside
@@ -59,12 +59,12 @@ class DFlashMemory:
         return At(self._table, first * self._table.shape[1])
 
 
-def pending_rows(draft: DeviceDraft) -> Sequence[Wanted]:
+def pending_rows(draft: DeviceDraft) -> Sequence[TensorSpec]:
     """Pending features, times HEADROOM."""
     return [((PENDING_ROWS, draft.fc.columns), torch.float16)]
 
 
-def convolution_rows(draft: DeviceDraft) -> Sequence[Wanted]:
+def convolution_rows(draft: DeviceDraft) -> Sequence[TensorSpec]:
     """Memory that convolutions need for a block, if the drafter has convolutions."""
     config, conv = draft.config, draft.config.heads.conv
     return ConvolutionRows.pieces(conv, config.block_size, config.embedding_length) if conv else ()

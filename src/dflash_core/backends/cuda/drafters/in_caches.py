@@ -46,26 +46,26 @@ class InCaches(ABC):
     def reaches(self, length: int) -> bool:
         return self.caches.reaches(length, self.length)
 
-    def restore(self, kept: object, length: int) -> None:
-        """Go back to `length` committed positions; `kept` is the checkpoint made there. 0: to an empty sequence."""
+    def restore(self, saved: object, length: int) -> None:
+        """Go back to `length` committed positions; `saved` is the checkpoint made there. 0: to an empty sequence."""
         if not length:
             self.caches.forget()
             return
-        assert kept is None or isinstance(kept, HostRows), "a checkpoint of another drafter"
-        self.caches.restore(kept, length, self.length)
+        assert saved is None or isinstance(saved, HostRows), "a checkpoint of another drafter"
+        self.caches.restore(saved, length, self.length)
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
         return self.caches.positions(begin, end)
 
-    def tensors_of(self, kept: object) -> tuple[Tensor, ...]:
-        return kept.tensors if isinstance(kept, HostRows) else ()
+    def tensors_of(self, saved: object) -> tuple[Tensor, ...]:
+        return saved.tensors if isinstance(saved, HostRows) else ()
 
     def kept_of(self, length: int, tensors: Sequence[Tensor]) -> HostRows | None:
         return self.caches.kept_of(length, tensors)
 
-    def resume(self, kept: object, length: int) -> None:
-        assert kept is None or isinstance(kept, HostRows), "a checkpoint of another drafter"
-        self.caches.resume(kept, length)
+    def resume(self, saved: object, length: int) -> None:
+        assert saved is None or isinstance(saved, HostRows), "a checkpoint of another drafter"
+        self.caches.resume(saved, length)
 
     def begin_turn(self) -> None:
         """Called when an answer begins after the committed positions."""

@@ -31,7 +31,7 @@ from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import chunk_norm, norm_launch
 from dflash_core.backends.cuda.layers.split_attention import SplitLaunch, SplitOrder
-from dflash_core.backends.cuda.products import Arena, Wanted
+from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
 from dflash_core.backends.cuda.state import PASS_ROWS
@@ -54,7 +54,7 @@ class MtpMemory:
     """The head's memory for `context` positions, without weights. `hidden`: the target's residual stream after the
     newest positions; `tokens`: the tokens there; position p is in slot p % slots."""
 
-    def __init__(self, draft: DeviceMtp, context: int, room: Arena, own: Arena, kv: CachePair) -> None:
+    def __init__(self, draft: DeviceMtp, context: int, arena: Arena, own: Arena, kv: CachePair) -> None:
         device, width, positions = draft.device.torch_device, draft.config.embedding_length, context + BLOCK
         heads = draft.heads
         self.kv = KVCache(1, heads.kv_heads, positions, heads.head_dim, device, kv)
@@ -64,7 +64,7 @@ class MtpMemory:
         layers = [Layer.of(self.kv, 0), Layer((self.hidden[None],), HIDDEN_WINDOW)]
         self.caches = DraftCaches(layers, BLOCK, positions)
         self.table = cache_table([self.kv])
-        self.buffers = PassBuffers(width, *draft.projections(), own, room)
+        self.buffers = PassBuffers(width, *draft.projections(), own, arena)
         self.splits = Splits(split_order(draft, context, kv), heads, self.buffers.inside)
         self.counts = torch.tensor([1, PASS_ROWS], dtype=torch.int32, device=device)
 
@@ -118,7 +118,7 @@ class Mtp(InCaches):
             "mtp_join.cu", "mtp_join", {"FORMAT": self.embedding.type, "WIDTH": width, **eh_proj.forms},
             rows, WARP * join_warps(width),
             [self.state.pointer, *place, self.embedding.blocks, memory.tokens, hidden, np.int32(slots), draft.enorm,
-             norm, draft.hnorm, np.float32(eps), *eh_proj.wanted(buffers.acts)],
+             norm, draft.hnorm, np.float32(eps), *eh_proj.act_args(buffers.acts)],
         )  # fmt: skip
         yield from eh_proj.launches(buffers.acts, buffers.narrow, rows)
         yield norm_launch(
@@ -147,7 +147,7 @@ class Mtp(InCaches):
         yield Launch(
             "mtp.cu", "mtp_combine", self._defines, ceil_div(heads.heads * heads.head_dim, GROUP), COMBINE_THREADS,
             [splits.out, splits.stats, np.int32(splits.order.parts), buffers.wide, count, np.int32(heads.kv_heads),
-             *mixer.out.wanted(buffers.acts)],
+             *mixer.out.act_args(buffers.acts)],
         )  # fmt: skip
         yield from mixer.out.launches(buffers.acts, buffers.narrow, 1)
         normed = draft.ffn.normed(buffers)
@@ -156,11 +156,11 @@ class Mtp(InCaches):
         yield self._norm(self.norm, head, draft.ffn.out)
 
     def _norm(
-        self, weight: Tensor, wanted: AnyProjection, added: AnyProjection, normed: Tensor | None = None
+        self, weight: Tensor, reader: AnyProjection, added: AnyProjection, normed: Tensor | None = None
     ) -> Launch:
         buffers, eps = self.memory.buffers, self.draft.config.rms_eps
         return norm_launch(
-            buffers.h, weight, eps, 1, buffers.acts, wanted, self.one_row, 0, added=(added, buffers.narrow),
+            buffers.h, weight, eps, 1, buffers.acts, reader, self.one_row, 0, added=(added, buffers.narrow),
             normed=normed,
         )  # fmt: skip
 
@@ -255,17 +255,17 @@ class MtpOnDevice:
     def capabilities(self) -> Capabilities:
         return capabilities(self.weights.config, on_device=True)
 
-    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
+    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         partials = PassBuffers.partials(*self.weights.projections())
         splits = Splits.pieces(split_order(self.weights, context, kv), self.weights.heads)
         return [*partials, *max(splits, self.weights.ffn.pass_room, key=Arena.need)]
 
-    def own_room(self) -> Sequence[Wanted]:
+    def own_room(self) -> Sequence[TensorSpec]:
         draft = self.weights
         return PassBuffers.lasting(draft.config.embedding_length, *draft.projections())
 
-    def memory(self, context: int, room: Arena, own: Arena, kv: CachePair = F16) -> MtpMemory:
-        return MtpMemory(self.weights, context, room, own, kv)
+    def memory(self, context: int, arena: Arena, own: Arena, kv: CachePair = F16) -> MtpMemory:
+        return MtpMemory(self.weights, context, arena, own, kv)
 
     def drafter(self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState) -> Mtp:
         assert isinstance(memory, MtpMemory), "this memory belongs to a different kind of drafter"
@@ -278,10 +278,10 @@ class MtpOnDevice:
     def chunk_projections(self) -> Sequence[Projection]:
         return [self.weights.eh_proj, self.weights.mixer.inputs]
 
-    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
+    def chunk_rooms(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
         return chunk_rooms(self.weights, rows)
 
-    def chunk_lasting(self, rows: int) -> Sequence[Wanted]:
+    def chunk_lasting(self, rows: int) -> Sequence[TensorSpec]:
         return ()
 
 
@@ -290,7 +290,7 @@ def on_device(config: MtpConfig, upload: Upload, target: DeviceTarget, activatio
     return MtpOnDevice(DeviceMtp(target.device, upload, config, activations), target)
 
 
-def chunk_rooms(draft: DeviceMtp, rows: int) -> Sequence[Sequence[Wanted]]:
+def chunk_rooms(draft: DeviceMtp, rows: int) -> Sequence[Sequence[TensorSpec]]:
     """Memory of a chunk of `rows` rows: the joined pairs, the hidden states before them (the first one comes from
     an earlier chunk), and keys and values."""
     width, heads = draft.config.embedding_length, draft.heads

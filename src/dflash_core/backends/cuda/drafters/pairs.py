@@ -26,7 +26,7 @@ PAIR_THREADS = WARP * PAIR_CANDIDATES
 
 
 class PairTable(ABC):
-    """For each draft position of a block of `rows` rows: the `top_k` best candidates, their probabilities alone, and
+    """For each draft position of a block of `rows` rows: the `top_k` best candidates, their marginal probabilities, and
     their probabilities after each candidate of the previous position."""
 
     projection: Projection | None = None

@@ -20,7 +20,7 @@ from dflash_core.backends.cuda.launch import WARP, Argument, At, Device, Launch,
 from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, MixerLayers, MixerMemory, Pass, Upload
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, windowed_results
-from dflash_core.backends.cuda.products import Arena, Op, Wanted
+from dflash_core.backends.cuda.products import Arena, Op, TensorSpec
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
@@ -56,20 +56,20 @@ class AttentionWeights:
         self.q_norm = upload.vector(prefix + "attn_q_norm.weight")
         self.k_norm = upload.vector(prefix + "attn_k_norm.weight")
         if spec.scaling and spec.scaling.attention != 1:
-            # The factor of cosines and sines is applied to the norms before them: kernels need not know about it.
+            # The factor of cosines and sines is applied to the norms before them, so that kernels need no factor.
             for norm in (self.q_norm, self.k_norm):
                 norm[: spec.rotary] *= spec.scaling.attention
 
 
 class Splits:
-    """Partial results of split attention for the widest pass, carved from `room`, whose size includes `pieces`."""
+    """Partial results of split attention for the widest pass, carved from `arena`, whose size includes `pieces`."""
 
-    def __init__(self, order: SplitOrder, heads: HeadShape, room: Arena) -> None:
+    def __init__(self, order: SplitOrder, heads: HeadShape, arena: Arena) -> None:
         self.order = order
-        self.out, self.stats, self.q = room.carve(*self.pieces(order, heads))
+        self.out, self.stats, self.q = arena.carve(*self.pieces(order, heads))
 
     @staticmethod
-    def pieces(order: SplitOrder, heads: HeadShape) -> Sequence[Wanted]:
+    def pieces(order: SplitOrder, heads: HeadShape) -> Sequence[TensorSpec]:
         """Partial sums, softmax statistics and queries."""
         rows = heads.kv_heads * heads.packed_rows(PASS_ROWS)
         sizes = order.parts * rows * heads.head_dim, order.parts * rows * 2, rows * heads.head_dim
@@ -106,11 +106,11 @@ class AttentionLayers(MixerLayers):
         card = self.device.card
         return SplitOrder.of(self.heads, slots_of(context), card.multiprocessors, card.shared_bytes, trees=True, kv=kv)
 
-    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
+    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         return Splits.pieces(self.split_order(context, kv), self.heads)
 
-    def memory(self, context: int, capacity: int, room: Arena, rows: Arena, kv: CachePair = F16) -> AttentionMemory:
-        return AttentionMemory(self, context, room, kv)
+    def memory(self, context: int, capacity: int, arena: Arena, rows: Arena, kv: CachePair = F16) -> AttentionMemory:
+        return AttentionMemory(self, context, arena, kv)
 
     def turns(self, kv: CachePair) -> Sequence[range]:
         """The groups of kv heads that a chunk processes at once: one head each if the cache must be unpacked."""
@@ -118,7 +118,7 @@ class AttentionLayers(MixerLayers):
         half = 1 if kv != F16 else count // 2 if count % 2 == 0 else count
         return [range(first, first + half) for first in range(0, count, half)]
 
-    def chunk_rooms(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[Wanted]]:
+    def chunk_rooms(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[TensorSpec]]:
         heads, together = self.heads, len(self.turns(kv)[0])
         columns = together * (self.spec.query_rows // heads.kv_heads + 2 * heads.head_dim)
         projected = ((rows, columns), torch.float32)
@@ -138,15 +138,15 @@ def slots_of(context: int) -> int:
 
 
 class AttentionMemory(MixerMemory):
-    """Implements `base.MixerMemory`: rewinding only truncates keys and values, so a checkpoint keeps nothing."""
+    """Implements `base.MixerMemory`: rewinding only truncates keys and values, so a checkpoint is empty."""
 
     component = "target KV"
 
-    def __init__(self, layers: AttentionLayers, context: int, room: Arena, kv: CachePair) -> None:
+    def __init__(self, layers: AttentionLayers, context: int, arena: Arena, kv: CachePair) -> None:
         self.layers, heads = layers, layers.heads
         slots, on = slots_of(context), layers.device.torch_device
         self.kv = KVCache(len(layers.weights), heads.kv_heads, slots, heads.head_dim, on, kv)
-        self.splits = Splits(layers.split_order(context, kv), heads, room)
+        self.splits = Splits(layers.split_order(context, kv), heads, arena)
 
     @property
     def nbytes(self) -> int:
@@ -195,7 +195,7 @@ class AttentionBranch:
         windowed: dict[str, object] = {} if scope.window is None else {"WINDOWED": 1}
         results: list[Argument] = [splits.out, splits.stats, *(() if scope.window is None else (scope.window,))]
         yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
-        if scope.alone and split.holds_row:
+        if scope.single_row and split.holds_row:
             yield Launch(
                 "attention_alone.cu", "attn_alone", {**defines, **windowed}, split.grid, split.alone_block,
                 [scope.state.pointer, buffers.wide, *norms, count, *cache, *results],
@@ -218,7 +218,7 @@ class AttentionBranch:
             "attention.cu", "attn_combine", defines, (ceil_div(heads.heads * heads.head_dim, GROUP), scope.rows),
             COMBINE_THREADS,
             [scope.state.pointer, node0, splits.out, splits.stats, count, buffers.wide, rows, kv_heads,
-             *self.out.wanted(buffers.acts)],
+             *self.out.act_args(buffers.acts)],
         )  # fmt: skip
         yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
 
@@ -238,8 +238,8 @@ class AttentionBranch:
 
         spec, heads, kv, place, products = self.layers.spec, self.layers.heads, self.kv, self.place, chunk.products
         count, dim, per_head = len(together), heads.head_dim, spec.query_rows // heads.kv_heads
-        room = self.layers.chunk_rooms(chunk.rows, kv.slots - MAX_NODES, kv.kv)[0]
-        projected, queries, *unpacked = chunk.arena.carve(*room)
+        pieces = self.layers.chunk_rooms(chunk.rows, kv.slots - MAX_NODES, kv.kv)[0]
+        projected, queries, *unpacked = chunk.arena.carve(*pieces)
         inputs = [
             products.parts(matrix, rows=range(rows * together.start, rows * together.stop))
             for matrix, rows in zip(self.inputs.matrices, (per_head, dim, dim))
@@ -258,10 +258,10 @@ class AttentionBranch:
         grid = (ceil_div(count * (heads.group + 2), PREPARE_WARPS), chunk.rows)
         prepare = chunk.ops.add(Launch("attention_rows.cu", "attn_rows", defines, grid, WARP * PREPARE_WARPS, args))
 
-        room_left = iter(unpacked)
-        keys_held, values_held = seen = [
-            self._held(
-                chunk, together, f"attn_unpack_{name}", rows, defines, None if kind == F16.k else next(room_left)
+        copies = iter(unpacked)
+        visible_keys, visible_values = seen = [
+            self._visible(
+                chunk, together, f"attn_unpack_{name}", rows, defines, None if kind == F16.k else next(copies)
             )
             for name, rows, kind in (("keys", keys, kv.kv.k), ("values", values, kv.kv.v))
         ]
@@ -271,7 +271,7 @@ class AttentionBranch:
             prepare()
             q = queries.view(count, chunk.rows, heads.group, dim)[:, :n].transpose(1, 2)
             if chunk.runs:
-                k, v = self._of_runs(chunk, together, keys_held), self._of_runs(chunk, together, values_held)
+                k, v = self._of_runs(chunk, together, visible_keys), self._of_runs(chunk, together, visible_values)
                 mixed = windowed_attention(q, k, v, chunk.window, length, LIBRARY)
             else:
                 for one in seen:
@@ -292,36 +292,36 @@ class AttentionBranch:
 
         return run
 
-    def _held(
-        self, chunk: Chunk, together: range, name: str, rows: Tensor, defines: Mapping[str, object], room: Tensor | None
-    ) -> _Held:
-        """Keys, or values, of some kv heads: the cache's `rows`, or their copy in `room` unpacked by kernel `name`."""
-        if room is None:
-            return _Held(rows, rows[together.start : together.stop], None)
+    def _visible(
+        self, chunk: Chunk, together: range, name: str, rows: Tensor, defines: Mapping[str, object], copy: Tensor | None
+    ) -> _Visible:
+        """Keys, or values, of some kv heads: the cache's `rows`, or their unpacked `copy`, written by kernel `name`."""
+        if copy is None:
+            return _Visible(rows, rows[together.start : together.stop], None)
         count, slots = np.int32(len(together)), np.int32(self.kv.slots)
-        to: list[Argument] = [chunk.count, rows[together.start :], count, slots, room]
+        to: list[Argument] = [chunk.count, rows[together.start :], count, slots, copy]
         launch = Launch("attention_rows.cu", name, defines, UNPACK_BLOCKS, WARP * PREPARE_WARPS, to)
-        return _Held(rows, room, chunk.ops.add(launch))
+        return _Visible(rows, copy, chunk.ops.add(launch))
 
-    def _of_runs(self, chunk: Chunk, together: range, held: _Held) -> Tensor:
+    def _of_runs(self, chunk: Chunk, together: range, visible: _Visible) -> Tensor:
         """The keys, or values, of the chunk's runs, concatenated, as f16."""
-        halves = held.halves
-        if held.unpack is None:
+        halves = visible.halves
+        if visible.unpack is None:
             return torch.cat([halves[:, run] for run in chunk.runs], dim=1)
         count, slots, end = np.int32(len(together)), np.int32(self.kv.slots), 0
         for place, run in enumerate(chunk.runs):
             begin = together.start * self.kv.slots + run.start
             some: list[Argument] = [
-                At(chunk.run_counts, 2 * place), At(held.rows, begin * held.rows.shape[-1]), count, slots,
+                At(chunk.run_counts, 2 * place), At(visible.rows, begin * visible.rows.shape[-1]), count, slots,
                 At(halves, end * halves.shape[-1]),
             ]  # fmt: skip
-            self.layers.device.bind([replace(held.unpack.launch, args=some)])()
+            self.layers.device.bind([replace(visible.unpack.launch, args=some)])()
             end += run.stop - run.start
         return halves[:, :end]
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Visible:
     """Keys, or values, that a chunk's rows see: `rows` of the whole cache, `halves` (f16) of the kv heads in use,
     and the operation that unpacks them if the cache is packed."""
 

@@ -1,8 +1,8 @@
 """What all kinds of layers share on a card: the protocols that they implement, and the scratch memory of passes.
 
 A layer is two branches, h += mixer(norm h) and h += ffn(norm h). In a pass, a branch reads the activations that a norm
-has written. It ends with split-K partials, which the next norm adds to the residual stream. In a chunk of a prompt, it
-reads normed rows and adds to their residual itself.
+has written, and ends with split-K partials, which the next norm adds to the residual stream. In a chunk of a prompt, a
+branch reads normed rows and adds to the residual stream itself.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from dflash_core.cache_types import F16, CachePair
 
 if TYPE_CHECKING:
     from dflash_core.backends.cuda.chunk import Chunk
-    from dflash_core.backends.cuda.products import Arena, Wanted
+    from dflash_core.backends.cuda.products import Arena, TensorSpec
 
 # Called with the rows of a chunk and the positions before them.
 ChunkRun = Callable[[int, int], None]
-# What a checkpoint keeps of all layers of one kind, in host memory.
+# What a checkpoint stores of all layers of one kind, in host memory.
 Kept = tuple[Tensor, ...]
 
 
@@ -49,25 +49,25 @@ class Upload(Protocol):
 
 
 class PassBuffers:
-    """Scratch memory of passes of up to PASS_ROWS rows; its contents are not kept from one pass to the next.
+    """Scratch memory of passes of up to PASS_ROWS rows; the contents do not last from one pass to the next.
 
     h: the residual stream (rows, hidden). acts: activations of the next matrix product. wide, narrow: split-K
     partials of `inputs`, which read the residual stream, and of `outputs`, which are added to it. inside: scratch
     memory of the branch that runs.
-    `own`: an arena of zeros for `lasting` alone. `room`: a shared arena for `partials` and the branches' scratch.
+    `own`: an arena of zeros only for `lasting`. `shared`: an arena for `partials` and the branches' scratch.
     """
 
     def __init__(
-        self, hidden: int, inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection], own: Arena, room: Arena
+        self, hidden: int, inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection], own: Arena, shared: Arena
     ) -> None:
         self.h, *acts = own.carve(*self.lasting(hidden, inputs, outputs))
         self.acts = Acts(*acts)
         partials = self.partials(inputs, outputs)
-        self.wide, self.narrow = room.carve(*partials)
-        self.inside = room.after(*partials)
+        self.wide, self.narrow = shared.carve(*partials)
+        self.inside = shared.after(*partials)
 
     @staticmethod
-    def lasting(hidden: int, inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection]) -> Sequence[Wanted]:
+    def lasting(hidden: int, inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection]) -> Sequence[TensorSpec]:
         """The residual stream, and activations: zeros at first, so that padding rows hold finite numbers. In f16 those
         as wide as the residual stream, for a head that may read them, and wider ones where a projection does."""
         projections = (*inputs, *outputs)
@@ -75,13 +75,13 @@ class PassBuffers:
         return [((PASS_ROWS, hidden), torch.float32), *acts_pieces(max(p.columns for p in projections), halves)]
 
     @staticmethod
-    def partials(inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection]) -> Sequence[Wanted]:
+    def partials(inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection]) -> Sequence[TensorSpec]:
         """Memory for the output of the largest of `inputs`, and of the largest of `outputs`."""
         sizes = [max(p.split_k * p.width for p in projections) * PASS_ROWS for projections in (inputs, outputs)]
         return [((size,), torch.float32) for size in sizes]
 
 
-def acts_pieces(columns: int, halves: int) -> Sequence[Wanted]:
+def acts_pieces(columns: int, halves: int) -> Sequence[TensorSpec]:
     """Memory for activations of PASS_ROWS rows: of up to `columns` columns in int8, and up to `halves` in f16."""
     return [((groups_of(columns) * Q8_GROUP,), torch.uint8), ((groups_of(halves) * F16_GROUP,), torch.uint8)]
 
@@ -106,7 +106,7 @@ class Pass:
     window: Tensor | None = None
 
     @property
-    def alone(self) -> bool:
+    def single_row(self) -> bool:
         """A root without a tree: plain decoding."""
         return self.rows == 1 and self.node0 == 0
 
@@ -140,7 +140,7 @@ class MixerMemory(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that belong to the sequence alone."""
+        """Bytes that belong to this sequence."""
 
     def layer(self, place: int) -> Branch:
         """The mixer of the `place`-th of these layers."""
@@ -158,7 +158,7 @@ class MixerMemory(Protocol):
         """State that cannot be rewound, in its stored form, of all layers; the first dimension is the layer."""
         return ()
 
-    def restore(self, kept: Kept | None) -> None:
+    def restore(self, saved: Kept | None) -> None:
         """Return to a copy of `tensors`, or to the empty state."""
         return
 
@@ -187,22 +187,22 @@ class MixerLayers(Protocol):
     def projections(self, place: int) -> tuple[AnyProjection, AnyProjection]:
         """`inputs` and `out` of a layer."""
 
-    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
+    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         """Scratch memory that a pass needs while it runs one of the layers."""
 
-    def rows_room(self, capacity: int) -> Sequence[Wanted]:
+    def rows_room(self, capacity: int) -> Sequence[TensorSpec]:
         """Memory for what a pass over a tree of up to `capacity` nodes leaves for its commit. When a chunk of a
         prompt begins, no commit is pending."""
         return ()
 
-    def memory(self, context: int, capacity: int, room: Arena, rows: Arena, kv: CachePair = F16) -> MixerMemory:
+    def memory(self, context: int, capacity: int, arena: Arena, rows: Arena, kv: CachePair = F16) -> MixerMemory:
         """Memory of a sequence of up to `context` positions and trees of up to `capacity` nodes.
 
-        `room`: holds `pass_room`; the next layers of a pass reuse it. `rows`: holds `rows_room`; chunks use it too.
+        `arena`: holds `pass_room`; the next layers of a pass reuse it. `rows`: holds `rows_room`; chunks use it too.
         `kv`: the types of cached keys and values.
         """
 
-    def chunk_rooms(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[Wanted]]:
+    def chunk_rooms(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[TensorSpec]]:
         """What each layer carves from the arena of a chunk of `rows` rows, in a sequence of up to `context` positions.
         The layers reuse the same bytes, one after the other."""
 
@@ -220,7 +220,7 @@ class FeedForwardLayer(Branch, Protocol):
     """A feed-forward branch: weights and launches in one, since it needs no memory of a sequence."""
 
     @property
-    def pass_room(self) -> Sequence[Wanted]:
+    def pass_room(self) -> Sequence[TensorSpec]:
         """Scratch memory that a pass needs from the norm before the layer to its end: carved from buffers.inside."""
 
     @property
@@ -233,7 +233,7 @@ class FeedForwardLayer(Branch, Protocol):
     def normed(self, buffers: PassBuffers) -> Tensor | None:
         """Where the norm before the layer writes f32 rows too, or None."""
 
-    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]: ...
+    def chunk_rooms(self, rows: int) -> Sequence[Sequence[TensorSpec]]: ...
 
     def chunk_normed(self, chunk: Chunk) -> Tensor | None:
         """Where the norm before the layer writes a chunk's rows as f32 too, or None."""

@@ -17,7 +17,7 @@ from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, Pin
 from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, MixerLayers, MixerMemory, Pass, Upload
 from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape, ScanLaunch
 from dflash_core.backends.cuda.layers.norm import chunk_rows
-from dflash_core.backends.cuda.products import Arena, Op, Wanted
+from dflash_core.backends.cuda.products import Arena, Op, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, WIDTHS
@@ -55,20 +55,20 @@ class DeltaNetLayers(MixerLayers):
     def projections(self, place: int) -> tuple[Projection, Projection]:
         return self.weights[place].inputs, self.weights[place].out
 
-    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[Wanted]:
+    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         return [(size, torch.float32) for size in self.shape.pass_shapes().values()]
 
-    def rows_room(self, capacity: int) -> Sequence[Wanted]:
+    def rows_room(self, capacity: int) -> Sequence[TensorSpec]:
         sizes, count = self.shape.layer_shapes(capacity), len(self.weights)
         shapes = [(count, *sizes[name]) for name in ("inputs", "k", "u", "decay")]
         # States that are saved for their node's second child and do not fit in shared memory.
         levels = (self.far_levels(capacity), *sizes["s"])
         return [(shape, torch.float32) for shape in (*shapes, levels)]
 
-    def memory(self, context: int, capacity: int, room: Arena, rows: Arena, kv: CachePair = F16) -> DeltaMemory:
+    def memory(self, context: int, capacity: int, arena: Arena, rows: Arena, kv: CachePair = F16) -> DeltaMemory:
         sizes, count = self.shape.layer_shapes(capacity), len(self.weights)
         s, conv = (torch.zeros(count, *sizes[name], device=self.device.torch_device) for name in ("s", "conv"))
-        return DeltaMemory(self, capacity, (s, conv), room, rows)
+        return DeltaMemory(self, capacity, (s, conv), arena, rows)
 
     def check(self) -> None:
         self.launch(PASS_ROWS)
@@ -87,7 +87,7 @@ class DeltaNetLayers(MixerLayers):
             for later in ((False, True) if capacity > PASS_ROWS else (False,))
         )
 
-    def chunk_rooms(self, rows: int, context: int = 0, kv: CachePair = F16) -> Sequence[Sequence[Wanted]]:
+    def chunk_rooms(self, rows: int, context: int = 0, kv: CachePair = F16) -> Sequence[Sequence[TensorSpec]]:
         """First what the projections write, then what the recurrence writes over the first of these tensors."""
         shape, half, full = self.shape, torch.float16, torch.float32
         padded = -(-rows // PASS_ROWS) * PASS_ROWS
@@ -118,15 +118,15 @@ class DeltaMemory(MixerMemory):
     component = "states"
 
     def __init__(
-        self, layers: DeltaNetLayers, capacity: int, states: tuple[Tensor, Tensor], room: Arena, rows: Arena
+        self, layers: DeltaNetLayers, capacity: int, states: tuple[Tensor, Tensor], arena: Arena, rows: Arena
     ) -> None:
         self.layers, self.capacity = layers, capacity
         self.detail = f"{len(layers.weights)} {layers.spec.title} layers"
         self.s, self.conv = states
         self.inputs, self.k, self.u, self.decay, self.levels = rows.carve(*layers.rows_room(capacity))
         self.order = torch.zeros(ORDER_INTS, dtype=torch.int32, device=layers.device.torch_device)
-        self.q, self.v, self.beta, self.out = room.carve(*layers.pass_room(0))
-        self._kept: PinnedMemory | None = None  # allocated when it is first needed
+        self.q, self.v, self.beta, self.out = arena.carve(*layers.pass_room(0))
+        self._saved: PinnedMemory | None = None  # allocated when it is first needed
 
     @property
     def nbytes(self) -> int:
@@ -148,28 +148,28 @@ class DeltaMemory(MixerMemory):
     def tensors(self) -> Kept:
         return self.s, self.conv
 
-    def restore(self, kept: Kept | None) -> None:
+    def restore(self, saved: Kept | None) -> None:
         for at, state in enumerate((self.s, self.conv)):
-            if kept is None:
+            if saved is None:
                 state.zero_()
             else:
-                state.copy_(kept[at])
+                state.copy_(saved[at])
 
     def keep(self) -> None:
         """Copy all states to the host, in stream order."""
-        for state, kept in self._pairs():
-            kept.copy_(state, non_blocking=True)
+        for state, saved in self._pairs():
+            saved.copy_(state, non_blocking=True)
 
     def undo(self) -> None:
-        for state, kept in self._pairs():
-            state.copy_(kept, non_blocking=True)
+        for state, saved in self._pairs():
+            state.copy_(saved, non_blocking=True)
 
     def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         sizes = [self.s.numel(), self.conv.numel()]
-        if self._kept is None:
-            self._kept = self.layers.device.pinned(sum(sizes), np.float32)
-        for state, kept in zip((self.s, self.conv), torch.split(torch.from_numpy(self._kept.array), sizes)):
-            yield state, kept.view(state.shape)
+        if self._saved is None:
+            self._saved = self.layers.device.pinned(sum(sizes), np.float32)
+        for state, saved in zip((self.s, self.conv), torch.split(torch.from_numpy(self._saved.array), sizes)):
+            yield state, saved.view(state.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class DeltaBranch:
         return self.weights.out
 
     def launches(self, scope: Pass) -> Iterator[Launch]:
-        if self.place == 0 and not scope.alone:  # one order for all layers
+        if self.place == 0 and not scope.single_row:  # one order for all layers
             yield self.order(scope)
         yield from self.inputs.launches(scope.buffers.acts, scope.buffers.wide, scope.rows)
         yield from self.mix(scope)
@@ -215,7 +215,7 @@ class DeltaBranch:
         projected: list[Argument] = [
             partials, rows, width, alpha_at, beta_at, weights.conv1d, weights.a, weights.dt, conv, inputs
         ]  # fmt: skip
-        if scope.alone:
+        if scope.single_row:
             yield Launch(
                 "gdn_alone.cu", "gdn_alone", {**launch.state_defines, **split}, launch.grid, launch.alone_block,
                 [state, *projected, memory.s[place], k, memory.u[place], decay, memory.out, capacity],
@@ -240,8 +240,8 @@ class DeltaBranch:
             )  # fmt: skip
         out_defines = {**launch.pass_defines, **split, **self.out.forms}
         out: list[Argument] = [memory.out, partials, rows, width, gate_at, weights.norm]
-        out += [np.float32(memory.layers.spec.eps), *self.out.wanted(buffers.acts), scope.count, node0]
-        if scope.alone or launch.makers:
+        out += [np.float32(memory.layers.spec.eps), *self.out.act_args(buffers.acts), scope.count, node0]
+        if scope.single_row or launch.makers:
             yield Launch(
                 "gdn.cu", "gdn_out", {**out_defines, "COMMITS_CONV": 1}, launch.committing_grid, WARP,
                 [*out, state, conv, inputs],
@@ -268,14 +268,14 @@ class DeltaBranch:
         out_parts = products.parts(output)
 
         def run(n: int, length: int) -> None:
-            x, kept = chunk.x[:n], min(n, len(conv))
+            x, fresh = chunk.x[:n], min(n, len(conv))
             products.multiply(x, rate_parts, gate_rows[:n])
             for parts, (channels, made, rows) in zip(qkv_parts, turns):
                 products.multiply(x, parts, made[:n])
                 rows()
                 past = conv[:, channels.start : channels.stop]
-                past[: len(conv) - kept] = past[kept:].clone()
-                past[len(conv) - kept :] = made[n - kept : n]
+                past[: len(conv) - fresh] = past[fresh:].clone()
+                past[len(conv) - fresh :] = made[n - fresh : n]
             solve()  # from here on W, P and O overwrite `mixed`
             scan()
             products.multiply(x, gate_parts, z[:n])
@@ -284,13 +284,13 @@ class DeltaBranch:
 
         return run
 
-    def _kernels(self, chunk: Chunk, rooms: tuple[Tensor, ...]) -> tuple[list[tuple[range, Tensor, Op]], Op, Op]:
+    def _kernels(self, chunk: Chunk, buffers: tuple[Tensor, ...]) -> tuple[list[tuple[range, Tensor, Op]], Op, Op]:
         """For each group of q, k and v channels: the channels, the output of their product, and the kernel that
         prepares them. Then the kernels `solve` and `scan`."""
         layers, weights = self.memory.layers, self.weights
         launch = layers.scan
         assert launch is not None, "chunks need more shared memory than this card has"
-        mixed, gate_rows, q, k, v, decay, beta, w, p, out = rooms
+        mixed, gate_rows, q, k, v, decay, beta, w, p, out = buffers
         chunks = -(-chunk.rows // PASS_ROWS)
         count, rows = chunk.count, np.int32(chunks * PASS_ROWS)
         turns = []

@@ -119,8 +119,8 @@ class DeltaLaunch:
         """Raises UnsupportedError if shared memory cannot hold a pass of `nodes` rows."""
         launch = DeltaLaunch.fitting(shape, nodes, card)
         if launch is None:
-            least = min(one.shared for one in _blocks(shape, nodes))
-            raise cpu_only(f"passes of {nodes} rows need {least:,} bytes of shared memory, found {card.shared_bytes:,}")
+            need = min(block.shared for block in _blocks(shape, nodes))
+            raise cpu_only(f"passes of {nodes} rows need {need:,} bytes of shared memory, found {card.shared_bytes:,}")
         return launch
 
     @staticmethod
@@ -137,8 +137,8 @@ class DeltaLaunch:
 
     def complete(self, card: Card) -> DeltaLaunch:
         """The same launch with as many levels in shared memory as fit, and with makers if they fit."""
-        room = (min(card.shared_bytes, MOST_SHARED) - self.rows_bytes) // (DIM * self.width * 4)
-        levels = max(0, min(room, first_pass_levels(self.nodes)))
+        fitting = (min(card.shared_bytes, MOST_SHARED) - self.rows_bytes) // (DIM * self.width * 4)
+        levels = max(0, min(fitting, first_pass_levels(self.nodes)))
         given = replace(self, shared_levels=levels)
         made = replace(given, makers=_makers(self.nodes, self.columns, self.warps))
         return made if made.shared <= card.shared_bytes else given
@@ -223,7 +223,7 @@ class DeltaLaunch:
         return max(at_first, self.rows_bytes + self.shared_levels * DIM * self.width * 4)
 
     def far_levels(self, later_pass: bool) -> int:
-        """Levels that do not fit in shared memory and are kept in global memory."""
+        """Levels that do not fit in shared memory and are stored in global memory."""
         needed = later_pass_levels(self.nodes) if later_pass else first_pass_levels(self.nodes)
         return max(0, needed - self.shared_levels)
 

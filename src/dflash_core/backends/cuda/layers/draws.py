@@ -20,22 +20,22 @@ MOST_LISTED = HEADERS.constants["MOST_LISTED"]  # up to this top_k, a first kern
 def all_listed(knobs: Knobs, vocab: int) -> bool:
     """Whether draw_list lists every token that can be drawn, so that no other kernel has to look for them: LISTED of
     kernels/draw.cuh."""
-    kept = knobs.top_k if knobs.temperature > 0 else 1
-    return 0 < kept <= MOST_LISTED and (kept < vocab or knobs.temperature == 0)
+    possible = knobs.top_k if knobs.temperature > 0 else 1
+    return 0 < possible <= MOST_LISTED and (possible < vocab or knobs.temperature == 0)
 
 
 class Draws:
-    """Draws after up to `most_rows` nodes, from rows of logits over `vocab` tokens."""
+    """Draws after up to `max_rows` nodes, from rows of logits over `vocab` tokens."""
 
-    def __init__(self, vocab: int, most_rows: int, device: torch.device) -> None:
+    def __init__(self, vocab: int, max_rows: int, device: torch.device) -> None:
         self.vocab, self.parts = vocab, ceil_div(vocab, DRAW_PART)
 
-        def room(bytes_of_row: int) -> Tensor:
-            return torch.zeros(most_rows * bytes_of_row, dtype=torch.uint8, device=device)
+        def buffer(bytes_of_row: int) -> Tensor:
+            return torch.zeros(max_rows * bytes_of_row, dtype=torch.uint8, device=device)
 
-        self.tokens = room(ROW_TOKENS.itemsize)
-        self.fronts = room(ROW_FRONT.itemsize)
-        self.before = room(self.parts * PART_BEFORE.itemsize)
+        self.tokens = buffer(ROW_TOKENS.itemsize)
+        self.fronts = buffer(ROW_FRONT.itemsize)
+        self.before = buffer(self.parts * PART_BEFORE.itemsize)
 
     def launches(
         self, state: Argument, logits: Tensor, maxima: Tensor, rows: int, node0: int, *, listed: bool = False

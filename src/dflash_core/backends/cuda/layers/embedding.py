@@ -23,8 +23,8 @@ class Embedding:
         if on_host:
             self.type, self.blocks = upload.on_host(name)
         else:
-            self.type, held = upload.raw(name)
-            self.blocks, self.device_bytes = held, held.nbytes
+            self.type, blocks = upload.raw(name)
+            self.blocks, self.device_bytes = blocks, blocks.nbytes
 
     def launch(
         self,

@@ -15,7 +15,7 @@ from dflash_core.backends.cuda.expert_plan import COLUMNS, ENTRY_BYTES, ExpertPl
 from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Device, Launch, ceil_div, pointer
 from dflash_core.backends.cuda.layers.base import ChunkRun, Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.plan import Card, Shape
-from dflash_core.backends.cuda.products import Wanted
+from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix
 from dflash_core.backends.cuda.repack import GROUP, ROWS, TILE_TYPES, tile_type
 from dflash_core.backends.cuda.state import PASS_ROWS
@@ -116,8 +116,8 @@ class Experts:
         last = ["ffn_down_shexp.weight"] if spec.shared else []
 
         def projection(kernel: str, routed: list[str], of_all: list[str], rounding: Rounding) -> ExpertProjection:
-            first, other = ([upload.matrix(prefix + name) for name in names] for names in (routed, of_all))
-            return ExpertProjection(kernel, device.card, spec.count, spec.used, first, other, rounding)
+            first, second = ([upload.matrix(prefix + name) for name in names] for names in (routed, of_all))
+            return ExpertProjection(kernel, device.card, spec.count, spec.used, first, second, rounding)
 
         self.inputs = projection("experts_in", inner, shared, activations.inputs)
         self.out = projection("experts_out", [kinds.DOWN], last, activations.outputs)
@@ -136,7 +136,7 @@ class Experts:
         return self.inputs.product.idle_bytes(rows) + self.out.product.idle_bytes(rows)
 
     @property
-    def pass_room(self) -> Sequence[Wanted]:
+    def pass_room(self) -> Sequence[TensorSpec]:
         """Normed rows, scores, the work list, and weights per pair."""
         entries = PASS_ROWS * self.spec.used + ceil_div(PASS_ROWS, COLUMNS)
         return [
@@ -155,7 +155,7 @@ class Experts:
         x, scores, work, weights = buffers.inside.carve(*self.pass_room)
         count: list[Argument] = [np.int32(rows), scope.count, np.int32(scope.node0)]
         yield self._score(x, scores, rows, count, ROUTER_WARPS)
-        scale, into = np.float32(spec.scale), [work, *self.inputs.wanted(buffers.acts), buffers.wide, np.int32(rows)]
+        scale, into = np.float32(spec.scale), [work, *self.inputs.act_args(buffers.acts), buffers.wide, np.int32(rows)]
         if rows == 1:  # the kernel experts_in itself routes a single row
             own = [scores, scale, weights, *count[1:]]
             yield self.inputs.launch(rows, [*into, *own], {"CHOOSES": 1, **self._choice})
@@ -188,12 +188,12 @@ class Experts:
     def chunked(self) -> bool:
         return self.device.card.shared_bytes >= CHUNK_SHARED
 
-    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
+    def chunk_rooms(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
         """Scores, choices, weights, the work list, the row of each place, the place of each pair; then gate and up;
         then the normed rows, which the output of `down` overwrites, one part of its columns at a time."""
         pairs, part = rows * self.ranks, min(OUT_PART, self.hidden)
         entries = self.spec.count + ceil_div(rows * self.spec.used, CHUNK_COLUMNS) + ceil_div(rows, CHUNK_COLUMNS)
-        small: list[Wanted] = [
+        small: list[TensorSpec] = [
             ((rows, self.scores), torch.float32),
             ((rows, self.spec.used), torch.int16),
             ((rows, self.ranks), torch.float32),
@@ -252,9 +252,9 @@ class Experts:
 
 def _check(spec: kinds.Experts) -> None:
     """Raise UnsupportedError for counts and widths that the kernels do not support."""
-    for what, value, most in (("experts", spec.count, MOST_EXPERTS), ("experts per row", spec.used, MOST_USED)):
-        if value > most:
-            raise cpu_only(f"{value:,} {what}, expected at most {most:,} on a card")
+    for what, value, limit in (("experts", spec.count, MOST_EXPERTS), ("experts per row", spec.used, MOST_USED)):
+        if value > limit:
+            raise cpu_only(f"{value:,} {what}, expected at most {limit:,} on a card")
     for width in (spec.width, spec.shared):
         if width % ROWS:
             raise cpu_only(f"experts of width {width:,}, expected a multiple of {ROWS} on a card")

@@ -14,7 +14,7 @@ from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.launch import WARP, Device, Launch, ceil_div
 from dflash_core.backends.cuda.layers.base import ChunkRun, Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.norm import chunk_rows
-from dflash_core.backends.cuda.products import WEIGHT_BYTES, Wanted
+from dflash_core.backends.cuda.products import WEIGHT_BYTES, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
 
@@ -34,7 +34,7 @@ class SwiGLU:
     """Implements `base.FeedForwardLayer`. In the joined projection, rows of gate come before rows of up."""
 
     chunked = True
-    pass_room: Sequence[Wanted] = ()
+    pass_room: Sequence[TensorSpec] = ()
 
     def __init__(
         self, device: Device, upload: Upload, prefix: str, spec: kinds.SwiGLU, activations: Activations
@@ -54,8 +54,8 @@ class SwiGLU:
     def chunk_width(self) -> int:
         """Columns whose weights in gate, up and down fit a chunk's workspace: whole groups, parts of similar size."""
         groups = groups_of(self.width)
-        most = WEIGHT_BYTES // (2 * max(self.inputs.columns, GROUP) * GROUP)
-        return min(-(-groups // -(-groups // most)) * GROUP, self.width)
+        fitting = WEIGHT_BYTES // (2 * max(self.inputs.columns, GROUP) * GROUP)
+        return min(-(-groups // -(-groups // fitting)) * GROUP, self.width)
 
     def launches(self, scope: Pass) -> Iterator[Launch]:
         buffers, rows = scope.buffers, scope.rows
@@ -69,12 +69,12 @@ class SwiGLU:
         yield Launch(
             "swiglu.cu", "swiglu", {**defines, **self.out.forms}, (ceil_div(groups_of(self.width), warps), rows),
             WARP * warps,
-            [buffers.wide, np.int32(rows), width, *self.out.wanted(buffers.acts), scope.count, np.int32(scope.node0)],
+            [buffers.wide, np.int32(rows), width, *self.out.act_args(buffers.acts), scope.count, np.int32(scope.node0)],
             per_sm=per_sm,
         )  # fmt: skip
         yield from self.out.launches(buffers.acts, buffers.narrow, rows)
 
-    def chunk_rooms(self, rows: int) -> Sequence[Sequence[Wanted]]:
+    def chunk_rooms(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
         half_rows = ((rows, self.chunk_width), torch.float16)
         return ((half_rows, half_rows),)
 

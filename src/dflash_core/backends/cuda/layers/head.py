@@ -13,7 +13,7 @@ from torch import Tensor
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch
 from dflash_core.backends.cuda.layers.draws import Draws
-from dflash_core.backends.cuda.products import Arena, Wanted
+from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Acts, Matrix, Projection
 from dflash_core.backends.cuda.repack import ROWS, blocks_of
 from dflash_core.backends.cuda.state import BEST_PART, PASS_ROWS
@@ -25,23 +25,23 @@ CANDIDATE_THREADS = 512
 class Head:
     """One matrix without split-K: a thread block writes complete logits.
 
-    `room`: an arena whose size includes `pieces`; others use it while no logits are read.
+    `arena`: memory whose size includes `pieces`; others use it while no logits are read.
     """
 
-    def __init__(self, target: DeviceTarget, state: DeviceState, room: Arena) -> None:
+    def __init__(self, target: DeviceTarget, state: DeviceState, arena: Arena) -> None:
         device, self._device = target.device.torch_device, target.device
         self._shape: dict[str, object] = {}
         self.state, self.vocab = state, target.output.rows
         self.full = Projection(target.device, [target.output], target.activations.head, split_k=1)
         self.stride = self.full.width
-        self._room = tuple(room.carve(*self.pieces(target)))
-        self.rows, self.maxima, self.sums = self._room
+        self._buffers = tuple(arena.carve(*self.pieces(target)))
+        self.rows, self.maxima, self.sums = self._buffers
         self._first = 0  # how many of the first rows of a matrix are used, 0 for all
         self.best = torch.zeros(PASS_ROWS * self.full.plan.grid * BEST_PART.itemsize, dtype=torch.uint8, device=device)
         self.draws = Draws(self.vocab, PASS_ROWS, device)
 
     @staticmethod
-    def pieces(target: DeviceTarget) -> Sequence[Wanted]:
+    def pieces(target: DeviceTarget) -> Sequence[TensorSpec]:
         """Logits, and the maximum and the sum that head_logits writes for each block of 16 rows of the matrix."""
         blocks = blocks_of(target.output.rows)
         return [((PASS_ROWS, width), torch.float32) for width in (ROWS * blocks, blocks, blocks)]
@@ -56,7 +56,7 @@ class Head:
         argmax = [
             Launch(
                 "head.cu", "head_argmax", plan.defines(count), plan.grid, plan.warps_at(count) * WARP,
-                [self._table(), *self.full.wanted(acts), self.best, np.int32(first // 8)], plan.shared_bytes(count),
+                [self._table(), *self.full.act_args(acts), self.best, np.int32(first // 8)], plan.shared_bytes(count),
             )
             for first, count in plan.passes(rows)
         ]  # fmt: skip
@@ -107,7 +107,7 @@ class Head:
         return [
             Launch(
                 "logits.cu", "head_logits", {**plan.defines(count), **extra}, plan.grid, plan.warps_at(count) * WARP,
-                [self._table(), self.state.pointer, *self.full.wanted(acts), self.rows, self.maxima, self.sums,
+                [self._table(), self.state.pointer, *self.full.act_args(acts), self.rows, self.maxima, self.sums,
                  np.int32(first // 8)],
                 plan.shared_bytes(count),
             )
@@ -145,7 +145,7 @@ class Head:
         blocks = blocks_of(matrix.rows)
         other.rows, other.maxima, other.sums = (
             whole.view(-1)[: PASS_ROWS * width].view(PASS_ROWS, width)
-            for whole, width in zip(self._room, (ROWS * blocks, blocks, blocks), strict=True)
+            for whole, width in zip(self._buffers, (ROWS * blocks, blocks, blocks), strict=True)
         )
         return other
 
@@ -153,6 +153,6 @@ class Head:
         return self.full.plan.pack([matrix.tiles.data_ptr() for matrix in self.full.matrices])
 
     def on_host(self, rows: int) -> Tensor:
-        """Logits (rows, vocab) of the last `launches`, copied to the host. They are cut there: torch would first make a
-        copy of cut rows on the card."""
+        """Logits (rows, vocab) of the last `launches`, copied to the host and cut there: torch would first make a copy
+        of cut rows on the card."""
         return self.rows[:rows].to("cpu", copy=True)[:, : self.vocab]

@@ -29,7 +29,7 @@ def norm_launch(
     eps: float,
     rows: int,
     acts: Acts,
-    wanted: AnyProjection,
+    reader: AnyProjection,
     count: At,
     node0: int,
     *,
@@ -40,17 +40,18 @@ def norm_launch(
     captured_width: int = 0,
     normed: Tensor | None = None,
 ) -> Launch:
-    """h += the partials of the previous projection, then RMSNorm of h as the activations that `wanted` reads.
+    """h += the partials of the previous projection, then RMSNorm of h as the activations that `reader` reads.
 
-    `fresh`: h = the partials alone. `both`: write both forms of activations, for other projections too. `captured`:
-    a second destination of the sum, in rows of `captured_width`. `normed`: a second destination of normed rows, f32.
+    `fresh`: h = the partials, without the old h. `both`: write both forms of activations, for other projections too.
+    `captured`: a second destination of the sum, in rows of `captured_width`. `normed`: a second destination of
+    normed rows, f32.
     """
     width = h.shape[1]
-    defines: dict[str, object] = {"WIDTH": width, "SPLIT_K": added[0].split_k if added else 0, **wanted.forms}
+    defines: dict[str, object] = {"WIDTH": width, "SPLIT_K": added[0].split_k if added else 0, **reader.forms}
     if fresh:
         defines["FRESH"] = 1
-    assert not both or not wanted.forms, "with `both`, `wanted` must not choose a form of activations"
-    forms = (At(acts.q8, 0), At(acts.f16, 0)) if both else wanted.wanted(acts)
+    assert not both or not reader.forms, "with `both`, `reader` must not choose a form of activations"
+    forms = (At(acts.q8, 0), At(acts.f16, 0)) if both else reader.act_args(acts)
     args = [
         h, added[1] if added else NULL, np.int32(rows), weight, np.float32(eps), *forms,
         captured if captured is not None else NULL, np.int32(captured_width), count, np.int32(node0),

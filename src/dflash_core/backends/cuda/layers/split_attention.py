@@ -80,15 +80,15 @@ class SplitOrder:
     ) -> SplitOrder:
         """For a cache of `slots` positions on a card with `processors` SMs and `shared_limit` bytes per block.
 
-        With a long context an SM gets one split of one kv head, and up to kv_heads - 1 SMs get none: an SM has room for
-        one block, so one block more than there are SMs would double the time. With a short context there are at most
-        as many splits as groups of tiles. `trees`: rows are nodes of trees. Raises UnsupportedError if not even the
-        smallest tile fits.
+        With a long context an SM gets one split of one kv head, and up to kv_heads - 1 SMs get none: only one
+        block fits on an SM, so one block more than there are SMs would double the time. With a short context there are
+        at most as many splits as groups of tiles. `trees`: rows are nodes of trees. Raises UnsupportedError if not even
+        the smallest tile fits.
         """
         blocks = max(1, processors // heads.kv_heads)
         # A warp converts whole groups of values to f16.
-        most = 4 if kv == F16 else min(PACKED_WARPS, heads.head_dim // GROUP)
-        for tile, column_warps in ((64, most), (32, min(most, 4)), (16, 2)):
+        widest = 4 if kv == F16 else min(PACKED_WARPS, heads.head_dim // GROUP)
+        for tile, column_warps in ((64, widest), (32, min(widest, 4)), (16, 2)):
             near = ceil_div(MAX_NODES - 1, tile) + 1 if trees else 0
             order = SplitOrder(tile, max(1, 128 // tile), column_warps, 1, near, blocks, kv)
             if SplitLaunch.of(heads, order, 1, shared_limit).shared <= shared_limit:
@@ -98,8 +98,8 @@ class SplitOrder:
                 f"found {shared_limit:,} bytes of shared memory, expected enough for attention heads of "
                 f"{heads.head_dim} dimensions"
             )
-        wanted = min(MAX_PARTS - order.near, blocks)
-        return replace(order, splits=max(1, min(wanted, ceil_div(slots, order.tile * order.chunk))))
+        splits = min(MAX_PARTS - order.near, blocks)
+        return replace(order, splits=max(1, min(splits, ceil_div(slots, order.tile * order.chunk))))
 
     @property
     def parts(self) -> int:
@@ -176,13 +176,13 @@ class SplitLaunch:
         tiles, row_warps = ceil_div(heads.packed_rows(rows), 16), layout.row_warps
         dim_tiles = heads.head_dim // layout.column_warps // 8
         # With many warps, one tile can load while they process the other half of the previous tile.
-        fewest, most_stages = (1 if row_warps > 1 else 2), (1 if layout.once else MAX_STAGES)
-        for most in range(max(1, ACCUMULATORS // (4 * dim_tiles)), 0, -1):
-            blocks = ceil_div(tiles, most * row_warps)
+        min_stages, max_stages = (1 if row_warps > 1 else 2), (1 if layout.once else MAX_STAGES)
+        for tallest in range(max(1, ACCUMULATORS // (4 * dim_tiles)), 0, -1):
+            blocks = ceil_div(tiles, tallest * row_warps)
             row_tiles = ceil_div(tiles, blocks * row_warps)
             # With separate buffers K and V are unpacked together, with two barriers per step instead of four.
             half_tiles = (2, 1) if layout.once else (0,)
-            for stages, halves in product(range(most_stages, fewest - 1, -1), half_tiles):
+            for stages, halves in product(range(max_stages, min_stages - 1, -1), half_tiles):
                 launch = SplitLaunch(heads, order, rows, layout, row_tiles, stages, halves)
                 if launch.shared <= limit:
                     return launch

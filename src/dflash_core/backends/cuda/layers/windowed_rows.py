@@ -20,7 +20,7 @@ HALF, COUNT = torch.float16.itemsize, torch.int32.itemsize
 
 def windowed_results(q: tuple[int, int, int, int], context: int, copies: int) -> int:
     """The most bytes that `windowed_attention` allocates at a time for queries of shape `q`, with `copies` copies of
-    the keys or values of up to `context` visible positions. Without a window, the result alone takes less."""
+    the keys or values of up to `context` visible positions. Without a window, the result takes less."""
     heads, group, rows, dim = q
     result, pairs = rows * heads * group * dim * HALF, min(max(MOST_PAIRS, context), rows * context)
     mask = (pairs + rows * ALIGNED) * HALF
@@ -40,9 +40,9 @@ def windowed_attention(
     """Queries (kv heads, group, n, head_dim) of positions from `length` on, keys and values (kv heads, keys, head_dim)
     of `window.runs(length, length + n)` -> (kv heads, group, n, head_dim)."""
     (group, n), seen = q.shape[1:3], k.shape[1]
-    first, *others = window.runs(length, length + n)
+    first, *later = window.runs(length, length + n)
     keys = torch.arange(seen, dtype=torch.int32, device=q.device)
-    for run in others:
+    for run in later:
         keys[first.stop :] += run.start - first.stop
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     k, v = (rows[:, None].expand(-1, group, -1, -1) for rows in (k, v))
@@ -58,7 +58,7 @@ def windowed_attention(
 def _mask(keys: Tensor, first: int, rows: int, window: AttentionWindow, dtype: torch.dtype) -> Tensor:
     """What is added to scores (rows, keys) of positions from `first` on: 0, or minus infinity for a hidden key.
 
-    It is built in the form that the library uses: from a mask of bools the library would make two more masks.
+    The mask has the form that the library uses: from a mask of bools the library would make two more masks.
     """
     at = torch.arange(first, first + rows, dtype=torch.int32, device=keys.device)[:, None]
     hidden = keys <= at - window.size
