@@ -10,7 +10,7 @@ from dflash_tui.application.session import LoadRequest
 
 
 def reckoner_for(request: LoadRequest, memory: int = 0) -> Reckoner:
-    """A planner for `request`: memory use of each way to load it, out of `memory` bytes (0: of this machine).
+    """A planner for `request`: memory use of each setup, out of `memory` bytes (0: of this machine).
 
     Raises DFlashError.
     """

@@ -1,4 +1,4 @@
-"""The syntax of the command line: the commands, the options of each and of all, and what is said of a mistake."""
+"""The syntax of the command line: the commands, the options of each and of all, and the messages about mistakes."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("bench", "measure: modes side by side, step times, kernels", _bench_options),
 )  # fmt: skip
 
-# What argparse says of a word in the place of a command.
+# The message of argparse about a word in the place of a command.
 _UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(?P<word>[^']+)'")
 
 DESCRIPTION = """\

@@ -92,7 +92,7 @@ class HelpScreen(Passing, ModalScreen[None]):
         yield ("\nIn a slider\n", "bold $primary")
         for keys, what in (
             ("← →  Shift+← →", "one step, ten steps"),
-            ("Home  End", "least and most"),
+            ("Home  End", "minimum and maximum"),
             ("digits, Enter", "type a value"),
             ("Backspace", "the default"),
             ("click, drag, wheel", "wheel on the row that has the focus"),

@@ -43,7 +43,7 @@ class Fence(MarkdownFence):
     """A code block in parts of `PART` lines. Its frame names the language; a click on it copies the code."""
 
     class Copied(Message):
-        """The user wants this code."""
+        """The user copies this code."""
 
         def __init__(self, code: str) -> None:
             super().__init__()
