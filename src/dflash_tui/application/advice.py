@@ -1,6 +1,6 @@
 """What a user can do after a refusal of the decoder: options on the command line, keys in the app.
 
-The decoder names neither. Its errors carry a code, and the error for a load that does not fit carries the figures.
+The decoder names neither. An error carries a code, and the error for a load that does not fit carries the figures.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Fetching(Background):
 
     @property
     def state(self) -> State:
-        """Its state. `ending`: a stop was requested and the thread still runs."""
+        """The state of the download. `ending`: a stop was requested and the thread still runs."""
         if self.over:
             return "fetched" if self.complete else "stopped" if self.stopping or self.error is None else "failed"
         if self.stopping:
@@ -105,7 +105,7 @@ class Fetching(Background):
 
     @property
     def words(self) -> str:
-        """Its progress, as one line."""
+        """The progress as one line."""
         match self.state:
             case "asking":
                 return "asking the hub for its size…"

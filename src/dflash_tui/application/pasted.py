@@ -44,7 +44,7 @@ class Pasted:
         return f"{head}{self.put(middle)}{tail}"
 
     def put(self, text: str) -> str:
-        """Add a text and return its placeholder. Its tokens appear in the context gauge once they are counted."""
+        """Add a text and return its placeholder. The context gauge shows its tokens once they are counted."""
         self._count += 1
         words = f"[pasted {self._count}: {short(len(text.encode(errors='replace')))}B]"
         self._set({**self.texts, words: text})

@@ -1,4 +1,4 @@
-"""Estimates the memory that a request needs, from headers. It imports torch, but none of the decoder."""
+"""Estimates the memory that a request needs, from headers. This module imports torch, but none of the decoder."""
 
 from __future__ import annotations
 

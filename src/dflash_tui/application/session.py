@@ -167,7 +167,7 @@ class WhatIfLike(Protocol):
 
 
 class SessionLike(Protocol):
-    """A loaded model pair with its conversation. It hands out data, and running requests (a turn, an experiment)."""
+    """A loaded model pair with its conversation. Methods return data or a running request (a turn, an experiment)."""
 
     @property
     def conversation(self) -> ConversationLike: ...

@@ -344,7 +344,7 @@ class ConversationController(Controller):
         self.screen.run_worker(compare(), group="compare")
 
     def _last_record(self) -> TurnRecord | None:
-        """That of the newest answer, if the loaded pair wrote it: its ids mean nothing to another pair."""
+        """The record of the newest answer, if the loaded pair wrote it: token ids mean nothing to another pair."""
         card, leaf = self._current.card, self._current.branches.leaf
         if card is None or leaf is None or card.model != self.state.model:
             return None

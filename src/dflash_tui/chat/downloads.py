@@ -1,4 +1,4 @@
-"""The downloads of one chat. They continue under any screen; how one ended is shown until the user has seen it."""
+"""The downloads of one chat. Downloads continue under any screen; how one ended is shown until the user has seen it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Downloads(Controller):
 
     @property
     def under_way(self) -> list[Fetching]:
-        """Those that are not over. Also called on their threads."""
+        """The running downloads. Also called on the threads of downloads."""
         return [one for one in [*self._open] if not one.over]
 
     def before(self, it: Fetching) -> set[Wanted]:
@@ -152,7 +152,7 @@ class Downloads(Controller):
         ]
 
     def _look(self) -> None:
-        """Process finished downloads and start waiting ones; repeat while any is under way."""
+        """Process finished downloads and start waiting ones; repeat while any is running."""
         for one in [one for one in self._open if one.over]:
             self._open.remove(one)
             self._ended(one)

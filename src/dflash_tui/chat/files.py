@@ -142,7 +142,7 @@ class ConversationFiles(Controller):
         loop = asyncio.get_running_loop()
 
         def show_progress(share: float) -> None:
-            """Called on the writing thread. It must not block: the app may be waiting for that thread's lock."""
+            """Called on the writing thread. Must not block: the app may wait for that thread's lock."""
             with contextlib.suppress(RuntimeError):  # the app has ended
                 loop.call_soon_threadsafe(self.say, f"importing {file.name}: {share:.0%}")
 

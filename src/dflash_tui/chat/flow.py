@@ -32,7 +32,7 @@ FIGURES_S = 0.5  # seconds between drawings of the figures when no text arrives
 
 
 class Flow(Controller):
-    """Runs one turn at a time. It never waits for the decoder's thread, and drains what has arrived.
+    """Runs one turn at a time. The flow never waits for the decoder's thread, and drains what has arrived.
 
     All changes on the screen are drawn in one frame, because a frame costs ten times as much as its new content.
     """

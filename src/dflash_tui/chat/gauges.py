@@ -168,7 +168,7 @@ class Gauges(Controller):
             inspector.stats_panel.show(self._figures())
 
     def _figures(self) -> Figures | None:
-        """Those of the running turn, or of the last one; with the record if there is one."""
+        """The figures of the running turn, or of the last one; with the record if there is one."""
         turn, session = self.state.turn, self.state.session
         known = self._plain.get(self.state.model) if session is not None else None
         if turn.meter is None:

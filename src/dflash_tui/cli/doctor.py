@@ -1,6 +1,6 @@
 """`doctor`: checks the machine and rates each part: fine, worth knowing, or a problem, and what to do about it.
 
-A check is a function from a Computer to findings. It reads nothing else, so tests can give it any machine.
+A check is a function from a Computer to findings. A check reads nothing else, so tests can give it any machine.
 """
 
 from __future__ import annotations

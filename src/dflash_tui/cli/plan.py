@@ -1,4 +1,4 @@
-"""`plan`: how much memory a pair needs and what fits, before anything is loaded. It reads headers only."""
+"""`plan`: how much memory a pair needs and what fits, before anything is loaded. The command reads only headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main screen: conversation, inspector, status strip, prompt. It composes these parts and binds the keys."""
+"""The main screen: it composes conversation, inspector, status strip and prompt, and binds the keys."""
 
 from __future__ import annotations
 

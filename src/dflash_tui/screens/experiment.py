@@ -195,7 +195,7 @@ class ExperimentScreen(LabScreen):
             return
         self.query_one("#lab-finding", Static).update(self.finding(result))
         table = self.query_one(_Table)
-        table.set_class(not (marks or field), "-alone")
+        table.set_class(not (marks or field), "-only")
         lines = table.show(result, self.text_width)
         self.query_one("#lab-curve", CurveView).show(marks, title)
         self.query_one("#lab-field", Static).update(_heat(field))

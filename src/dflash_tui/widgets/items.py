@@ -1,7 +1,8 @@
 """Markdown lists drawn as lines of one widget.
 
 Textual mounts four widgets for each item of a list, 7 ms each: 1,200 items block the app for 10 s. A list whose items
-hold only text and further lists needs none of them. It is built from the parser's tokens, before any widget is created.
+hold only text and further lists needs none of them. The lines are built from the parser's tokens,
+before any widget is created.
 """
 
 from __future__ import annotations

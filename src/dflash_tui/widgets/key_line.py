@@ -35,7 +35,7 @@ class Hint:
 
 @runtime_checkable
 class Hinting(Protocol):
-    """A screen or widget where some keys have no effect at times. They stay bound, and say why."""
+    """A screen or widget where some keys have no effect at times. The keys stay bound; a notice gives the reason."""
 
     def hint(self, action: str, label: str) -> str:
         """The footer's label of an action now; "" if it would have no effect."""
@@ -56,7 +56,7 @@ def fitting(hints: list[Hint], width: int) -> list[Hint]:
 
 
 class KeyLine(Widget):
-    """One row. A click does what the key does. It is empty under a dialog, which has the keys then."""
+    """One row. A click does what the key does. The row is empty under a dialog, which has the keys then."""
 
     ALLOW_SELECT = False
 

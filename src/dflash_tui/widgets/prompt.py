@@ -136,7 +136,7 @@ class Prompt(TextArea):
 
     @property
     def is_long(self) -> bool:
-        """It takes more than one line."""
+        """Whether the text takes more than one line."""
         return self.wrapped_document.height > 1
 
     def rewrite(self, text: str) -> None:

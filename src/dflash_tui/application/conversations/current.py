@@ -301,7 +301,7 @@ class CurrentConversation:
 
     def leave_out(self, turns: int) -> int:
         """Stop giving the decoder the oldest `turns` turns that it still gets; returns how many are left
-        out now. They stay in the conversation. Call `resume` afterwards."""
+        out now. The turns stay in the conversation. Call `resume` afterwards."""
         questions = [node.id for node in self.branches.path if node.role == "user" and node.id not in self._unseen]
         gone = set(questions[: max(min(turns, len(questions) - 1), 0)])
         gone |= {node.id for node in self.branches.path if node.parent in gone}

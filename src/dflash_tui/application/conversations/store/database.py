@@ -71,7 +71,7 @@ class Database:
         return self._memory is None
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """The result of `query`. It may raise UnusableError for values that the program cannot have written."""
+        """The result of `query`. `query` may raise UnusableError for values that the program cannot have written."""
         with self._lock:
             self.look()
             for _ in range(2):  # for example a damaged file, then a full disk for the new one
