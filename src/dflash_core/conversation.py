@@ -223,7 +223,7 @@ class Turn:
                 guards=tuple(event.guard for event in events if event.guard is not None),
                 learned=self._conversation.engine.learned(),
                 effort=self.prompt.effort,
-                notes=self._conversation.engine.drafter_notes if self.knobs.mode != "ar" else (),
+                notes=self._conversation.engine.drafter_notes if self.knobs.mode != "plain" else (),
                 seed_source=self._seed_source,
             )
         record = self._recorder.end(self.report, text, thinking)

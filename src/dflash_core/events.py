@@ -10,7 +10,7 @@ from typing import Literal
 from dflash_core.knobs import Knobs
 
 Stop = Literal["stop token", "max tokens", "context full", "cancelled", "loop"]
-EffectiveMode = Literal["ar", "chain", "tree"]
+EffectiveMode = Literal["plain", "chain", "tree"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,8 @@ class StepDrafts:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What `auto` knew of a step. `brings[i]`: the tokens expected from a tree of SHOWN_ROWS[i] rows, as far
-    as it was built; `rows`: how many `auto` chose, or would have chosen where the budget was fixed."""
+    as it was built; `rows`: how many `auto` chose; in records of earlier versions also
+    what it would have chosen beside a tree of a fixed size."""
 
     brings: tuple[float, ...]
     rows: int

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+from dflash_core.drafting import (
+    ALLOWED,
+    DEFAULT_NODES,
+    MAX_NODES,
+    MODES,
+    POLICIES,
+    Mode,
+    canonical,
+    changed_by,
+    nodes_of,
+)
 from dflash_core.errors import KnobError
 
 EFFORTS = ("low", "medium", "high", "xhigh")  # levels of reasoning that templates know, lowest first
 DEFAULT_EFFORT = "medium"
 
-Mode = Literal["ar", "chain", "tree", "auto"]
 LoopAction = Literal["close", "stop", "off"]
-PolicyName = Literal["auto", "capped", "fixed"]
 Value = int | float | bool | str
 Group = Literal["speculation", "sampling", "answer", "loading"]
 Applies = Literal["next step", "next turn", "reload"]
 
-SHAPES_FIXED = frozenset({"budget", "p_min", "chain_seed"})
-"""Setting one of these means a fixed tree of that shape instead of the program's choice."""
 RANDOM_SEED = -1
-STATE = frozenset({"mode", "policy", "budget"})
-"""The parts of one decision, which `Knobs.state` says in one word."""
 MOST_MTP_DEPTH = 8
 MOST_WIDTH = 64  # candidates per draft position, on any device
 
@@ -35,7 +39,8 @@ class Spec:
     """One parameter: how it is shown, what it may be, and when a change takes effect.
 
     `minimum` and `maximum` bound what is legal; `slider` bounds what a slider offers, where that is less. `words`:
-    names that users see, and may type, for values that are stored under another name; of numbers, for the minimum.
+    what users see, and may type, for the minimum. `former`: spellings of a choice that earlier versions wrote; they are
+    read. The bounds of a drafting are those of its size.
     """
 
     name: str
@@ -43,7 +48,7 @@ class Spec:
     help: str
     group: Group
     applies: Applies
-    kind: Literal["int", "float", "switch", "choice"]
+    kind: Literal["int", "float", "switch", "choice", "drafting"]
     default: Value
     minimum: float = 0.0
     maximum: float = 0.0
@@ -51,6 +56,7 @@ class Spec:
     slider: tuple[float, float] | None = None
     choices: tuple[str, ...] = ()
     words: tuple[tuple[str, str], ...] = ()
+    former: tuple[tuple[str, str], ...] = ()
 
     @property
     def allowed(self) -> str:
@@ -58,9 +64,11 @@ class Spec:
         if self.kind == "switch":
             return "on or off"
         if self.kind == "choice":
-            return ", ".join(map(self.show, self.choices))
+            return ", ".join(self.choices)
         bounds = self.minimum + bool(self.words), self.maximum
         low, high = (f"{int(n):,}" if n == int(n) else f"{n:g}" for n in bounds)
+        if self.kind == "drafting":
+            return f"{ALLOWED}; N from {low} to {high}"
         return " or ".join([*(word for _, word in self.words), f"{low} to {high}"])
 
     def parse(self, text: str) -> Value:
@@ -75,6 +83,8 @@ class Spec:
         if self.kind == "choice":
             switch = {"true": "on", "false": "off"}.get(word.lower(), word)
             return self.check(switch if switch in self.choices else word)
+        if self.kind == "drafting":
+            return self.check(word)
         if word in [shown for _, shown in self.words]:
             return self.check(word)
         try:
@@ -89,9 +99,13 @@ class Spec:
             if isinstance(value, bool):
                 return value
         elif self.kind == "choice":
-            kept = next((kept for kept, word in self.words if word == value), value)
-            if kept in self.choices:
-                return kept
+            now = next((now for before, now in self.former if before == value), value)
+            if now in self.choices:
+                return now
+        elif self.kind == "drafting":
+            found = canonical(value) if isinstance(value, str) else None
+            if found is not None and (nodes_of(found) or 0) <= self.maximum:
+                return found
         elif value in [word for _, word in self.words]:
             return int(self.minimum)
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -120,8 +134,9 @@ def _knob(
     slider: tuple[float, float] | None = None,
     choices: tuple[str, ...] = (),
     words: tuple[tuple[str, str], ...] = (),
+    kind: str = "",
 ) -> Any:
-    kind = "switch" if isinstance(default, bool) else "choice" if choices else type(default).__name__
+    kind = kind or ("switch" if isinstance(default, bool) else "choice" if choices else type(default).__name__)
     parts: dict[str, Any] = {"label": label, "help": help, "group": group, "applies": applies, "kind": kind}
     parts |= {"default": default, "minimum": bounds[0], "maximum": bounds[1], "step": step}
     parts |= {"slider": slider, "choices": choices, "words": words}
@@ -132,19 +147,10 @@ def _knob(
 class Knobs:
     """The parameters of a turn. Frozen: every turn keeps its own. Raises KnobError for a value out of range."""
 
-    mode: Mode = _knob(
-        "auto", "mode", "plain decoding, a chain of drafts, a tree of drafts, or the program's choice",
-        "speculation", choices=("ar", "chain", "tree", "auto"), words=(("ar", "plain"),),
-    )  # fmt: skip
-    policy: PolicyName = _knob(
-        "auto", "policy",
-        "under mode auto: as many candidates as pay, so many within budget and mtp_depth, or a tree of the budget",
-        "speculation", choices=("auto", "capped", "fixed"),
-    )  # fmt: skip
-    budget: int = _knob(
-        22, "tree budget",
-        "draft tokens that a target pass verifies, the root not counted; the most under policy capped",
-        "speculation", bounds=(1, 256), slider=(1, 64),
+    drafting: str = _knob(
+        "auto", "drafting",
+        "as many draft tokens as pay, N at most, a tree or a chain of N, or plain decoding",
+        "speculation", kind="drafting", bounds=(1, MAX_NODES), slider=(1, 64),
     )  # fmt: skip
     p_min: float = _knob(
         0.0, "p_min", "leave out a draft token whose own probability is under this; the first is exempt",
@@ -165,10 +171,10 @@ class Knobs:
         False, "chain seed", "put the drafter's best chain into the tree before anything else", "speculation"
     )  # fmt: skip
     from_text: bool = _knob(
-        True, "copy from text", "under policy auto, offer what followed the same words earlier", "speculation"
+        True, "copy from text", "under auto, offer what followed the same words earlier", "speculation"
     )  # fmt: skip
     learn: bool = _knob(
-        True, "learn", "under policy auto, learn from every step how likely candidates are", "speculation"
+        True, "learn", "under auto, learn from every step how likely candidates are", "speculation"
     )  # fmt: skip
     draft_window: int = _knob(
         0, "draft window", "context positions that the drafter may look back at; 0 is all of them",
@@ -270,18 +276,13 @@ class Knobs:
     def replace(self, **changes: Value) -> Knobs:
         """A copy with some values changed. Raises KnobError.
 
-        Under mode auto, setting the shape of the tree fixes it, unless the policy is set too. A budget that is set
-        together with policy auto caps it, even if it is the default. Mode auto alone is the program's choice again.
+        The names of FORMER change `drafting`. Under `auto`, so does setting the shape of the tree alone, to a tree.
         """
         for name in changes:
             spec_of(name)
-        if changes.get("mode") == "auto" and not changes.keys() & {*SHAPES_FIXED, "policy"}:
-            changes |= {"policy": "auto", "budget": SPEC["budget"].default}
-            return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
-        if SHAPES_FIXED & changes.keys() and "policy" not in changes and changes.get("mode", self.mode) == "auto":
-            changes["policy"] = "fixed"
-        if changes.get("policy") == "auto" and changes.get("budget") == SPEC["budget"].default:
-            changes["policy"] = "capped"
+        former = {name: SPEC_FORMER[name].check(changes.pop(name)) for name in SPEC_FORMER.keys() & changes.keys()}
+        if "drafting" not in changes:
+            changes["drafting"] = changed_by(self.drafting, changes | former)
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
     def fixed(self) -> Knobs:
@@ -289,20 +290,23 @@ class Knobs:
         return self if self.seed != RANDOM_SEED else dataclasses.replace(self, seed=0)
 
     @property
-    def state(self) -> str:
-        """What decodes, as every screen names it: auto, auto up to N, tree N, chain N, or plain."""
-        if self.mode == "ar":
-            return SPEC["mode"].show(self.mode)
-        if self.mode == "auto" and self.policy != "fixed":
-            return "auto" if self.cap is None else f"auto up to {self.cap}"
-        return f"{'tree' if self.mode == 'auto' else self.mode} {self.budget}"
+    def mode(self) -> Mode:
+        """What decodes, without a size."""
+        return cast("Mode", self.drafting.partition(" ")[0])
+
+    @property
+    def budget(self) -> int:
+        """The draft tokens of a tree or chain; the default size where `drafting` names none."""
+        return nodes_of(self.drafting) or DEFAULT_NODES
 
     @property
     def cap(self) -> int | None:
-        """The most nodes that the policy may choose; None where the budget is no limit: under `auto` its default
-        counts as not set."""
-        unset = self.policy == "auto" and self.budget == SPEC["budget"].default
-        return None if unset else self.budget
+        """The most draft tokens of a step; None where `drafting` names no size."""
+        return nodes_of(self.drafting)
+
+    def at_most(self, nodes: int) -> Knobs:
+        """These with a size of `drafting` that is no more than `nodes`."""
+        return self if self.cap is None or self.cap <= nodes else self.replace(budget=nodes)
 
     def in_mid_turn(self, wanted: Knobs) -> Knobs:
         """These knobs with the values of `wanted` that a running turn can adopt: all that apply from the next step."""
@@ -323,43 +327,61 @@ def check_tree_width(knobs: Knobs, most: int) -> None:
 
 
 def spec_of(name: str) -> Spec:
-    """The description of a parameter. Raises KnobError for an unknown one, with a similar name if there is one."""
-    if name in SPEC:
-        return SPEC[name]
-    near = difflib.get_close_matches(name, [spec.name for spec in SPECS], n=1)
+    """The description of a parameter, also of a former one. Raises KnobError for an unknown one, with a similar name
+    if there is one."""
+    if name in SPEC or name in SPEC_FORMER:
+        return SPEC.get(name) or SPEC_FORMER[name]
+    near = difflib.get_close_matches(name, [*SPEC, *SPEC_FORMER], n=1)
     hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(spec.name for spec in SPECS)
     raise KnobError(f"unknown parameter {name!r}; {hint}")
 
 
+def current(changes: Mapping[str, Value]) -> dict[str, Value]:
+    """Checked changes of the defaults without former names: what a file of settings means."""
+    knobs = Knobs().replace(**changes)
+    moved = {} if knobs.drafting == Knobs().drafting and "drafting" not in changes else {"drafting": knobs.drafting}
+    return {name: value for name, value in changes.items() if name not in SPEC_FORMER} | moved
+
+
 def described(knobs: Knobs, names: Collection[str]) -> list[str]:
-    """The values of `names` for messages; mode, policy and budget are one: `Knobs.state`."""
-    whole = [f"mode {knobs.state}"] if STATE & set(names) else []
-    return whole + [f"{name} {SPEC[name].show(getattr(knobs, name))}" for name in names if name not in STATE]
-
-
-_STATE = re.compile(r"(?P<mode>tree|chain|auto(?: up to)?)[ =](?P<budget>\d+)")
+    """The values of `names` for messages."""
+    stored = dict.fromkeys("drafting" if name in SPEC_FORMER else name for name in names)
+    return [f"{name} {SPEC[name].show(getattr(knobs, name))}" for name in stored]
 
 
 def parse_settings(settings: Mapping[str, str]) -> dict[str, Value]:
     """`--set name=value` pairs as typed values, for `Knobs.replace`. Raises KnobError.
 
-    `mode` takes a whole state (`Knobs.state`), such as tree 22 or auto up to 40.
+    The former name `mode` takes values of `drafting` too, and a size that is left out of either is not changed.
     """
-    found: dict[str, Value] = {}
+    found = {}
     for name, text in settings.items():
-        whole = _STATE.fullmatch(" ".join(text.split())) if name == "mode" else None
-        if whole is None:
-            found[name] = spec_of(name).parse(text)
-            continue
-        mode = whole["mode"].split()[0]
-        found |= {"mode": mode, "budget": SPEC["budget"].parse(whole["budget"])}
-        if mode == "auto":
-            found["policy"] = "capped"
+        if name == "mode" and any(map(str.isdigit, text)):
+            name = "drafting"
+        elif name == "drafting" and text.strip() in ("tree", "chain"):
+            name = "mode"
+        found[name] = spec_of(name).parse(text)
     return found
 
 
 SPECS: tuple[Spec, ...] = tuple(Spec(name=f.name, **f.metadata) for f in dataclasses.fields(Knobs))
 SPEC: Mapping[str, Spec] = {spec.name: spec for spec in SPECS}
+FORMER: tuple[Spec, ...] = (
+    Spec(
+        "mode", "mode", "what decodes, without a size", "speculation", "next step", "choice", "auto",
+        choices=MODES, former=(("ar", "plain"),),
+    ),
+    Spec("policy", "policy", "auto, auto up to N, or a tree of N", "speculation", "next step", "choice", "auto",
+        choices=POLICIES,
+    ),
+    dataclasses.replace(
+        SPEC["drafting"], name="budget", label="tree budget", help="the size of drafting; alone, a tree of that size",
+        kind="int", default=DEFAULT_NODES,
+    ),
+)  # fmt: skip
+"""Parameters of earlier versions, accepted for `drafting` wherever settings are read. `mode` and `budget` are also what
+an experiment varies."""
+SPEC_FORMER: Mapping[str, Spec] = {spec.name: spec for spec in FORMER}
 CONTEXT = Spec(
     "context", "context", "positions to keep memory for, prompt and answer together; 0 is as many as fit",
     "loading", "reload", "int", 0, 0, 1_048_576, step=512, slider=(0, 32_768),

@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 
 from dflash_core.drafters.capabilities import DRAFT_KNOBS, Capabilities
 from dflash_core.errors import KnobError
-from dflash_core.knobs import MOST_WIDTH, SPEC, Knobs, check_tree_width
+from dflash_core.knobs import MOST_WIDTH, SPEC, SPEC_FORMER, Knobs, check_tree_width
 from dflash_core.text.reasoning import Reasoning
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the loaded pair supports: its drafter's capabilities (None without one), positions of context, candidates
-    per draft position (few on a card), the largest budget that there is memory for, and the positions that the model
+    per draft position (few on a card), the largest tree that there is memory for, and the positions that the model
     was trained for (0: unknown)."""
 
     drafter: Capabilities | None
     context_length: int
     tree_width: int = MOST_WIDTH
-    budget: int = int(SPEC["budget"].maximum)
+    budget: int = int(SPEC["drafting"].maximum)
     reasoning: Reasoning | None = None  # variables that the target's template reads; None where unknown
     most_context: int = 0
 
@@ -38,10 +38,14 @@ class Limits:
 
     def within(self, knobs: Knobs) -> tuple[Knobs, tuple[str, ...]]:
         """`knobs` with the values that are too large here lowered, and a line for each of them."""
-        ends = {"tree_width": "the limit of this card per draft position", "budget": "there is memory for no more"}
-        lower = {name: getattr(self, name) for name in ends if getattr(knobs, name) > getattr(self, name)}
-        notes = [f"{name} is {most} here, not {getattr(knobs, name)}: {ends[name]}" for name, most in lower.items()]
-        return replace(knobs, **lower), tuple(notes)
+        low, notes = knobs.at_most(self.budget), list[str]()
+        if low != knobs:
+            notes.append(f"drafting is {low.drafting} here, not {knobs.drafting}: there is memory for no more")
+        if low.tree_width > self.tree_width:
+            why = "the limit of this card per draft position"
+            notes.append(f"tree_width is {self.tree_width} here, not {low.tree_width}: {why}")
+            low = replace(low, tree_width=self.tree_width)
+        return low, tuple(notes)
 
     def unread(self) -> set[str]:
         """Knobs of reasoning that the target's template does not read."""
@@ -53,8 +57,8 @@ class Limits:
 
     def check_possible(self, knobs: Knobs, changed: Collection[str]) -> None:
         """`check` for a complete set of values: values without effect on this pair are not an error."""
-        if "mode" in changed and knobs.mode in ("chain", "tree") and self.drafter is None:
-            raise KnobError(f"mode={knobs.mode}: no drafter is loaded; expected plain or auto")
+        if {"drafting", *SPEC_FORMER} & set(changed):
+            self._check_drafting(knobs)
         kinds = self.drafter.kind.split("+") if self.drafter is not None else []
         if "draft" in changed and knobs.draft not in ("auto", *kinds):
             raise KnobError(f"draft={knobs.draft}: not loaded; expected auto, {', '.join(kinds)}")
@@ -63,14 +67,18 @@ class Limits:
             it.variables(knobs.replace(thinking=True))
         if "tree_width" in changed:
             check_tree_width(knobs, self.tree_width)
-        if "budget" in changed and knobs.budget > self.budget:
-            raise KnobError(
-                f"budget={knobs.budget}: there is memory for trees of {self.budget} drafted tokens; "
-                f"expected 1 to {self.budget}, or load it with a shorter context"
-            )
         if "max_tokens" in changed and knobs.max_tokens >= self.context_length:
             most = f"{self.context_length - 1:,}"
             raise KnobError(
                 f"max_tokens={knobs.max_tokens:,}: the context holds {self.context_length:,} with the prompt; "
                 f"expected 1 to {most}"
+            )
+
+    def _check_drafting(self, knobs: Knobs) -> None:
+        if knobs.mode in ("chain", "tree") and self.drafter is None:
+            raise KnobError(f"drafting={knobs.drafting}: no drafter is loaded; expected plain or auto")
+        if (knobs.cap or 0) > self.budget:
+            raise KnobError(
+                f"drafting={knobs.drafting}: there is memory for trees of {self.budget} drafted tokens; "
+                f"expected 1 to {self.budget}, or load it with a shorter context"
             )

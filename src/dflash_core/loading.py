@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dflash_core.backends.cpu.target import CpuTarget
+from dflash_core.backends.cuda.driver import find_driver
 from dflash_core.backends.opened import Target
 from dflash_core.drafters.base import Draft
 from dflash_core.drafters.registry import open_draft
@@ -115,8 +116,6 @@ def _on_card(path: str | Path, card: CardOptions, device: Any = None) -> Target:
 
 
 def _driver_is_there() -> bool:
-    from dflash_core.backends.cuda.driver import find_driver
-
     try:
         find_driver()
     except DeviceError:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from dflash_core.drafting import upgraded
 from dflash_core.errors import FormatError, KnobError
 from dflash_core.events import Event, Piece, PrefillEvent, StepEvent
 from dflash_core.knobs import RANDOM_SEED, Knobs
@@ -155,7 +156,7 @@ def _current(data: bytes) -> bytes:
     """A line with today's field names, whichever version wrote it."""
     for old, new in _RENAMED:
         data = data.replace(old, new)
-    return data
+    return upgraded(data)
 
 
 def lines(record: TurnRecord) -> Iterator[TurnLine]:

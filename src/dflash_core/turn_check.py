@@ -12,13 +12,14 @@ from collections.abc import Collection
 from datetime import datetime
 from operator import attrgetter
 
+from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import FormatError
 from dflash_core.events import SHOWN_ROWS, STAGES, Event, PrefillEvent, StageTimes, StepDrafts, StepEvent, StepTree
-from dflash_core.knobs import MOST_WIDTH, SPEC
+from dflash_core.knobs import MOST_WIDTH
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.turn_stats import PartStats, TurnReport
 
-MOST_NODES = 1 + int(SPEC["budget"].maximum)
+MOST_NODES = 1 + MAX_NODES
 MOST_DEPTH = 256  # positions of the longest block that a drafter file may have
 MOST_ID = 2**31 - 1
 MOST_POSITIONS = 2**31 - 1

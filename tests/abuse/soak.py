@@ -45,10 +45,10 @@ def plain_answer(alone: Engine, done: Done) -> list[int]:
     tokens: list[int] = []
     if not done.tokens:
         return tokens
-    for event in alone.generate(done.ids, done.knobs.replace(mode="ar", max_tokens=len(done.tokens))):
+    for event in alone.generate(done.ids, done.knobs.replace(mode="plain", max_tokens=len(done.tokens))):
         tokens += event.tokens
         if done.changed is not None and len(tokens) == done.changed[0]:
-            alone.change(done.changed[1].replace(mode="ar"))
+            alone.change(done.changed[1].replace(mode="plain"))
     return tokens
 
 

@@ -23,7 +23,7 @@ def test_a_slice(tmp_path: Path) -> None:
 @pytest.mark.parametrize("changed", [None, (3, Knobs(temperature=1.5, seed=3))])
 def test_a_wrong_token_is_seen(changed: tuple[int, Knobs] | None) -> None:
     engine, alone = soak.engines()
-    ids, knobs = soak.questions()[0], Knobs(mode="ar", max_tokens=8, ignore_eos=True)
+    ids, knobs = soak.questions()[0], Knobs(drafting="plain", max_tokens=8, ignore_eos=True)
     done = Done(ids, knobs, (0,) * 8, "whole", "max tokens", changed)
     tokens = tuple(soak.plain_answer(alone, done))
     report = Report("soak", 0)

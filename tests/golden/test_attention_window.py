@@ -216,12 +216,12 @@ def tokens_of(events: Sequence[Event]) -> list[int]:
 def test_every_mode_writes_the_same(name: str, draft: str, drawn: dict[str, Any]) -> None:
     ids = [int(token) for token in np.random.default_rng(3).integers(0, 250, 120)]
     answers = {}
-    for mode, window in itertools.product(("ar", "chain", "tree", "auto"), (0, 16)):
+    for mode, window in itertools.product(("plain", "chain", "tree", "auto"), (0, 16)):
         knobs = Knobs(attention_window=window, max_tokens=24, ignore_eos=True).replace(mode=mode, **drawn)
         answers[mode, window] = tokens_of(list(engine(name, draft).generate(ids, knobs)))
     for (mode, window), answer in answers.items():
-        assert answer == answers["ar", window], mode
-    assert answers["ar", 0] != answers["ar", 16], "a window that changes nothing would pass as well"
+        assert answer == answers["plain", window], mode
+    assert answers["plain", 0] != answers["plain", 16], "a window that changes nothing would pass as well"
 
 
 def first(events: Sequence[Event]) -> PrefillEvent:
@@ -235,7 +235,7 @@ def test_an_answer_follows_from_prompt_and_parameters_alone(name: str, draft: st
     difference, or restored from a snapshot."""
     rng = np.random.default_rng(7)
     ids = [int(token) for token in rng.integers(0, 250, 150)]
-    asked = Knobs(max_tokens=8, ignore_eos=True, mode="tree")
+    asked = Knobs(drafting="tree 22", max_tokens=8, ignore_eos=True)
     windows = (0, 32, 16, 0, 32)
     fresh = {}
     for window in set(windows):
@@ -274,7 +274,7 @@ def test_experiments_come_back_to_the_window() -> None:
 def test_it_is_said_where_something_is_hidden() -> None:
     """The reason mentions the window from the first step on that differs from the exact output, and not before."""
     one = engine(*PAIRS[0])
-    asked = Knobs(max_tokens=20, ignore_eos=True, mode="tree", attention_window=64)
+    asked = Knobs(drafting="tree 22", max_tokens=20, ignore_eos=True, attention_window=64)
     events = list(one.generate([5] * 120, asked))
     said = ["not the model's exact output" in event.reason for event in events]
     assert said == [False, *(event.length > 128 for event in events[1:])]  # type: ignore[union-attr]

@@ -277,8 +277,8 @@ def test_the_embedding_may_be_among_the_captured_layers(tmp_path: Path, layers: 
     for form in ("z-lab", "upstream"):
         assert open_drafter(write_drafter(tmp_path / form, changed, form))[0].target_layers == layers
     draft = random_draft(tmp_path, target(), "dspark", seed=3, target_layers=layers)
-    tree, steps = answer(draft, Knobs(mode="tree", budget=9))
-    assert tree == answer(None, Knobs(mode="ar"))[0]
+    tree, steps = answer(draft, Knobs(drafting="tree 9"))
+    assert tree == answer(None, Knobs(drafting="plain"))[0]
     assert steps
 
 
@@ -316,12 +316,12 @@ def test_every_kind_is_lossless(tmp_path: Path, kind: str, sampled: bool) -> Non
     draft = random_draft(tmp_path, shallow_target(), kind, seed=1, target_layers=(0, 1))
     assert draft.capabilities.kind == kind
     own = SAMPLED if sampled else {}
-    plain = answer(None, Knobs(mode="ar", **own), shallow_target())[0]
+    plain = answer(None, Knobs(drafting="plain", **own), shallow_target())[0]
     trees = set()
     for knobs in (
-        Knobs(**own), Knobs(mode="tree", budget=9, **own), Knobs(mode="tree", budget=9, by_parent=False, **own),
-        Knobs(mode="chain", budget=15, p_min=0.05, **own), Knobs(mode="tree", draft_window=9, **own),
-        Knobs(mode="tree", budget=70, tree_width=3, tree_temperature=0.5, chain_seed=True, **own),
+        Knobs(**own), Knobs(drafting="tree 9", **own), Knobs(drafting="tree 9", by_parent=False, **own),
+        Knobs(drafting="chain 15", p_min=0.05, **own), Knobs(drafting="tree 22", draft_window=9, **own),
+        Knobs(drafting="tree 70", tree_width=3, tree_temperature=0.5, chain_seed=True, **own),
     ):  # fmt: skip
         tokens, steps = answer(draft, knobs, shallow_target())
         assert tokens == plain, knobs
@@ -360,10 +360,10 @@ def test_several_at_once_are_lossless_and_each_step_says_which(tmp_path: Path) -
     kinds = ("dflash", "dflash2", "dspark", "text")
     opened = [open_draft(write_random(tmp_path, target(), kind, seed=1), target()) for kind in kinds[:3]]
     draft = open_several(target(), [*opened, open_draft("text", target())]).load()
-    plain = answer(None, Knobs(mode="ar"))[0]
+    plain = answer(None, Knobs(drafting="plain"))[0]
     engine, ids, seen = Engine(target(), draft), list(range(40, 70)), Counter[str]()
     assert isinstance(engine.policy.policy, SeveralPolicy)
-    for knobs in (Knobs(), *(Knobs(draft=kind, mode="tree", budget=9) for kind in kinds)):  # type: ignore[arg-type]
+    for knobs in (Knobs(), *(Knobs(drafting="tree 9", draft=kind) for kind in kinds)):  # type: ignore[arg-type]
         engine.reset()
         events = list(engine.generate(ids, knobs.replace(ignore_eos=True, max_tokens=TOKENS)))
         assert [token for event in events for token in event.tokens] == plain
@@ -387,7 +387,7 @@ def test_the_demo_head_scores_by_parent_and_accepts_more() -> None:
         for text in asked:
             engine.reset()
             ids = build_prompt(pair.tokenizer, pair.template, [Message("user", text)], thinking=False).ids
-            steps += list(engine.generate(ids, Knobs(mode="tree", by_parent=by_parent, max_tokens=48)))[1:]
+            steps += list(engine.generate(ids, Knobs(drafting="tree 22", by_parent=by_parent, max_tokens=48)))[1:]
         lengths[by_parent] = sum(len(step.tokens) for step in steps) / len(steps)
     assert lengths[True] >= lengths[False]
     assert lengths[True] > 3

@@ -82,14 +82,14 @@ def test_answers_are_those_of_plain_decoding(kv: str) -> None:
     assert str(engine.kv.pair) == str(CachePair.parse(kv))
     ids = held_out(loaded, 1)[0][:24]
     answers = {}
-    for mode in ("ar", "chain", "tree"):
-        knobs = Knobs(temperature=0.0, mode=mode, max_tokens=10, ignore_eos=True)
+    for mode in ("plain", "chain", "tree"):
+        knobs = Knobs(temperature=0.0, max_tokens=10, ignore_eos=True).replace(mode=mode)
         events = list(engine.generate(ids, knobs))
         answers[mode] = [token for event in events for token in event.tokens]
         if mode == "tree":
             assert any(len(event.tokens) > 1 for event in events if isinstance(event, StepEvent))
-    assert answers["chain"] == answers["ar"]
-    assert answers["tree"] == answers["ar"]
+    assert answers["chain"] == answers["plain"]
+    assert answers["tree"] == answers["plain"]
     held = {one.name: one for one in engine.memory().components}
     assert str(CachePair.parse(kv)) in held["target KV"].detail
 

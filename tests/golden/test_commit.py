@@ -159,7 +159,7 @@ def test_any_prefix_is_reused_where_nothing_is_recurrent() -> None:
     target = load_target(target_path("q3-F16.gguf"))
     drafter = load_draft(other_targets("q3-dflash")[0], target)
     engine, fresh = Engine(target, drafter), Engine(target, drafter)
-    knobs = Knobs(mode="tree", max_tokens=8, ignore_eos=True)
+    knobs = Knobs(drafting="tree 22", max_tokens=8, ignore_eos=True)
     list(engine.generate(range(60), knobs))
     assert engine.session.checkpoint().nbytes == 0
     for ids, shared in (([*range(40), 7, 8], 40), ([*range(25)], 24), ([9], 0)):

@@ -41,7 +41,7 @@ def prompt(question: str, thinking: bool = False) -> list[int]:
 
 @cache
 def plain(question: str, sampled: bool) -> list[int]:
-    knobs = Knobs(mode="ar", max_tokens=32, **(SAMPLED if sampled else {}))
+    knobs = Knobs(drafting="plain", max_tokens=32, **SAMPLED if sampled else {})
     return generated(engine(), prompt(question), knobs)
 
 
@@ -66,7 +66,7 @@ def test_speculation_is_lossless(sampled: bool, p_min: float, every: int) -> Non
         for mode in ("tree", "chain"):
             question = QUESTIONS[index % len(QUESTIONS)]
             sampling = SAMPLED if sampled else {}
-            knobs = Knobs(mode=mode, budget=budget, p_min=p_min, max_tokens=32, **sampling)
+            knobs = Knobs(p_min=p_min, max_tokens=32, **sampling).replace(mode=mode, budget=budget)
             comparison.add(engine(), prompt(question), plain(question, sampled), knobs)
     comparison.check()
 
@@ -74,7 +74,7 @@ def test_speculation_is_lossless(sampled: bool, p_min: float, every: int) -> Non
 def test_drafts_are_accepted() -> None:
     steps = tokens = 0
     for question in QUESTIONS:
-        events = list(engine().generate(prompt(question), Knobs(mode="tree", max_tokens=32)))
+        events = list(engine().generate(prompt(question), Knobs(drafting="tree 22", max_tokens=32)))
         steps += len(events) - 1
         tokens += sum(len(event.tokens) for event in events[1:])
     assert tokens / steps > 2
@@ -103,7 +103,7 @@ def test_a_conversation_goes_on_from_its_own_state() -> None:
     list(second)
     assert second.report is not None
     assert second.report.stats.reused_tokens > 0
-    fresh = generated(Engine(mine.target, mine.draft), second.prompt.ids, Knobs(mode="ar", max_tokens=20))
+    fresh = generated(Engine(mine.target, mine.draft), second.prompt.ids, Knobs(drafting="plain", max_tokens=20))
     assert list(second.report.tokens) == fresh
 
 

@@ -101,6 +101,6 @@ def test_the_draft_window_is_a_knob() -> None:
     trees = []
     for window in (0, 4):
         engine = Engine(target(), load_draft(golden("tiny-dflash"), target()))
-        events = list(engine.generate(list(range(60)), Knobs(mode="tree", draft_window=window, max_tokens=3)))
+        events = list(engine.generate(list(range(60)), Knobs(drafting="tree 22", draft_window=window, max_tokens=3)))
         trees.append(events[1].tree)  # type: ignore[union-attr]
     assert trees[0] != trees[1]

@@ -26,9 +26,9 @@ IDS = list(range(40, 60))
 TOKENS = 32
 SAMPLED = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 7}
 SETTINGS = [
-    Knobs(mode="auto"), Knobs(mode="tree", budget=1), Knobs(mode="tree", budget=2), Knobs(mode="tree", budget=63),
-    Knobs(mode="tree", budget=22, p_min=0.5), Knobs(mode="tree", budget=7, chain_seed=True),
-    Knobs(mode="chain", budget=4), Knobs(mode="chain", budget=100), Knobs(mode="ar"),
+    Knobs(drafting="auto"), Knobs(drafting="tree 1"), Knobs(drafting="tree 2"), Knobs(drafting="tree 63"),
+    Knobs(drafting="tree 22", p_min=0.5), Knobs(drafting="tree 7", chain_seed=True),
+    Knobs(drafting="chain 4"), Knobs(drafting="chain 100"), Knobs(drafting="plain"),
 ]  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @cache
 def plain(sampled: bool) -> tuple[int, ...]:
-    knobs = Knobs(mode="ar", ignore_eos=True, max_tokens=TOKENS, **(SAMPLED if sampled else {}))
+    knobs = Knobs(drafting="plain", ignore_eos=True, max_tokens=TOKENS, **SAMPLED if sampled else {})
     return tuple(generated(Engine(target()), IDS, knobs))
 
 
@@ -73,7 +73,7 @@ def test_text_that_is_there_to_copy_is_accepted(sampled: bool) -> None:
     for every in (2, 3, 5, 9, 13, 100):
         said = spoilt([*IDS[-3:], *plain(sampled)], every)
         engine = Engine(target(), PrimedDraft(target(), said=said))
-        for knobs in (Knobs(mode="tree"), Knobs(mode="chain", budget=6), Knobs(mode="tree", budget=15, p_min=0.7)):
+        for knobs in (Knobs(drafting="tree 22"), Knobs(drafting="chain 6"), Knobs(drafting="tree 15", p_min=0.7)):
             engine.reset()
             knobs = knobs.replace(**SAMPLED) if sampled else knobs
             accepted.update(step.accepted_depth for step in steps(engine, knobs))
@@ -104,7 +104,7 @@ def test_it_stands_where_the_sequence_stands() -> None:
 
 def test_a_turn_is_drafted_again_as_it_was() -> None:
     engine = Engine(demo_pair.target(), load_draft("text", demo_pair.target()))
-    knobs = Knobs(mode="tree", ignore_eos=True, max_tokens=16)
+    knobs = Knobs(drafting="tree 22", ignore_eos=True, max_tokens=16)
     text = engine.target.tokenizer.encode("one two three four five. " * 4)
     events = list(engine.generate(text, knobs))
     compared = 0
@@ -125,10 +125,10 @@ def test_what_does_not_apply_is_refused_and_what_it_is_is_said() -> None:
     assert engine.limits.drafter.kind == "text"
     for name, value in (("draft_window", 64), ("tree_temperature", 2.0), ("tree_width", 3)):
         with pytest.raises(
-            KnobError, match=f"{name} has no effect on the text drafter; parameters that have one: budget"
+            KnobError, match=f"{name} has no effect on the text drafter; parameters that have one: chain_seed, p_min"
         ):
             engine.limits.check(Knobs().replace(**{name: value}), {name})
-    engine.limits.check(Knobs(budget=5, p_min=0.3), {"budget", "p_min"})
+    engine.limits.check(Knobs(drafting="auto up to 5", p_min=0.3), {"budget", "p_min"})
     assert [one.name for one in engine.memory().components] == ["target", "target KV", "states", "program"]
     with pytest.raises(MismatchError, match="has no logits"):
         load_draft("text", target()).logits(np.zeros((1, 1), np.float32), 3)
@@ -141,7 +141,7 @@ def test_the_demo_target_copies_its_own_words() -> None:
     words = engine.target.tokenizer.encode("one two three four five six seven eight nine ten. " * 6)
     knobs = Knobs(max_tokens=30, ignore_eos=True)
     ours = [event for event in engine.generate(words, knobs) if isinstance(event, StepEvent)]
-    expected = generated(Engine(demo_pair.target()), words, knobs.replace(mode="ar"))
+    expected = generated(Engine(demo_pair.target()), words, knobs.replace(mode="plain"))
     assert [token for event in ours for token in event.tokens] == expected[1:]
     assert len(ours) < 29
     with_model = load_pair(demo_target_path(), demo_draft_path())

@@ -59,7 +59,7 @@ def prompt(name: str) -> list[int]:
 def plain(name: str, sampled: bool) -> list[int]:
     """The plain answer, a little longer than any test needs so that drafts reach past the end."""
     long = name in BOTH or (name in QUICK and not sampled)
-    knobs = Knobs(mode="ar", max_tokens=(LONG if long else TOKENS) + 16, **(SAMPLED if sampled else {}))
+    knobs = Knobs(drafting="plain", max_tokens=(LONG if long else TOKENS) + 16, **SAMPLED if sampled else {})
     return decode(PlantedBackend(target(name), prompt(name), [], 0), prompt(name), knobs)[0]
 
 
@@ -115,7 +115,7 @@ def test_auto_is_lossless(name: str, sampled: bool, answers: int) -> None:
             shapes[len(step.tree.tokens)] += 1
             copied += len(step.tree.copied)
             modes[step.mode] += 1
-            assert step.choice is not None or step.knobs.mode == "tree" or step.mode == "ar"
+            assert step.choice is not None or step.knobs.mode == "tree" or step.mode == "plain"
     assert len(shapes) >= 8, shapes
     assert copied, "the text never offered a token"
     assert modes["tree"]
@@ -126,8 +126,8 @@ def by_parent(budgets: Sequence[int], seeds: Sequence[int], sampled: bool) -> No
     name, accepted, off = BOTH[0], Counter[int](), 0
     for seed in seeds:
         for budget in budgets:
-            for knobs in (Knobs(mode="tree", budget=budget, p_min=P_MINS[seed % 4], tree_width=1 + budget % 9),
-                          Knobs(mode="chain", budget=budget, chain_seed=bool(seed % 2))):  # fmt: skip
+            for knobs in (Knobs(drafting=f"tree {budget}", p_min=P_MINS[seed % 4], tree_width=1 + budget % 9),
+                          Knobs(drafting=f"chain {budget}", chain_seed=bool(seed % 2))):  # fmt: skip
                 knobs = knobs.replace(**(SAMPLED if sampled else {}))
                 for step in check(name, knobs, seed, sampled, by_parent=True):
                     accepted[step.accepted_depth] += 1
@@ -159,7 +159,7 @@ def test_a_spoiled_commit_is_seen_under_auto() -> None:
     wrong = 0
     for seed in range(6):
         backend = SpoiledBackend(target(), ids, expected, seed)
-        knobs = Knobs(max_tokens=48, policy="auto")
+        knobs = Knobs(drafting="auto", max_tokens=48)
         wrong += decode(backend, ids, knobs, learned(backend))[0] != expected[:48]
     assert wrong
 
@@ -167,7 +167,7 @@ def test_a_spoiled_commit_is_seen_under_auto() -> None:
 def test_plain_decoding_matches_the_reference() -> None:
     for path in goldens("tiny-[!dlm]*.gguf"):
         expected, model, ids = reference(path), whole.target(path.name), prompt(path.name)
-        knobs = Knobs(mode="ar", max_tokens=len(expected["greedy"]))
+        knobs = Knobs(drafting="plain", max_tokens=len(expected["greedy"]))
         ours = decode(PlantedBackend(model, ids, [], 0), ids, knobs)[0]
         for token, theirs, gap in zip(ours, expected["greedy"], expected["gap"], strict=False):
             if token != theirs:
@@ -179,7 +179,7 @@ def test_plain_decoding_matches_the_reference() -> None:
 @pytest.mark.parametrize("p_min", P_MINS)
 def test_budgets_are_lossless(name: str, p_min: float) -> None:
     for budget in DEALT[p_min]:
-        check(name, Knobs(mode="tree", budget=budget, p_min=p_min), seed=budget)
+        check(name, Knobs(drafting=f"tree {budget}", p_min=p_min), seed=budget)
 
 
 @pytest.mark.parametrize("name", FIRST)
@@ -191,7 +191,7 @@ def test_no_accepted_path_is_left_out(name: str) -> None:
     for chain_seed in (True, False):
         spine, off_spine = Counter[int](), Counter[int]()
         for seed in range(12):
-            for step in check(name, Knobs(mode="tree", budget=64, chain_seed=chain_seed), seed, tokens=LONG):
+            for step in check(name, Knobs(drafting="tree 64", chain_seed=chain_seed), seed, tokens=LONG):
                 path = step.tree.accepted
                 (spine if path == tuple(range(len(path))) else off_spine)[step.accepted_depth] += 1
             if len(off_spine) == 15 and (len(spine) == 16 or not chain_seed):
@@ -206,7 +206,7 @@ def test_every_chain_length_is_lossless(name: str) -> None:
     depths = Counter[int]()
     for length in range(1, 16):
         for seed in range(12 if length == 15 else 2):
-            steps = check(name, Knobs(mode="chain", budget=length), seed=seed)
+            steps = check(name, Knobs(drafting=f"chain {length}"), seed=seed)
             assert all(step.drafted_depth <= length and max(Counter(step.tree.parents).values()) == 1 for step in steps)
             depths.update(step.accepted_depth for step in steps)
     assert set(range(16)) == set(depths)
@@ -217,7 +217,7 @@ def test_other_models_are_lossless(name: str) -> None:
     """Half of the budgets each; test_full_grid has all of them."""
     first = REST.index(name) % 2
     for at, budget in list(enumerate(FEW_BUDGETS))[first::2]:
-        check(name, Knobs(mode="tree", budget=budget, p_min=(0.0, 0.3)[at // 2 % 2]), seed=budget)
+        check(name, Knobs(drafting=f"tree {budget}", p_min=(0.0, 0.3)[at // 2 % 2]), seed=budget)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -228,7 +228,7 @@ def test_other_architectures_are_lossless(name: str) -> None:
         (1, "tree", 0.0, False), (7, "tree", 0.3, True), (16, "tree", 0.0, False), (22, "tree", 0.0, True),
         (63, "tree", 0.3, False), (255, "tree", 0.0, False), (15, "chain", 0.0, False), (5, "chain", 0.3, True),
     ):  # fmt: skip
-        knobs = Knobs(mode=mode, budget=budget, p_min=p_min, **(SAMPLED if sampled else {}))
+        knobs = Knobs(p_min=p_min, **SAMPLED if sampled else {}).replace(mode=mode, budget=budget)
         depths.update(step.accepted_depth for step in check(name, knobs, seed=budget, sampled=sampled))
     assert len(depths) >= 8, depths
 
@@ -245,25 +245,25 @@ def test_auto_is_lossless_with_other_architectures(name: str) -> None:
 def test_sampled_tree_equals_sampled_plain(name: str, p_min: float) -> None:
     for at, budget in enumerate(FEW_BUDGETS):
         mode = ("tree", "chain")[(at + (p_min > 0)) % 2]
-        check(name, Knobs(mode=mode, budget=budget, p_min=p_min, **SAMPLED), seed=budget, sampled=True)
+        check(name, Knobs(p_min=p_min, **SAMPLED).replace(mode=mode, budget=budget), seed=budget, sampled=True)
 
 
 @cache
 def usual(budget: int) -> list[StepEvent]:
-    return check(BOTH[0], Knobs(mode="tree", budget=budget), seed=budget)
+    return check(BOTH[0], Knobs(drafting=f"tree {budget}"), seed=budget)
 
 
 @pytest.mark.parametrize("knob", [{"chain_seed": True}, {"tree_width": 1}, {"tree_width": 3}, {"tree_temperature": 3}])
 def test_tree_shapes_are_lossless(knob: dict[str, float]) -> None:
     changed = 0
     for budget in FEW_BUDGETS[2:]:
-        steps = check(BOTH[0], Knobs(mode="tree", budget=budget, **knob), seed=budget)
+        steps = check(BOTH[0], Knobs(drafting=f"tree {budget}", **knob), seed=budget)
         changed += [step.tree.parents for step in steps] != [step.tree.parents for step in usual(budget)]
     assert changed >= 3, "the knob has to change the trees that have room for a branch"
 
 
 def test_p_min_shapes_the_decoders_trees() -> None:
-    for step in check(BOTH[0], Knobs(mode="tree", budget=63, p_min=0.3), seed=5):
+    for step in check(BOTH[0], Knobs(drafting="tree 63", p_min=0.3), seed=5):
         for node in range(2, len(step.tree.tokens)):
             assert step.tree.probs[node] >= 0.3
         assert len(step.tree.tokens) < 64
@@ -274,7 +274,7 @@ def test_penalties_follow_the_path() -> None:
     penalties = {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": 0.2}
     ids = prompt(BOTH[0])
     for sampling in ({}, SAMPLED):
-        knobs = Knobs(mode="ar", max_tokens=TOKENS + 16, **penalties, **sampling)
+        knobs = Knobs(drafting="plain", max_tokens=TOKENS + 16, **penalties, **sampling)
         expected = decode(PlantedBackend(target(), ids, [], 0), ids, knobs)[0]
         assert expected != plain(BOTH[0], bool(sampling))
         for budget in FEW_BUDGETS[1::2]:
@@ -307,7 +307,7 @@ def test_a_spoiled_commit_is_seen(broken: type[PlantedBackend], budget: int) -> 
     wrong = 0
     for seed in range(5):
         backend = broken(target(), ids, expected, seed)
-        wrong += decode(backend, ids, Knobs(mode="tree", budget=budget, max_tokens=48))[0] != expected[:48]
+        wrong += decode(backend, ids, Knobs(drafting=f"tree {budget}", max_tokens=48))[0] != expected[:48]
         if wrong == 3:
             break
     assert wrong >= 3, f"budget {budget} hides it: {wrong} of 5"
@@ -321,7 +321,12 @@ def test_full_grid(path: str, sampled: bool) -> None:
         for p_min in P_MINS:
             for mode in ("tree", "chain"):
                 sampling = SAMPLED if sampled else {}
-                check(path, Knobs(mode=mode, budget=budget, p_min=p_min, **sampling), seed=budget + 1, sampled=sampled)
+                check(
+                    path,
+                    Knobs(p_min=p_min, **sampling).replace(mode=mode, budget=budget),
+                    seed=budget + 1,
+                    sampled=sampled,
+                )
 
 
 def test_real_drafter_is_lossless() -> None:
@@ -330,7 +335,7 @@ def test_real_drafter_is_lossless() -> None:
     from dflash_core import Engine
 
     engine = Engine(target(), load_draft(shallow_draft(), target()))
-    events = list(engine.generate(ids, Knobs(mode="tree", max_tokens=TOKENS, ignore_eos=True)))
+    events = list(engine.generate(ids, Knobs(drafting="tree 22", max_tokens=TOKENS, ignore_eos=True)))
     assert [token for event in events for token in event.tokens] == expected[:TOKENS]
     assert isinstance(engine.session, CpuSession)
     assert np.isfinite(engine.session.draft(5, 0)).all()

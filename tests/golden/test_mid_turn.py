@@ -16,11 +16,11 @@ from support import demo_pair
 
 QUESTION = "Write a Python function that adds the even numbers of a list."
 CHANGES = [
-    Knobs(mode="tree", budget=40, p_min=0.1),
-    Knobs(mode="ar"),
-    Knobs(mode="chain", draft_window=8),
-    Knobs(mode="tree", budget=3, tree_width=2, chain_seed=True),
-    Knobs(mode="auto", tree_temperature=2.0),
+    Knobs(drafting="tree 40", p_min=0.1),
+    Knobs(drafting="plain"),
+    Knobs(drafting="chain 22", draft_window=8),
+    Knobs(drafting="tree 3", tree_width=2, chain_seed=True),
+    Knobs(drafting="auto", tree_temperature=2.0),
 ]
 
 
@@ -48,8 +48,8 @@ def tokens_of(record: TurnRecord) -> list[int]:
 
 
 def test_any_change_of_the_speculation_leaves_the_answer_alone(engine: Engine) -> None:
-    plain = answer(engine, Knobs(mode="ar", max_tokens=40), {})
-    turn = answer(engine, Knobs(mode="ar", max_tokens=40), dict(zip(range(1, 400), itertools.cycle(CHANGES))))
+    plain = answer(engine, Knobs(drafting="plain", max_tokens=40), {})
+    turn = answer(engine, Knobs(drafting="plain", max_tokens=40), dict(zip(range(1, 400), itertools.cycle(CHANGES))))
     assert tokens_of(turn) == tokens_of(plain)
     assert len({step.mode for step in turn.steps}) == 3
     for step in turn.steps:
@@ -62,14 +62,14 @@ def test_any_change_of_the_speculation_leaves_the_answer_alone(engine: Engine) -
 def test_sampling_knobs_count_from_the_next_step_on(engine: Engine) -> None:
     """The same change at the same token gives the same answer, however the tokens were drafted."""
     cold, hot = (
-        Knobs(mode="tree", max_tokens=36, seed=3),
-        Knobs(mode="tree", max_tokens=36, seed=3, temperature=2.0, top_k=50, presence_penalty=1),
+        Knobs(drafting="tree 22", max_tokens=36, seed=3),
+        Knobs(drafting="tree 22", max_tokens=36, seed=3, temperature=2.0, top_k=50, presence_penalty=1),
     )
     unchanged = answer(engine, cold, {})
     ends = list(itertools.accumulate(len(event.tokens) for event in unchanged.events))
     at = next(end for end in ends if end >= 12)
     drafted = answer(engine, cold, {at: hot})
-    plain = answer(engine, cold.replace(mode="ar"), {at: hot.replace(mode="ar")})
+    plain = answer(engine, cold.replace(mode="plain"), {at: hot.replace(mode="plain")})
     assert tokens_of(drafted) == tokens_of(plain)
     assert tokens_of(drafted)[:at] == tokens_of(unchanged)[:at]
     assert tokens_of(drafted)[at:] != tokens_of(unchanged)[at:]
@@ -77,7 +77,7 @@ def test_sampling_knobs_count_from_the_next_step_on(engine: Engine) -> None:
 
 
 def test_a_change_before_the_first_step_counts_for_it(engine: Engine) -> None:
-    turn = answer(engine, Knobs(budget=22, max_tokens=12), {1: Knobs(budget=2)})
+    turn = answer(engine, Knobs(drafting="auto", max_tokens=12), {1: Knobs(drafting="auto up to 2")})
     assert {step.knobs.budget for step in turn.steps} == {2}
     assert turn.knobs.budget == 22
     assert turn.report is not None
@@ -96,7 +96,7 @@ def test_stage_times_add_up_to_the_wall_time(engine: Engine) -> None:
 
 def test_candidates_are_recorded_as_the_tree_took_them(engine: Engine) -> None:
     for mode in ("tree", "chain"):
-        turn = answer(engine, Knobs(mode=mode, max_tokens=20, tree_width=6), {})
+        turn = answer(engine, Knobs(max_tokens=20, tree_width=6).replace(mode=mode), {})
         for step in turn.steps:
             assert isinstance(step, StepEvent)
             assert len(step.drafts.tokens) == 15

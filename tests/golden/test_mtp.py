@@ -46,7 +46,7 @@ def head() -> CpuMtp:
 
 @cache
 def plain(sampled: bool = False) -> tuple[int, ...]:
-    knobs = Knobs(mode="ar", ignore_eos=True, max_tokens=TOKENS, **(SAMPLED if sampled else {}))
+    knobs = Knobs(drafting="plain", ignore_eos=True, max_tokens=TOKENS, **SAMPLED if sampled else {})
     return tuple(generated(Engine(target()), IDS, knobs))
 
 
@@ -133,7 +133,7 @@ def test_its_cache_holds_the_targets_hiddens_wherever_the_sequence_goes() -> Non
 
 def test_a_turn_is_drafted_again_as_it_was() -> None:
     engine = Engine(target(), head())
-    knobs, text = Knobs(mode="tree", ignore_eos=True, max_tokens=16, mtp_depth=4), list(IDS)
+    knobs, text = Knobs(drafting="tree 22", ignore_eos=True, max_tokens=16, mtp_depth=4), list(IDS)
     for event in list(engine.generate(IDS, knobs)):
         if isinstance(event, StepEvent):
             again = engine.propose(text[:-1], text[-1], knobs)
@@ -181,9 +181,10 @@ def test_every_setting_gives_plain_decodings_tokens(sampled: bool, seeds: int) -
     for seed in range(seeds):
         engine = Engine(target(), PlantedHead(plain(sampled), seed))
         for knobs in (
-            Knobs(mode="tree"), Knobs(mode="chain", mtp_depth=8, budget=8), Knobs(mode="tree", budget=6, mtp_depth=2),
-            Knobs(mode="tree", budget=40, mtp_depth=8, tree_width=3, chain_seed=True), Knobs(mode="tree", mtp_depth=1),
-            Knobs(mode="tree", budget=12, mtp_depth=5, p_min=0.001, tree_temperature=0.5),
+            Knobs(drafting="tree 22"), Knobs(drafting="chain 8", mtp_depth=8), Knobs(drafting="tree 6", mtp_depth=2),
+            Knobs(drafting="tree 40", mtp_depth=8, tree_width=3, chain_seed=True),
+            Knobs(drafting="tree 22", mtp_depth=1),
+            Knobs(drafting="tree 12", mtp_depth=5, p_min=0.001, tree_temperature=0.5),
             Knobs(),  # last: measured times decide how often it drafts, and each draft uses further random numbers
         ):  # fmt: skip
             engine.reset()
@@ -256,8 +257,8 @@ def test_knobs_that_it_does_not_follow() -> None:
 
 def test_candidates_that_are_no_numbers_are_left_out() -> None:
     """Also beside another drafter, which goes on drafting, by the program's choice and by the user's."""
-    knobs = Knobs(mode="tree", max_tokens=24)
-    plain = [token for event in Engine(target()).generate(IDS, knobs.replace(mode="ar")) for token in event.tokens]
+    knobs = Knobs(drafting="tree 22", max_tokens=24)
+    plain = [token for event in Engine(target()).generate(IDS, knobs.replace(mode="plain")) for token in event.tokens]
     for name, beside in ((str(HEAD), None), (f"{golden('tiny-dflash')}+{HEAD}", "dflash")):
         for wanted in (knobs, knobs.replace(draft="mtp"), knobs.replace(mode="auto")):
             engine = load_pair(golden("tiny-F16.gguf"), name)
@@ -283,7 +284,9 @@ def test_several_drafters_are_compared_by_a_knob() -> None:
     alone = {"dflash": load_draft(golden("tiny-dflash"), target()), "mtp": head(), "text": load_draft("text", target())}
     ids = [*IDS, *IDS[:5]]
     for name, draft in {"auto": alone["dflash"], **alone}.items():
-        knobs = Knobs(mode="tree", max_tokens=12, ignore_eos=True, draft=name)
+        # In trees auto picks a drafter for each step, in chains it is the first.
+        drafting = "chain 22" if name == "auto" else "tree 22"
+        knobs = Knobs(drafting=drafting, max_tokens=12, ignore_eos=True, draft=name)
         single = Engine(target(), draft)
         found = []
         for one in (engine, single):
@@ -331,7 +334,7 @@ def test_the_demo_pairs_head_is_mostly_right() -> None:
     found = {}
     for name in ("auto", "mtp"):
         engine.reset()
-        knobs = Knobs(mode="chain", budget=8, mtp_depth=8, max_tokens=30, draft=name)
+        knobs = Knobs(drafting="chain 8", mtp_depth=8, max_tokens=30, draft=name)
         events = list(engine.generate(ids, knobs))
         found[name] = [token for event in events for token in event.tokens]
     assert found["mtp"] == found["auto"]

@@ -98,7 +98,7 @@ def test_hidden_states_of_long_prompts(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_text(name: str) -> None:
     expected = told(name)
-    knobs = Knobs(mode="ar", max_tokens=32, temperature=0, ignore_eos=True)
+    knobs = Knobs(drafting="plain", max_tokens=32, temperature=0, ignore_eos=True)
     answer = generated(Engine(loaded(name)), expected["ids"].tolist(), knobs)
     for ours, theirs, gap in zip(answer, expected["greedy"], expected["gap"], strict=True):
         if ours != theirs:

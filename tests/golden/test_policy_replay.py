@@ -63,7 +63,7 @@ def test_every_knob_of_the_policy_counts(texts: list[Recorded]) -> None:
     auto = speed(Knobs())
     assert auto > speed(Knobs(from_text=False))
     assert auto > speed(Knobs(learn=False))
-    capped = replay.learned(texts[:2], replay.H200, STOPS, knobs=Knobs(budget=5))
+    capped = replay.learned(texts[:2], replay.H200, STOPS, knobs=Knobs(drafting="auto up to 5"))
     assert max(nodes for _, _, nodes, _ in capped.log or ()) == 5
 
 

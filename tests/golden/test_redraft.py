@@ -16,7 +16,7 @@ from support.compare import generated
 from support.grids import full
 
 PROMPT = list(range(30, 70))
-KNOBS = Knobs(mode="tree", budget=12, max_tokens=10, ignore_eos=True)
+KNOBS = Knobs(drafting="tree 12", max_tokens=10, ignore_eos=True)
 
 
 def pair(sliding: bool = False) -> tuple[Target, Draft]:

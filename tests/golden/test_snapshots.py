@@ -22,7 +22,7 @@ from support.golden import other_targets
 from support.mtp_files import with_head
 from support.shallow import shallow, shallow_draft
 
-GREEDY = Knobs(temperature=0.0, max_tokens=6, mode="tree", budget=6)
+GREEDY = Knobs(drafting="tree 6", temperature=0.0, max_tokens=6)
 PAGE = 32
 
 
@@ -59,7 +59,7 @@ def prompts(rng: np.random.Generator, *lengths: int) -> list[list[int]]:
 
 def read(engine: Engine, ids: Sequence[int], keep: Sequence[int] = ()) -> tuple[int, list[int]]:
     """Answer a prompt: how many of its tokens were reused, and the answer."""
-    events = list(engine.generate(ids, GREEDY.replace(mode="tree" if engine.draft else "ar"), keep=keep))
+    events = list(engine.generate(ids, GREEDY.replace(mode="tree" if engine.draft else "plain"), keep=keep))
     assert isinstance(events[0], PrefillEvent)
     return events[0].reused_tokens, [token for event in events for token in event.tokens]
 

@@ -273,7 +273,7 @@ class TestCommand:
             (("budget=4", "--prompt", "a", "--repeats", "0"), 2, "expected a whole number from 1"),
             (("bugdet=4", "--prompt", "a"), 1, "did you mean budget"),
             (("budget=300", "--prompt", "a"), 1, "expected 1 to 256"),
-            (("mode=ar,tree", "budget=4", "--prompt", "a"), 1, "changes nothing where mode is plain"),
+            (("mode=ar,tree", "budget=4", "--prompt", "a"), 1, "plain has no size"),
             (("mode=chain", "budget=40", "--prompt", "a"), 1, "expected 1 to 15"),
             (("budget=4", "--prompts", "none.jsonl"), 1, "none.jsonl cannot be read"),
             (("budget=4", "--prompt", "a", "--out", "x.pdf"), 1, "ends in .json, .csv, .png, .svg"),

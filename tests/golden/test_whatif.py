@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from functools import cache
 
@@ -11,6 +12,7 @@ import pytest
 from dflash_core import Engine, Knobs
 from dflash_core.conversation import Conversation
 from dflash_core.errors import ContextError, DFlashError
+from dflash_core.events import StageTimes, StepEvent
 from dflash_core.lab.cost import FEWEST_STEPS, StepCosts
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.whatif import curve, estimate
@@ -90,7 +92,7 @@ def near_tie(record: TurnRecord, real: TurnRecord) -> str:
 )
 def test_the_exact_curve_equals_real_runs(question: str, temperature: float, budgets: tuple[int, ...]) -> None:
     """Step by step, at a temperature too, because draws depend on seed and position alone."""
-    knobs = Knobs(mode="tree", budget=22, max_tokens=48, temperature=temperature, seed=5)
+    knobs = Knobs(drafting="tree 22", max_tokens=48, temperature=temperature, seed=5)
     record = turn(question, knobs)
     replay = laboratory().replay(record, BUDGETS)
     assert [progress.total for progress in replay][:1] == [len(answer(record)) - 1]
@@ -115,7 +117,7 @@ def test_the_exact_curve_equals_real_runs(question: str, temperature: float, bud
     [{"p_min": 0.2}, full({"chain_seed": True}), {"tree_width": 2, "tree_temperature": 1.5}, {"draft_window": 16}],
 )
 def test_it_replays_what_the_turn_was_made_with(changes: dict[str, float]) -> None:
-    knobs = Knobs(mode="tree", budget=15, max_tokens=30, **changes)  # type: ignore[arg-type]
+    knobs = Knobs(drafting="tree 15", max_tokens=30, **changes)  # type: ignore[arg-type]
     record = turn(STORY, knobs)
     replay = laboratory().replay(record, (6, 15))
     list(replay)
@@ -126,7 +128,7 @@ def test_it_replays_what_the_turn_was_made_with(changes: dict[str, float]) -> No
 @pytest.mark.parametrize("tokens", range(6, 12))
 def test_trees_at_the_end_of_an_answer_are_no_deeper_than_it(tokens: int) -> None:
     """However many tokens are left for the last step, none included: then nothing is drafted."""
-    record = turn(STORY, Knobs(mode="tree", budget=15, max_tokens=tokens))
+    record = turn(STORY, Knobs(drafting="tree 15", max_tokens=tokens))
     nodes = np.mean([len(step.tree.tokens) - 1 for step in record.steps])
     replay = laboratory().replay(record, (4, 15))
     list(replay)
@@ -135,19 +137,19 @@ def test_trees_at_the_end_of_an_answer_are_no_deeper_than_it(tokens: int) -> Non
 
 
 def test_a_chain_and_plain_decoding_can_be_replayed() -> None:
-    chain = turn(STORY, Knobs(mode="chain", budget=15, max_tokens=30))
+    chain = turn(STORY, Knobs(drafting="chain 15", max_tokens=30))
     replay = laboratory().replay(chain, (5, 15))
     list(replay)
     assert replay.steps[15] == lengths(chain)
-    plain = turn(STORY, Knobs(mode="ar", max_tokens=30))
+    plain = turn(STORY, Knobs(drafting="plain", max_tokens=30))
     as_tree = laboratory().replay(plain, (15,))
     list(as_tree)
-    assert as_tree.steps[15] == lengths(turn(STORY, Knobs(mode="tree", budget=15, max_tokens=30)))
+    assert as_tree.steps[15] == lengths(turn(STORY, Knobs(drafting="tree 15", max_tokens=30)))
 
 
 def test_the_estimate_and_its_error() -> None:
     """At the turn's own budget the estimate is exact; at smaller budgets it is too high, and the error is printed."""
-    record = turn(STORY, Knobs(mode="tree", budget=22, max_tokens=32))
+    record = turn(STORY, Knobs(drafting="tree 22", max_tokens=32))
     guess = {one.budget: one for one in estimate(record.steps, BUDGETS)}
     replay = laboratory().replay(record, BUDGETS)
     list(replay)
@@ -163,7 +165,7 @@ def test_the_estimate_and_its_error() -> None:
 
 def test_a_larger_budget_is_estimated_from_what_was_drafted() -> None:
     """The candidates of every depth are recorded, so the estimate does not end at the budget that ran."""
-    small, large = (turn(STORY, Knobs(mode="tree", budget=budget, max_tokens=32)) for budget in (4, 40))
+    small, large = (turn(STORY, Knobs(drafting=f"tree {budget}", max_tokens=32)) for budget in (4, 40))
     [guess] = estimate(small.steps, (40,))
     assert guess.nodes > 30
     assert guess.length > estimate(small.steps, (4,))[0].length
@@ -171,16 +173,21 @@ def test_a_larger_budget_is_estimated_from_what_was_drafted() -> None:
     assert guess.length == pytest.approx(large.report.stats.acceptance_length, rel=0.5)
 
 
+def timed(step: StepEvent) -> StepEvent:
+    """The step, with a time that grows with its nodes: what it really took depends on other work of the machine."""
+    return dataclasses.replace(step, stages=StageTimes(verify=10.0 + len(step.tree.tokens) / 8))
+
+
 def test_the_curve_with_measured_steps() -> None:
-    record = turn(STORY, Knobs(mode="tree", budget=22, max_tokens=32))
-    costs = StepCosts(record.steps)
+    record = turn(STORY, Knobs(drafting="tree 22", max_tokens=32))
+    costs = StepCosts(map(timed, record.steps))
     alone = curve("estimate", estimate(record.steps, BUDGETS), costs, 22)
     assert alone.best is None, "one budget has been timed, which says nothing of others"
     assert [point.budget for point in alone.points if point.tok_s] == [22]
     for nodes in (4, 63):
-        step = turn(STORY, Knobs(mode="tree", budget=nodes, max_tokens=32)).steps[0]
+        step = turn(STORY, Knobs(drafting=f"tree {nodes}", max_tokens=32)).steps[0]
         for _ in range(FEWEST_STEPS):
-            costs.add(step)
+            costs.add(timed(step))
     it = curve("estimate", estimate(record.steps, BUDGETS), costs, 22)
     sources = {point.budget: point.source for point in it.points}
     assert {budget: sources[budget] for budget in (4, 12, 22, 63)} == {
@@ -195,11 +202,11 @@ def test_the_curve_with_measured_steps() -> None:
 
 
 def test_what_cannot_be_replayed() -> None:
-    first = turn(STORY, Knobs(mode="tree", max_tokens=10))
-    turn(SUM, Knobs(mode="tree", max_tokens=10))
+    first = turn(STORY, Knobs(drafting="tree 22", max_tokens=10))
+    turn(SUM, Knobs(drafting="tree 22", max_tokens=10))
     with pytest.raises(ContextError, match="no longer in the session"):
         list(laboratory().replay(first, (4,)))
     with pytest.raises(DFlashError, match="no step to replay"):
         laboratory().replay(turn(SUM, Knobs(max_tokens=1)), (4,))
     with pytest.raises(DFlashError, match="drafted nothing"):
-        estimate(turn(SUM, Knobs(mode="ar", max_tokens=5)).steps, (4,))
+        estimate(turn(SUM, Knobs(drafting="plain", max_tokens=5)).steps, (4,))

@@ -101,7 +101,7 @@ def test_turns_take_no_more_than_was_there(
         begun = held.live
         held.most = 0
         for changes, tokens in turns():
-            if drafter is None and changes["mode"] != "ar":
+            if drafter is None and changes["mode"] != "plain":
                 continue
             knobs = Knobs(max_tokens=3, ignore_eos=True).replace(**changes)
             for _ in runner.generate(rng.integers(0, 250, tokens).tolist(), knobs):
@@ -121,5 +121,5 @@ def turns() -> Iterator[tuple[dict[str, Any], int]]:
         for budget, mode in zip(order, ("tree", "chain", "tree")):
             yield {"mode": mode, "budget": budget, "temperature": 0.9 * (budget > 22)}, 8
     for window, length in ((0, PROMPT), (WINDOW, PROMPT), (3 * WINDOW, 130), (0, 30)):
-        for mode, top_k in (("auto", 0), ("ar", 40)):
+        for mode, top_k in (("auto", 0), ("plain", 40)):
             yield {"mode": mode, "temperature": 0.9, "top_k": top_k, "attention_window": window}, length

@@ -158,8 +158,10 @@ def test_turns_through_a_runner(device_name: str, rng: np.random.Generator) -> N
     vocab = pair(device_name, GOLDEN).target.config.vocab_size
     ids, answers = rng.integers(0, 700, 90).tolist(), dict[int, set[tuple[int, ...]]]()
     runner = Runner(session, frozenset(), CONTEXT, vocab)
-    for window, mode in ((8, "ar"), (8, "tree"), (0, "ar"), (0, "tree"), (8, "tree")):
-        knobs = Knobs(max_tokens=5, ignore_eos=True, budget=7).replace(mode=mode, attention_window=window)
+    for window, mode in ((8, "plain"), (8, "tree"), (0, "plain"), (0, "tree"), (8, "tree")):
+        knobs = Knobs(drafting="auto up to 7", max_tokens=5, ignore_eos=True).replace(
+            mode=mode, attention_window=window
+        )
         events = list(runner.generate(ids, knobs))
         answers.setdefault(window, set()).add(tuple(token for event in events for token in event.tokens))
         assert all(("not the model's exact output" in event.reason) == (window > 0) for event in events)

@@ -128,7 +128,7 @@ def runner(pair: BlockPair) -> Runner:
 
 
 def answer(one: Runner, tokens: int = 10, **knobs: Value) -> tuple[list[int], list[StepEvent]]:
-    asked = Knobs(**{"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True, **knobs})  # type: ignore[arg-type]
+    asked = Knobs().replace(**{"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True, **knobs})  # type: ignore[arg-type]
     events = list(one.generate(prompt()[:7], asked))
     return [token for event in events for token in event.tokens], [one for one in events if isinstance(one, StepEvent)]
 
@@ -164,7 +164,7 @@ def test_trees_are_best_first_over_scores_by_the_token_above(
 ) -> None:
     """The card's tree is the one that the reference code builds from the same proposals. All modes give one text."""
     one = runner(block_pair(device_named(device_name), tmp_path, kind, half=False))
-    expected, _ = answer(one, mode="ar")
+    expected, _ = answer(one, mode="plain")
     for way in ways:
         one.reset()
         found, steps = answer(one, **way)
@@ -197,7 +197,7 @@ def test_draws_are_those_of_plain_decoding(
 ) -> None:
     """With p_min the confidence head is used too."""
     one = runner(block_pair(device_named(device_name), tmp_path, kind, half=False))
-    plain, _ = answer(one, 6, mode="ar", **SAMPLED)
+    plain, _ = answer(one, 6, mode="plain", **SAMPLED)
     for way in ways:
         one.reset()
         assert answer(one, 6, mode="tree", **way, **SAMPLED)[0] == plain, way
@@ -236,13 +236,13 @@ def test_learned_values_over_scores_by_the_token_above(tmp_path: Path, rng: np.r
 @pytest.mark.parametrize("kind", KINDS)
 def test_auto_learns_from_what_was_built(tmp_path: Path, kind: str) -> None:
     pair = block_pair(device_named("emulated"), tmp_path, kind, half=False)
-    expected, _ = answer(runner(pair), 14, mode="ar")
+    expected, _ = answer(runner(pair), 14, mode="plain")
     session = pair.sessions()[0]
     policy = LatePolicy(session.capabilities, PairState(), GivenCosts(H200))
     one = Runner(session, frozenset(), CONTEXT, VOCABULARY, policy=policy)
     found, steps = answer(one, 14)
     assert found == expected
-    built = [step for step in steps if step.choice is not None and step.mode != "ar"]
+    built = [step for step in steps if step.choice is not None and step.mode != "plain"]
     assert built
     classes, features, outcomes = shown(built[0], ())
     assert len(classes) == len(features) == len(outcomes) >= 1
@@ -254,7 +254,7 @@ def test_auto_learns_from_what_was_built(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(("kind", "deepest"), [("dflash2", 5), ("dspark", 7)])
 def test_long_walks_leave_the_answer_as_it_is(tmp_path: Path, kind: str, deepest: int) -> None:
     """A block that begins with its anchor commits one position more than it has rows."""
-    plain = answer(runner(block_pair(device_named("emulated"), tmp_path, kind, half=False)), 28, mode="ar")[0]
+    plain = answer(runner(block_pair(device_named("emulated"), tmp_path, kind, half=False)), 28, mode="plain")[0]
     device = PlantedDevice(plain, [0, 1, 0, 0, 2, 0, 0] if kind == "dflash2" else [0] * 7)
     pair = block_pair(device, tmp_path / "again", kind, half=False)
     device.session, _ = pair.sessions()
@@ -286,9 +286,9 @@ def test_candidates_that_are_no_numbers_are_left_out(tmp_path: Path, kind: str) 
     pair = block_pair(device_named("emulated"), tmp_path, kind)
     pair.device_draft.weights.output_norm[:] = float("nan")  # type: ignore[attr-defined]
     one = runner(pair)
-    plain, _ = answer(runner(pair), mode="ar")
+    plain, _ = answer(runner(pair), mode="plain")
     found, steps = answer(one, mode="tree")
     assert found == plain
-    assert steps[-1].mode == "ar"
+    assert steps[-1].mode == "plain"
     (note,) = one.drafter_notes
     assert note.startswith(f"{kind} is left out: the drafter produced numbers that are not finite")

@@ -82,7 +82,7 @@ def test_the_public_interface_is_the_references() -> None:
         off = np.sqrt(np.mean((found - expected) ** 2)) / expected.std()
         print(f"{found.shape}: {off:.2%} of the deviation")  # noqa: T201
         assert off < 0.1
-    events = list(Engine(target, draft).generate(ids[:40], Knobs(mode="tree", budget=22, temperature=0, max_tokens=64)))
+    events = list(Engine(target, draft).generate(ids[:40], Knobs(drafting="tree 22", temperature=0, max_tokens=64)))
     steps = [event for event in events if isinstance(event, StepEvent)]
     assert steps
     assert all(isinstance(token, int) for event in events for token in event.tokens)
@@ -96,7 +96,7 @@ def test_no_way_of_drafting_changes_an_answer(half: bool, sampled: bool, count: 
     budgets = rng.permutation(np.arange(1, 64))[:PROMPTS]
     for place, ids in enumerate(demo_card.prompts(count)):
         sampling: dict[str, Value] = {**SAMPLED, "seed": place} if sampled else {"temperature": 0.0}
-        knobs = Knobs(mode="ar", max_tokens=TOKENS, ignore_eos=True).replace(**sampling)
+        knobs = Knobs(drafting="plain", max_tokens=TOKENS, ignore_eos=True).replace(**sampling)
         plain = generated(engine, ids, knobs)
         assert len(plain) == TOKENS
         p_min = float(rng.choice([0.0, 0.05, 0.3]))
@@ -110,7 +110,7 @@ def test_no_way_of_drafting_changes_an_answer(half: bool, sampled: bool, count: 
 
 def turn(engine: Engine, ids: tuple[int, ...], kind: str) -> list[int]:
     """The tokens of an answer that is ended in one of several ways."""
-    knobs = Knobs(mode="tree", budget=22, temperature=0, max_tokens=30 if kind == "max tokens" else 300)
+    knobs = Knobs(drafting="tree 22", temperature=0, max_tokens=30 if kind == "max tokens" else 300)
     knobs = knobs.replace(ignore_eos=kind in ("context full", "cancelled", "closed"))
     tokens: list[int] = []
     events = engine.generate(ids, knobs)
@@ -139,7 +139,7 @@ def test_a_second_turn_goes_on_as_a_fresh_prompt_would(half: bool, kind: str) ->
     assert said[: len(ids) + len(tokens) - 1] == (*ids, *tokens[:-1])
     assert engine.session.length == len(said)
     follow = (*ids, 5, 6, 7) if kind == "context full" else (*said, *more)
-    knobs = Knobs(mode="tree", budget=22, temperature=0, max_tokens=40)
+    knobs = Knobs(drafting="tree 22", temperature=0, max_tokens=40)
     assert generated(engine, follow, knobs) == generated(fresh, follow, knobs)
 
 

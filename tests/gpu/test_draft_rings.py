@@ -109,7 +109,7 @@ def test_a_cut_without_its_rows_would_be_seen(make: Make, rng: np.random.Generat
 
 
 def run(session: CudaSession, mode: str, tokens: int) -> list[int]:
-    knobs = Knobs(mode=mode, budget=7, temperature=0, ignore_eos=True)
+    knobs = Knobs(temperature=0, ignore_eos=True).replace(mode=mode, budget=7)
     decoder = session.decoder(knobs, frozenset(), CONTEXT)
     decoder.answer.append(9)
     while len(decoder.answer) < tokens:
@@ -129,7 +129,7 @@ def test_an_answer_is_drafted_again_from_any_position(
     for session in (make(104), make(0)):
         session.prefill(prompt)
         drafts, began = [], session.length
-        for mode, tokens in (("chain", 108), ("ar", 4)):
+        for mode, tokens in (("chain", 108), ("plain", 4)):
             began = session.length
             session.steps.force([range(1, 8)] if mode == "chain" else None)
             run(session, mode, tokens)

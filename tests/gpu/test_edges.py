@@ -60,7 +60,7 @@ def answer(run: Runner, ids: tuple[int, ...] = IDS, **knobs: Value) -> tuple[lis
 @functools.cache
 def plain(count: int = 48, ids: tuple[int, ...] = IDS) -> tuple[int, ...]:
     """The tokens of plain decoding."""
-    return tuple(answer(runner(fresh()), ids, mode="ar", max_tokens=count)[0])
+    return tuple(answer(runner(fresh()), ids, mode="plain", max_tokens=count)[0])
 
 
 def goes_on_rightly(run: Runner, said: tuple[int, ...]) -> None:
@@ -69,7 +69,7 @@ def goes_on_rightly(run: Runner, said: tuple[int, ...]) -> None:
     assert run.session.length == len(said)
     follow = (*said, 5, 6)
     if len(follow) + 4 < run.context_length:
-        mine, events = answer(run, follow, mode="ar", max_tokens=4)
+        mine, events = answer(run, follow, mode="plain", max_tokens=4)
         assert events[0].reused_tokens == len(said)  # type: ignore[union-attr]
         assert tuple(mine) == plain(4, follow)
 
@@ -87,7 +87,7 @@ def dealt(name: str, values: tuple[int, ...]) -> pytest.MarkDecorator:
 @pytest.mark.parametrize("ids", [(3,), full((3, 4))])
 def test_the_shortest_prompts(ids: tuple[int, ...]) -> None:
     run = runner(fresh())
-    for knobs in ({"mode": "ar"}, {"mode": "tree", "budget": 7}):
+    for knobs in ({"mode": "plain"}, {"mode": "tree", "budget": 7}):
         run.reset()
         assert tuple(answer(run, ids, max_tokens=4, **knobs)[0]) == plain(4, ids)
 
@@ -129,7 +129,7 @@ def test_a_stop_token_anywhere_in_a_walk(at: int) -> None:
     assert tuple(tokens) == plain()[: at + 1]
     assert events[-1].stop == "stop token"
     goes_on_rightly(run, (*IDS, *tokens[:-1]))
-    ignored, events = answer(run, mode="ar", max_tokens=20, ignore_eos=True)
+    ignored, events = answer(run, mode="plain", max_tokens=20, ignore_eos=True)
     assert (tuple(ignored), events[-1].stop) == (plain()[:20], "max tokens")
 
 
@@ -141,7 +141,7 @@ def test_a_stop_token_anywhere_in_a_walk(at: int) -> None:
 def test_given_up_between_events(after: int, way: str) -> None:
     """Also after the first token, before any step; the step under way is committed."""
     run = runner(planted(FILE, plain(), AROUND)[0])
-    events, found = run.generate(IDS, Knobs(mode="tree", budget=15, temperature=0, max_tokens=60)), list[Event]()
+    events, found = run.generate(IDS, Knobs(drafting="tree 15", temperature=0, max_tokens=60)), list[Event]()
     for event in events:
         found.append(event)
         if len(found) == after and way == "cancel":
@@ -162,25 +162,25 @@ def test_other_graphs_in_mid_turn() -> None:
     session, _ = planted(FILE, plain(), AROUND)
     run, found, modes = runner(session), list[int](), list[str]()
     changes: list[dict[str, Value]] = [
-        {"mode": "ar"}, {"mode": "ar"}, {"mode": "chain", "budget": 4}, {"mode": "tree", "budget": 22}, {"mode": "ar"},
-        {"mode": "tree", "budget": 70}, {"mode": "ar"}, {"mode": "tree", "budget": 2},
+        {"mode": "plain"}, {"mode": "plain"}, {"mode": "chain", "budget": 4}, {"mode": "tree", "budget": 22},
+        {"mode": "plain"}, {"mode": "tree", "budget": 70}, {"mode": "plain"}, {"mode": "tree", "budget": 2},
     ]  # fmt: skip
-    knobs = Knobs(mode="tree", budget=7, temperature=0, max_tokens=32)
+    knobs = Knobs(drafting="tree 7", temperature=0, max_tokens=32)
     for count, event in enumerate(run.generate(IDS, knobs)):
         found += event.tokens
         modes += [event.mode] if isinstance(event, StepEvent) else []
         run.change(knobs.replace(**changes[count % len(changes)]))
     assert tuple(found) == plain()[:32]
-    assert {"ar", "chain", "tree"} == set(modes)
+    assert {"plain", "chain", "tree"} == set(modes)
     goes_on_rightly(run, (*IDS, *found[:-1]))
 
 
 def test_sampling_that_begins_and_ends_in_mid_turn() -> None:
     """Draws follow the knobs of their step, whichever graph was queued before."""
-    expected = runner(fresh()), Knobs(mode="ar", temperature=0, max_tokens=9, seed=3)
+    expected = runner(fresh()), Knobs(drafting="plain", temperature=0, max_tokens=9, seed=3)
     other = expected[1].replace(temperature=1.2, top_k=40, repetition_penalty=1.3)
     found = []
-    for mode in ("ar", "tree"):
+    for mode in ("plain", "tree"):
         run, tokens = runner(fresh()), list[int]()
         for count, event in enumerate(run.generate(IDS, expected[1].replace(mode=mode, budget=3))):
             tokens += event.tokens
@@ -197,10 +197,10 @@ def test_the_newest_step_may_end_the_turn_while_room_is_made() -> None:
     """The step that is queued has reached the end when a larger tree asks for memory."""
     run = runner(planted(FILE, plain(), SPINE)[0])
     found: list[int] = []
-    for count, event in enumerate(run.generate(IDS, Knobs(mode="tree", budget=15, temperature=0, max_tokens=33))):
+    for count, event in enumerate(run.generate(IDS, Knobs(drafting="tree 15", temperature=0, max_tokens=33))):
         found += event.tokens
         if count == 1:  # the second of two steps of 16 has run by now
-            run.change(Knobs(mode="tree", budget=90, temperature=0))
+            run.change(Knobs(drafting="tree 90", temperature=0))
     assert tuple(found) == plain()[:33]
     goes_on_rightly(run, (*IDS, *found[:-1]))
 
@@ -214,7 +214,7 @@ def test_random_sampling_equals_the_references(seed: int) -> None:
     runs = runner(ours), Runner(reference, frozenset(), 192, config.vocab_size)
     for _ in range(4):
         knobs: dict[str, Value] = {
-            "mode": "ar",
+            "mode": "plain",
             "temperature": float(rng.choice([0.0, 0.5, 1.0, 5.0])),
             "top_k": int(rng.choice([0, 1, 7, 5000])),
             "top_p": float(rng.choice([0.0, 0.5, 1.0])),
@@ -234,9 +234,9 @@ def test_random_sampling_equals_the_references(seed: int) -> None:
 def test_an_edited_prompt_goes_back_to_a_checkpoint() -> None:
     """The shared part of the prompts is reused; keys, states and the drafter's cache are those of a fresh sequence."""
     run, ids = runner(fresh()), prompt()[:30]
-    list(run.generate(ids, Knobs(mode="tree", budget=7, temperature=0, max_tokens=5), keep=(20,)))
+    list(run.generate(ids, Knobs(drafting="tree 7", temperature=0, max_tokens=5), keep=(20,)))
     edited = (*ids[:20], 9, 8, 7)
-    events = list(run.generate(edited, Knobs(mode="tree", budget=7, temperature=0, max_tokens=4)))
+    events = list(run.generate(edited, Knobs(drafting="tree 7", temperature=0, max_tokens=4)))
     assert events[0].reused_tokens == 20  # type: ignore[union-attr]
     assert tuple(token for event in events for token in event.tokens) == plain(4, edited)
     alone = fresh()
@@ -253,9 +253,9 @@ def test_a_prompt_of_chunks_and_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = prompt()[:40]
     for keep in ((), (5,), (10, 38)):
         run = runner(fresh())
-        events = list(run.generate(ids, Knobs(mode="tree", budget=7, temperature=0, max_tokens=3), keep=keep))
+        events = list(run.generate(ids, Knobs(drafting="tree 7", temperature=0, max_tokens=3), keep=keep))
         assert tuple(token for event in events for token in event.tokens) == plain(3, ids)
-        tokens, again = answer(run, (*ids[:39], 3), mode="ar", max_tokens=3)
+        tokens, again = answer(run, (*ids[:39], 3), mode="plain", max_tokens=3)
         assert again[0].reused_tokens == max(keep, default=0)  # type: ignore[union-attr]
         assert tuple(tokens) == plain(3, (*ids[:39], 3))
 
@@ -286,7 +286,7 @@ def test_two_sessions_of_one_target_do_not_meet() -> None:
     first, second = runner(fresh()), runner(fresh())
     other = prompt()[10:19]
     expected = plain(5), plain(5, other)
-    knobs = Knobs(mode="tree", budget=5, temperature=0, max_tokens=5)
+    knobs = Knobs(drafting="tree 5", temperature=0, max_tokens=5)
     pairs = zip(first.generate(IDS, knobs), second.generate(other, knobs), strict=False)
     found = [*map(list, zip(*((a.tokens, b.tokens) for a, b in pairs), strict=True))]
     for tokens, right in zip(found, expected, strict=True):
@@ -304,7 +304,7 @@ def test_numbers_that_are_not_finite_end_one_turn(way: str, monkeypatch: pytest.
     session = fresh()
     run, weights = runner(session), session.target.output_norm
     right = weights.clone()
-    events = run.generate(IDS, Knobs(mode="ar", temperature=0, max_tokens=30))
+    events = run.generate(IDS, Knobs(drafting="plain", temperature=0, max_tokens=30))
     next(events)
     next(events)
     weights[:] = float("nan")
@@ -316,7 +316,7 @@ def test_numbers_that_are_not_finite_end_one_turn(way: str, monkeypatch: pytest.
     finally:
         weights.copy_(right)
     assert (run.session.length, run._committed) == (0, [])
-    assert tuple(answer(run, mode="ar")[0]) == plain()[:8]
+    assert tuple(answer(run, mode="plain")[0]) == plain()[:8]
 
 
 def test_without_a_drafter_that_has_no_number_the_answer_goes_on() -> None:
@@ -332,7 +332,7 @@ def test_without_a_drafter_that_has_no_number_the_answer_goes_on() -> None:
         weights.copy_(right)
     steps = [event for event in events if isinstance(event, StepEvent)]
     assert tuple(tokens) == plain()[:8]
-    assert [step.mode for step in steps[3:]] == ["ar"] * len(steps[3:])
+    assert [step.mode for step in steps[3:]] == ["plain"] * len(steps[3:])
     assert steps[-1].reason == "dflash is left out, its numbers are not finite; no other drafter is loaded"
     for step in steps:
         assert np.isfinite([*step.tree.probs, *step.tree.path_probs, *sum(step.drafts.log_probs, ())]).all()
@@ -354,7 +354,7 @@ def test_a_turn_that_breaks_off_leaves_nothing_to_the_drafter(monkeypatch: pytes
         update(self)
 
     monkeypatch.setattr(CudaSession, "update_drafter", watched)
-    events = run.generate(IDS, Knobs(mode="ar", temperature=0, max_tokens=120))
+    events = run.generate(IDS, Knobs(drafting="plain", temperature=0, max_tokens=120))
     for _ in range(80):
         next(events)
     with pytest.raises(KeyboardInterrupt):
@@ -422,24 +422,24 @@ def test_the_largest_budget_says_what_it_is() -> None:
     and the turn goes on."""
     small = CudaSession(pair("emulated", FILE).device_target, fresh().draft_weights, context=192, nodes=64)
     assert small.most_drafted == 63
-    decoder = small.decoder(Knobs(mode="tree", budget=64), frozenset(), 192)
-    said = "the mode is set; budget 63: there is memory for trees of 64 nodes with its root"
+    decoder = small.decoder(Knobs(drafting="tree 64"), frozenset(), 192)
+    said = "drafting is set; budget 63: there is memory for trees of 64 nodes with its root"
     assert (decoder.knobs.budget, decoder.decision.reason) == (63, said)
-    decoder.take(Knobs(mode="tree", budget=22))
-    decoder.take(Knobs(mode="tree", budget=255))
+    decoder.take(Knobs(drafting="tree 22"))
+    decoder.take(Knobs(drafting="tree 255"))
     assert (decoder.knobs.budget, decoder.decision.reason) == (63, said)
     session = fresh()
-    decoder = session.decoder(Knobs(mode="tree", budget=256), frozenset(), 192)
+    decoder = session.decoder(Knobs(drafting="tree 256"), frozenset(), 192)
     assert decoder.knobs.budget == 255
     assert (
-        decoder.decision.reason == "the mode is set; budget 255: a tree on a card has at most 256 nodes with its root"
+        decoder.decision.reason == "drafting is set; budget 255: a tree on a card has at most 256 nodes with its root"
     )
-    decoder.take(Knobs(mode="tree", budget=255))
-    assert (decoder.knobs.budget, decoder.decision.reason) == (255, "the mode is set")
-    decoder.take(Knobs(mode="chain", budget=256))
+    decoder.take(Knobs(drafting="tree 255"))
+    assert (decoder.knobs.budget, decoder.decision.reason) == (255, "drafting is set")
+    decoder.take(Knobs(drafting="chain 256"))
     assert (decoder.knobs.budget, decoder.decision.reason) == (
         256,
-        "the mode is set",
+        "drafting is set",
     )  # a chain ends with the block anyway
 
 

@@ -122,7 +122,7 @@ def test_a_router_that_is_not_finite_ends_the_turn_and_no_more(device_name: str)
     assert isinstance(layer, Experts)
     runner, knobs = (
         Runner(on_device, frozenset(), 300, on_device.target.spec.vocab_size),
-        Knobs(mode="ar", temperature=0.0, ignore_eos=True, max_tokens=6),
+        Knobs(drafting="plain", temperature=0.0, ignore_eos=True, max_tokens=6),
     )
     ids = [5, 9, 20, 3]
     expected = [token for event in runner.generate(ids, knobs) for token in event.tokens]

@@ -71,7 +71,7 @@ def fill_up(engine: Engine) -> list[torch.Tensor]:
 def test_a_card_that_is_full_in_mid_turn_still_grows_its_trees() -> None:
     """Their memory was reserved at the load: with nothing left for the allocator the answer is the same."""
     engine, ids = demo_card.fresh(half=True), demo_card.prompts(40)[1]
-    knobs = Knobs(mode="tree", budget=22, temperature=0, max_tokens=40, ignore_eos=True)
+    knobs = Knobs(drafting="tree 22", temperature=0, max_tokens=40, ignore_eos=True)
     expected = generated(engine, ids, knobs)
     events = engine.generate(ids, knobs)
     tokens = [token for event in (next(events), next(events)) for token in event.tokens]

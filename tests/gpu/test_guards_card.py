@@ -87,7 +87,7 @@ def runner(session: object, *stops: int) -> Runner:
 @functools.cache
 def plain(at: int, tokens: tuple[int, ...], **knobs: Value) -> tuple[int, ...]:
     session = pair("emulated", FILE).sessions()[0]
-    return answer(runner(session), Script(0, at, tokens), mode="ar", **knobs)[0]
+    return answer(runner(session), Script(0, at, tokens), mode="plain", **knobs)[0]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_stop_token_is_replaced_exactly() -> None:
     at = next(n for n in range(9, 20) if free[n] not in free[:n])
     guard = Script(0, 99, (), instead=(90, 91))
     session, reference = pair("emulated", FILE).sessions()
-    expected, _ = answer(runner(session, free[at]), guard, mode="ar")
+    expected, _ = answer(runner(session, free[at]), guard, mode="plain")
     assert expected[: at + 2] == (*free[:at], 90, 91)
     assert answer(runner(reference, free[at]), Script(0, 99, (), instead=(90, 91)))[0] == expected
     for drafts in (free, expected):
@@ -188,7 +188,7 @@ def test_a_stop_token_is_replaced_exactly() -> None:
 def test_a_stop_token_that_comes_first_is_replaced() -> None:
     free = plain(26, (90,))
     expected, _ = answer(
-        runner(pair("emulated", FILE).sessions()[0], free[0]), Script(0, 99, (), instead=(90,)), mode="ar"
+        runner(pair("emulated", FILE).sessions()[0], free[0]), Script(0, 99, (), instead=(90,)), mode="plain"
     )
     tokens, events = answer(runner(planted(FILE, expected, SPINE)[0], free[0]), Script(0, 99, (), instead=(90,)))
     assert tokens == expected

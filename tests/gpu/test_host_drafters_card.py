@@ -54,10 +54,15 @@ def answer(found: Engine, knobs: Knobs, tokens: int = TOKENS) -> tuple[list[int]
 
 @cache
 def plain(sampled: bool) -> tuple[int, ...]:
-    return tuple(answer(engine("text"), Knobs(mode="ar", **(SAMPLED if sampled else {})))[0])
+    return tuple(answer(engine("text"), Knobs(drafting="plain", **SAMPLED if sampled else {}))[0])
 
 
-SETTINGS = (Knobs(), Knobs(budget=1), Knobs(mode="chain", budget=2), Knobs(budget=9, chain_seed=True))
+SETTINGS = (
+    Knobs(),
+    Knobs(drafting="auto up to 1"),
+    Knobs(drafting="chain 2"),
+    Knobs(drafting="auto up to 9", chain_seed=True),
+)
 
 
 # Each kind greedy or sampled and with half of the settings; with `full` both with all.
@@ -87,7 +92,9 @@ def test_copies_are_accepted_in_any_length() -> None:
     for every in (3, 5, 8, 100):
         said = spoilt([*IDS[-3:], *plain(False)], every)
         base = engine("text").target
-        found, steps = answer(Engine(base, PrimedDraft(base, said=said), context_length=CONTEXT), Knobs(budget=15))
+        found, steps = answer(
+            Engine(base, PrimedDraft(base, said=said), context_length=CONTEXT), Knobs(drafting="auto up to 15")
+        )
         assert tuple(found) == plain(False)
         accepted.update(step.accepted_depth for step in steps)
         for step in steps:
@@ -121,12 +128,12 @@ def test_knobs_change_in_mid_turn() -> None:
     found.reset()
     tokens: list[int] = []
     modes = []
-    for count, event in enumerate(found.generate(IDS, Knobs(mode="ar", max_tokens=TOKENS, ignore_eos=True))):
+    for count, event in enumerate(found.generate(IDS, Knobs(drafting="plain", max_tokens=TOKENS, ignore_eos=True))):
         tokens += event.tokens
         modes.append(event.mode)
-        found.change(Knobs(mode=("tree", "ar", "chain")[count % 3], max_tokens=TOKENS))
+        found.change(Knobs(max_tokens=TOKENS).replace(mode=("tree", "plain", "chain")[count % 3]))
     assert tuple(tokens) == plain(False)
-    assert set(modes) == {"tree", "ar", "chain"}
+    assert set(modes) == {"tree", "plain", "chain"}
 
 
 def test_captured_layers_on_the_host_are_refused_by_name() -> None:

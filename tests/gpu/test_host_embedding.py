@@ -55,7 +55,7 @@ def sessions(device_name: str, name: str, draft: str, folder: Any) -> tuple[Cuda
 
 def tokens(session: CudaSession, spec: ModelSpec, ids: Sequence[int], **way: Any) -> list[int]:
     runner = Runner(session, frozenset(), CONTEXT, spec.vocab_size)
-    knobs = Knobs(max_tokens=6, ignore_eos=True, budget=6, **way)
+    knobs = Knobs(drafting="auto up to 6", max_tokens=6, ignore_eos=True).replace(**way)
     return [token for event in runner.generate(ids, knobs) for token in event.tokens]
 
 

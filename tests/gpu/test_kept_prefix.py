@@ -116,7 +116,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, store: SnapshotStore, **options: str
 
 
 def read(engine: Engine, ids: list[int]) -> PrefillEvent:
-    first = next(iter(engine.generate(ids, Knobs(mode="ar", temperature=0, max_tokens=1))))
+    first = next(iter(engine.generate(ids, Knobs(drafting="plain", temperature=0, max_tokens=1))))
     assert isinstance(first, PrefillEvent)
     return first
 

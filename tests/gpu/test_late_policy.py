@@ -64,7 +64,7 @@ def test_auto_is_lossless_whatever_is_learned_or_changed(ranks: tuple[int, ...],
     vocab = pair.target.config.vocab_size
     plain = Runner(plain_session, frozenset(), CONTEXT, vocab)
     knobs = Knobs(max_tokens=TOKENS).replace(**sampling)
-    expected, _ = answered(plain, knobs.replace(mode="ar"))
+    expected, _ = answered(plain, knobs.replace(mode="plain"))
 
     session, _ = planted(FILE, expected, ranks)
     policy = LatePolicy(session.capabilities, PairState(), GivenCosts(H200))
@@ -78,10 +78,10 @@ def test_auto_is_lossless_whatever_is_learned_or_changed(ranks: tuple[int, ...],
         if step.choice is None:
             assert step.tree.values == ()
             continue
-        assert step.knobs.policy == "auto"
+        assert step.knobs.drafting == "auto"
         assert len(step.tree.values) == len(step.tree.tokens) <= max(CHOICES)
         assert step.reason.startswith("auto: ")
-        if step.mode == "ar":
+        if step.mode == "plain":
             continue
         assert step.choice.brings[0] == pytest.approx(1)
         tree_of, stated = walked(step)
@@ -111,7 +111,7 @@ def test_text_that_was_said_before_is_taken_from_there(sampled: bool) -> None:
     vocab, knobs = pair.target.config.vocab_size, Knobs(max_tokens=SAID)
     if sampled:  # an answer that comes back to a token of its own: what is copied from there is learned from
         knobs = knobs.replace(**{**SAMPLED, "seed": 9})
-    expected, _ = answered(Runner(session, frozenset(), CONTEXT, vocab), knobs.replace(mode="ar"))
+    expected, _ = answered(Runner(session, frozenset(), CONTEXT, vocab), knobs.replace(mode="plain"))
     copied, lengths = [], []
     for from_text in (True, False):
         session, _ = planted(FILE, [], ())
@@ -154,7 +154,7 @@ def test_a_card_is_told_what_changed_and_not_why(monkeypatch: pytest.MonkeyPatch
     session, pair = planted(FILE, [], ())
     policy = Talking(session.capabilities)
     runner = Runner(session, frozenset(), CONTEXT, pair.target.config.vocab_size, policy=policy)
-    knobs = Knobs(max_tokens=6, mode="tree", budget=4)
+    knobs = Knobs(drafting="tree 4", max_tokens=6)
     _, steps = answered(runner, knobs, {2: knobs.replace(budget=3)})
     assert len({step.reason for step in steps}) == len(steps) > 3
     assert len(told) == 1, "the other budget"
@@ -218,17 +218,17 @@ def test_the_width_follows_what_it_brings() -> None:
 
 def test_a_drafter_that_brings_nothing_rests_and_is_tried_again() -> None:
     _, modes, _ = driven(taken=1, steps=120)
-    assert Counter(modes)["ar"] > 60
+    assert Counter(modes)["plain"] > 60
     assert "tree" in modes[40:], "it is tried again"
 
 
 def test_fixed_budgets_are_the_knobs_own() -> None:
     policy, _, _ = driven(taken=3, steps=10)
-    assert policy.next(Knobs().replace(budget=9)).reason == "fixed budget 9"
+    assert policy.next(Knobs().replace(budget=9)).reason == "drafting is set"
     assert policy.weights(Knobs().replace(budget=9)) is None
-    assert policy.weights(Knobs(mode="tree")) is None
+    assert policy.weights(Knobs(drafting="tree 22")) is None
     assert policy.weights(Knobs()) is policy.state.parts["answer"].learned.weights
-    assert policy.next(Knobs(budget=9)).budget == 7, "a budget under auto is the most"
+    assert policy.next(Knobs(drafting="auto up to 9")).budget == 7, "a budget under auto is the most"
 
 
 def test_widths_are_timed_beside_the_fixed_trees_of_as_many_rows() -> None:

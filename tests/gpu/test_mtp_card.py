@@ -40,7 +40,7 @@ SAMPLED: dict[str, Value] = {"temperature": 0.9, "top_k": 20, "seed": 4}
 
 
 def answer(runner: Runner, tokens: int = 10, **knobs: Value) -> tuple[list[int], list[StepEvent]]:
-    asked = Knobs(**{"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True, **knobs})  # type: ignore[arg-type]
+    asked = Knobs().replace(**{"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True, **knobs})  # type: ignore[arg-type]
     events = list(runner.generate(prompt()[:7], asked))
     return [token for event in events for token in event.tokens], [one for one in events if isinstance(one, StepEvent)]
 
@@ -167,7 +167,7 @@ def test_a_step_drafts_what_the_reference_drafts(device_name: str) -> None:
 def test_every_way_of_drafting_gives_plain_decodings_tokens(device_name: str, sampled: bool) -> None:
     knobs = SAMPLED if sampled else {}
     one = runner(mtp_pair(device_name, half=False))
-    expected, _ = answer(one, mode="ar", **knobs)
+    expected, _ = answer(one, mode="plain", **knobs)
     emulated = WAYS[3:4] if sampled else WAYS[:2]  # `auto` is the next test's
     for way in emulated if device_name == "emulated" else WAYS[2:4] if sampled else WAYS:
         one.reset()
@@ -180,7 +180,7 @@ def test_every_way_of_drafting_gives_plain_decodings_tokens(device_name: str, sa
 @pytest.mark.emulator
 def test_auto_picks_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs of several depths take turns; the text is plain decoding's."""
-    plain = answer(runner(mtp_pair("emulated", half=False)), 40, mode="ar")[0]
+    plain = answer(runner(mtp_pair("emulated", half=False)), 40, mode="plain")[0]
     device = PlantedDevice(plain, [0] * 8)
     pair = mtp_pair_on(device, half=False)
     device.session, _ = pair.sessions()
@@ -199,14 +199,14 @@ def test_auto_picks_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_long_walks_and_changes_in_mid_turn_leave_the_answer_as_it_is() -> None:
     """Drafts are right down to several depths: the head's cache follows walks off the spine, plain steps between them,
     and changes of the depth."""
-    plain = answer(runner(mtp_pair("emulated", half=False)), 48, mode="ar")[0]
+    plain = answer(runner(mtp_pair("emulated", half=False)), 48, mode="plain")[0]
     device = PlantedDevice(plain, [0, 1, 0, 0, 2, 0, 0, 0])
     pair = mtp_pair_on(device, half=False)
     device.session, reference = pair.sessions()
     one, found, walked = Runner(device.session, frozenset(), CONTEXT, VOCABULARY), list[int](), Counter[int]()
     ways = [
-        Knobs(mode="tree", budget=20, mtp_depth=8), Knobs(mode="chain", budget=2, mtp_depth=2), Knobs(mode="ar"),
-        Knobs(mode="tree", budget=9, mtp_depth=4), Knobs(mode="tree", budget=22, mtp_depth=8),
+        Knobs(drafting="tree 20", mtp_depth=8), Knobs(drafting="chain 2", mtp_depth=2), Knobs(drafting="plain"),
+        Knobs(drafting="tree 9", mtp_depth=4), Knobs(drafting="tree 22", mtp_depth=8),
     ]  # fmt: skip
     for count, event in enumerate(one.generate(prompt()[:7], ways[0].replace(max_tokens=48, ignore_eos=True))):
         found += event.tokens
@@ -222,7 +222,7 @@ def test_long_walks_and_changes_in_mid_turn_leave_the_answer_as_it_is() -> None:
 
 def test_drafts_among_the_first_tokens_of_the_vocabulary(device_name: str) -> None:
     one = runner(mtp_pair(device_name, half=False))
-    expected, _ = answer(one, 6, mode="ar")
+    expected, _ = answer(one, 6, mode="plain")
     for most in (250, 16, 0):
         one.reset()
         found, steps = answer(one, 6, mode="tree", budget=9, draft_vocabulary=most)

@@ -204,7 +204,7 @@ def test_the_app_says_what_the_card_keeps(monkeypatch: pytest.MonkeyPatch) -> No
     session.limits.check(Knobs(tree_width=9), {"budget"})
     lab = laboratory(session._engine, "")
     with pytest.raises(KnobError, match=f"^{TOO_WIDE}$"):
-        settings(parse_axes(["tree_width=4,9"]), Knobs(mode="tree"), lab.limits)
+        settings(parse_axes(["tree_width=4,9"]), Knobs(drafting="tree 22"), lab.limits)
 
 
 def test_step_times_need_room(engine: Engine) -> None:

@@ -158,9 +158,9 @@ def test_every_way_of_drafting_leaves_the_same_bits(
     device, vocab = session.device, one.target.config.vocab_size
     assert isinstance(device, PlantedDevice)
     runner, ids = Runner(session, frozenset(), CONTEXT, vocab), prompt()[:52]
-    plain = answer(runner, ids, [{"mode": "ar"}], 11, **drawn)
+    plain = answer(runner, ids, [{"mode": "plain"}], 11, **drawn)
     device.answer = plain.tokens
-    for changes in ([WAYS[4]], [WAYS[way]], [WAYS[0], WAYS[6], WAYS[9], {"mode": "ar"}]):
+    for changes in ([WAYS[4]], [WAYS[way]], [WAYS[0], WAYS[6], WAYS[9], {"mode": "plain"}]):
         device.ranks = rng.integers(0, 3, 8).tolist()
         assert answer(runner, ids, changes, 11, **drawn) == plain, changes
 
@@ -203,6 +203,6 @@ def test_every_way_of_drafting_on_a_card(
     one = on_card(name)
     runner = Runner(one.sessions(CONTEXT)[0], frozenset(), CONTEXT, one.target.config.vocab_size)
     ids = demo_card.prompts(1)[0] if name == "demo" else prompt()[:57]
-    plain = answer(runner, ids, [{"mode": "ar"}], count, **drawn)
-    for changes in [*([way] for way in WAYS), [*WAYS, {"mode": "ar"}]]:
+    plain = answer(runner, ids, [{"mode": "plain"}], count, **drawn)
+    for changes in [*([way] for way in WAYS), [*WAYS, {"mode": "plain"}]]:
         assert answer(runner, ids, changes, count, **drawn) == plain, changes

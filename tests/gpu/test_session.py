@@ -90,12 +90,12 @@ def runners(device_name: str, context: int = CONTEXT, stops: frozenset[int] = fr
 
 
 def answer(runner: Runner, ids: tuple[int, ...], **knobs: Value) -> tuple[list[int], list[Event]]:
-    events = list(runner.generate(ids, Knobs(**{"temperature": 0.0, "max_tokens": 10, **knobs})))  # type: ignore[arg-type]
+    events = list(runner.generate(ids, Knobs().replace(**{"temperature": 0.0, "max_tokens": 10, **knobs})))  # type: ignore[arg-type]
     return [token for event in events for token in event.tokens], events
 
 
 GREEDY: list[dict[str, Value]] = [
-    {"mode": "ar"}, {"mode": "tree", "budget": 7}, {"mode": "chain", "budget": 15},
+    {"mode": "plain"}, {"mode": "tree", "budget": 7}, {"mode": "chain", "budget": 15},
     {"mode": "tree", "budget": 22, "p_min": 0.01}, {"mode": "tree", "budget": 65},
     {"mode": "tree", "budget": 12, "chain_seed": True, "tree_width": 3},
 ]  # fmt: skip
@@ -111,7 +111,7 @@ SAMPLED: list[dict[str, Value]] = [
 def test_all_ways_of_drafting_give_plain_decodings_tokens(device_name: str, every: int) -> None:
     ours, reference = runners(device_name)
     count = 10 if device_name == "cuda" else 6
-    expected, _ = answer(reference, prompt()[:7], mode="ar", max_tokens=count)
+    expected, _ = answer(reference, prompt()[:7], mode="plain", max_tokens=count)
     for knobs in GREEDY if device_name == "cuda" else GREEDY[every - 1 :: every]:
         ours.reset()
         found, events = answer(ours, prompt()[:7], max_tokens=count, **knobs)
@@ -125,11 +125,11 @@ def test_all_ways_of_drafting_give_plain_decodings_tokens(device_name: str, ever
 @pytest.mark.parametrize("knobs", [*(pytest.param(one, marks=pytest.mark.full) for one in SAMPLED[:2]), *SAMPLED[2:]])
 def test_sampled_answers_do_not_depend_on_the_drafts(device_name: str, knobs: dict[str, Value]) -> None:
     ours, reference = runners(device_name)
-    plain, _ = answer(ours, prompt()[:7], mode="ar", **knobs)
+    plain, _ = answer(ours, prompt()[:7], mode="plain", **knobs)
     ours.reset()
     drafted, _ = answer(ours, prompt()[:7], mode="tree", budget=15, **knobs)
     assert drafted == plain
-    assert answer(reference, prompt()[:7], mode="ar", **knobs)[0] == plain
+    assert answer(reference, prompt()[:7], mode="plain", **knobs)[0] == plain
 
 
 def test_a_step_tells_what_the_reference_tells(device_name: str) -> None:
@@ -156,13 +156,13 @@ def after(runner: Runner, ids: tuple[int, ...]) -> Iterator[int]:
 
 @pytest.mark.parametrize("kind", ["stop token", "max tokens", "context full", "cancelled"])
 def test_a_turn_after_each_kind_of_stop_is_that_of_a_fresh_prompt(device_name: str, kind: str) -> None:
-    plain = answer(runners(device_name)[1], prompt()[:7], mode="ar", max_tokens=12)[0]
+    plain = answer(runners(device_name)[1], prompt()[:7], mode="plain", max_tokens=12)[0]
     context = 7 + 9 if kind == "context full" else CONTEXT
     stops = frozenset({plain[6]}) if kind == "stop token" else frozenset[int]()
     ours, _ = runners(device_name, context, stops)
     events: list[Event] = []
     tokens = 9 if kind == "max tokens" else 40
-    for event in ours.generate(prompt()[:7], Knobs(mode="tree", budget=7, temperature=0, max_tokens=tokens)):
+    for event in ours.generate(prompt()[:7], Knobs(drafting="tree 7", temperature=0, max_tokens=tokens)):
         events.append(event)
         if kind == "cancelled" and len(events) == 3:
             ours.cancel()
@@ -181,11 +181,13 @@ def test_a_turn_after_each_kind_of_stop_is_that_of_a_fresh_prompt(device_name: s
 def test_a_tree_that_grows_in_mid_turn_leaves_the_answer_as_it_is(device_name: str) -> None:
     """Its passes are more, and what the last step accepted is still to be committed."""
     ours, _ = runners(device_name)
-    expected, _ = answer(ours, prompt()[:7], mode="ar", max_tokens=9)
+    expected, _ = answer(ours, prompt()[:7], mode="plain", max_tokens=9)
     ours.reset()
     found: list[int] = []
-    for count, event in enumerate(ours.generate(prompt()[:7], Knobs(budget=7, temperature=0, max_tokens=9))):
+    for count, event in enumerate(
+        ours.generate(prompt()[:7], Knobs(drafting="auto up to 7", temperature=0, max_tokens=9))
+    ):
         found += event.tokens
         if count == 2:
-            ours.change(Knobs(budget=70, temperature=0))
+            ours.change(Knobs(drafting="auto up to 70", temperature=0))
     assert found == expected

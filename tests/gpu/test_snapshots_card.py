@@ -16,9 +16,10 @@ from dflash_core.backends.cuda.drafters import caches
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.prefill import LEAST_ROWS
-from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.session import PROMPT_ROWS, CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.cache_types import CachePair
 from dflash_core.drafters.text import TextDrafter
 from dflash_core.errors import OutOfMemoryError
 from dflash_core.knobs import Knobs
@@ -51,8 +52,8 @@ def taken(session: CudaSession, ids: Sequence[int]) -> Snapshot:
     session.make_room(spans, 1 << 24)
     host.settle()
     if isinstance(host, host_room.HostRoom) and session.host_drafter is None:
-        assert all(host.holds(tensor) for page in pages for tensor in page.tensors)
-        assert all(host.holds(tensor) for tensor in found.state.tensors)
+        assert all(tensor.is_pinned() for page in pages for tensor in page.tensors)
+        assert all(tensor.is_pinned() for tensor in found.state.tensors)
     return found
 
 
@@ -68,14 +69,21 @@ def same(a: CudaSession, b: CudaSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target_name", "draft_name", "window"),
-    [("tiny-F16.gguf", "tiny-dflash", 0), full("q3-F16.gguf", "q3-dflash", 0), ("q3-F16.gguf", "q3-dflash", 24)],
+    ("target_name", "draft_name", "window", "kv"),
+    [
+        ("tiny-F16.gguf", "tiny-dflash", 0, "f16"),
+        ("tiny-F16.gguf", "tiny-dflash", 0, "q8_0/q4_0"),
+        full("q3-F16.gguf", "q3-dflash", 0, "f16"),
+        ("q3-F16.gguf", "q3-dflash", 24, "f16"),
+        full("q35moe-F16.gguf", "q35moe-dflash", 0, "f16"),
+    ],
 )
 def test_a_resumed_sequence_has_the_bits_of_the_one_it_was(
     device_name: str,
     target_name: str,
     draft_name: str,
     window: int,
+    kv: str,
     rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -91,7 +99,7 @@ def test_a_resumed_sequence_has_the_bits_of_the_one_it_was(
         draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, CHOICES["f16"]))
         for upload in uploads:
             upload.close()
-    one, other = (CudaSession(model, draft, context=CONTEXT) for _ in range(2))
+    one, other = (CudaSession(model, draft, context=CONTEXT, kv=CachePair.parse(kv)) for _ in range(2))
     ids = numbers(rng, 110)
     one.prefill(ids)
     whole = taken(one, ids)
@@ -112,17 +120,17 @@ def test_a_resumed_sequence_has_the_bits_of_the_one_it_was(
     if whole.state.tensors:
         with pytest.raises(SnapshotError):
             one.state_of(110, whole.state.tensors[1:])
-    short = CudaSession(model, draft, context=100)
+    short = CudaSession(model, draft, context=100, kv=CachePair.parse(kv))
     with pytest.raises(SnapshotError, match="110 positions, expected at most 100"):
         short.resume(whole)
     assert short.length == other.length == 0
 
 
 @pytest.mark.parametrize("new", [30, LEAST_ROWS])
-def test_a_prompt_is_read_while_its_conversation_arrives(
+def test_a_prompt_is_read_after_a_resume(
     device_name: str, new: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In passes and in a chunk, cancelled or not, after another conversation whose copies were still under way."""
+    """In passes and in a chunk, cancelled or not, after another conversation that nothing was read in."""
     monkeypatch.setattr(caches, "SPARE", 40)
     one, other = (pair(device_name, "tiny-F16.gguf").sessions(CONTEXT)[0] for _ in range(2))
     ids, third, more = numbers(rng, 70), numbers(rng, 55), numbers(rng, new)
@@ -135,12 +143,13 @@ def test_a_prompt_is_read_while_its_conversation_arrives(
     other.prefill(numbers(rng, 20))
     other.resume(left)
     other.resume(whole)
-    if new >= LEAST_ROWS:
-        asked = iter((False, True))
-        with pytest.raises(PrefillCancelled):
-            other.prefill(more, lambda: next(asked))
-        assert other.length == len(ids)
-    assert np.array_equal(other.prefill(more), expected)
+    asked = iter((False, True) if new >= LEAST_ROWS else (True,))
+    with pytest.raises(PrefillCancelled) as cancelled:
+        other.prefill(more, lambda: next(asked))
+    read = cancelled.value.committed
+    assert other.length == len(ids) + read
+    assert read == (0 if new >= LEAST_ROWS else PROMPT_ROWS)
+    assert np.array_equal(other.prefill(more[read:]), expected)
     same(one, other)
     other.resume(whole)
     assert np.array_equal(other.prefill(more), expected)
@@ -162,11 +171,12 @@ def test_a_copy_that_fails_leaves_an_empty_sequence(
     whole = taken(one, ids)
     other.prefill(numbers(rng, 20))
 
-    def full(parts: object) -> None:
+    def full(*_: object) -> None:
         raise OutOfMemoryError("no memory left")
 
+    assert other.drafter is not None
     with monkeypatch.context() as patch:
-        patch.setattr(other.device, "bring", full)
+        patch.setattr(other.drafter, "resume", full)  # the target's states are copied before
         with pytest.raises(OutOfMemoryError):
             other.resume(whole)
     assert other.length == 0
@@ -177,7 +187,7 @@ def test_a_copy_that_fails_leaves_an_empty_sequence(
 def test_two_conversations_and_back(device_name: str, rng: np.random.Generator) -> None:
     """Through a runner: answers are those of a session that never held anything else."""
     made = pair(device_name, "tiny-F16.gguf")
-    knobs = Knobs(temperature=0.0, max_tokens=3, mode="tree", budget=6)
+    knobs = Knobs(drafting="tree 6", temperature=0.0, max_tokens=3)
 
     def runner(store: SnapshotStore) -> Runner:
         session = made.sessions(CONTEXT)[0]

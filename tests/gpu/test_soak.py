@@ -23,10 +23,10 @@ pytestmark = pytest.mark.skipif(on_device.missing() is not None, reason=on_devic
 def record_every_graph(session: CudaSession) -> None:
     """The driver keeps memory for graphs."""
     for budget in BUDGETS:
-        for mode in ("ar", "chain", "tree"):
+        for mode in ("plain", "chain", "tree"):
             for knobs in (Knobs(temperature=0.0), Knobs(temperature=1.0), Knobs(temperature=1.0, top_k=1)):
-                most = {"ar": 0, "chain": session.device_block - 1, "tree": session.most_drafted}[mode]
-                drafts = mode != "ar" and session.device_block > 0
+                most = {"plain": 0, "chain": session.device_block - 1, "tree": session.most_drafted}[mode]
+                drafts = mode != "plain" and session.device_block > 0
                 kind = StepKind.holding(min(budget, most), knobs, session.head.vocab, drafts=drafts)
                 with session.device.stream():
                     session.steps.graph(kind)
@@ -50,13 +50,13 @@ def test_two_hundred_turns(rng: np.random.Generator) -> None:
     before = (0, 0)
     for count in range(WARM + TURNS):
         if count == WARM:
-            generated(alone, demo_card.prompts(40)[0] * 12, Knobs(mode="ar", max_tokens=2))
+            generated(alone, demo_card.prompts(40)[0] * 12, Knobs(drafting="plain", max_tokens=2))
             before = memory()
         done = soak.turn()
         if done.way != "whole" or count % CHECKED or soak.engine.session.length > 900:
             continue
         ids, knobs, tokens = done.ids, done.knobs, done.tokens
-        plain = generated(alone, ids, knobs.replace(mode="ar"))
+        plain = generated(alone, ids, knobs.replace(mode="plain"))
         agreed = first_difference(tokens, plain)
         assert agreed is not None or len(tokens) == len(plain)
         if agreed is not None:  # one sequence read as a prompt what the other had answered

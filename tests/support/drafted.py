@@ -71,7 +71,7 @@ def run(
             event = step(policy, queue.popleft(), curve, shape, at, right(at))
             ids = event.tokens[: tokens - said]
             ran.times += [ran.times[-1]] * (len(ids) - 1) + [ran.times[-1] + event.stages.total]
-            ran.drafts += event.mode != "ar"
+            ran.drafts += event.mode != "plain"
             ran.modes.append(event.mode)
             if said < thinking <= said + len(ids):
                 event = replace(event, tokens=(*event.tokens[:-1], THINK[1]))
@@ -84,9 +84,9 @@ def step(
     policy: LearnedPolicy | LatePolicy, decision: Decision, curve: list[float], shape: Shape, at: int, right: int
 ) -> StepEvent:
     root, choice = target(at), None
-    if decision.mode == "ar":
+    if decision.mode == "plain":
         return StepEvent((target(at + 1),), _described(Tree((root,), (-1,), (0,), (0.0,), (0.0,)), (0,)), 0, 0, at,
-                         StageTimes(verify=shape.plain), "ar", decision.reason, knobs=KNOBS)  # fmt: skip
+                         StageTimes(verify=shape.plain), "plain", decision.reason, knobs=KNOBS)  # fmt: skip
     drafted = decision.depth or DEPTHS
     depths, ranks = np.arange(drafted)[:, None], np.arange(RANKS)[None]
     ids = np.where((ranks == 0) & (depths < right), 101 + at + depths, 10**6 + 1000 * at + RANKS * depths + ranks)

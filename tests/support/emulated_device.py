@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dflash_core import resources
-from dflash_core.backends.cuda.launch import Argument, Launch, Load, Run, Size
+from dflash_core.backends.cuda.launch import Argument, Launch, Run, Size
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.progress import Progress
 from support import emulated
@@ -57,19 +56,6 @@ class EmulatedDevice:
     def __init__(self, processors: int = 3, shared_bytes: int = 227 << 10) -> None:
         self.card = Card(processors, shared_bytes)
         self.host = PlainRoom()
-
-    def bring(self, parts: Sequence[Sequence[Load]]) -> Sequence[Run]:
-        """Copies are made only when they are waited for: code that does not wait reads the old contents."""
-        left = [list(part) for part in parts]
-
-        def wait(last: int) -> None:
-            for part in left[: last + 1]:
-                for copies, some in part:
-                    for to, source in copies:
-                        to[some] = source[some]
-                part.clear()
-
-        return [partial(wait, at) for at in range(len(left))]
 
     def stream(self) -> AbstractContextManager[object]:
         return nullcontext()

@@ -23,8 +23,6 @@ class FakeDriver:
     CUlaunchAttribute = real.CUlaunchAttribute
     CUlaunchAttributeID = real.CUlaunchAttributeID
     CUstreamCaptureMode = real.CUstreamCaptureMode
-    CUmemorytype = real.CUmemorytype
-    CUDA_MEMCPY2D = real.CUDA_MEMCPY2D
     CU_MEMHOSTREGISTER_PORTABLE = real.CU_MEMHOSTREGISTER_PORTABLE
     CU_MEMHOSTALLOC_PORTABLE = real.CU_MEMHOSTALLOC_PORTABLE
     CU_MEMHOSTALLOC_DEVICEMAP = real.CU_MEMHOSTALLOC_DEVICEMAP
@@ -115,16 +113,6 @@ class FakeDriver:
 
     def _cuEventElapsedTime(self, start: str, end: str) -> tuple[float]:  # noqa: N802
         return (1.5,)
-
-    def _cuMemcpyHtoDAsync(self, to: int, source: int, nbytes: int, stream: int) -> tuple[()]:  # noqa: N802
-        ctypes.memmove(to, source, nbytes)
-        return ()
-
-    def _cuMemcpy2DAsync(self, copy: Any, stream: int) -> tuple[()]:  # noqa: N802
-        for row in range(copy.Height):
-            to, source = int(copy.dstDevice) + row * copy.dstPitch, int(copy.srcHost) + row * copy.srcPitch
-            ctypes.memmove(to, source, copy.WidthInBytes)
-        return ()
 
     def _cuMemHostAlloc(self, nbytes: int, flags: int) -> tuple[int]:  # noqa: N802
         self._memory.append(ctypes.create_string_buffer(b"\x7f" * nbytes, nbytes))

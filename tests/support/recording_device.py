@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.expert_plan import KIND_BYTES, KINDS, LAUNCH_BYTES, MATRICES, MATRIX_BYTES
-from dflash_core.backends.cuda.launch import Argument, Launch, Load, Run
+from dflash_core.backends.cuda.launch import Argument, Launch, Run
 from dflash_core.backends.cuda.meta import MetaUpload
 from dflash_core.backends.cuda.plan import MAX_SEGMENTS, SEGMENT_BYTES, Card
 from dflash_core.progress import Progress
@@ -70,13 +70,6 @@ class RecordingDevice:
     def name(self, name: str, tensor: Tensor) -> None:
         bisect.insort(self._weights, (tensor.data_ptr(), tensor.nbytes, name))
         self._keep.append(tensor)
-
-    def bring(self, parts: Sequence[Sequence[Load]]) -> Sequence[Run]:
-        for part in parts:
-            for copies, some in part:
-                for to, source in copies:
-                    to[some] = source[some]
-        return [lambda: None for _ in parts]
 
     def stream(self) -> AbstractContextManager[object]:
         return nullcontext()

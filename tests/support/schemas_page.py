@@ -113,7 +113,7 @@ def paths(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 def sweep_table() -> str:
     """What `sweep --json` and the export of a sweep hold, from a made-up result."""
-    settings = (Arm("budget 4", Knobs(budget=4)), Arm("budget 8", Knobs(budget=8)))
+    settings = (Arm("budget 4", Knobs(drafting="auto up to 4")), Arm("budget 8", Knobs(drafting="auto up to 8")))
     report = turn_of([step_of()]).report
     assert report is not None, "the made-up turn has ended"
     trials = tuple(Trial(setting, 0, repeat, report, True) for setting in range(2) for repeat in range(6))

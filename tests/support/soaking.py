@@ -21,7 +21,7 @@ WAYS = ("whole", "whole", "whole", "change", "cancel", "thread", "close")
 def random_knobs(rng: np.random.Generator, longest: int = 80) -> Knobs:
     """Any legal setting, greedy one time in three; answers of fewer than `longest` tokens."""
     values: dict[str, Value] = {
-        "mode": str(rng.choice(["ar", "tree", "tree", "chain", "auto"])),
+        "mode": str(rng.choice(["plain", "tree", "tree", "chain", "auto"])),
         "budget": int(rng.choice(BUDGETS)),
         "p_min": float(rng.choice([0.0, 0.0, 0.02, 0.3])),
         "tree_temperature": float(rng.choice([1.0, 0.5, 2.0])),

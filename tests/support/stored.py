@@ -21,7 +21,7 @@ from dflash_tui.application.conversations.store import Card, Store, schema, titl
 Kept = TypeVar("Kept", Card, Node)
 NOON = 1_767_355_200.0  # of 2 January 2026, in seconds since 1970
 
-KNOBS = Knobs(budget=33, p_min=0.1, temperature=0.7, seed=2**63 - 1, max_tokens=99)
+KNOBS = Knobs(drafting="auto up to 33", p_min=0.1, temperature=0.7, seed=2**63 - 1, max_tokens=99)
 PREFILL = PrefillEvent((7,), 12, 4, 21.5, "tree", "auto takes the tree for now")
 STEP = StepEvent(
     tokens=(8, 9),

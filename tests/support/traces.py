@@ -33,8 +33,8 @@ from support.turns import ROOT, step_of, tree_of, turn_of
 
 LOADED = Loaded("a pair", 4096, MemoryBreakdown("this machine", (Component("target", 5, "1 layer", 4),), 10, 5, 6))
 BRANCHED = tree_of((0, 0), (1, 0), (0, 1), (3, 0), accepted=(0, 3))
-STEPS = (step_of(), step_of(BRANCHED, bonus=9), step_of(knobs=Knobs(budget=3, p_min=0.25))) * 4
-PLAIN = dataclasses.replace(step_of(StepTree((ROOT,), (-1,), (0,), (1.0,), (1.0,), (0,))), mode="ar")
+STEPS = (step_of(), step_of(BRANCHED, bonus=9), step_of(knobs=Knobs(drafting="auto up to 3", p_min=0.25))) * 4
+PLAIN = dataclasses.replace(step_of(StepTree((ROOT,), (-1,), (0,), (1.0,), (1.0,), (0,))), mode="plain")
 
 
 def a_trace() -> list[dict[str, Any]]:

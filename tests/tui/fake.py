@@ -70,7 +70,7 @@ class Vocabulary:
 
 def step_tree(words: Vocabulary, path: list[str], root: str, mode: str) -> StepTree:
     """A plausible tree: the accepted path with one or two rejected siblings per depth."""
-    if mode == "ar":
+    if mode == "plain":
         return StepTree((words.id(root),), (-1,), (0,), (1.0,), (1.0,), (0,))
     tokens, parents, depths, probs, paths, accepted = [words.id(root)], [-1], [0], [1.0], [1.0], [0]
     parent = 0
@@ -156,13 +156,13 @@ class Turn:
             if self._answers_now:
                 tokens, thought = [*tokens[:at], *split(script.answer)], "".join(tokens[:at])
                 self._answers_now = False
-            count = 1 if mode == "ar" else LENGTHS[len(steps) % len(LENGTHS)]
+            count = 1 if mode == "plain" else LENGTHS[len(steps) % len(LENGTHS)]
             part = tokens[at : at + count]
             tree = step_tree(words, part, tokens[at - 1], mode)
             event = StepEvent(
                 tuple(words.id(text) for text in part),
                 tree,
-                0 if mode == "ar" else min(max(tree.depths), BLOCK - 1),
+                0 if mode == "plain" else min(max(tree.depths), BLOCK - 1),
                 len(part) - 1,
                 120 + at + len(part),
                 StageTimes(2.1, 0.4, 11.2, 0.2, 0.9, 0.3),

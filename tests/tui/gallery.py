@@ -54,8 +54,8 @@ def shown(show: Show) -> Show:
 
 def tuned() -> Result:
     """The results of a finished tuning, without measuring a pair."""
-    now = Knobs(budget=22)
-    arms = [Arm("tree 22", now, "now"), Arm("plain", now.replace(mode="ar"), "plain")]
+    now = Knobs(drafting="auto")
+    arms = [Arm("tree 22", now, "now"), Arm("plain", now.replace(mode="plain"), "plain")]
     arms += [Arm("auto", now.replace(mode="auto"), "auto")]
     for budget, p_min in ((15, 0.1), (8, 0.0), (32, 0.05), (48, 0.0)):
         knobs = now.replace(mode="tree", budget=budget, p_min=p_min)
@@ -271,8 +271,13 @@ async def past(app: DFlashApp, pilot: Pilot[int]) -> None:
     kept = Measurements(app.chat.state.past.folder, app.chat.state.session.title)
     if not kept.newest_first:
         more = "+18 % (+14 to +21 %)"
-        rows = [Row("tree 15, p_min 0.1", Knobs(budget=15, p_min=0.1), 165.0, 6.6, 25.0, 10, "best", more)]
-        rows += [Row("tree 22", Knobs(), 140.0, 5.6, 25.0, 10, "now"), Row("plain", Knobs(mode="ar"), 21.0, 1, 47, 1)]
+        rows = [
+            Row("tree 15, p_min 0.1", Knobs(drafting="auto up to 15", p_min=0.1), 165.0, 6.6, 25.0, 10, "best", more)
+        ]
+        rows += [
+            Row("tree 22", Knobs(), 140.0, 5.6, 25.0, 10, "now"),
+            Row("plain", Knobs(drafting="plain"), 21.0, 1, 47, 1),
+        ]
         kept.add("sweep", "best: tree 15, 152.0 tok/s", rows[:2])
         kept.add("tune", "tree 15, p_min 0.1: 165 tok/s, +18 % against tree 22 (+14 to +21 %, 9 of 10 pairs)", rows)
     await _page(app, pilot, "past")
@@ -321,7 +326,7 @@ async def sweep_asked(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 @shown
 async def ab(app: DFlashApp, pilot: Pilot[int]) -> None:
-    screen = ABScreen(app.chat.parts, "mode=chain | mode=tree")
+    screen = ABScreen(app.chat.parts, "drafting=chain | drafting=tree")
     await _measured(app, pilot, screen, "mode=chain,tree", speeds=(104.2, 131.7), lengths=(4.71, 6.18), base=0)
     assert screen.result is not None
     screen.result = replace(screen.result, axes=())

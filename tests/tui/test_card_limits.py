@@ -47,21 +47,25 @@ async def test_more_candidates_than_the_card_keeps(make_app: Callable[..., DFlas
 
 async def test_larger_trees_than_there_is_memory_for(make_app: Callable[..., DFlashApp]) -> None:
     """Lowered at the load, refused afterwards; the slider ends there, and a preset is taken as far as it goes."""
-    app = make_app(NarrowSession(), Knobs(budget=200))
+    app = make_app(NarrowSession(), Knobs(drafting="auto up to 200"))
 
     async with app.run_test(size=(120, 50)) as pilot:
         await loaded(pilot)
-        await wait_until(pilot, lambda: said(app, "budget is 63 here, not 200: there is memory for no more"))
-        assert app.chat.state.knobs == Knobs(budget=63)
+        await wait_until(
+            pilot, lambda: said(app, "drafting is auto up to 63 here, not auto up to 200: there is memory for no more")
+        )
+        assert app.chat.state.knobs == Knobs(drafting="auto up to 63")
         await send(pilot, "/set budget=64")
-        await wait_until(pilot, lambda: said(app, "budget=64: there is memory for trees of 63 drafted tokens"))
+        await wait_until(
+            pilot, lambda: said(app, "drafting=auto up to 64: there is memory for trees of 63 drafted tokens")
+        )
         await pilot.press("f2")
-        row = app.chat.inspector.params_panel.row("budget")
+        row = app.chat.inspector.params_panel.row("drafting")
         row.focus()
         await pilot.press("home", "end")
         await pilot.pause()
-        assert row.value == 63
+        assert row.value == "auto up to 63"
         await pilot.press("9", "9", "enter")
-        await wait_until(pilot, lambda: said(app, "budget=99: expected 1 to 63"))
-        app.chat.tuning.set_all(Knobs(budget=128, p_min=0.1))
+        await wait_until(pilot, lambda: said(app, "N from 1 to 63"))
+        app.chat.tuning.set_all(Knobs(drafting="auto up to 128", p_min=0.1))
         assert (app.chat.state.knobs.budget, app.chat.state.knobs.p_min) == (63, 0.1)

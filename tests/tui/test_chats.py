@@ -65,7 +65,7 @@ async def test_a_conversation_is_kept_as_it_goes(make_app: MakeApp, store: Store
 @smallest
 async def test_a_resumed_conversation_is_as_it_was(make_app: MakeApp, size: Size) -> None:
     session = FakeSession()
-    app = make_app(session, Knobs(budget=40, thinking=True))
+    app = make_app(session, Knobs(drafting="auto up to 40", thinking=True))
     async with app.run_test(size=size) as pilot:
         await loaded(pilot)
         await says(pilot, session, "first question", "the *first* answer")
@@ -81,7 +81,7 @@ async def test_a_resumed_conversation_is_as_it_was(make_app: MakeApp, size: Size
         await pilot.press("enter")
         await shows(pilot, "❯ first question", "answer 1/2", "‹2/2›", "thought for", "auto up to 40")
         assert session.conversation.messages == before
-        assert app.chat.state.knobs == Knobs(budget=40, thinking=True)
+        assert app.chat.state.knobs == Knobs(drafting="auto up to 40", thinking=True)
         assert "it was with Qwen3.5-demo" in app.notices.page()  # by now it may have faded
         await says(pilot, session, "and now?", "on it goes")
         assert contents(session)[0] == "first question"
@@ -483,7 +483,7 @@ async def test_a_conversation_that_was_cut_off_is_offered(make_app: MakeApp, sto
 
 
 async def test_a_cut_off_answer_brings_its_parameters_back(make_app: MakeApp, tmp_path: Path) -> None:
-    knobs = Knobs(budget=40, p_min=0.1)
+    knobs = Knobs(drafting="auto up to 40", p_min=0.1)
     place = Place("c", "q", "a", "a question", None, "Qwen3.5-demo Q8_0 + DFlash-b16")
     killed_app(tmp_path / "data", place=place, lines=[*lines(turn_of([step_of(knobs=knobs)], knobs=knobs))][:-1])
     app = make_app()

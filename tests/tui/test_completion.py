@@ -26,12 +26,12 @@ async def test_completion(make_app: MakeApp) -> None:
         await shows(pilot, "/set NAME VALUE")
         await pilot.press("tab")
         assert app.chat.prompt.text == "/set "
-        await shows(pilot, "budget")
-        await pilot.press("b", "u", "tab", "8")
-        assert app.chat.prompt.text == "/set budget 8"
+        await shows(pilot, "p_min")
+        await pilot.press("d", "r", "tab", *"tree", "space", "8")
+        assert app.chat.prompt.text == "/set drafting tree 8"
         await wait_until(pilot, lambda: not app.chat.query_one(Completions).display)
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.chat.state.knobs.budget == 8)
+        await wait_until(pilot, lambda: app.chat.state.knobs.drafting == "tree 8")
 
 
 async def test_another_completion_is_marked_with_the_arrows(make_app: MakeApp) -> None:

@@ -84,7 +84,7 @@ def big(tmp_path: Path) -> Path:
 )
 async def test_the_pair_before_is_there_again(make_app: MakeApp, big: Path, fault: Exception) -> None:
     machine = Machine(big=fault)
-    app = app_of(make_app, machine, knobs=Knobs(budget=9, policy="fixed"))
+    app = app_of(make_app, machine, knobs=Knobs(drafting="tree 9"))
     async with app.run_test(size=(100, 40)) as pilot:
         await loaded(pilot)
         await ask(pilot, "hi")

@@ -99,7 +99,7 @@ async def test_keys_that_come_with_f2_are_the_panels(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        burst(app, "f2", "right", "right", "down", "right")
+        burst(app, "f2", "space", "space", "right", "right", "down", "right")
         await wait_until(pilot, lambda: app.chat.state.knobs.budget == 24 and app.chat.state.knobs.p_min == 0.05)
         burst(app, "escape", "h", "i")
         await wait_until(pilot, lambda: app.chat.prompt.text == "hi")
@@ -121,7 +121,7 @@ async def test_a_refused_message_leaves_the_figures_of_the_turn_before(make_app:
         await send(pilot, "/set budget 8")
         await send(pilot, "more")
         await wait_until(pilot, lambda: len(session.asked) == 2 and not app.chat.state.busy)
-        await wait_until(pilot, lambda: app.chat.inspector.params_panel.row("budget").staged)  # no turn ran with it
+        await wait_until(pilot, lambda: app.chat.inspector.params_panel.row("drafting").staged)  # no turn ran with it
         await shows(pilot, "Last turn", "tok/step")
         assert "the prompt is being read" not in screen_text(app)
 
@@ -342,7 +342,7 @@ async def test_shares_are_of_the_figures_beside_them(make_app: MakeApp) -> None:
         for row in rows:
             share = round((float(row[1]) / best - 1) * 100)
             assert row[5] == ("best" if share == 0 else f"−{-share}"), row
-        await shows(pilot, "fixed: mode tree, p_min 0, temperature 0")
+        await shows(pilot, "fixed: drafting tree, p_min 0, temperature 0")
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.screen is app.chat)
         await ab(app, pilot)

@@ -49,7 +49,7 @@ async def test_a_question_mark_on_a_parameter_a_panel_and_in_the_empty_prompt(ma
     async with app.run_test(size=(120, 40)) as pilot:
         await answered(pilot)
         await pilot.press("f2", "question_mark")
-        await shows(pilot, "tree budget", "draft tokens that a target pass verifies", "read on: docs/knobs.md")
+        await shows(pilot, "drafting", "as many draft tokens as pay", "read on: docs/knobs.md")
         assert "dflash_core." not in screen_text(app)
         await pilot.press("escape", "f3", "question_mark")
         await shows(pilot, "What the figures here mean", "tokens of the answer per second", "tok/step: tokens that a")

@@ -182,11 +182,11 @@ async def test_slash_sets(make_app: MakeApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         for typed, expected in (
-            ("/set budget 32", Knobs(policy="fixed", budget=32)),
-            ("/set p_min=0.1", Knobs(policy="fixed", p_min=0.1)),
+            ("/set budget 32", Knobs(drafting="tree 32")),
+            ("/set p_min=0.1", Knobs(drafting="tree 22", p_min=0.1)),
             ("/set thinking on", Knobs(thinking=True)),
             ("/think on", Knobs(thinking=True)),
-            ("/SET mode chain", Knobs(mode="chain")),
+            ("/SET mode chain", Knobs(drafting="chain 22")),
         ):
             app.chat.tuning.set_all(Knobs())
             app.chat.prompt.text = typed
@@ -206,7 +206,7 @@ async def test_a_wrong_command_is_explained_and_kept(make_app: MakeApp) -> None:
             ("/zzzz", "unknown command /zzzz; /help lists the commands"),
             ("/set budget 999", "budget=999: expected 1 to 256"),
             ("/set bugdet 9", "unknown parameter 'bugdet'; did you mean budget?"),
-            ("/set budget", "budget: draft tokens that a target pass verifies"),
+            ("/set budget", "budget: the size of drafting; alone, a tree of that size"),
             ("/think maybe", "write /think on or /think off"),
         ):
             app.chat.prompt.text = typed

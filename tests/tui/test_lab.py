@@ -44,7 +44,7 @@ Snapshot = Callable[[str, str], None]
 Size = tuple[int, int]
 QUESTION = "Tell me a story about a fox."
 # What auto picks goes by times, and may be no draft at all. Answers are short, as every experiment gives several.
-KNOBS = Knobs(mode="tree", budget=8, max_tokens=8)
+KNOBS = Knobs(drafting="tree 8", max_tokens=8)
 TIMED = (2, 4)  # budgets whose steps are timed, beside the turn's own
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -239,7 +239,7 @@ class TestWhatIf:
     async def test_plain_decoding_has_nothing_to_go_by(self, app: DFlashApp) -> None:
         async with app.run_test(size=(80, 24)) as pilot:
             await loaded(pilot)
-            app.chat.tuning.set(mode="ar")
+            app.chat.tuning.set(mode="plain")
             await asked(pilot)
             screen = await opened(pilot, "/whatif", WhatIfScreen)
             assert "drafted nothing" in said(screen)
@@ -331,7 +331,7 @@ class TestSweep:
 
     async def test_the_next_turn_is_what_it_would_have_been(self, make_app: MakeApp, tmp_path: Path) -> None:
         # Under policy=auto the lengths of steps depend on times, so two runs could not be compared.
-        knobs = KNOBS.replace(policy="fixed")
+        knobs = KNOBS
 
         async def answered(folder: str, *experiments: str) -> tuple[object, ...]:
             app = make_app(load=demo, knobs=knobs, data_dir=tmp_path / folder)
@@ -416,7 +416,7 @@ class TestSweep:
                 ("/sweep bugdet 4", "did you mean budget"),
                 ("/sweep budget=4 repeats=0", "expected a whole number from 1"),
                 ("/ab seed=0", "both settings are the same"),
-                ("/ab mode=forest", "expected plain, chain, tree, auto"),
+                ("/ab mode=forest", "expected auto, tree, chain, plain"),
             ):
                 await send(pilot, command)
                 await wait_until(pilot, lambda message=message: message in app.chat.query_one(Flash).text)
@@ -431,7 +431,7 @@ class TestSweep:
             assert "no prompt yet" in said(screen)
             field = screen.query_one("#lab-what", Input)
             for text, message in (
-                ("mode=ar,tree budget=4", "changes nothing where mode is plain"),
+                ("mode=ar,tree budget=4", "plain has no size"),
                 ("budget=4 prompts=none.jsonl", "cannot be read"),
                 ("budget=4 p_min=0 top_k=1", "expected one or two"),
             ):
@@ -463,8 +463,8 @@ class TestAgainst:
             screen = await opened(pilot, "/ab repeats=2", ABScreen)
             assert isinstance(screen, ABScreen)
             text = screen_text(app)
-            assert "A  mode=chain" in text
-            assert "B  mode=tree" in text
+            assert "A  drafting=chain" in text
+            assert "B  drafting=tree" in text
             assert "only 2 pairs, 6 needed" in text
             assert "both answers are the same, 8 tokens" in text
             assert screen.result is not None
@@ -569,7 +569,7 @@ async def ab_screen(pilot: Pilot[int]) -> None:
     app = pilot.app
     assert isinstance(app, DFlashApp)
     await loaded(pilot)
-    screen = ABScreen(app.chat.parts, "mode=chain | mode=tree")
+    screen = ABScreen(app.chat.parts, "drafting=chain | drafting=tree")
     await app.push_screen(screen)
     await pilot.pause()
     screen.focus_results()

@@ -155,7 +155,7 @@ async def test_the_smallest_terminal_can_chat(make_app: MakeApp, size: tuple[int
         await idle(pilot)
         await shows(pilot, "Short answer.")
         await pilot.press("f2")
-        await shows(pilot, "tree budget")
+        await shows(pilot, "drafting")
 
 
 async def test_no_line_is_wider_than_the_screen(make_app: MakeApp) -> None:
@@ -181,9 +181,8 @@ async def test_without_color(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch)
         await idle(pilot)
         await pilot.press("f4")
         await shows(pilot, "✓", "✗", "‹Tree›")
-        await pilot.press("f2", "right")
-        # A set budget is the most that auto takes: two parameters.
-        await shows(pilot, "▸•tree budget", "‹off›", "•tree 23", "• 2 changed")
+        await pilot.press("f2", "space", "space", "right")
+        await shows(pilot, "▸•drafting", "‹off›", "•tree 23", "• 1 changed")
         for strip in app.screen._compositor.render_strips():
             for segment in strip.apply_filter(app._filters[-1], Color(0, 0, 0)):
                 color = segment.style.color if segment.style else None

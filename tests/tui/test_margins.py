@@ -143,7 +143,9 @@ def test_the_legend_names_the_marks_of_this_tree() -> None:
     step = step_of(tree, knobs=Knobs())
     assert legend(step, left_out=False, taken_only=False) == "✓ taken  ✗ not taken"
     assert legend(step, left_out=False, taken_only=True) == "✓ taken"
-    chain = replace(step_of(tree_of((0, 0), accepted=(0,)), bonus=2, knobs=Knobs(budget=1)), mode="chain")
+    chain = replace(
+        step_of(tree_of((0, 0), accepted=(0,)), bonus=2, knobs=Knobs(drafting="auto up to 1")), mode="chain"
+    )
     assert "◆c" in drawn(chain, str, 40, left_out=True).plain
     assert "c no place in a chain" in legend(chain, left_out=True, taken_only=False)
     whole = tree_of((0, 0), accepted=(0, 1))

@@ -35,7 +35,7 @@ def home(model_home: Path) -> Path:
 
 def coding(home: Path) -> Profile:
     near = home / "near" / TARGET
-    return Profile("coding", changes={"budget": 15}, target=near, draft=Path("text"), context=65536, kv="q8_0")
+    return Profile("coding", changes={"drafting": "tree 15"}, target=near, draft=Path("text"), context=65536, kv="q8_0")
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -210,7 +210,7 @@ async def test_a_profile_of_more_than_the_model_was_made_for_shows_what_it_gets(
 async def test_a_profile_that_does_not_load_leaves_nothing_of_it(make_app: MakeApp, home: Path) -> None:
     bad = home / "near" / "bad.gguf"
     bad.write_bytes(b"GGUF")
-    Presets().save(Profile("bad", changes={"budget": 3}, target=bad, context=8192, kv="q4_0"))
+    Presets().save(Profile("bad", changes={"drafting": "tree 3"}, target=bad, context=8192, kv="q4_0"))
     it = Opened(make_app)
     it.refuse = "bad"
     async with it.app.run_test(size=(100, 30)) as pilot:
@@ -230,7 +230,7 @@ async def test_a_profile_that_does_not_load_leaves_nothing_of_it(make_app: MakeA
 
 async def test_a_profile_whose_file_moved(make_app: MakeApp, home: Path) -> None:
     old = Path("/old")
-    Presets().save(Profile("coding", changes={"budget": 15}, target=old / TARGET, draft=old / "none"))
+    Presets().save(Profile("coding", changes={"drafting": "tree 15"}, target=old / TARGET, draft=old / "none"))
     it = Opened(make_app)
     async with it.app.run_test(size=(100, 30)) as pilot:
         await it.open(pilot)
@@ -266,7 +266,7 @@ async def test_profiles_are_kept_renamed_deleted_and_brought_back(make_app: Make
         await shows(pilot, "profile qwen3.6-27b-q4_k_m is saved in")
         made = Presets().profile("qwen3.6-27b-q4_k_m")
         assert (made.target, made.draft) == (home / "near" / TARGET, home / "near" / DRAFT)
-        assert made.changes["budget"] == 12
+        assert made.changes["drafting"] == "tree 12"
         await it.to(pilot, f"{PROFILE}qwen3.6-27b-q4_k_m")
         await pilot.press("ctrl+r")
         await wait_until(pilot, lambda: isinstance(it.app.screen, LineScreen))

@@ -20,7 +20,9 @@ from support.grids import full
 from .support import ask, idle, loaded, wait_until
 
 DATA = Path(__file__).parents[1] / "golden" / "data"
-PAIR = LoadRequest(DATA / "tiny-Q4_K_M.gguf", DATA / "tiny-dflash", "cpu", Knobs(max_tokens=4, budget=3), context=512)
+PAIR = LoadRequest(
+    DATA / "tiny-Q4_K_M.gguf", DATA / "tiny-dflash", "cpu", Knobs(drafting="auto up to 3", max_tokens=4), context=512
+)
 
 
 class Half:

@@ -71,7 +71,7 @@ async def test_a_replay_shows_the_numbers_of_the_live_run(tmp_path: Path) -> Non
                 await wait_until(pilot, lambda number=number: len(app.chat.state.session.turns) == number)  # type: ignore[union-attr]
                 await wait_until(pilot, lambda: not app.chat.state.busy)
                 # The policy is named: where it is not, a notice of the change lies over the panels of the live run.
-                app.chat.tuning.set(budget=7, p_min=0.05, policy="fixed")
+                app.chat.tuning.set(budget=7, p_min=0.05)
             app.chat.state.knobs = app.chat.state.used
             app.chat.tuning.show()
             live = await panels(pilot, app)

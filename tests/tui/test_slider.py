@@ -9,8 +9,9 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.widgets import Input
 
-from dflash_core.knobs import SPEC, SPECS, Value
+from dflash_core.knobs import SPEC, SPEC_FORMER, SPECS, Value, spec_of
 from dflash_tui.app import DFlashApp
+from dflash_tui.widgets.drafting_row import KINDS, DraftingRow
 from dflash_tui.widgets.knob_row import LEFT, ChoiceRow, KnobRow
 from dflash_tui.widgets.slider import Slider
 from support.grids import full
@@ -65,19 +66,19 @@ class Host(App[None]):
     ],
 )
 async def test_keys(name: str, keys: list[str], expected: Value) -> None:
-    app = Host(Slider(SPEC[name]))
+    app = Host(Slider(spec_of(name)))
     async with app.run_test(size=(80, 10)) as pilot:
         app.rows[0].focus()
         await pilot.press(*keys)
         await pilot.pause()
         assert app.rows[0].value == expected
-        assert type(app.rows[0].value) is type(SPEC[name].default)
-        if expected != SPEC[name].default:
+        assert type(app.rows[0].value) is type(spec_of(name).default)
+        if expected != spec_of(name).default:
             assert app.changes[-1] == (name, expected)
 
 
 async def test_a_typed_value_out_of_range_is_refused_with_the_range() -> None:
-    app = Host(Slider(SPEC["budget"]))
+    app = Host(Slider(SPEC_FORMER["budget"]))
     async with app.run_test(size=(80, 10)) as pilot:
         app.rows[0].focus()
         await pilot.press("9", "9", "9", "enter")
@@ -87,7 +88,7 @@ async def test_a_typed_value_out_of_range_is_refused_with_the_range() -> None:
 
 
 async def test_a_typed_value_is_taken_when_the_focus_leaves() -> None:
-    app = Host(Slider(SPEC["budget"]))
+    app = Host(Slider(SPEC_FORMER["budget"]))
     async with app.run_test(size=(80, 10)) as pilot:
         app.rows[0].focus()
         await pilot.press("3", "0", "tab")
@@ -96,7 +97,7 @@ async def test_a_typed_value_is_taken_when_the_focus_leaves() -> None:
 
 
 async def test_click_drag_and_wheel() -> None:
-    slider = Slider(SPEC["budget"])
+    slider = Slider(SPEC_FORMER["budget"])
     app = Host(slider)
     async with app.run_test(size=(80, 10)) as pilot:
         await pilot.click(slider, offset=(LEFT, 0))
@@ -121,7 +122,7 @@ def _scroll_up() -> type:
 
 
 async def test_a_click_on_the_label_changes_nothing() -> None:
-    slider = Slider(SPEC["budget"])
+    slider = Slider(SPEC_FORMER["budget"])
     app = Host(slider)
     async with app.run_test(size=(80, 10)) as pilot:
         await pilot.click(slider, offset=(4, 0))
@@ -130,7 +131,7 @@ async def test_a_click_on_the_label_changes_nothing() -> None:
 
 
 async def test_switch_and_choice() -> None:
-    switch, choice = ChoiceRow(SPEC["thinking"]), ChoiceRow(SPEC["mode"])
+    switch, choice = ChoiceRow(SPEC["thinking"]), ChoiceRow(SPEC_FORMER["mode"])
     app = Host(switch, choice)
     async with app.run_test(size=(80, 10)) as pilot:
         switch.focus()
@@ -141,21 +142,60 @@ async def test_switch_and_choice() -> None:
         await pilot.press("backspace", "left")
         assert switch.value is True
         choice.focus()
-        await pilot.press("left")
+        await pilot.press("right")
         assert choice.value == "tree"
-        await pilot.press("left", "left", "left")
-        assert choice.value == "ar"
-        await pilot.press("enter")
-        assert choice.value == "chain"
+        await pilot.press("right", "right", "right")
+        assert choice.value == "plain"
+        await pilot.press("enter", "right")
+        assert choice.value == "tree"
         await pilot.click(choice, offset=(LEFT + 1, 0))
-        assert choice.value == "ar"
+        assert choice.value == "auto"
         await pilot.pause()
-        await shows(pilot, "‹plain›")
+        await shows(pilot, "‹auto›")
+
+
+@pytest.mark.parametrize(
+    ("start", "keys", "value"),
+    [
+        ("auto", ["space"], "auto up to 22"),
+        ("auto", ["right"], "auto up to 22"),
+        ("auto", ["left"], "plain"),
+        ("plain", ["space"], "auto"),
+        ("tree 8", ["space"], "chain 8"),
+        ("tree 8", ["right", "shift+right"], "tree 19"),
+        ("chain 8", ["home"], "chain 1"),
+        ("auto up to 8", ["left"], "auto up to 7"),
+        ("tree 8", ["1", "2", "8", "enter", "right"], "tree 128"),
+        ("auto", ["9", "enter"], "tree 9"),
+        ("plain", ["9", "escape"], "plain"),
+        ("tree 8", ["backspace"], "auto"),
+        ("tree 8", ["9", "9", "9", "enter"], "tree 8"),
+    ],
+)
+async def test_one_row_has_the_kind_and_its_size(start: str, keys: list[str], value: str) -> None:
+    row = DraftingRow(SPEC["drafting"], start)
+    app = Host(row)
+    async with app.run_test(size=(47, 10)) as pilot:
+        row.focus()
+        await pilot.press(*keys)
+        assert row.value == value
+        assert bool(app.refusals) == (keys[-2:] == ["9", "enter"] and len(keys) > 2)
+        await shows(pilot, f"‹{row.kind}›")
+        assert row.render().cell_length <= 47
+
+
+async def test_a_click_sets_the_size_of_drafting() -> None:
+    row = DraftingRow(SPEC["drafting"], "tree 8")
+    app = Host(row)
+    async with app.run_test(size=(80, 10)) as pilot:
+        await pilot.click(row, offset=(row.start + row.track - 1, 0))
+        assert row.value == "tree 64"
 
 
 @pytest.mark.parametrize("width", [40, 47, 80])
 async def test_every_parameter_fits_its_row(width: int) -> None:
-    rows = [(Slider if spec.kind in ("int", "float") else ChoiceRow)(spec) for spec in SPECS]
+    kinds = {"int": Slider, "float": Slider, "drafting": DraftingRow}
+    rows = [kinds.get(spec.kind, ChoiceRow)(spec) for spec in SPECS]
     app = Host(*rows)
     async with app.run_test(size=(width, 30)) as pilot:
         await pilot.pause()
@@ -173,7 +213,7 @@ async def test_every_parameter_fits_its_row(width: int) -> None:
 async def test_every_choice_is_seen_and_can_be_clicked(name: str, width: int) -> None:
     """The longest list of choices takes as many lines as it needs; one that nearly fits is set closer together
     instead."""
-    spec = SPEC[name]
+    spec = spec_of(name)
     row = ChoiceRow(spec)
     app = Host(row)
     async with app.run_test(size=(width, 10)) as pilot:
@@ -208,17 +248,14 @@ async def test_the_rows_of_the_app_show_every_choice(make_app: MakeApp) -> None:
 
         await wait_until(pilot, lambda: words() == ["‹auto›", *SPEC["draft"].choices[1:]])
         assert row.size.height == 2
-        mode = panel.row("mode")
-        mode.focus()
-        for choice in SPEC["mode"].choices:
-            app.chat.tuning.set(mode=choice)
-            shown = [SPEC["mode"].show(one) for one in SPEC["mode"].choices]
-            await shows(pilot, " ".join(f"‹{one}›" if one == SPEC["mode"].show(choice) else one for one in shown))
+        for kind in KINDS:
+            app.chat.tuning.set(drafting=kind)
+            await shows(pilot, f"‹{kind}›")
         assert {row.size.height for name, row in panel._rows.items() if name != "draft" and row.display} == {1}
 
 
 async def test_the_app_can_set_a_value_without_an_event() -> None:
-    slider = Slider(SPEC["budget"])
+    slider = Slider(SPEC_FORMER["budget"])
     app = Host(slider)
     async with app.run_test(size=(80, 10)) as pilot:
         slider.value, slider.staged = 40, True

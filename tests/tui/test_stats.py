@@ -185,10 +185,10 @@ def test_a_turn_that_left_no_report_is_over_all_the_same() -> None:
 def test_plain_decoding_is_compared_with_nothing() -> None:
     steps = [step_of(tree_of(), bonus=5)] * 20
     for step in steps:
-        object.__setattr__(step, "mode", "ar")
+        object.__setattr__(step, "mode", "plain")
         object.__setattr__(step, "drafted_depth", 0)
     record = turn_of(steps)
-    object.__setattr__(record.report, "mode", "ar")
+    object.__setattr__(record.report, "mode", "plain")
     text = shown(record, PLAIN)
     assert "x plain" not in text
     assert "drafts in all" not in text
@@ -222,14 +222,14 @@ def test_an_unmeasured_machine_says_how_to_measure() -> None:
 
 
 def test_a_changed_turn_says_so() -> None:
-    record = turn_of([step_of(SHORT)] * 2 + [step_of(LONG, bonus=1, knobs=Knobs(budget=9))] * 2)
+    record = turn_of([step_of(SHORT)] * 2 + [step_of(LONG, bonus=1, knobs=Knobs(drafting="auto up to 9"))] * 2)
     assert "changed during the answer" in shown(record)
-    assert "mode auto up to 9 from step 3 on" in shown(record).replace("\n", " ")
+    assert "drafting auto up to 9 from step 3 on" in shown(record).replace("\n", " ")
 
 
 def test_a_turn_of_plain_decoding_is_a_measurement() -> None:
     plain = step_of(tree_of(), bonus=5)
-    object.__setattr__(plain, "mode", "ar")
+    object.__setattr__(plain, "mode", "plain")
     speed = of_turn(turn_of([plain] * 20))
     assert speed is not None
     assert (speed.steps, speed.positions, speed.taken) == (20, 3, "2026-01-01T12:00:00.000+00:00")

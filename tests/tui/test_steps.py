@@ -29,7 +29,7 @@ Snapshot = Callable[[str, str], None]
 
 PICTURE = Path(__file__).parents[2] / "docs" / "steps.svg"
 WORDS = {1: " a", 2: " b", 3: " c", 4: "one", 5: "two", 6: "three", 7: " the", 8: " end", 9: "\\n", 100: "Well"}
-KNOBS = Knobs(budget=4, p_min=0.15)
+KNOBS = Knobs(drafting="tree 4", p_min=0.15)
 STEPS = (
     step_of(tree_of((0, 0), (1, 0), (2, 0), (0, 1), accepted=(0, 1, 2)), bonus=8, knobs=KNOBS),
     step_of(tree_of((0, 0), (0, 1), (1, 0), (2, 0), accepted=(0, 2)), bonus=9, knobs=KNOBS),
@@ -127,10 +127,10 @@ async def test_what_the_target_drew_instead(make_app: MakeApp) -> None:
         await shows(pilot, "◆ the target drew ␣end: the drafter's rank 2, p .35, over budget")
         await pilot.press("right", "right")
         await shows(
-            pilot, "◆ the target drew ␣c: the drafter's rank 3, p .05, under p_min", "◆p", "budget 4 p_min 0.15"
+            pilot, "◆ the target drew ␣c: the drafter's rank 3, p .05, under p_min", "◆p", "drafting tree 4 p_min 0.15"
         )
         await pilot.press("right")
-        await shows(pilot, "◆ the target drew one after the last draft", "budget 9", "• changed in mid-turn")
+        await shows(pilot, "◆ the target drew one after the last draft", "drafting tree 9", "• changed in mid-turn")
         await pilot.press("right")
         await shows(pilot, "◆ the target drew ␣w55: not among the drafter's 3 candidates there")
 

@@ -60,7 +60,7 @@ def test_a_block_of_code_has_a_ground_and_an_edge_that_are_seen(name: str) -> No
     colors = theme.to_color_system().generate()
     page, ground, head = (Color.parse(colors[part]) for part in ("background", "surface", "panel"))
     sheet = (SOURCES / "app.tcss").read_text()
-    [rule] = re.findall(r"\.segment MarkdownFence \{([^}]*)\}", sheet)
+    [rule] = re.findall(r"\.streamed MarkdownFence \{([^}]*)\}", sheet)
     assert "background: $surface;" in rule
     assert "border-left: outer $primary 60%;" in rule
     assert contrast(ground, page) >= 1.08

@@ -140,7 +140,7 @@ async def test_a_smaller_tree_is_one_change(make_app: MakeApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         await pilot.press("alt+j")
-        await wait_until(pilot, lambda: app.chat.state.knobs.policy == "fixed")
+        await wait_until(pilot, lambda: app.chat.state.knobs.mode == "tree")
         assert "•tree 21" in strip(app)
         assert "more" not in strip(app)
 

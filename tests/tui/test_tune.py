@@ -41,9 +41,9 @@ def app(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> DFlashApp:
     """The demo pair with short answers, few settings to try and few rounds: how they are chosen has other tests."""
 
     def few(now: Knobs, limits: Limits) -> list[Arm]:
-        found = [Arm("auto", now, "now"), Arm("plain", now.replace(mode="ar"), "plain")]
+        found = [Arm("auto", now, "now"), Arm("plain", now.replace(mode="plain"), "plain")]
         for budget, p_min in FEW:
-            knobs = now.replace(mode="tree", policy="fixed", budget=budget, p_min=p_min)
+            knobs = now.replace(mode="tree", budget=budget, p_min=p_min)
             found.append(Arm(candidates.label(knobs), knobs))
         return found
 
@@ -191,14 +191,14 @@ async def test_the_footer_of_what_was_measured_before(app: DFlashApp) -> None:
         await wait_until(pilot, lambda: footer(pilot) == "F1 Help  Esc Back")
         await pilot.press("escape")
         kept = Measurements(app.chat.state.past.folder, app.chat.state.model)
-        kept.add("tune", "plain is the best", [Row("plain", KNOBS.replace(mode="ar"), 21.0, 1, 47, 1)])
+        kept.add("tune", "plain is the best", [Row("plain", KNOBS.replace(mode="plain"), 21.0, 1, 47, 1)])
         app.chat.open_page("past")
         await wait_until(pilot, lambda: footer(pilot) == "Enter Settings  F1 Help  Esc Back")
         await pilot.press("enter")
         await wait_until(pilot, lambda: footer(pilot) == "Enter Use  F1 Help  Esc Back")
         await pilot.press("enter")
         await shows(pilot, "plain from the next turn")
-        assert app.chat.state.knobs.mode == "ar"
+        assert app.chat.state.knobs.mode == "plain"
 
 
 def test_measurements_whose_date_is_none_are_unreadable(tmp_path: Path) -> None:

@@ -59,13 +59,13 @@ async def test_a_change_is_staged_and_applied_to_the_running_turn(make_app: Make
     app = make_app(session)
     async with app.run_test(size=(120, 40)) as pilot:
         await under_way(pilot, app, 3)
-        await pilot.press("f2", "right", "right")
-        await shows(pilot, "▸•tree budget", "• 2 changed; a applies now")
+        await pilot.press("f2", "space", "space", "right", "right")
+        await shows(pilot, "▸•drafting", "• 1 changed; a applies now")
         assert session.changes == []
         await pilot.press("a")
-        await shows(pilot, "from the next step: mode tree 24")
+        await shows(pilot, "from the next step: drafting tree 24")
         assert [knobs.budget for knobs in session.changes] == [24]
-        await wait_until(pilot, lambda: not app.chat.inspector.params_panel.row("budget").staged)
+        await wait_until(pilot, lambda: not app.chat.inspector.params_panel.row("drafting").staged)
         gate.release(1000)
         await idle(pilot)
         record = session.turns[-1]
@@ -86,7 +86,7 @@ async def test_what_only_a_new_turn_can_take_waits(make_app: MakeApp) -> None:
         assert session.changes == []
         app.chat.tuning.set(p_min=0.2)
         await pilot.press("alt+a")
-        assert flash(app) == "from the next step: mode tree 22, p_min 0.20; seed from the next turn"
+        assert flash(app) == "from the next step: drafting tree 22, p_min 0.20; seed from the next turn"
         assert app.chat.inspector.params_panel.row("seed").staged
         assert not app.chat.inspector.params_panel.row("p_min").staged
         await pilot.press("alt+a")
@@ -119,12 +119,12 @@ async def test_the_budget_moves_from_the_prompt(make_app: MakeApp) -> None:
         await loaded(pilot)
         await pilot.press("alt+k", "alt+k", "alt+j")
         await wait_until(pilot, lambda: app.chat.state.knobs.budget == 23)
-        assert flash(app) == "budget 23 from the next turn"
+        assert flash(app) == "drafting tree 23 from the next turn"
         assert app.focused is app.chat.prompt
 
 
 async def test_defaults_that_were_chosen_survive_a_reload(make_app: MakeApp) -> None:
-    start = Knobs(budget=40)
+    start = Knobs(drafting="auto up to 40")
     app = make_app(FakeSession(knobs=start))
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
@@ -143,14 +143,14 @@ async def test_presets_by_key_row_and_command(make_app: MakeApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await pilot.press("f9")
-        await wait_until(pilot, lambda: app.chat.state.knobs == Knobs(mode="ar"))
+        await wait_until(pilot, lambda: app.chat.state.knobs == Knobs(drafting="plain"))
         assert flash(app) == "preset plain from the next turn: no drafts: what speculation is compared with"
         await pilot.press("f2")
         await shows(pilot, "‹plain›")
         app.chat.query_one(PresetRow).focus()
         await pilot.press("right")
         await shows(pilot, "‹chain›")
-        assert app.chat.state.knobs == Knobs(mode="chain")
+        assert app.chat.state.knobs == Knobs(drafting="chain 22")
         await pilot.press("left", "left")
         await shows(pilot, "‹default›")
         assert app.chat.state.knobs == Knobs()
@@ -158,11 +158,9 @@ async def test_presets_by_key_row_and_command(make_app: MakeApp) -> None:
         await wait_until(pilot, lambda: app.chat.query_one(PresetRow).chosen == "")
         await send(pilot, "/preset save mine")
         await shows(pilot, "‹mine›")
-        assert (
-            (config_folder() / "presets" / "mine.toml").read_text().endswith('[knobs]\npolicy = "fixed"\nbudget = 31\n')
-        )
+        assert (config_folder() / "presets" / "mine.toml").read_text().endswith('[knobs]\ndrafting = "tree 31"\n')
         await send(pilot, "/preset wide")
-        await wait_until(pilot, lambda: app.chat.state.knobs == Knobs(mode="tree", budget=48))
+        await wait_until(pilot, lambda: app.chat.state.knobs == Knobs(drafting="tree 48"))
         await send(pilot, "/preset wde")
         await wait_until(pilot, lambda: "no preset 'wde'; there are default" in flash(app))
 
@@ -209,8 +207,8 @@ async def test_a_wrong_preset_is_named_at_the_start(make_app: MakeApp) -> None:
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("/set mode tree", "mode=tree: no drafter is loaded; expected plain or auto"),
-        ("/preset wide", "mode=tree: no drafter is loaded; expected plain or auto"),
+        ("/set mode tree", "drafting=tree 22: no drafter is loaded; expected plain or auto"),
+        ("/preset wide", "drafting=tree 48: no drafter is loaded; expected plain or auto"),
         ("/set max_tokens 40000", "max_tokens=40,000: the context holds 32,768 with the prompt; expected 1 to 32,767"),
     ],
 )
@@ -229,11 +227,11 @@ async def test_a_slider_cannot_leave_the_possible_either(make_app: MakeApp) -> N
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await pilot.press("f2")
-        app.chat.inspector.params_panel.row("mode").focus()
-        await pilot.press("left")
+        app.chat.inspector.params_panel.row("drafting").focus()
+        await pilot.press("space", "space")
         await wait_until(pilot, lambda: "no drafter is loaded" in flash(app))
-        await wait_until(pilot, lambda: app.chat.inspector.params_panel.row("mode").value == "auto")
-        await pilot.press("f9", "f9")
+        await wait_until(pilot, lambda: app.chat.inspector.params_panel.row("drafting").value == "auto up to 22")
+        await pilot.press("backspace", "f9", "f9")
         await wait_until(pilot, lambda: app.chat.tuning.presets.like(app.chat.state.knobs) == "sampled")
 
 
@@ -268,8 +266,8 @@ async def test_what_a_setting_brought_stands_under_the_answer(make_app: MakeApp)
         await wait_until(pilot, lambda: bool(second.compared))
         [line] = second.compared
         assert re.match(r"\d+ tok/s, [+−]", line)
-        assert " against mode plain, same " in line
-        assert re.search(r"tok/s, \+\d+ % \(\d+ of \d+ parts\) against mode plain, same \d+ tokens$", line)
+        assert " against drafting plain, same " in line
+        assert re.search(r"tok/s, \+\d+ % \(\d+ of \d+ parts\) against drafting plain, same \d+ tokens$", line)
         await shows(pilot, line[:30])
         await wait_until(pilot, lambda: bool(third.compared))
         assert third.compared == second.compared, "a seed is no other setting, so it is beside the first turn too"
@@ -305,7 +303,7 @@ async def test_what_was_said_of_a_setting_is_said_again_in_another_run(make_app:
         await wait_until(pilot, lambda: all(turn.answers[-1].compared for turn in app.chat.transcript.turns[1:]))
         before = compared(app)
         assert [len(lines) for lines in before] == [0, 1, 1]
-        assert "mode tree 40 from step 6 on" in before[2][0]
+        assert "drafting tree 40 from step 6 on" in before[2][0]
         resumed = app.chat.state.conversation.resumable
 
     app = make_app(FakeSession(), resume=resumed)
@@ -316,7 +314,7 @@ async def test_what_was_said_of_a_setting_is_said_again_in_another_run(make_app:
         await send(pilot, "hi")
         await wait_until(pilot, lambda: len(app.chat.transcript.turns) == 3)
         await idle(pilot)
-        await wait_until(pilot, lambda: "against mode plain" in "".join(compared(app)[-1]))
+        await wait_until(pilot, lambda: "against drafting plain" in "".join(compared(app)[-1]))
         await send(pilot, "and now?")
         await wait_until(pilot, lambda: len(app.chat.transcript.turns) == 4)
         await idle(pilot)
@@ -344,7 +342,7 @@ async def test_a_long_conversation_is_there_before_its_comparisons(
     card, branches = Card("long", model="Qwen3.5-demo"), Branches()
     records = {}
     for number in range(200):
-        knobs = Knobs(budget=8 if number < 170 else 22)
+        knobs = Knobs(drafting=f"auto up to {8 if number < 170 else 22}")
         record = turn_of([step_of(knobs=knobs)] * 30, knobs=knobs, prompt="question")
         branches.add(Node("user", "question", branches.leaf))
         node = Node("assistant", f"answer {number}", branches.leaf, report=record.report)
@@ -366,7 +364,7 @@ async def test_a_long_conversation_is_there_before_its_comparisons(
         await loaded(pilot)
         await wait_until(pilot, lambda: len(compared(app)) == 20 and all(compared(app)))
         assert {line for [line] in compared(app)} == {
-            "no difference beyond noise against mode auto up to 8, same 90 tokens"
+            "no difference beyond noise against drafting auto up to 8, same 90 tokens"
         }
         assert len(set(read)) <= 20 + LOOK_BACK
         assert len(read) <= 21 + LOOK_BACK, "each once, and the newest once more for the panels"
@@ -385,7 +383,7 @@ async def test_a_change_on_the_way_is_compared_too(make_app: MakeApp) -> None:
         await idle(pilot)
         await wait_until(pilot, lambda: bool(app.chat.transcript.turns[0].answers[0].compared))
         [line] = app.chat.transcript.turns[0].answers[0].compared
-        assert re.fullmatch(r"mode tree 40 from step \d+ on", line)
+        assert re.fullmatch(r"drafting tree 40 from step \d+ on", line)
         await pilot.press("f3")
         await shows(pilot, "changed during the answer")
 
@@ -464,18 +462,18 @@ async def test_a_slider_that_is_put_back_leaves_auto_on(make_app: MakeApp) -> No
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        assert app.chat.state.knobs.state == "auto"
-        for name, away, back in (("p_min", 0.2, 0.0), ("budget", 23, 22)):
+        assert app.chat.state.knobs.drafting == "auto"
+        for name, away, back in (("p_min", 0.2, 0.0), ("chain_seed", True, False)):
             app.chat.tuning.moved(name, away)
-            assert app.chat.state.knobs.state.startswith("tree")
+            assert app.chat.state.knobs.drafting.startswith("tree")
             app.chat.tuning.moved(name, back)
-            assert app.chat.state.knobs.state == "auto"
+            assert app.chat.state.knobs.drafting == "auto"
         await send(pilot, "/set mode auto up to 40")
-        await wait_until(pilot, lambda: app.chat.state.knobs.state == "auto up to 40")
+        await wait_until(pilot, lambda: app.chat.state.knobs.drafting == "auto up to 40")
         await send(pilot, "/set mode=tree 30")
-        await wait_until(pilot, lambda: app.chat.state.knobs.state == "tree 30")
+        await wait_until(pilot, lambda: app.chat.state.knobs.drafting == "tree 30")
         await send(pilot, "/set mode auto")
-        await wait_until(pilot, lambda: app.chat.state.knobs.state == "auto")
+        await wait_until(pilot, lambda: app.chat.state.knobs.drafting == "auto")
 
 
 async def test_set_takes_several_parameters(make_app: MakeApp) -> None:
@@ -488,12 +486,12 @@ async def test_set_takes_several_parameters(make_app: MakeApp) -> None:
         assert (app.chat.state.knobs.ignore_eos, app.chat.state.knobs.max_tokens) == (True, 1200)
 
 
-async def test_a_slider_leaves_no_old_budget_in_the_message(make_app: MakeApp) -> None:
+async def test_a_slider_leaves_no_old_value_in_the_message(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         await send(pilot, "/set mode=auto")
-        app.chat.tuning.set(budget=23)
-        app.chat.tuning.set(budget=24)
-        await shows(pilot, "mode auto is off: budget was set")
+        app.chat.tuning.set(p_min=0.23)
+        app.chat.tuning.set(p_min=0.24)
+        await shows(pilot, "drafting auto is off: p_min was set")
         assert "23" not in flash(app)

@@ -105,14 +105,14 @@ async def test_the_next_turn_uses_a_slider_moved_by_keys(make_app: MakeApp, size
         await pilot.press("f2")
         await pilot.pause()
         assert isinstance(app.focused, Slider)
-        assert app.focused.spec.name == "budget"
-        await pilot.press("right", "right", "shift+right")
+        assert app.focused.spec.name == "drafting"
+        await pilot.press("space", "space", "right", "right", "shift+right")
         await wait_until(pilot, lambda: "•tree 34" in screen_text(app))
         await ask(pilot, "hi")
         await idle(pilot)
-        assert session.asked[-1][1] == Knobs(policy="fixed", budget=34)
+        assert session.asked[-1][1] == Knobs(drafting="tree 34")
         await shows(pilot, "tree 34, p_min 0", "│ tree 34")
-        assert "•budget" not in screen_text(app)
+        assert "•drafting" not in screen_text(app)
 
 
 @smallest
@@ -138,10 +138,10 @@ async def test_a_change_during_a_turn_waits_for_the_next(make_app: MakeApp) -> N
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await ask(pilot, "hi")
-        await pilot.press("f2", "right")
+        await pilot.press("f2", "space", "space", "right")
         await wait_until(pilot, lambda: "•tree 23" in screen_text(app))
         assert session.asked[-1][1].budget == 22
-        await shows(pilot, "• 2 changed; a applies now")
+        await shows(pilot, "• 1 changed; a applies now")
         assert session.gate is not None
         session.gate.release(1000)
         await idle(pilot)
@@ -232,18 +232,18 @@ async def test_a_message_during_a_turn_waits_for_its_end(make_app: MakeApp) -> N
         await idle(pilot)
 
 
-@pytest.mark.parametrize("mode", ["ar", "chain", "tree"])
+@pytest.mark.parametrize("mode", ["plain", "chain", "tree"])
 async def test_what_ran_is_what_is_shown(make_app: MakeApp, mode: str) -> None:
-    app = make_app(FakeSession(), Knobs(mode=mode))  # type: ignore[arg-type]
+    app = make_app(FakeSession(), Knobs().replace(mode=mode))  # type: ignore[arg-type]
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await ask(pilot, "hi")
         await idle(pilot)
         await pilot.press("f3")
         await pilot.pause()
-        name = "plain" if mode == "ar" else mode
+        name = "plain" if mode == "plain" else mode
         await shows(pilot, f"{name}: auto takes the tree for now", "accepted by depth")
-        assert ("nothing drafted: plain decoding" in screen_text(app)) == (mode == "ar")
+        assert ("nothing drafted: plain decoding" in screen_text(app)) == (mode == "plain")
 
 
 async def test_a_turn_goes_on_behind_the_help_page(make_app: MakeApp) -> None:

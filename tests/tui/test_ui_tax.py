@@ -104,9 +104,9 @@ async def test_bench_counts_what_both_arms_decoded(make_app: MakeApp) -> None:
         assert isinstance(tax, UiTax)
         # What auto chooses between, and nothing that a policy learns from times.
         assert [(pair.mode, pair.prompt) for pair in tax.pairs] == [
-            (mode, prompt) for mode in ("ar", "tree") for prompt in ("one", "two")
+            (mode, prompt) for mode in ("plain", "tree") for prompt in ("one", "two")
         ]
-        assert {knobs.policy for _, knobs in session.asked} == {"fixed"}
+        assert {knobs.mode for _, knobs in session.asked} == {"plain", "tree"}
         for pair in tax.pairs:
             assert len(pair.headless) == len(pair.app)
             assert len(pair.app) in range(2, 2 * MOST_TURNS + 1, 2), "short turns are run again, in each round as often"

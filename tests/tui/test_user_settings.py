@@ -45,7 +45,7 @@ async def test_what_names_a_key_names_the_users(make_app: MakeApp) -> None:
     app = make_app(config=Config(Settings(keys=keys)))
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        app.chat.tour_seen()
+        app.chat.parts.tour_seen()
         await pilot.press("ctrl+b")
         await shows(pilot, "Alt+U finds the best setting", "‹Stats› Alt+S")
         app.chat.say("F2 tunes the next turn. F3 shows speed")

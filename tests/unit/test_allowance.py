@@ -105,7 +105,7 @@ def test_plain_steps_are_decided_and_counted_together(monkeypatch: pytest.Monkey
     monkeypatch.setattr(policy, "_decide", lambda knobs: decided.append(1) or whole(knobs))
     ran = run(policy, H200, lambda position: 0)
     policy.end()
-    assert ran.modes.count("ar") > 1900
+    assert ran.modes.count("plain") > 1900
     assert len(decided) < 400
     assert policy._text._length == 2 + 2000
     assert ran.drafts >= 5

@@ -101,7 +101,7 @@ def test_nodes_from_the_text_are_marked_and_values_are_the_learned_ones() -> Non
     text = tree_drawn(step, str, 60).plain
     assert text.splitlines()[0].split() == ["token", "own", "auto"]
     assert '✓"' in text
-    fixed, _ = answered(knobs=Knobs(mode="tree"))
+    fixed, _ = answered(knobs=Knobs(drafting="tree 22"))
     text = tree_drawn(fixed[3], str, 60).plain
     assert text.splitlines()[0].split() == ["token", "own", "path"]
     assert '"' not in text
@@ -138,9 +138,9 @@ def test_the_strip_and_an_answer_say_who_picks_the_budget() -> None:
     meter = Meter(tokens=3)
     for knobs, shown in (
         (Knobs(), "auto"),
-        (Knobs(budget=9), "auto up to 9"),
+        (Knobs(drafting="auto up to 9"), "auto up to 9"),
         (Knobs().replace(budget=9), "tree 9"),
-        (Knobs(mode="tree"), "tree 22"),
+        (Knobs(drafting="tree 22"), "tree 22"),
     ):
         strip = StatusStrip()
         strip.set_reactive(StatusStrip.status, Status(knobs=knobs, used=knobs))
@@ -150,7 +150,7 @@ def test_the_strip_and_an_answer_say_who_picks_the_budget() -> None:
 
 def test_the_strip_names_the_mode_that_changes() -> None:
     """Regression: for a chain that F8 had found, the strip said only "1 more"."""
-    knobs = Knobs(mode="auto")
+    knobs = Knobs(drafting="auto")
     strip = StatusStrip()
     strip.set_reactive(StatusStrip.status, Status(knobs=knobs.replace(mode="chain", min_p=0.1), used=knobs))
     assert "•chain 22 · p_min 0 · T 0 · think off · •1 more" in _strip(strip)

@@ -199,15 +199,15 @@ def test_the_table_of_steps_says_plain_where_files_say_ar() -> None:
     assert re.search(r"^plain +1 ", table, re.MULTILINE)
     assert re.search(r"^plain at 32,768 ", table, re.MULTILINE)
     assert "\nar" not in table
-    assert {"ar", "ar at 32,768"} <= {case["name"] for case in report.to_json()["cases"]}
+    assert {"plain", "plain at 32,768"} <= {case["name"] for case in report.to_json()["cases"]}
 
 
 def test_the_cases_are_those_of_the_bars() -> None:
     names = [case.name for case in default_cases(16, (8,))]
-    assert names[:6] == ["ar", "chain 15", "tree 15", "tree 23", "tree 39", "tree 63"]
+    assert names[:6] == ["plain", "chain 15", "tree 15", "tree 23", "tree 39", "tree 63"]
     assert {case.name for case in default_cases(16, (8,)) if case.trace} == {"forced chain", "forced tree 23"}
     one_by_one = default_cases(9, depths=(1, 3))
-    assert [case.name for case in one_by_one[:4]] == ["ar", "chain 1", "chain 3", "tree 15"]
+    assert [case.name for case in one_by_one[:4]] == ["plain", "chain 1", "chain 3", "tree 15"]
     assert (one_by_one[2].knobs.budget, one_by_one[2].knobs.mtp_depth) == (3, 3)
 
 

@@ -94,12 +94,12 @@ def test_a_file_of_each_architecture_answers(
     pair = ["--target", str(DATA / "targets" / f"{target}.gguf")]
     pair += ["--draft", str(path) if path.is_dir() and draft else draft] if draft else []
     tokens = []
-    for mode in ("ar", "tree"):
+    for mode in ("plain", "tree"):
         asked = ["--set", f"mode={mode}", "--set", "max_tokens=8", "--set", "ignore_eos=on", "--device", "cpu"]
         assert cli.main([*pair, "ask", "hello", "--json", *asked]) == 0
         answer = json.loads(capsys.readouterr().out)
         tokens.append(answer["tokens"])
-        assert answer["mode"] == (mode if kind in ("dflash", "mtp") else "ar" if not kind else answer["mode"])
+        assert answer["mode"] == (mode if kind in ("dflash", "mtp") else "plain" if not kind else answer["mode"])
     assert tokens[0] == tokens[1]
     assert len(tokens[0]) == 8
 
@@ -128,7 +128,7 @@ def test_json_is_one_object_with_the_promised_fields(capsys: pytest.CaptureFixtu
     assert answer["reason"]
     assert answer["stop"] == "max tokens"
     assert list(answer["knobs"]) == [spec.name for spec in SPECS]
-    assert answer["knobs"]["budget"] == 6
+    assert answer["knobs"]["drafting"] == "tree 6"
     stats = answer["stats"]
     assert {"steps", "acceptance_length", "accept_rate_by_depth", "tokens_per_second", "ttft_ms", "stage_ms"} <= set(
         stats

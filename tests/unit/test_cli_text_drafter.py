@@ -29,11 +29,11 @@ def test_ask_says_which_drafter_ran_and_what_it_does_not_follow(capsys: pytest.C
     out, err = capsys.readouterr()
     told = json.loads(out)
     assert told["drafter"] == "text"
-    assert (told["mode"], told["reason"].split(":")[0]) in (("ar", "auto"), ("chain", "copying"))
+    assert (told["mode"], told["reason"].split(":")[0]) in (("plain", "auto"), ("chain", "copying"))
     assert "note: draft_window: no effect on the text drafter" in err
     assert cli.main(["ask", *TARGET, *BRIEF, "--json", "hi"]) == 0
     plain = json.loads(capsys.readouterr().out)
-    assert (plain["drafter"], plain["mode"]) == (None, "ar")
+    assert (plain["drafter"], plain["mode"]) == (None, "plain")
     assert plain["tokens"] == told["tokens"]
 
 
@@ -69,7 +69,7 @@ def test_a_file_of_that_name_is_reached_by_its_path(tmp_path: Path, capsys: pyte
 def test_limits_name_what_it_follows() -> None:
     from dflash_core.drafters.text import CAPABILITIES
 
-    Limits(CAPABILITIES, 4096).check(Knobs(budget=3), ["budget"])
+    Limits(CAPABILITIES, 4096).check(Knobs(drafting="auto up to 3"), ["budget"])
 
 
 def test_several_are_found_from_the_folder_that_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

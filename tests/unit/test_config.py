@@ -47,7 +47,7 @@ def test_the_order_of_the_sources(tmp_path: Path, given: tuple[str, ...]) -> Non
     winner = next((source for source in reversed(SOURCES) if source in given), None)
     assert found.settings.theme == (winner or Settings().theme)
     assert found.settings.knobs.budget == (SOURCES.index(winner) + 1 if winner else 22)
-    for name in ("theme", "knobs.budget"):
+    for name in ("theme", "knobs.drafting"):
         assert found.origins.get(name, "default").startswith(winner or "default")
     assert found.problems == ()
 
@@ -258,7 +258,7 @@ def test_config_show_names_origins(capsys: pytest.CaptureFixture[str], monkeypat
     captured = capsys.readouterr()
     lines = {line.split(" = ")[0]: line for line in captured.out.splitlines() if " = " in line}
     assert lines["theme"].endswith(f"# user file {user_file()}, line 1")
-    assert lines["budget"].endswith("# command line")
+    assert lines["drafting"].endswith("# command line")
     assert lines["temperature"].endswith("# environment DFLASH_TUI_TEMPERATURE")
     assert lines["top_k"].endswith("# default")
     assert lines['"turn.retry"'].startswith('"turn.retry" = "f10"')
@@ -273,8 +273,8 @@ def test_config_show_names_origins(capsys: pytest.CaptureFixture[str], monkeypat
 def test_config_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config", "--json", "--set", "budget=7"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["settings"]["knobs.budget"] == 7
-    assert shown["origins"]["knobs.budget"] == "command line"
+    assert shown["settings"]["knobs.drafting"] == "tree 7"
+    assert shown["origins"]["knobs.drafting"] == "command line"
     assert shown["origins"]["theme"] == "default"
     assert shown["problems"] == []
 

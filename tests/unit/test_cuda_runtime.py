@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 pytest.importorskip("cuda.bindings")
 from dflash_core import nvrtc
 from dflash_core.backends.cuda import driver as cuda_driver
 from dflash_core.backends.cuda.driver import find_driver, open_card
-from dflash_core.backends.cuda.rectangles import rectangle
 from dflash_core.backends.cuda.runtime import Kernel, Runtime
 from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemoryError, UnsupportedError
 from support.fake_cuda import FakeDriver, R, fake_torch
@@ -284,35 +282,6 @@ def test_events_time_what_lies_between() -> None:
     two.record()
     two.wait()
     assert two.ms_since(one) == 1.5
-
-
-def test_copies_beside_what_runs_come_in_parts() -> None:
-    """A part's copies, then its event; what is launched later waits for the parts that it is told to wait for."""
-    made, api = opened()
-    states, cache = torch.zeros(4, 3), torch.zeros(4, 2, 9, 5)
-    held, page = torch.arange(12.0).view(4, 3), torch.arange(240.0).view(4, 2, 6, 5)
-    places = [rectangle(states, held), rectangle(cache[:, :, 1:7], page)]
-    arrived = made.bring([[(places, slice(0, 3))], [], [(places, slice(3, 4))]])
-    assert torch.equal(states, held)
-    assert torch.equal(cache[:, :, 1:7], page)
-    assert not cache[:, :, [0, 7, 8]].any()
-    side = int(made._side_stream.cuda_stream)
-    expected = ["cuEventRecord", "cuStreamWaitEvent", "cuMemcpyHtoDAsync", "cuMemcpy2DAsync"]
-    expected += ["cuEventRecord", "cuEventRecord", "cuMemcpyHtoDAsync", "cuMemcpy2DAsync", "cuEventRecord"]
-    assert [name for name, *_ in api.calls if name in expected] == expected
-    assert api.called("cuStreamWaitEvent") == [[side, "event", 0]]
-    for wait in arrived:
-        wait()
-    assert api.called("cuStreamWaitEvent")[1:] == [[made.stream, "event", 0]] * 3
-
-
-def test_a_copy_that_fails_is_not_left_under_way() -> None:
-    made, api = opened()
-    api.fails["cuMemcpyHtoDAsync"] = R.CUDA_ERROR_INVALID_VALUE
-    place = rectangle(torch.zeros(4, 3), torch.arange(12.0).view(4, 3))
-    with pytest.raises(KernelError, match="a copy to the card failed"):
-        made.bring([[([place], slice(None))]])
-    assert api.called("cuStreamSynchronize") == [[int(made._side_stream.cuda_stream)]]
 
 
 def test_memory_is_page_locked_and_given_back() -> None:

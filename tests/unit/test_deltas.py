@@ -37,21 +37,23 @@ def against_earlier(record: TurnRecord, earlier: list[TurnRecord]) -> str:
 
 def test_the_same_prompt_over_the_same_text() -> None:
     slow = turn(LONG, Knobs(), steps=30, step_s=0.04)  # 100 tok/s
-    fast = turn(LONG, Knobs(budget=40, p_min=0.1), steps=60, step_s=0.02)  # 200 tok/s, and it went on for longer
-    found = "200 tok/s, +100 % (10 of 10 parts) against mode auto, p_min 0.00, same 120 tokens"
+    fast = turn(
+        LONG, Knobs(drafting="auto up to 40", p_min=0.1), steps=60, step_s=0.02
+    )  # 200 tok/s, and it went on for longer
+    found = "200 tok/s, +100 % (10 of 10 parts) against drafting auto, p_min 0.00, same 120 tokens"
     assert against_earlier(fast, [slow]) == found
-    found = "100 tok/s, −50 % (10 of 10 parts) against mode auto up to 40, p_min 0.10, same 120 tokens"
+    found = "100 tok/s, −50 % (10 of 10 parts) against drafting auto up to 40, p_min 0.10, same 120 tokens"
     assert against_earlier(slow, [fast]) == found
 
 
 def test_other_text_says_nothing() -> None:
     """Speeds on different texts differ whatever the setting, so they are not compared."""
     slow = turn(LONG, Knobs(), steps=30, step_s=0.04)
-    other = turn(LONG, Knobs(budget=40), steps=30, step_s=0.02, prompt="And now?")
+    other = turn(LONG, Knobs(drafting="auto up to 40"), steps=30, step_s=0.02, prompt="And now?")
     assert against_earlier(other, [slow]) == ""
-    answered_otherwise = turn(SHORT, Knobs(budget=40), steps=60, step_s=0.02)
+    answered_otherwise = turn(SHORT, Knobs(drafting="auto up to 40"), steps=60, step_s=0.02)
     assert against_earlier(answered_otherwise, [slow]) == "", "the texts part after a few tokens"
-    assert against_earlier(turn(LONG, Knobs(budget=40), steps=10), [slow]) == "", "too little to tell"
+    assert against_earlier(turn(LONG, Knobs(drafting="auto up to 40"), steps=10), [slow]) == "", "too little to tell"
     assert against_earlier(turn(LONG, Knobs(seed=2), steps=30, step_s=0.02), [slow]) == "", "the same setting"
     assert against_earlier(slow, []) == ""
 
@@ -64,28 +66,28 @@ def test_what_the_parts_do_not_agree_on_is_noise() -> None:
         at += 0.01 if place // 3 % 2 else 0.031
         pieces[place] = replace(piece, at=at)
     uneven = replace(uneven, pieces=tuple(pieces))
-    even = turn(LONG, Knobs(budget=40), steps=30, step_s=0.02)
+    even = turn(LONG, Knobs(drafting="auto up to 40"), steps=30, step_s=0.02)
     line = against_earlier(even, [uneven])
-    assert line == "no difference beyond noise against mode auto, same 120 tokens"
+    assert line == "no difference beyond noise against drafting auto, same 120 tokens"
 
 
 def test_many_changes_are_counted() -> None:
-    other = Knobs(budget=4, p_min=0.2, tree_width=2, tree_temperature=1.5, chain_seed=True)
+    other = Knobs(drafting="auto up to 4", p_min=0.2, tree_width=2, tree_temperature=1.5, chain_seed=True)
     line = against_earlier(turn(LONG, Knobs(), steps=30), [turn(LONG, other, steps=30, step_s=0.03)])
-    assert line.endswith("against mode auto up to 4, p_min 0.20, tree_temperature 1.50 and 2 more, same 120 tokens")
+    assert line.endswith("against drafting auto up to 4, p_min 0.20, tree_temperature 1.50 and 2 more, same 120 tokens")
 
 
 def test_a_turn_that_was_changed_on_the_way() -> None:
-    record = turn(SHORT, Knobs(), steps=5, after=Knobs(budget=40))
+    record = turn(SHORT, Knobs(), steps=5, after=Knobs(drafting="auto up to 40"))
     one, two = stretches(record)
     assert (one.first, one.steps, one.tokens) == (1, 5, 10)
     assert (two.first, two.steps, two.tokens) == (6, 5, 20)
-    assert on_the_way(record) == ["mode auto up to 40 from step 6 on"]
+    assert on_the_way(record) == ["drafting auto up to 40 from step 6 on"]
     assert on_the_way(turn(SHORT, Knobs())) == []
-    assert against_earlier(record, [turn(LONG, Knobs(mode="ar"))]) == "", "it ran with two settings"
+    assert against_earlier(record, [turn(LONG, Knobs(drafting="plain"))]) == "", "it ran with two settings"
 
 
 def test_a_turn_without_steps() -> None:
     empty = turn_of([])
     assert stretches(empty) == ()
-    assert against_earlier(empty, [turn(LONG, Knobs(mode="ar"))]) == ""
+    assert against_earlier(empty, [turn(LONG, Knobs(drafting="plain"))]) == ""

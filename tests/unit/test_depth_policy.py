@@ -58,7 +58,7 @@ def test_only_a_head_of_one_token_at_a_time_and_only_where_nobody_set_it(kind: s
         policy.begin([1, 2], frozenset())
         assert policy.next(Knobs()).depth == (3 if kind == "mtp" else 0)
         assert policy.next(Knobs(mtp_depth=5)).depth == 0
-        assert policy.next(Knobs(mode="tree")).depth == 0
-        assert policy.next(Knobs(policy="capped", mtp_depth=2)).depth == (2 if kind == "mtp" else 0)
+        assert policy.next(Knobs(drafting="tree 22")).depth == 0
+        assert policy.next(Knobs(drafting="auto up to 22", mtp_depth=2)).depth == (2 if kind == "mtp" else 0)
     assert at_depth(Knobs(), 6).mtp_depth == 6
     assert at_depth(Knobs(), 0) == Knobs()

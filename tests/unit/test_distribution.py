@@ -142,7 +142,7 @@ def joint(backend: ToyBackend) -> np.ndarray:
     return np.array(cells)
 
 
-TREE = Knobs(mode="tree", budget=7, tree_width=4, max_tokens=3).replace(**SAMPLING)
+TREE = Knobs(drafting="tree 7", tree_width=4, max_tokens=3).replace(**SAMPLING)
 
 
 def statistic(
@@ -221,7 +221,7 @@ def said(backend: ToyBackend, tokens: int) -> list[int]:
 def auto(backend: ToyBackend, turns: int, prompt: Sequence[int], **knobs: Value) -> StepTotals:
     """Steps of answers under `auto`, which learns from each of them; their distribution must be the target's."""
     policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(FLAT), pausing=False)
-    totals, asked = StepTotals(), TREE.replace(mode="auto", budget=22, policy="auto", **knobs)
+    totals, asked = StepTotals(), TREE.replace(drafting="auto", **knobs)
     value, bound, accepted = statistic(
         Decoder, backend, turns, knobs=asked, policy=policy, prompt=prompt, totals=totals
     )
@@ -252,7 +252,7 @@ def test_text_alone_keeps_it(turns: int) -> None:
     prompt, totals = said(backend, 60), StepTotals()
     policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(FLAT), pausing=False)
     value, bound, _ = statistic(
-        Decoder, backend, turns, knobs=TREE.replace(mode="auto", policy="auto"), policy=policy, prompt=prompt,
+        Decoder, backend, turns, knobs=TREE.replace(drafting="auto"), policy=policy, prompt=prompt,
         totals=totals,
     )  # fmt: skip
     assert value < bound
@@ -263,6 +263,6 @@ def test_auto_with_a_ratio_test_acceptor_fails() -> None:
     """The slice is large enough to see a biased acceptor."""
     policy = LearnedPolicy(ToyBackend.capabilities, PairState(), GivenCosts(FLAT), pausing=False)
     value, bound, _ = statistic(
-        RatioTestDecoder, ToyBackend(), 1200, knobs=TREE.replace(mode="auto", policy="auto"), policy=policy
+        RatioTestDecoder, ToyBackend(), 1200, knobs=TREE.replace(drafting="auto"), policy=policy
     )
     assert value > bound

@@ -62,12 +62,12 @@ def test_the_public_interface_as_documented() -> None:
     assert np.array_equal(loaded.hidden(ids, layers=[2, 0])[:, :256], hidden[:, 256:])
     assert drafter.logits(hidden, anchor=9).shape == (15, 768)
     engine = Engine(loaded, drafter)
-    events = list(engine.generate(ids, Knobs(mode="tree", budget=22, temperature=0, max_tokens=12)))
+    events = list(engine.generate(ids, Knobs(drafting="tree 22", temperature=0, max_tokens=12)))
     assert isinstance(events[0], PrefillEvent)
     assert all(isinstance(event, StepEvent) for event in events[1:])
-    plain = list(Engine(loaded).generate(ids, Knobs(mode="tree", max_tokens=12)))
+    plain = list(Engine(loaded).generate(ids, Knobs(drafting="tree 22", max_tokens=12)))
     assert [t for e in plain for t in e.tokens] == [t for e in events for t in e.tokens]
-    assert {event.mode for event in plain} == {"ar"}
+    assert {event.mode for event in plain} == {"plain"}
     assert all(len(event.tokens) == 1 for event in plain)
 
 
@@ -174,9 +174,14 @@ def test_the_prediction_follows_the_mode(monkeypatch: pytest.MonkeyPatch) -> Non
     rows: list[int] = []
     monkeypatch.setattr("dflash_core.backends.cpu.target.time_step", lambda model, count: rows.append(count) or 0.0)
     engine = Engine(target(), draft())
-    for knobs in (Knobs(mode="ar"), Knobs(mode="chain", budget=200), Knobs(mode="chain", budget=4), Knobs(budget=40)):
+    for knobs in (
+        Knobs(drafting="plain"),
+        Knobs(drafting="chain 200"),
+        Knobs(drafting="chain 4"),
+        Knobs(drafting="auto up to 40"),
+    ):
         engine.predicted_step_seconds(knobs)
-    Engine(target()).predicted_step_seconds(Knobs(budget=40))
+    Engine(target()).predicted_step_seconds(Knobs(drafting="auto up to 40"))
     assert rows == [1, 16, 5, 41, 1]
 
 
@@ -189,7 +194,7 @@ def test_damaged_weights_are_named(damage: str, where: str) -> None:
     matrix = broken.model.output if where == "target" else drafter.model.fc
     matrix.weight[3] = float(damage)  # type: ignore[attr-defined]
     said = f"the {where} produced numbers that are not finite at position"
-    for knobs in (Knobs(), Knobs(mode="chain"), Knobs(temperature=0.8, top_k=5, min_p=0.1)):
+    for knobs in (Knobs(), Knobs(drafting="chain 22"), Knobs(temperature=0.8, top_k=5, min_p=0.1)):
         engine, ids = Engine(broken, drafter), list(range(20))
         if where == "target":
             with pytest.raises(NumericsError, match=said):
@@ -197,9 +202,9 @@ def test_damaged_weights_are_named(damage: str, where: str) -> None:
             continue
         knobs = knobs.replace(max_tokens=20)
         found = list(engine.generate(ids, knobs))
-        plain = list(Engine(broken).generate(ids, knobs.replace(mode="ar")))
+        plain = list(Engine(broken).generate(ids, knobs.replace(mode="plain")))
         assert [token for event in found for token in event.tokens] == [token for one in plain for token in one.tokens]
-        assert {event.mode for event in found[1:]} == {"ar"}
+        assert {event.mode for event in found[1:]} == {"plain"}
         left_out = "dflash is left out, its numbers are not finite; no other drafter is loaded"
         assert {event.reason for event in found[-5:]} == {left_out}
         (note,) = engine.drafter_notes
@@ -280,7 +285,7 @@ def test_the_predicted_step_adds_up_its_layers(monkeypatch: pytest.MonkeyPatch) 
     """A clock that ticks a second per reading: four layers take four seconds, the head its share on top."""
     ticks = itertools.count()
     monkeypatch.setattr("dflash_core.backends.cpu.speed.time.perf_counter", lambda: float(next(ticks)))
-    predicted = Engine(target(), draft()).predicted_step_seconds(Knobs(budget=22))
+    predicted = Engine(target(), draft()).predicted_step_seconds(Knobs(drafting="auto"))
     assert predicted is not None
     spec = target().config
     hidden = spec.embedding_length

@@ -32,13 +32,13 @@ def test_turn_stats() -> None:
 
 
 def test_a_turn_without_steps() -> None:
-    stats = turn_stats(PrefillEvent((5,), 3, 0, 1.0, "ar", "", "stop token"), [], decode_s=0.0)
+    stats = turn_stats(PrefillEvent((5,), 3, 0, 1.0, "plain", "", "stop token"), [], decode_s=0.0)
     assert (stats.steps, stats.tokens, stats.acceptance_length, stats.tokens_per_second) == (0, 1, 0, 0)
     assert stats.accept_rate_by_depth == ()
 
 
 def test_plain_steps_have_a_length_of_one() -> None:
-    prefill = PrefillEvent((5,), 3, 0, 1.0, "ar", "")
+    prefill = PrefillEvent((5,), 3, 0, 1.0, "plain", "")
     assert turn_stats(prefill, [step(1, 0, 0)] * 7, 1.0).acceptance_length == 1.0
 
 
@@ -48,7 +48,7 @@ def test_the_report_is_plain_json() -> None:
     report = TurnReport("text", "", (5, 0, 1, 2), "tree", "asked for", "max tokens", Knobs(), stats)
     shown = json.loads(json.dumps(report.to_json()))
     assert shown["tokens"] == [5, 0, 1, 2]
-    assert shown["knobs"]["budget"] == 22
+    assert shown["knobs"]["drafting"] == "auto"
     assert shown["stats"]["accept_rate_by_depth"] == [1.0, 1.0, 0.0, 0.0]
     assert shown["stats"]["stage_ms"]["draft"] == pytest.approx(1.0)
     needed = {

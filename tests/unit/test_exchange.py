@@ -107,7 +107,7 @@ def first(file: dict[str, Any]) -> dict[str, Any]:
             "message 'a1' has a count of a report is 1",
         ),
         (lambda file: first(file)["turns"]["a1"].extend(first(file)["turns"]["a1"]), "not that of one turn"),
-        (lambda file: first(file)["messages"][1]["report"]["knobs"].update(budget=0), "budget"),
+        (lambda file: first(file)["messages"][1]["report"]["knobs"].update(drafting="tree 0"), "drafting"),
         (
             lambda file: first(file)["messages"][1]["report"]["stats"].update(decode_s=1e308),
             "message 'a1' has",

@@ -78,7 +78,7 @@ def recorded(name: str) -> dict[int, float]:
     """Milliseconds of a verify pass by its width on an H200, from docs/bench; that of 8 rows is interpolated, as the
     number of experts read grows with the rows."""
     cases = json.loads((BENCH / f"{name}-steps.json").read_text())["cases"]
-    found = {case["nodes"]: case["stages"]["verify"] for case in cases if case["name"] in ("ar", *TREES)}
+    found = {case["nodes"]: case["stages"]["verify"] for case in cases if case["name"] in ("plain", *TREES)}
     found[8] = found[1] + (found[16] - found[1]) * 7 / 15
     return dict(sorted(found.items()))
 

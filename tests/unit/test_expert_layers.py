@@ -104,7 +104,7 @@ def test_of_equal_scores_the_lower_expert_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_router_that_is_not_finite_ends_the_turn_and_not_the_session(value: float) -> None:
     target = load_target(other_targets("q3moe-Q8_0.gguf")[0])
-    engine, knobs = Engine(target), Knobs(mode="ar", max_tokens=6, ignore_eos=True)
+    engine, knobs = Engine(target), Knobs(drafting="plain", max_tokens=6, ignore_eos=True)
     sound = generated(engine, [5, 6, 7], knobs)
     router = target.model.blk[1].ffn.router.ffn_gate_inp
     kept = router.clone()

@@ -142,15 +142,15 @@ def guards(events: Sequence[Event]) -> list[str]:
     return [event.guard.summary for event in events if isinstance(event, StepEvent) and event.guard is not None]
 
 
-WAYS = [(mode, right) for mode in ("ar", "chain", "tree", "auto") for right in (0, 1, 3, 6, 7)]
-LONG_WAYS = [("ar", 0), ("chain", 3), ("chain", 7), ("tree", 5)]
+WAYS = [(mode, right) for mode in ("plain", "chain", "tree", "auto") for right in (0, 1, 3, 6, 7)]
+LONG_WAYS = [("plain", 0), ("chain", 3), ("chain", 7), ("tree", 5)]
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 7, 8, 9, 40])
 def test_a_budget_of_thinking_is_exact(budget: int) -> None:
     expected = [*[token % 12 for token in range(1, budget + 1)], CLOSE, *range(40, 50), END]
     for mode, right in WAYS:
-        knobs = Knobs(mode=mode, max_tokens=1000, thinking=True, thinking_budget=budget)
+        knobs = Knobs(max_tokens=1000, thinking=True, thinking_budget=budget).replace(mode=mode)
         events = turn(Looping(right), knobs, prompt=(7, OPEN, 0))
         assert ids(events) == expected, (mode, right)
         assert guards(events) == [f"thinking was closed: the budget of {budget} tokens is spent"]
@@ -159,7 +159,7 @@ def test_a_budget_of_thinking_is_exact(budget: int) -> None:
 
 def test_no_tree_goes_past_the_point() -> None:
     for budget in (5, 6, 7, 8, 9, 10, 11):
-        knobs = Knobs(mode="chain", budget=7, max_tokens=1000, thinking_budget=budget)
+        knobs = Knobs(drafting="chain 7", max_tokens=1000, thinking_budget=budget)
         told = 0
         for event in turn(Looping(7), knobs):
             if isinstance(event, StepEvent) and event.guard is None and told < budget:
@@ -171,7 +171,7 @@ def test_no_tree_goes_past_the_point() -> None:
 def test_a_budget_counts_what_is_thought_only(opens: bool) -> None:
     """A block that the answer itself begins counts too; one that ends by itself is left alone."""
     for mode, right in WAYS:
-        knobs = Knobs(mode=mode, max_tokens=60, thinking_budget=9)
+        knobs = Knobs(max_tokens=60, thinking_budget=9).replace(mode=mode)
         if not opens:
             backend = Looping(right)
             backend.after = lambda token, plain=backend.after: OPEN if token == 20 else plain(token)  # type: ignore[method-assign]
@@ -185,7 +185,9 @@ def test_a_budget_counts_what_is_thought_only(opens: bool) -> None:
 def test_a_budget_beside_the_other_ends() -> None:
     for mode, right in WAYS:
         for most, stop in ((9, "max tokens"), (10, "max tokens"), (11, "max tokens"), (1000, "stop token")):
-            events = turn(Looping(right), Knobs(mode=mode, max_tokens=most, thinking_budget=10), prompt=(7, OPEN, 0))
+            events = turn(
+                Looping(right), Knobs(max_tokens=most, thinking_budget=10).replace(mode=mode), prompt=(7, OPEN, 0)
+            )
             assert ids(events) == [*[n % 12 for n in range(1, 11)], CLOSE, *range(40, 50), END][:most]
             assert events[-1].stop == stop
 
@@ -194,28 +196,28 @@ def test_a_loop_in_thinking_is_closed_once_and_exactly() -> None:
     found = -(-LEAST_THINKING // CHECKED_EVERY) * CHECKED_EVERY
     expected = [*[n % 12 for n in range(found + LAG)], CLOSE, *range(40, 50), END]
     for mode, right in LONG_WAYS:
-        events = turn(Looping(right), Knobs(mode=mode, budget=9, max_tokens=5000))
+        events = turn(Looping(right), Knobs(max_tokens=5000).replace(mode=mode, budget=9))
         assert ids(events) == expected, (mode, right)
         assert guards(events)[0].startswith("thinking was closed: a loop in the thinking: 12 tokens over and over in")
         assert len(guards(events)) == 1
-    stopped = turn(Looping(7), Knobs(budget=7, max_tokens=5000, loop_guard="stop"))
+    stopped = turn(Looping(7), Knobs(drafting="auto up to 7", max_tokens=5000, loop_guard="stop"))
     assert ids(stopped) == expected[: found + LAG]
     assert (stopped[-1].stop, len(guards(stopped))) == ("loop", 1)
-    assert len(ids(turn(Looping(7), Knobs(budget=7, max_tokens=2500, loop_guard="off")))) == 2500
+    assert len(ids(turn(Looping(7), Knobs(drafting="auto up to 7", max_tokens=2500, loop_guard="off")))) == 2500
 
 
 def test_a_loop_in_the_answer_is_stopped_unless_that_is_off() -> None:
     at = COVERAGE + 2 * CHECKED_EVERY + LAG  # a period of 10 needs 778 tokens, the next look is at 800
     for mode, right in LONG_WAYS:
-        knobs = Knobs(mode=mode, budget=9, max_tokens=5000)
+        knobs = Knobs(max_tokens=5000).replace(mode=mode, budget=9)
         events = turn(Looping(right, answers=True), knobs, prompt=(CLOSE,), opens=False)
         assert len(ids(events)) == at - CHECKED_EVERY
         assert events[-1].stop == "loop"
         assert guards(events)[0].startswith("the answer was stopped: a loop in the answer: 10 tokens")
-    off = Knobs(budget=7, max_tokens=2000, answer_loop_guard="off")
+    off = Knobs(drafting="auto up to 7", max_tokens=2000, answer_loop_guard="off")
     endless = turn(Looping(7, answers=True), off, prompt=(CLOSE,), opens=False)
     assert (len(ids(endless)), endless[-1].stop) == (2000, "max tokens")
-    measured = off.replace(answer_loop_guard="stop", ignore_eos=True, policy="fixed")
+    measured = off.replace(answer_loop_guard="stop", ignore_eos=True)
     assert len(ids(turn(Looping(7, answers=True), measured, prompt=(CLOSE,), opens=False))) == 2000
 
 
@@ -273,7 +275,7 @@ def test_a_message_that_ends_in_its_reasoning_is_continued(place: int) -> None:
     """Whether its stop token comes first, alone or at the end of a walk."""
     expected = [*range(place + 1, 6), CLOSE, *range(40, 50), END]
     for mode, right in WAYS:
-        events = turn(Quitting(right), Knobs(mode=mode, thinking=True, max_tokens=100), prompt=(7, OPEN, place))
+        events = turn(Quitting(right), Knobs(thinking=True, max_tokens=100).replace(mode=mode), prompt=(7, OPEN, place))
         assert ids(events) == expected, (mode, right)
         assert [event.guard.summary for event in events if event.guard] == CLOSED_AT_END
         assert events[-1].stop == "stop token"
@@ -283,12 +285,12 @@ def test_that_happens_once_and_not_where_it_is_left() -> None:
     again = Quitting(7)
     again.after = lambda token, plain=again.after: OPEN if token == 40 else plain(token)  # type: ignore[method-assign]
     expected = [*range(1, 6), CLOSE, 40, OPEN, *range(6), END]
-    for mode in ("ar", "tree"):
-        assert ids(turn(again, Knobs(mode=mode, max_tokens=100), prompt=(7, OPEN, 0))) == expected
-        left = turn(Quitting(7), Knobs(mode=mode, end_in_thinking="leave"), prompt=(7, OPEN, 0))
+    for mode in ("plain", "tree"):
+        assert ids(turn(again, Knobs(max_tokens=100).replace(mode=mode), prompt=(7, OPEN, 0))) == expected
+        left = turn(Quitting(7), Knobs(end_in_thinking="leave").replace(mode=mode), prompt=(7, OPEN, 0))
         assert ids(left) == [*range(1, 6), END]
         assert not guards(left)
-        most = turn(Quitting(7), Knobs(mode=mode, max_tokens=6), prompt=(7, OPEN, 0))
+        most = turn(Quitting(7), Knobs(max_tokens=6).replace(mode=mode), prompt=(7, OPEN, 0))
         assert (ids(most), most[-1].stop) == ([*range(1, 6), CLOSE], "max tokens")
 
 
@@ -303,7 +305,7 @@ def test_an_end_of_thinking_of_several_tokens() -> None:
             guard = TurnGuard(TOKENIZER, Knobs(), opens_thinking=True)
             guard._close = lambda event: Intervention(event, tuple(spelled))  # type: ignore[method-assign]
             runner = Runner(backend, frozenset({END}), 1000, VOCAB)
-            events = list(runner.generate([7, OPEN, place], Knobs(mode=mode), guard=guard))
+            events = list(runner.generate([7, OPEN, place], Knobs().replace(mode=mode), guard=guard))
             assert ids(events) == [*range(place + 1, 6), *spelled, *range(40, 50), END], (mode, right, place)
             assert [event.guard.summary for event in events if event.guard] == CLOSED_AT_END
             assert backend.tokens == [7, OPEN, place, *ids(events)[:-1]] == runner._committed
@@ -313,7 +315,7 @@ def test_an_answer_that_is_requested_begins_at_once() -> None:
     """The rest is what follows the closed reasoning, however steps are grouped."""
     for mode, right in WAYS:
         for wait in (0, 1, 2, 5):
-            backend, knobs = Looping(right), Knobs(mode=mode, max_tokens=200)
+            backend, knobs = Looping(right), Knobs(max_tokens=200).replace(mode=mode)
             runner = Runner(backend, frozenset({END}), 1000, VOCAB)
             guard, events = TurnGuard(TOKENIZER, knobs, opens_thinking=True), list[Event]()
             for event in runner.generate([7, OPEN], knobs, guard=guard):
@@ -352,7 +354,7 @@ def test_a_loop_of_think_tags_in_the_answer_is_stopped_soon(loop: dict[int, int]
     """Whatever is accepted at a step, at the same token."""
     found = set()
     for mode, right in LONG_WAYS:
-        backend, knobs = Looping(right), Knobs(mode=mode, max_tokens=5000)
+        backend, knobs = Looping(right), Knobs(max_tokens=5000).replace(mode=mode)
         backend.after = lambda token: loop.get(token, 302)  # type: ignore[method-assign]
         events = turn(backend, knobs, prompt=(40,), opens=False)
         assert events[-1].stop == "loop"

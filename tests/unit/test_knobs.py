@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from dataclasses import FrozenInstanceError
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dflash_core.drafting import upgraded
 from dflash_core.errors import KnobError
 from dflash_core.knobs import RANDOM_SEED, SPEC, SPECS, Knobs, parse_settings
 
@@ -17,13 +19,13 @@ def test_defaults_as_designed() -> None:
     knobs = Knobs()
     assert knobs.mode == "auto"
     assert (knobs.budget, knobs.p_min, knobs.tree_temperature, knobs.tree_width) == (22, 0, 1, 8)
-    assert knobs.policy == "auto"
+    assert (knobs.drafting, knobs.cap) == ("auto", None)
     assert not knobs.chain_seed
     assert knobs.from_text
     assert knobs.learn
     assert not knobs.thinking
     with pytest.raises(FrozenInstanceError):
-        knobs.budget = 3  # type: ignore[misc]
+        knobs.p_min = 3  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
@@ -47,11 +49,14 @@ def test_every_value_survives_its_own_text(spec: object) -> None:
         ({"budget": "many"}, "expected a whole number from 1 to 256"),
         ({"p_min": "1.01"}, "expected 0 to 1"),
         ({"p_min": "nan"}, "expected 0 to 1"),
-        ({"mode": "fast"}, "expected plain, chain, tree, auto"),
+        ({"mode": "fast"}, "expected auto, tree, chain, plain"),
+        ({"drafting": "tree 257"}, "expected auto, auto up to N, tree N, chain N, plain; N from 1 to 256"),
+        ({"drafting": "tree 0"}, "N from 1 to 256"),
+        ({"drafting": "forest"}, "drafting=forest: expected auto, auto up to N"),
         ({"thinking": "maybe"}, "expected on or off"),
         ({"seed": "9" * 400}, "expected random or 0 to 9,223,372,036,854,775,807"),
         ({"buget": "3"}, "did you mean budget?"),
-        ({"zzz": "3"}, "known: mode, policy, budget"),
+        ({"zzz": "3"}, "known: drafting, p_min"),
     ],
 )
 def test_refusals(settings: dict[str, str], message: str) -> None:
@@ -64,7 +69,7 @@ def test_refusals(settings: dict[str, str], message: str) -> None:
 @pytest.mark.parametrize("value", [None, [1], "22", 1.5, True, float("inf")])
 def test_values_of_another_kind(value: object) -> None:
     with pytest.raises(KnobError):
-        Knobs(budget=value)  # type: ignore[arg-type]
+        Knobs(drafting=value)  # type: ignore[arg-type]
 
 
 def test_a_seed_is_random_by_name_and_fixed_for_measurements() -> None:
@@ -84,27 +89,65 @@ def test_large_seeds_are_exact() -> None:
 
 @given(st.text(max_size=12), st.text(max_size=12))
 def test_any_text_is_a_value_or_a_refusal(name: str, text: str) -> None:
-    for key in (name, "budget", "p_min", "mode", "thinking"):
+    for key in (name, "drafting", "budget", "p_min", "mode", "thinking"):
         with contextlib.suppress(KnobError):
             Knobs().replace(**parse_settings({key: text}))
-
-
-def test_plain_decoding_has_one_word_for_users_and_is_kept_as_before() -> None:
-    mode = SPEC["mode"]
-    assert mode.allowed == "plain, chain, tree, auto"
-    assert [mode.show(one) for one in mode.choices] == ["plain", "chain", "tree", "auto"]
-    assert mode.parse("plain") == mode.parse("ar") == "ar"
-    assert Knobs().replace(mode="plain") == Knobs(mode="ar")
-    with pytest.raises(KnobError, match="mode=fast: expected plain, chain, tree, auto"):
-        mode.parse("fast")
 
 
 @pytest.mark.parametrize("state", ["auto", "auto up to 40", "auto up to 22", "tree 22", "chain 7", "plain"])
 def test_a_whole_state_is_one_value(state: str) -> None:
     """Regression: mode, policy and budget were three parameters for one decision."""
-    for before in (Knobs(), Knobs(mode="tree", budget=9), Knobs().replace(budget=40)):
-        found = before.replace(**parse_settings({"mode": state}))
-        assert found.state == state
-    assert Knobs().replace(**parse_settings({"mode": "tree", "budget": "30"})).state == "tree 30"
-    assert Knobs().replace(**parse_settings({"budget": "30"})).state == "tree 30"
-    assert Knobs().replace(**parse_settings({"policy": "auto", "budget": "30"})).state == "auto up to 30"
+    for before in (Knobs(), Knobs(drafting="tree 9"), Knobs(drafting="plain")):
+        for name in ("drafting", "mode"):
+            assert before.replace(**parse_settings({name: state})).drafting == state
+    assert parse_settings({"drafting": state.replace(" 4", "=4")})["drafting"] == state
+
+
+@pytest.mark.parametrize(
+    ("before", "settings", "found"),
+    [
+        ("auto", {"mode": "ar"}, "plain"),
+        ("auto", {"mode": "tree", "budget": "30"}, "tree 30"),
+        ("tree 9", {"mode": "chain"}, "chain 9"),
+        ("tree 9", {"drafting": "chain"}, "chain 9"),
+        ("auto", {"budget": "30"}, "tree 30"),
+        ("plain", {"budget": "30"}, "tree 30"),
+        ("chain 7", {"budget": "5"}, "chain 5"),
+        ("auto up to 40", {"budget": "30"}, "auto up to 30"),
+        ("auto", {"policy": "auto", "budget": "30"}, "auto up to 30"),
+        ("auto", {"policy": "auto", "budget": "22"}, "auto up to 22"),
+        ("auto", {"mode": "auto", "policy": "auto", "budget": "22"}, "auto"),
+        ("auto", {"mode": "auto", "policy": "fixed", "budget": "8"}, "tree 8"),
+        ("auto", {"policy": "capped"}, "auto up to 22"),
+        ("auto up to 40", {"policy": "auto"}, "auto"),
+        ("tree 9", {"policy": "auto"}, "auto"),
+        ("tree 9", {"mode": "auto"}, "auto"),
+        ("tree 9", {"mode": "ar", "policy": "fixed", "budget": "8"}, "plain"),
+        ("auto", {"p_min": "0.1"}, "tree 22"),
+        ("auto up to 8", {"chain_seed": "on"}, "tree 8"),
+        ("auto", {"p_min": "0.1", "policy": "auto"}, "auto"),
+        ("auto", {"p_min": "0.1", "drafting": "auto"}, "auto"),
+        ("plain", {"p_min": "0.1"}, "plain"),
+    ],
+)
+def test_former_parameters_are_read(before: str, settings: dict[str, str], found: str) -> None:
+    """Combinations of earlier versions give the state that they meant, and none of the names is stored."""
+    knobs = Knobs(drafting=before).replace(**parse_settings(settings))
+    assert knobs.drafting == found
+    assert not {"mode", "policy", "budget"} & knobs.to_dict().keys()
+
+
+def test_files_of_earlier_versions_are_read() -> None:
+    for former, found in (
+        (b'{"mode":"auto","policy":"auto","budget":22,"p_min":0.0}', "auto"),
+        (b'{"mode":"auto","policy":"auto","budget":40,"p_min":0.0}', "auto up to 40"),
+        (b'{"mode":"auto","policy":"capped","budget":22}', "auto up to 22"),
+        (b'{"mode":"auto","policy":"fixed","budget":6}', "tree 6"),
+        (b'{"mode": "ar",\n "policy": "auto",\n "budget": 22}', "plain"),
+        (b'{"mode":"chain","budget":7,"p_min":0.0}', "chain 7"),
+    ):
+        assert json.loads(upgraded(former))["drafting"] == found
+    assert upgraded(b'{"mode":"ar","text":"\\"mode\\":\\"ar\\""}') == b'{"mode":"plain","text":"\\"mode\\":\\"ar\\""}'
+    for damaged in (b'{"mode":"fast","policy":"auto","budget":22}', b'{"mode":"tree","policy":"auto","budget":999}'):
+        with pytest.raises(KnobError, match="drafting="):
+            Knobs(**json.loads(upgraded(damaged)))

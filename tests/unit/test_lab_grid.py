@@ -56,7 +56,7 @@ def test_values(text: str, values: tuple[object, ...]) -> None:
         ("p_min=0..1:1e-9", "at most 256"),
         ("p_min=0,1.5", "expected 0 to 1"),
         ("mode=chain..tree", "a range needs numbers"),
-        ("mode=forest", "expected plain, chain, tree, auto"),
+        ("mode=forest", "expected auto, tree, chain, plain"),
     ],
 )
 def test_refused_axes(text: str, message: str) -> None:
@@ -89,10 +89,12 @@ def test_every_combination_over_the_base() -> None:
     [
         (["budget=4,15"], Knobs(), ALONE, "no drafter is loaded"),
         (["mode=ar,tree"], Knobs(), ALONE, "expected plain or auto"),
-        (["p_min=0,0.5"], Knobs(mode="ar"), PAIR, "mode is plain"),
-        (["mode=ar,tree", "budget=4"], Knobs(), PAIR, "budget changes nothing where mode is plain"),
-        (["tree_width=1,2"], Knobs(mode="chain"), PAIR, "changes nothing in a chain"),
-        (["budget=4,22"], Knobs(mode="chain"), PAIR, "expected 1 to 15"),
+        (["p_min=0,0.5"], Knobs(drafting="plain"), PAIR, "drafting is plain"),
+        (["mode=ar,tree", "budget=4"], Knobs(), PAIR, "plain has no size; sweep sizes with mode=tree or mode=chain"),
+        (["mode=auto,tree", "budget=4"], Knobs(), PAIR, "auto has no size"),
+        (["policy=auto,fixed"], Knobs(), PAIR, "sweep whole settings: drafting=auto,tree=8"),
+        (["tree_width=1,2"], Knobs(drafting="chain 22"), PAIR, "changes nothing in a chain"),
+        (["budget=4,22"], Knobs(drafting="chain 22"), PAIR, "expected 1 to 15"),
         (["mode=chain,tree", "budget=15,22"], Knobs(), PAIR, "expected 1 to 15"),
         (["max_tokens=1,8"], Knobs(), PAIR, "expected 2 or more"),
         (["max_tokens=8,4096"], Knobs(), PAIR, "expected 1 to 4,095"),
@@ -108,11 +110,11 @@ def test_as_many_as_allowed() -> None:
     assert len(settings(parse_axes(["budget=1..256:1"]), Knobs(), PAIR)) == MOST_SETTINGS
 
 
-@pytest.mark.parametrize("mode", ["ar", "chain", "tree", "auto"])
+@pytest.mark.parametrize("mode", ["plain", "chain", "tree", "auto"])
 def test_what_a_plain_chain_can_sweep(mode: str) -> None:
     """A parameter that has nothing to do with drafts goes with every mode, with or without a drafter."""
     for limits in (PAIR, ALONE):
-        assert len(settings(parse_axes(["temperature=0,1"]), Knobs(mode=mode), limits)) == 2
+        assert len(settings(parse_axes(["temperature=0,1"]), Knobs().replace(mode=mode), limits)) == 2
 
 
 def test_pairs() -> None:
@@ -121,7 +123,7 @@ def test_pairs() -> None:
     assert (a.knobs.mode, b.knobs.mode) == ("chain", "tree")
     a, b = parse_pair("budget=40", base, PAIR)
     assert (a.knobs, b.knobs) == (base, base.replace(budget=40))
-    assert (a.label, b.label) == ("budget=22 (now)", "budget=40")
+    assert (a.label, b.label) == ("drafting auto (now)", "budget=40")
     a, b = parse_pair("budget=40 | ", base, PAIR)
     assert (a.label, b.label) == ("budget=40", "now")
     a, b = parse_pair("temperature=0.5 seed=1 | temperature=0.5 seed=2", base, PAIR)
@@ -130,7 +132,7 @@ def test_pairs() -> None:
         ("seed=0", "both settings are the same"),
         ("budget", "expected NAME=VALUE"),
         ("budget=999 | budget=1", "expected 1 to 256"),
-        ("mode=ar p_min=0.5", "changes nothing where mode is plain"),
+        ("mode=ar p_min=0.5", "changes nothing where drafting is plain"),
     ):
         with pytest.raises(KnobError, match=message):
             parse_pair(text, base, PAIR)

@@ -92,7 +92,7 @@ def test_the_candidates_of_a_pair() -> None:
     assert len(set(labels)) == len(labels)
     assert "tree 15, p_min 0.1" in labels
     assert "chain 15" in labels
-    fixed = arms(Knobs(mode="tree", budget=15), LIMITS)
+    fixed = arms(Knobs(drafting="tree 15"), LIMITS)
     assert [one.role for one in fixed if one.role] == ["now", "auto", "plain"]
     two = Capabilities(
         "dflash2+mtp", 16, knobs=BLOCK_KNOBS | {"draft"}, parts=(Capabilities("dflash2", 16), Capabilities("mtp", 7))
@@ -104,20 +104,20 @@ def test_the_candidates_of_a_pair() -> None:
     assert len({arm.label for arm in several}) == len(several), "labels tell them apart"
     without = arms(Knobs(), Limits(None, 4096))
     assert [one.label for one in without] == ["auto", "plain"]
-    text = arms(Knobs(), Limits(Capabilities("text", 16, knobs=frozenset({"budget"})), 4096))
+    text = arms(Knobs(), Limits(Capabilities("text", 16, knobs=frozenset()), 4096))
     assert not any(one.knobs.p_min for one in text), "what the drafter does not follow is not tried"
 
 
 def test_neighbours_of_the_best() -> None:
-    best = Knobs(mode="tree", budget=20, p_min=0.1)
+    best = Knobs(drafting="tree 20", p_min=0.1)
     labels = [one.label for one in around(best, LIMITS, positions=600)]
     assert labels == [
         "tree 15, p_min 0.1", "tree 25, p_min 0.1", "tree 20, p_min 0.05", "tree 20, p_min 0.15",
         "tree 20, p_min 0.1, tree T 0.7", "tree 20, p_min 0.1, tree T 1.4", "tree 20, p_min 0.1, window 512",
     ]  # fmt: skip
-    assert around(Knobs(mode="ar"), LIMITS, 600) == []
+    assert around(Knobs(drafting="plain"), LIMITS, 600) == []
     assert around(Knobs(), Limits(None, 4096), 600) == []
-    assert label(Knobs(mode="ar")) == "plain"
+    assert label(Knobs(drafting="plain")) == "plain"
 
 
 def test_window_and_temperature_are_tried_where_they_matter() -> None:
@@ -137,9 +137,9 @@ def test_window_and_temperature_are_tried_where_they_matter() -> None:
     assert tried(Knobs(), Capabilities("mtp", 4, knobs=BLOCK_KNOBS - {"draft_window"}), 3000) == [
         "auto, tree T 0.7", "auto, tree T 1.4",
     ]  # fmt: skip
-    assert tried(Knobs(), Capabilities("text", 16, knobs=frozenset({"budget"})), 3000) == []
-    changed = Knobs(mode="tree", budget=20, tree_temperature=0.7, draft_window=512)
+    assert tried(Knobs(), Capabilities("text", 16, knobs=frozenset()), 3000) == []
+    changed = Knobs(drafting="tree 20", tree_temperature=0.7, draft_window=512)
     labels = tried(changed, block, 3000)
     assert {"tree 20, window 512", "tree 20, tree T 0.7"} <= {*labels}, "also back to what is usual"
-    assert all(one.knobs.policy == "auto" for one in around(Knobs(), Limits(block, 4096), 3000))
-    assert not any("tree T" in one for one in tried(Knobs(mode="chain", budget=15), block, 3000))
+    assert all(one.knobs.drafting == "auto" for one in around(Knobs(), Limits(block, 4096), 3000))
+    assert not any("tree T" in one for one in tried(Knobs(drafting="chain 15"), block, 3000))

@@ -52,7 +52,7 @@ def test_costs_that_are_not_known() -> None:
     assert [neighbours.at(nodes) for nodes in (1, 6, 20, 27, 64)] == [None] * 5, "too far for so small a difference"
     few = StepCosts([step(4, 10)] * (FEWEST_STEPS - 1))
     assert few.measured == {}
-    assert StepCosts([step(0, 10, "ar")] * 9).measured == {}
+    assert StepCosts([step(0, 10, "plain")] * 9).measured == {}
 
 
 def test_a_median_shrugs_off_a_slow_step() -> None:
@@ -134,7 +134,7 @@ def test_requests() -> None:
     (a, b), options = parse_ab("mode=chain | budget=40 repeats 8", Knobs(), PAIR)
     assert (a.label, b.label, options.repeats) == ("mode=chain", "budget=40", 8)
     (a, b), options = parse_ab("repeats=8", Knobs(), PAIR)
-    assert (a.label, b.label, options.repeats) == ("mode=chain", "mode=tree", 8)
+    assert (a.label, b.label, options.repeats) == ("drafting=chain", "drafting=tree", 8)
 
 
 @pytest.mark.parametrize(

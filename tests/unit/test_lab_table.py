@@ -78,10 +78,10 @@ def test_only_a_base_is_called_the_reference() -> None:
 
 
 def test_budgets_under_auto_are_trees() -> None:
-    base = Knobs(mode="auto")
+    base = Knobs(drafting="auto")
     whole = sweep_of("budget=4,12")
     arms = tuple(replace(arm, knobs=base.replace(budget=arm.knobs.budget)) for arm in whole.arms)
-    assert lab_text.fixed(replace(whole, arms=arms)).startswith("mode tree, p_min 0")
+    assert lab_text.fixed(replace(whole, arms=arms)).startswith("drafting tree, p_min 0")
 
 
 def test_repeats_of_many_prompts_are_not_prompts() -> None:
@@ -142,7 +142,7 @@ def test_json_and_csv_hold_every_run() -> None:
     lines = list(csv.DictReader(io.StringIO(export.to_csv(result))))
     assert len(lines) == 24
     assert [line["prompt"] for line in lines[::4]] == ["prompt 1", "prompt 2"] * 3
-    assert lines[3]["budget"] == "12"
+    assert lines[3]["drafting"] == "tree 12"
     assert set(lines[0]) >= {spec.name for spec in SPECS}
 
 

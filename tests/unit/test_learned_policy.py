@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -258,7 +257,7 @@ def test_text_that_repeats_itself_is_copied() -> None:
     off = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU))
     without = decoded(CountingBackend(right=0), Knobs(from_text=False), off, 400)
     assert not any(step.tree.copied for step in without)
-    assert sum(step.mode == "ar" for step in without) > 200, "a drafter that is never right is switched off"
+    assert sum(step.mode == "plain" for step in without) > 200, "a drafter that is never right is switched off"
     assert any("next try in" in step.reason for step in without)
 
 
@@ -270,31 +269,6 @@ def test_nothing_is_drafted_beyond_what_may_be_said() -> None:
     for step in steps:
         assert max(step.tree.depths) <= max(0, left - 1)
         left -= len(step.tokens)
-
-
-def test_a_fixed_budget_tells_what_auto_would_take() -> None:
-    backend = CountingBackend(right=3)
-    policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU))
-    steps = decoded(backend, Knobs().replace(budget=6), policy, 60)
-    for step in steps[:-2]:
-        assert len(step.tree.tokens) == 7
-        assert step.reason.startswith("fixed budget 6 (auto would take ")
-        assert step.choice is not None
-    asked = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU))
-    assert {step.reason for step in decoded(CountingBackend(), Knobs(mode="tree"), asked, 30)} == {"the mode is set"}
-
-
-def test_what_auto_would_take_beside_a_fixed_budget_has_no_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    caps, whole = list[int | None](), LearnedPolicy._tree
-
-    def tree(self: LearnedPolicy, knobs: Knobs, *rest: Any) -> Any:
-        caps.append(knobs.cap)
-        return whole(self, knobs, *rest)
-
-    monkeypatch.setattr(LearnedPolicy, "_tree", tree)
-    backend = CountingBackend(right=3)
-    decoded(backend, Knobs().replace(budget=6), LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU)), 12)
-    assert set(caps) == {None}
 
 
 def test_learning_can_be_switched_off_and_begun_again() -> None:
@@ -336,9 +310,9 @@ def test_the_same_step_is_decided_once() -> None:
     policy = LearnedPolicy(Capabilities("counting", 8), PairState(), GivenCosts(CPU))
     policy.begin([1, 2, 3], frozenset())
     assert policy.next(Knobs()) is policy.next(Knobs())
-    assert policy.next(Knobs(mode="ar")).mode == "ar"
+    assert policy.next(Knobs(drafting="plain")).mode == "plain"
     assert policy.next(Knobs()).budget == MOST_NODES
-    assert policy.next(Knobs(budget=5)).budget == 5
+    assert policy.next(Knobs(drafting="auto up to 5")).budget == 5
 
 
 def test_a_value_is_a_chance() -> None:

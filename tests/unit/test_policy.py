@@ -11,8 +11,9 @@ import pytest
 
 from dflash_core.backends.decoder import Decoder
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafting import DEFAULT_NODES
 from dflash_core.events import StepEvent
-from dflash_core.knobs import SPEC, Knobs
+from dflash_core.knobs import Knobs
 from dflash_core.policy.base import LATELY, Decision
 from dflash_core.policy.costs import CPU, H200, StepCosts
 from dflash_core.policy.fixed import FixedPolicy
@@ -31,15 +32,15 @@ DRAFTER = Capabilities("dflash", 8)
     ("knobs", "drafter", "decision"),
     [
         (Knobs(), DRAFTER, Decision("tree", 22, "auto: a drafter is loaded")),
-        (Knobs(policy="fixed"), DRAFTER, Decision("tree", 22, "fixed budget 22")),
-        (Knobs().replace(budget=5), DRAFTER, Decision("tree", 5, "fixed budget 5")),
-        (Knobs(mode="tree", budget=200), DRAFTER, Decision("tree", 200, "the mode is set")),
-        (Knobs(mode="chain", budget=5), DRAFTER, Decision("chain", 5, "the mode is set")),
-        (Knobs(mode="chain", budget=200), DRAFTER, Decision("chain", 7, "the mode is set")),
-        (Knobs(mode="ar"), DRAFTER, Decision("ar", 0, "the mode is set")),
-        (Knobs(mode="ar"), None, Decision("ar", 0, "the mode is set")),
-        (Knobs(), None, Decision("ar", 0, "no drafter is loaded")),
-        (Knobs(mode="tree"), None, Decision("ar", 0, "no drafter is loaded")),
+        (Knobs(drafting="tree 22"), DRAFTER, Decision("tree", 22, "drafting is set")),
+        (Knobs().replace(budget=5), DRAFTER, Decision("tree", 5, "drafting is set")),
+        (Knobs(drafting="tree 200"), DRAFTER, Decision("tree", 200, "drafting is set")),
+        (Knobs(drafting="chain 5"), DRAFTER, Decision("chain", 5, "drafting is set")),
+        (Knobs(drafting="chain 200"), DRAFTER, Decision("chain", 7, "drafting is set")),
+        (Knobs(drafting="plain"), DRAFTER, Decision("plain", 0, "drafting is set")),
+        (Knobs(drafting="plain"), None, Decision("plain", 0, "drafting is set")),
+        (Knobs(), None, Decision("plain", 0, "no drafter is loaded")),
+        (Knobs(drafting="tree 22"), None, Decision("plain", 0, "no drafter is loaded")),
     ],
 )
 def test_the_rule_of_the_knobs(knobs: Knobs, drafter: Capabilities | None, decision: Decision) -> None:
@@ -57,7 +58,7 @@ class Turns:
 
     def next(self, knobs: Knobs) -> Decision:
         count = len(self.steps)
-        return Decision("tree", count, f"step {count}") if count % 2 else Decision("ar", 0, f"step {count}")
+        return Decision("tree", count, f"step {count}") if count % 2 else Decision("plain", 0, f"step {count}")
 
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> None:
         """The knobs' own tree."""
@@ -80,7 +81,7 @@ def test_a_policy_is_asked_before_each_step_and_told_after() -> None:
     decoder.first(backend.prefill([1]))
     steps = [decoder.step() for _ in range(8)]
     assert policy.steps == steps
-    assert [step.mode for step in steps] == ["ar", "tree"] * 4
+    assert [step.mode for step in steps] == ["plain", "tree"] * 4
     assert [step.reason for step in steps] == [f"step {count}" for count in range(8)]
     assert [len(step.tree.tokens) - 1 for step in steps] == [0, 1, 0, 3, 0, 5, 0, 7]
     assert decoder.answer == [int(token) for token in np.arange(2, 2 + len(decoder.answer)) % 40]
@@ -97,7 +98,7 @@ def test_a_policy_is_told_how_certain_the_target_was(right: int) -> None:
     one = float(np.exp(logits.max()) / np.exp(logits).sum())  # as likely wherever it counts on
     assert [len(certain) for certain in policy.certain] == [min(len(step.tokens), LATELY) for step in steps]
     assert np.allclose([p for certain in policy.certain for p in certain], one)
-    decoder.take(Knobs(mode="chain"))
+    decoder.take(Knobs(drafting="chain 22"))
     decoder.step()
     assert policy.certain[-1] == ()
 
@@ -111,7 +112,7 @@ def test_nobody_asks_how_certain_the_target_was_where_every_step_drafts(several:
 
     policy = SeveralPolicy([one("dflash"), one("text")]) if several else one("dflash")
     assert policy.asks_certain(Knobs())
-    for knobs in (Knobs(policy="fixed"), Knobs(mode="tree"), Knobs(mode="ar")):
+    for knobs in (Knobs(drafting="tree 22"), Knobs(drafting="tree 22"), Knobs(drafting="plain")):
         assert not policy.asks_certain(knobs)
     assert not one("text").asks_certain(Knobs()), "it has nothing to rest from"
     assert not FixedPolicy(Capabilities("dflash", 8)).asks_certain(Knobs())
@@ -127,19 +128,18 @@ def test_neither_the_policy_nor_what_a_drafter_can_do_brings_torch() -> None:
 
 
 def test_a_cap_of_any_budget_can_be_asked_for() -> None:
-    """Also a cap equal to the default budget, which by itself says nothing under auto."""
-    default = SPEC["budget"].default
+    """Also a cap equal to the default size."""
+    default = DEFAULT_NODES
     assert most_nodes(Knobs()) == MOST_NODES
     assert most_nodes(Knobs().replace(budget=9, policy="auto")) == 9
     assert most_nodes(Knobs().replace(budget=default, policy="auto")) == default
-    assert most_nodes(Knobs(policy="capped")) == default
-    assert Knobs().replace(budget=default).policy == "fixed"
+    assert most_nodes(Knobs(drafting="auto up to 22")) == default
+    assert Knobs().replace(budget=default).drafting == f"tree {default}"
     assert Knobs().replace(budget=default).replace(policy="auto").cap is None
     assert Knobs().replace(budget=default).replace(policy="capped").cap == default
-    assert SPEC["budget"].help.endswith("the most under policy capped"), "not under auto, where the default is none"
     policy = LatePolicy(Capabilities("dflash", 16, on_device=True), PairState(), StepCosts(H200))
     policy.state.parts["answer"].worth = Worth(net=1.0, tokens=3.0, drafts=9)
     policy.begin([1, 2], frozenset())
-    decision = policy.next(Knobs(policy="capped", budget=7))
+    decision = policy.next(Knobs(drafting="auto up to 7"))
     assert (decision.mode, decision.budget) == ("tree", 7)
-    assert policy.weights(Knobs(policy="capped", budget=7)) is not None
+    assert policy.weights(Knobs(drafting="auto up to 7")) is not None

@@ -21,6 +21,8 @@ from dflash_tui.application.settings.presets import BUILT_IN, Preset, PresetErro
 def _values(spec: Spec) -> st.SearchStrategy[Value]:
     if spec.kind == "switch":
         return st.booleans()
+    if spec.kind == "drafting":
+        return st.sampled_from(("auto", "auto up to 22", "tree 1", "chain 7", "plain"))
     if spec.kind == "choice":
         return st.sampled_from(spec.choices)
     if spec.kind == "int":
@@ -46,11 +48,11 @@ def test_any_setting_survives_its_file(tmp_path_factory: pytest.TempPathFactory,
 def test_saved_presets_hold_what_differs_from_the_defaults(tmp_path: Path) -> None:
     presets = Presets(tmp_path / "presets")
     path = presets.save(kept("mine", Knobs().replace(budget=40, p_min=0.15)))
-    assert tomllib.loads(path.read_text()) == {"knobs": {"policy": "fixed", "budget": 40, "p_min": 0.15}}
+    assert tomllib.loads(path.read_text()) == {"knobs": {"drafting": "tree 40", "p_min": 0.15}}
     again = Presets(tmp_path / "presets")
     assert again["mine"].knobs == Knobs().replace(budget=40, p_min=0.15)
     assert again.like(Knobs().replace(budget=40, p_min=0.15)) == "mine"
-    assert again.like(Knobs(budget=41)) == ""
+    assert again.like(Knobs(drafting="auto up to 41")) == ""
     assert again.names_for("") == (*(preset.name for preset in BUILT_IN), "mine")
 
 
@@ -97,7 +99,7 @@ def test_in_turn(tmp_path: Path) -> None:
         (
             '[knobs]\nmode = "tree"\nbudget = 999\n',
             "line 3: knobs.budget: budget=999: expected 1 to 256; its default, 22, is used",
-            Knobs(mode="tree"),
+            Knobs(drafting="tree 22"),
         ),
         (
             "[knobs]\np_min = true\n",
@@ -153,17 +155,18 @@ def test_refusals(tmp_path: Path) -> None:
 
 def test_limits_refuse_what_the_pair_can_never_do() -> None:
     plain, pair = Limits(None, 2048), Limits(Capabilities("dflash", 16), 2048)
-    with pytest.raises(KnobError, match="mode=tree: no drafter is loaded; expected plain or auto"):
-        plain.check(Knobs(mode="tree"), ["mode"])
+    with pytest.raises(KnobError, match="drafting=tree 22: no drafter is loaded; expected plain or auto"):
+        plain.check(Knobs(drafting="tree 22"), ["mode"])
     with pytest.raises(KnobError, match="the context holds 2,048 with the prompt; expected 1 to 2,047"):
         pair.check(Knobs(max_tokens=2048), ["max_tokens"])
-    pair.check(Knobs(mode="tree", max_tokens=2047), ["mode", "max_tokens"])
-    plain.check(Knobs(mode="ar"), ["mode"])
-    plain.check(Knobs(mode="tree", budget=7), ["budget"])
+    pair.check(Knobs(drafting="tree 22", max_tokens=2047), ["mode", "max_tokens"])
+    plain.check(Knobs(drafting="plain"), ["mode"])
+    with pytest.raises(KnobError, match="drafting=tree 7: no drafter is loaded"):
+        plain.check(Knobs(drafting="tree 7"), ["budget"])
 
 
 def test_a_most_that_auto_may_take_is_kept(tmp_path: Path) -> None:
-    """A budget alone means a fixed tree, so where the policy is auto despite a budget, it is written too."""
-    capped = Knobs().replace(budget=40, policy="auto")
-    Presets(tmp_path / "presets").save(kept("capped", capped))
-    assert Presets(tmp_path / "presets")["capped"].knobs == capped
+    """Also beside a p_min, which alone means a tree."""
+    for knobs in (Knobs(drafting="auto up to 40"), Knobs(drafting="auto up to 40", p_min=0.1), Knobs(p_min=0.1)):
+        Presets(tmp_path / "presets").save(kept("capped", knobs))
+        assert Presets(tmp_path / "presets")["capped"].knobs == knobs

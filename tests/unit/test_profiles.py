@@ -53,9 +53,9 @@ def test_what_a_file_says(mine: Presets) -> None:
     coding, near = mine.profiles.values()
     assert mine.problems == []
     entries = {"target": Path("/a/b.gguf"), "draft": Path("mtp"), "context": 65536, "kv": "q8_0/q4_0"}
-    assert coding == Profile("coding", changes={"budget": 15}, **entries)
+    assert coding == Profile("coding", changes={"drafting": "tree 15"}, **entries)
     assert coding.knobs.budget == 15
-    assert coding.words == "b.gguf + mtp · 65,536 positions · q8_0/q4_0 · budget 15"
+    assert coding.words == "b.gguf + mtp · 65,536 positions · q8_0/q4_0 · drafting tree 15"
     folder = old_file().parent
     assert (near.target, str(near.draft)) == (folder / "sub" / "x.gguf", f"text+{folder}/sub/d")
     assert near.gone() == folder / "sub" / "x.gguf"
@@ -95,7 +95,7 @@ def test_changes_leave_the_files_of_others_as_they_stand(mine: Presets) -> None:
 def test_a_name_is_that_of_a_preset_or_of_a_profile(mine: Presets) -> None:
     mine.save(Profile("plain"))
     assert mine["plain"].changes, "the program's own preset stays"
-    mine.save(Preset("fast", changes={"budget": 3}))
+    mine.save(Preset("fast", changes={"drafting": "tree 3"}))
     for other in (Preset("plain"), Profile("fast")):
         with pytest.raises(PresetError, match="already; take another name, or delete"):
             mine.save(other)
@@ -104,7 +104,7 @@ def test_a_name_is_that_of_a_preset_or_of_a_profile(mine: Presets) -> None:
     with pytest.raises(PresetError, match="that is a profile: /profile loads its model"):
         mine["coding"]
     assert mine.profile("plain") == Profile("plain")
-    assert mine["fast"].changes == {"budget": 3}
+    assert mine["fast"].changes == {"drafting": "tree 3"}
 
 
 def test_the_last_used_is_the_first(mine: Presets) -> None:

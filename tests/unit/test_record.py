@@ -16,7 +16,11 @@ from dflash_core.turns import WHOLE, Turns
 from support.turns import DRAFTS, ROOT, WANTED, step_of, tree_of, turn_of
 
 BRANCHED = tree_of((0, 0), (1, 0), (0, 1), (3, 0), accepted=(0, 3))
-STEPS = (step_of(), step_of(BRANCHED, bonus=9), step_of(knobs=Knobs(budget=3, p_min=0.25, temperature=0.7)))
+STEPS = (
+    step_of(),
+    step_of(BRANCHED, bonus=9),
+    step_of(knobs=Knobs(drafting="auto up to 3", p_min=0.25, temperature=0.7)),
+)
 
 
 def test_a_record_survives_packing_exactly() -> None:
@@ -73,8 +77,8 @@ def test_the_rank_of_the_bonus_token() -> None:
         (b"[1]", "object"),
         (b'{"line":"other"}', "other"),
         (b'{"line":"turn","created":"x"}', "target"),
-        (encode(turn_of(STEPS).start).replace(b'"budget":22', b'"budget":"many"'), "$.knobs.budget"),
-        (encode(turn_of(STEPS).start).replace(b'"budget":22', b'"budget":0'), "expected 1 to 256"),
+        (encode(turn_of(STEPS).start).replace(b'"drafting":"auto"', b'"drafting":7'), "$.knobs.drafting"),
+        (encode(turn_of(STEPS).start).replace(b'"drafting":"auto"', b'"drafting":"tree 0"'), "N from 1 to 256"),
         (b"\xff\xfe", "JSON"),
     ],
 )

@@ -39,7 +39,7 @@ def test_one_more_budget_takes_the_best_of_those_rejected_by_it(
 ) -> None:
     rng = np.random.default_rng(seed)
     drafts = ddtree.candidates(rng.standard_normal((depths, 12)).astype(np.float32) * 2, width)
-    knobs = Knobs(budget=budget, p_min=p_min, chain_seed=chain_seed)
+    knobs = Knobs(drafting=f"auto up to {budget}", p_min=p_min, chain_seed=chain_seed)
     step = built(drafts, knobs, mode)
     left_out = rejected(step)
     assert [one.path_prob for one in left_out] == sorted((one.path_prob for one in left_out), reverse=True)
@@ -76,7 +76,7 @@ def _paths(tree: StepTree) -> list[list[int]]:
 
 
 def test_by_hand() -> None:
-    step = step_of(tree_of((0, 0), (1, 0), (0, 1)), knobs=Knobs(budget=3, p_min=0.15))
+    step = step_of(tree_of((0, 0), (1, 0), (0, 1)), knobs=Knobs(drafting="auto up to 3", p_min=0.15))
     shown = [(one.parent, one.depth, one.rank, one.token, one.why) for one in rejected(step)]
     assert shown[0] == (3, 2, 0, 4, "budget")
     assert set(shown[1:3]) == {(2, 3, 0, 7, "budget"), (1, 2, 1, 5, "budget")}, "both have a path probability of 0.12"
@@ -87,7 +87,7 @@ def test_by_hand() -> None:
 
 
 def test_a_chain_looks_at_no_sibling() -> None:
-    step = step_of(tree_of((0, 0), (1, 0), (2, 0)), knobs=Knobs(mode="chain"))
+    step = step_of(tree_of((0, 0), (1, 0), (2, 0)), knobs=Knobs(drafting="chain 22"))
     object.__setattr__(step, "mode", "chain")
     assert rejected(step) == ()
     assert first_rejection(step) == FirstRejection(0, 7, None, None, "not drafted")
@@ -100,14 +100,14 @@ def test_only_a_full_tree_leaves_out_for_the_budget() -> None:
     def why(tree: StepTree, knobs: Knobs) -> set[str]:
         return {one.why for one in rejected(step_of(tree, knobs=knobs))}
 
-    assert why(tree, Knobs(budget=3)) == {"budget"}
-    assert why(learned, Knobs(budget=22)) == {"value"}, "auto took no more, though it might have"
-    assert why(learned, Knobs(policy="auto", budget=3)) == {"budget"}
+    assert why(tree, Knobs(drafting="auto up to 3")) == {"budget"}
+    assert why(learned, Knobs(drafting="auto")) == {"value"}, "auto took no more, though it might have"
+    assert why(learned, Knobs(drafting="auto up to 3")) == {"budget"}
 
 
 def test_what_is_behind_the_end_of_an_answer_is_not_over_the_budget() -> None:
     tree = tree_of((0, 0), (1, 0), (0, 1), accepted=(0, 1, 2))
-    for knobs in (Knobs(budget=3), Knobs(budget=22)):
+    for knobs in (Knobs(drafting="auto up to 3"), Knobs(drafting="auto")):
         step = replace(step_of(tree, knobs=knobs), stop="stop token", tokens=(1, 4))
         assert {one.why for one in rejected(step) if one.parent == 2} == {"stop"}
 
@@ -115,10 +115,10 @@ def test_what_is_behind_the_end_of_an_answer_is_not_over_the_budget() -> None:
 @pytest.mark.parametrize(
     ("bonus", "accepted", "knobs", "expected"),
     [
-        (2, (0,), Knobs(budget=3), (0, 1, 0.3, "budget")),
+        (2, (0,), Knobs(drafting="auto up to 3"), (0, 1, 0.3, "budget")),
         (3, (0,), Knobs(p_min=0.1), (0, 2, 0.05, "p_min")),
         (55, (0,), Knobs(), (0, None, None, "not drafted")),
-        (6, (0, 1), Knobs(budget=3), (1, 2, 0.1, "budget")),
+        (6, (0, 1), Knobs(drafting="auto up to 3"), (1, 2, 0.1, "budget")),
         (7, (0, 1, 2, 3), Knobs(), (3, None, None, "no depth left")),
     ],
 )

@@ -45,12 +45,12 @@ def test_one_prefill_event_then_steps() -> None:
 
 
 @pytest.mark.parametrize("right", range(8))
-@pytest.mark.parametrize("mode", ["ar", "chain", "tree", "auto"])
+@pytest.mark.parametrize("mode", ["plain", "chain", "tree", "auto"])
 def test_every_stop_is_exact(right: int, mode: str) -> None:
     """Text, stop and state are the same wherever in a step the end falls."""
     for limit in range(1, 12):
         backend = StoppingBackend(right)
-        events = list(runner(backend).generate([3], Knobs(mode=mode, max_tokens=limit)))
+        events = list(runner(backend).generate([3], Knobs(max_tokens=limit).replace(mode=mode)))
         expected = [4, 5, 6, 7, 8, 9, 10, 11, 12, STOP][:limit]
         assert answer(events) == expected
         assert events[-1].stop == ("stop token" if expected[-1] == STOP else "max tokens")
@@ -333,17 +333,17 @@ def test_a_reset_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> N
     ("mode", "block", "effective", "reason"),
     [
         ("auto", 8, "tree", "auto"),
-        ("tree", 8, "tree", "the mode is set"),
-        ("chain", 8, "chain", "the mode is set"),
-        ("ar", 8, "ar", "the mode is set"),
-        ("tree", 0, "ar", "no drafter"),
-        ("auto", 0, "ar", "no drafter"),
+        ("tree", 8, "tree", "drafting is set"),
+        ("chain", 8, "chain", "drafting is set"),
+        ("plain", 8, "plain", "drafting is set"),
+        ("tree", 0, "plain", "no drafter"),
+        ("auto", 0, "plain", "no drafter"),
     ],
 )
 def test_what_ran_is_what_is_said(mode: str, block: int, effective: str, reason: str) -> None:
-    events = list(runner(CountingBackend(block=block)).generate([1], Knobs(mode=mode, max_tokens=8)))
+    events = list(runner(CountingBackend(block=block)).generate([1], Knobs(max_tokens=8).replace(mode=mode)))
     assert {event.mode for event in events} == {effective}
     assert all(reason in event.reason for event in events)
     widths = {max(event.tree.parents.count(parent) for parent in event.tree.parents) for event in events[1:]}
     assert effective == "tree" or widths == {1}
-    assert effective != "ar" or all(event.drafted_depth == 0 for event in events[1:])
+    assert effective != "plain" or all(event.drafted_depth == 0 for event in events[1:])

@@ -17,7 +17,7 @@ from dflash_core.memory import OTHERS, Component, MemoryBreakdown
 from dflash_tui.application import advice
 
 GIB = 1 << 30
-KNOBS = Knobs(temperature=0.0, max_tokens=12, ignore_eos=True, mode="tree", budget=3)
+KNOBS = Knobs(drafting="tree 3", temperature=0.0, max_tokens=12, ignore_eos=True)
 
 
 def fail_at(engine: Engine, call: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ def test_what_is_forgotten_is_found_again() -> None:
             drafts = chooser.next(Knobs(from_text=False)).drafts
             begun[-1] += drafts
             took = brings(chooser.current.kind, False)[1] if drafts else CPU.plain
-            chooser.observe(replace(step(1, took, next(fresh)), mode="tree" if drafts else "ar"))
+            chooser.observe(replace(step(1, took, next(fresh)), mode="tree" if drafts else "plain"))
     assert begun[1] == pytest.approx(begun[0], abs=2)
     assert begun[0] > 6
 
@@ -172,7 +172,11 @@ def test_a_named_drafter_is_taken() -> None:
         [LearnedPolicy(Capabilities(kind, 9), PairState(), GivenCosts(CPU)) for kind in ("dflash2", "mtp")]
     )
     chooser.begin([1, 2], frozenset())
-    for knobs, kind in ((Knobs(draft="mtp"), "mtp"), (Knobs(mode="tree"), "dflash2"), (Knobs(draft="text"), "dflash2")):
+    for knobs, kind in (
+        (Knobs(draft="mtp"), "mtp"),
+        (Knobs(drafting="chain 22"), "dflash2"),
+        (Knobs(draft="text"), "dflash2"),
+    ):
         decision = chooser.next(knobs)
         assert decision.drafter == kind
         assert "is fastest" not in decision.reason
@@ -221,7 +225,7 @@ def test_drafters_that_rest_are_tried_again(kinds: tuple[str, ...]) -> None:
         else:
             assert reason.startswith("no draft is tried" if picked.tries else "plain decoding is fastest"), reason
         took = brings(chooser.current.kind, False)[1] if asked[-1] else CPU.plain
-        chooser.observe(replace(step(1, took, next(fresh)), mode="tree" if asked[-1] else "ar"))
+        chooser.observe(replace(step(1, took, next(fresh)), mode="tree" if asked[-1] else "plain"))
     assert not all(asked[:200])
     assert any(asked[-1000:]), "they are tried again"
     assert sum(asked[-1000:]) < 50

@@ -50,7 +50,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def report() -> StepReport:
     one = summary([1.0, 2.0, 3.0])
-    case = Timed("ar", "ar", 1, 200, False, 1.0, one, {"verify": 1.9, "host": 0.1}, 0.05)
+    case = Timed("plain", "plain", 1, 200, False, 1.0, one, {"verify": 1.9, "host": 0.1}, 0.05)
     return StepReport((case,), one, 2048, one, 0.9e12, 1000, (("target", 100, 101), ("CUDA context", 5, None)))
 
 

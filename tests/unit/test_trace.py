@@ -174,7 +174,7 @@ def test_lines_without_end_are_not_followed(path: Path, monkeypatch: pytest.Monk
         TraceError, match="no turn in this trace: it unpacks to more than 2,000,000 bytes, the limit for "
     ):
         read_trace(path)
-    bomb(path, b"".join(encode(line) + b"\n" for line in lines(turn_of([step_of()]))), 2_000)
+    bomb(path, b"".join(encode(line) + b"\n" for line in lines(turn_of([step_of()] * 4))), 1_000)
     trace = read_trace(path)
     assert trace.turns, "what stands before the limit is shown"
     assert "is incomplete: it unpacks to more than 2,000,000 bytes, the limit for " in trace.problem

@@ -52,8 +52,8 @@ def test_a_drafter_that_is_never_right_is_said_not_to_fit(mode: str, learned: bo
     assert all(drafted) or mode == "auto"
     (note,) = run.drafter_notes
     assert note.startswith(f"counting does not fit this target: none of its {sum(drafted)} drafts was accepted; load ")
-    plain = steps(run, knobs.replace(mode="ar"), 20)
-    assert {step.reason for step in plain} == {"the mode is set"}
+    plain = steps(run, knobs.replace(mode="plain"), 20)
+    assert {step.reason for step in plain} == {"drafting is set"}
     backend.right = 3
     steps(run, knobs.replace(mode="tree"), 20)
     assert run.drafter_notes == ()
@@ -87,7 +87,7 @@ def test_without_a_drafter_that_is_not_finite_the_answer_goes_on(mode: str, lear
     backend = Damaged(right=1, block=3)
     run, knobs = runner(backend, learned), Knobs().replace(mode=mode, from_text=False)
     found = [*steps(run, knobs), *steps(run, knobs)]
-    assert {step.mode for step in found[-TOKENS:]} == {"ar"}
+    assert {step.mode for step in found[-TOKENS:]} == {"plain"}
     left_out = "counting is left out, its numbers are not finite; no other drafter is loaded"
     assert {step.reason for step in found[-TOKENS:]} == {left_out}
     (note,) = run.drafter_notes
@@ -102,7 +102,7 @@ def test_a_target_that_is_not_finite_still_ends_the_answer() -> None:
         list(run.generate([1, 2], Knobs()))
 
 
-@pytest.mark.parametrize("knobs", [Knobs(), Knobs(policy="fixed"), Knobs(mode="tree"), Knobs(draft="dflash2")])
+@pytest.mark.parametrize("knobs", [Knobs(), Knobs(drafting="tree 22"), Knobs(draft="dflash2")])
 def test_another_drafter_takes_over(knobs: Knobs) -> None:
     parts = [Capabilities(kind, 8) for kind in ("dflash2", "mtp")]
     several = SeveralPolicy([LearnedPolicy(one, PairState(), GivenCosts(CPU)) for one in parts])
@@ -112,5 +112,5 @@ def test_another_drafter_takes_over(knobs: Knobs) -> None:
     watched.failed("dflash2", NumericsError("no numbers"))
     assert watched.next(knobs).drafter == "mtp"
     watched.failed("mtp", NumericsError("no numbers"))
-    assert watched.next(knobs).mode == "ar"
+    assert watched.next(knobs).mode == "plain"
     assert watched.notes == ("dflash2 is left out: no numbers", "mtp is left out: no numbers")

@@ -31,7 +31,7 @@ BASE = Knobs(temperature=0.0, ignore_eos=True, max_tokens=MOST)
 
 def cases(contexts: Sequence[int]) -> list[Case]:
     """A plain step and a tree after each context."""
-    plain, tree = BASE.replace(mode="ar"), BASE.replace(mode="tree", budget=NODES)
+    plain, tree = BASE.replace(drafting="plain"), BASE.replace(drafting=f"tree {NODES}")
     return [Case(name, knobs, depth) for name, knobs in (("plain", plain), ("tree", tree)) for depth in contexts]
 
 

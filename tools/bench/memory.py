@@ -52,7 +52,7 @@ def measure(
     bench = StepBench(engine)
     engine.session.look_back(AttentionWindow.of(window))
     trace = tuple(spine(length) for length in acceptance_pattern(acceptance))
-    knobs = Knobs(temperature=0.0, ignore_eos=True, max_tokens=1 << 20, mode="tree", budget=budget, chain_seed=True)
+    knobs = Knobs(drafting=f"tree {budget}", temperature=0.0, ignore_eos=True, max_tokens=1 << 20, chain_seed=True)
     wall, events = bench.time(Case("forced", knobs, engine.context_length - SPARE_POSITIONS, trace), steps)
     tokens = sum(len(event.tokens) for event in events) / len(events)
     held = engine.memory()

@@ -143,7 +143,7 @@ def _decode(
     while at < len(answer) - 1:
         decision = policy.next(knobs)
         drafter = decision.drafter or kind
-        asked = decision.drafts and decision.mode != "ar"
+        asked = decision.drafts and decision.mode != "plain"
         plan = policy.plan(knobs, answer[at], drafts[drafter](at) if asked else NO_CANDIDATES, DEEPEST)
         tree = plan.tree if plan is not None else build(answer[at], NO_CANDIDATES, 0)
         path = _walk(text, at, tree.parents, tree.tokens)

@@ -25,7 +25,7 @@ from dflash_core.loading import CardOptions
 from tools.bench.tool import run_tool
 
 OTHER = 512  # tokens of the conversation in between
-KNOBS = Knobs(temperature=0.0, max_tokens=2, ignore_eos=True, mode="ar")
+KNOBS = Knobs(drafting="plain", temperature=0.0, max_tokens=2, ignore_eos=True)
 
 
 def first_token(engine: Engine, ids: Sequence[int], keep: Sequence[int] = ()) -> PrefillEvent:

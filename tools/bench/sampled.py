@@ -39,7 +39,7 @@ KINDS: dict[str, dict[str, Value]] = {
 
 def cases() -> list[Case]:
     """A case per kind of sampling, at a temperature of 0.8 unless it says otherwise."""
-    base = Knobs(mode="tree", budget=23, temperature=0.8, ignore_eos=True, max_tokens=MOST)
+    base = Knobs(drafting="tree 23", temperature=0.8, ignore_eos=True, max_tokens=MOST)
     return [Case(name, base.replace(**knobs)) for name, knobs in KINDS.items()]
 
 

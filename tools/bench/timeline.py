@@ -1,6 +1,6 @@
 """Where a step's time goes on a card: microseconds by kernel, read off the ends of kernels in a profile of whole steps.
 
-    python -m tools.bench.timeline [--model 27b] [--cases ar "tree 23"] [--steps 12]
+    python -m tools.bench.timeline [--model 27b] [--cases plain "tree 23"] [--steps 12]
 
 Kernels of a step overlap: each begins early and waits for the one before it. So a kernel's share is the time from the
 end of the one that ended before it to its own end, and shares add up to the step. The pair is synthetic, and is written
@@ -19,14 +19,14 @@ from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
 
-from dflash_core.bench.steps import Case, StepBench, default_cases, shown
+from dflash_core.bench.steps import Case, StepBench, default_cases
 from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.errors import KernelError
 from dflash_core.user_folders import user_folder
 from tools.bench.engines import synthetic_engine
 from tools.bench.tool import run_tool
 
-CASES = ("ar", "tree 23", "sampled tree 23", "tree 63")
+CASES = ("plain", "tree 23", "sampled tree 23", "tree 63")
 FIRST = "step_begin"  # the kernel that begins a step
 
 
@@ -84,7 +84,7 @@ def profiled(bench: StepBench, case: Case, steps: int) -> list[Ran]:
 
 def table(name: str, found: Sequence[Share]) -> Iterator[str]:
     """Lines, the sum first."""
-    yield f"{shown(name)}: {sum(share.microseconds for share in found):.0f} us"
+    yield f"{name}: {sum(share.microseconds for share in found):.0f} us"
     for share in found:
         yield f"{share.microseconds:9.1f} us {share.launches:5} x {share.name}"
 

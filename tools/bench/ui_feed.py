@@ -67,7 +67,7 @@ class FedTurn:
 
     def __iter__(self) -> Iterator[Piece]:
         began = time.monotonic()
-        prefill = PrefillEvent((0,), 1, 0, 0.0, "ar", "fed, not decoded")
+        prefill = PrefillEvent((0,), 1, 0, 0.0, "plain", "fed, not decoded")
         steps: list[StepEvent] = []
         yield self._piece(prefill, 1, 0.0)
         while len(self.text) < len(self._source) and not self._stopped.is_set():
@@ -75,13 +75,13 @@ class FedTurn:
             self._stopped.wait(max(due - time.monotonic(), 0.0))
             count = min(STEP, -(-(len(self._source) - len(self.text)) // TOKEN_CHARS))
             length = 1 + len(steps) * STEP + count
-            step = StepEvent((0,) * count, _TREE, 0, 0, length, StageTimes(), "ar", "fed, not decoded")
+            step = StepEvent((0,) * count, _TREE, 0, 0, length, StageTimes(), "plain", "fed, not decoded")
             steps.append(step)
             yield self._piece(step, count, time.monotonic() - began)
         took = time.monotonic() - began
         stats = turn_stats(prefill, steps, took)
         stop: Stop = "cancelled" if self._stopped.is_set() else "stop token"
-        self.report = TurnReport(self.text, "", (0,) * stats.tokens, "ar", "fed, not decoded", stop, Knobs(), stats)
+        self.report = TurnReport(self.text, "", (0,) * stats.tokens, "plain", "fed, not decoded", stop, Knobs(), stats)
 
     def _piece(self, event: PrefillEvent | StepEvent, tokens: int, at: float) -> Piece:
         start = len(self.text)

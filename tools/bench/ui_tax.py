@@ -20,7 +20,7 @@ from textual.screen import Screen
 
 from dflash_core.bench.prompts import PROMPTS
 from dflash_core.errors import DFlashError
-from dflash_core.knobs import SPEC, Knobs
+from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import change
 from dflash_tui.application.engine_session import EngineSession
 from dflash_tui.application.figures.meter import Meter
@@ -185,9 +185,9 @@ async def measure_tax(
     for number in range(rounds + 1):
         for at, ((prompt, mode), arms) in enumerate(cases.items(), 1):
             of_round = f"round {number:,} of {rounds:,}" if number else "warming up"
-            say(f"{of_round} · prompt {at} of {len(cases)}, {SPEC['mode'].show(mode)}")
+            say(f"{of_round} · prompt {at} of {len(cases)}, {mode}")
             knobs = place.state.knobs.replace(
-                temperature=0.0, mode=mode, policy="fixed", max_tokens=min(place.state.knobs.max_tokens, MOST_TOKENS)
+                temperature=0.0, mode=mode, max_tokens=min(place.state.knobs.max_tokens, MOST_TOKENS)
             )
             # Which arm goes first changes from turn to turn.
             for turn in range(arms.turns):
@@ -216,7 +216,7 @@ def _modes(place: Place) -> tuple[str, ...]:
     session, mode = place.state.session, place.state.knobs.mode
     if mode != "auto":
         return (mode,)
-    return ("ar", "tree") if session is not None and session.limits.drafter is not None else ("ar",)
+    return ("plain", "tree") if session is not None and session.limits.drafter is not None else ("plain",)
 
 
 async def measure_lag(place: Place, names: Sequence[str] = tuple(DOCUMENTS), say: Say = lambda text: None) -> list[Lag]:
@@ -319,7 +319,7 @@ def tax_table(tax: UiTax) -> str:
     lines = [f"{'median tok/s':<34}{'headless':>10}{'in the app':>12}{'lost':>8}"]
     for pair in tax.pairs:
         headless, app = pair.seconds
-        prompt = f"{SPEC['mode'].show(pair.mode)}: {pair.prompt}" if pair.mode else pair.prompt
+        prompt = f"{pair.mode}: {pair.prompt}" if pair.mode else pair.prompt
         prompt = prompt if len(prompt) <= 32 else prompt[:31] + "…"
         lines.append(_tax_line(prompt, pair.tokens / headless, pair.tokens / app))
     return "\n".join([*lines, _tax_line("all", *tax.rates)])

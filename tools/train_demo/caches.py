@@ -47,7 +47,7 @@ def differences(target: Target, texts: Sequence[Sequence[int]], names: Sequence[
 def acceptance_length(name: str, answers: int) -> float:
     """Tokens per step of the built-in pair with this cache."""
     engine = load_pair(demo_target_path(), demo_draft(None), kv=name)
-    knobs = Knobs(temperature=0.0, mode="chain", max_tokens=64)
+    knobs = Knobs(drafting="chain 22", temperature=0.0, max_tokens=64)
     tokens = steps = 0
     for prompt in PROMPTS[:answers]:
         conversation = Conversation(engine, engine.target.tokenizer, engine.target.template)

@@ -311,7 +311,7 @@ def parents_line(m: Measured) -> str:
     return (
         f"DFlash 2, tree of 22, thinking off: acceptance length {on:.2f} with nodes scored by the token above them,\n"
         f"{off:.2f} by the marginals of their depth: {on / off - 1:+.1%}. In the app with `--demo --draft dflash2`:\n"
-        "`/ab mode=tree by_parent=on | mode=tree by_parent=off`."
+        "`/ab drafting=tree by_parent=on | drafting=tree by_parent=off`."
     )
 
 

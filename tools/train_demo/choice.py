@@ -60,7 +60,7 @@ class Pair:
         prompt = build_prompt(self.target.tokenizer, self.target.template, [Message("user", text)], thinking).ids
         prompt, engine = prompt[:LONGEST_PROMPT], next(iter(self.engines.values()))
         engine.reset()
-        events = list(engine.generate(prompt, Knobs(mode="tree", budget=30, max_tokens=LONGEST)))
+        events = list(engine.generate(prompt, Knobs(drafting="tree 30", max_tokens=LONGEST)))
         answer = tuple(token for event in events for token in event.tokens)
         if len(answer) < 8:
             return None
@@ -76,7 +76,7 @@ class Pair:
     def draft_ms(self, kind: str, prompt: Sequence[int]) -> float:
         """Milliseconds of drafting in a step, the median over an answer."""
         self.engines[kind].reset()
-        events = self.engines[kind].generate(prompt, Knobs(mode="tree", max_tokens=LONGEST, ignore_eos=True))
+        events = self.engines[kind].generate(prompt, Knobs(drafting="tree 22", max_tokens=LONGEST, ignore_eos=True))
         return statistics.median(event.stages.draft for event in events if isinstance(event, StepEvent))
 
 

@@ -32,9 +32,9 @@ from .record_drafts import _say
 LONGEST, LONGEST_PROMPT = 128, 600
 AUTO, DEFAULT = "auto", "tree 22"
 SETTINGS = {
-    "plain": Knobs(mode="ar"),
-    "chain 15": Knobs(mode="chain"),
-    **{f"tree {budget}": Knobs(mode="tree", budget=budget) for budget in (8, 15, 22, 40)},
+    "plain": Knobs(drafting="plain"),
+    "chain 15": Knobs(drafting="chain 22"),
+    **{f"tree {budget}": Knobs(drafting=f"tree {budget}") for budget in (8, 15, 22, 40)},
     AUTO: Knobs(),
 }
 

@@ -185,7 +185,7 @@ DRAFTERS = {
 def by_parent(target: Target, questions: Sequence[Question]) -> tuple[float, float]:
     """Acceptance lengths of the DFlash 2 drafter's trees of 22: scored by the token above, and by marginals."""
     engine = Engine(target, load_draft(demo_dflash2_path(), target=target))
-    tree = Knobs(mode="tree", max_tokens=128)
+    tree = Knobs(drafting="tree 22", max_tokens=128)
     on, off = (run(engine, target, questions, tree.replace(by_parent=one)).acceptance_length for one in (True, False))
     return on, off
 
@@ -193,7 +193,7 @@ def by_parent(target: Target, questions: Sequence[Question]) -> tuple[float, flo
 def chain_rates(target: Target, draft: Path, questions: Iterable[Question]) -> tuple[float, list[float]]:
     """Acceptance length and accept rate by draft position of a drafter's chains of MTP_DEPTHS."""
     engine = Engine(target, load_draft(draft, target=target))
-    found = run(engine, target, questions, Knobs(mode="chain", budget=MTP_DEPTHS, mtp_depth=MTP_DEPTHS, max_tokens=128))
+    found = run(engine, target, questions, Knobs(drafting=f"chain {MTP_DEPTHS}", mtp_depth=MTP_DEPTHS, max_tokens=128))
     return found.acceptance_length, found.depth_rates()
 
 
@@ -208,7 +208,7 @@ def measure(count: int, bench: Path | None, say: Callable[[str], None]) -> Measu
         return clean[:: max(1, len(clean) // most)][:most]
 
     engine = Engine(target, load_draft(demo_draft_path(), target=target))
-    tree, chain, ar = (Knobs(mode=m, max_tokens=128) for m in ("tree", "chain", "ar"))
+    tree, chain, ar = (Knobs(max_tokens=128).replace(mode=m) for m in ("tree", "chain", "plain"))
     everything = bench_prompts.held_questions()
     mixed = fresh(everything, "held")
 

@@ -57,7 +57,7 @@ def said(
         accepted_depth=len(run) - 1,
         length=length + len(run),
         stages=StageTimes(verify=(time.perf_counter() - began) * 1e3),
-        mode="ar",
+        mode="plain",
         reason=event.trigger,
         bonus=tokens[-1],
         knobs=knobs,
@@ -197,7 +197,7 @@ class Decoder:
 
     def _drafter(self) -> str:
         """The kind of the drafter that the step used; "" where none was."""
-        asked = self.decision.mode != "ar" and self.decision.drafts
+        asked = self.decision.mode != "plain" and self.decision.drafts
         capabilities = self.backend.capabilities
         return (self.decision.drafter or (capabilities.kind if capabilities else "")) if asked else ""
 
@@ -211,7 +211,7 @@ class Decoder:
 
     def draft(self) -> Candidates:
         """The drafter's best tokens per depth after the root, or none where it is not used."""
-        if self.decision.mode == "ar" or not self.decision.drafts:
+        if self.decision.mode == "plain" or not self.decision.drafts:
             return NO_CANDIDATES
         named, knobs = self.decision.drafter, at_depth(self.knobs, self.decision.depth)
         return self.backend.propose(self.answer[-1], knobs.replace(draft=named) if named else knobs)

@@ -92,22 +92,17 @@ class StepReport:
 
     def verify_ratio(self, rows: int) -> float:
         """The time of a verify pass of `rows` rows, in plain steps."""
-        return self.case(f"tree {rows - 1}").stages["verify"] / self.case("ar").wall.median
+        return self.case(f"tree {rows - 1}").stages["verify"] / self.case("plain").wall.median
 
     @property
     def bandwidth_share(self) -> float:
         """The share of the measured read bandwidth that a plain step reaches with the bytes that it must move."""
-        return self.step_bytes / (self.case("ar").wall.median / 1e3) / self.read_bandwidth
+        return self.step_bytes / (self.case("plain").wall.median / 1e3) / self.read_bandwidth
 
     def to_json(self) -> dict[str, Any]:
         """Everything, and the ratios that are read off it."""
         ratios = {str(rows): self.verify_ratio(rows) for rows in ROWS}
-        return {**asdict(self), "verify_in_ar_steps": ratios, "bandwidth_share": self.bandwidth_share}
-
-
-def shown(name: str) -> str:
-    """A case's name as shown to users. Files use `ar`, so that they can be compared with earlier ones."""
-    return f"plain{name[2:]}" if name.split(" ")[0] == "ar" else name
+        return {**asdict(self), "verify_in_plain_steps": ratios, "bandwidth_share": self.bandwidth_share}
 
 
 DEPTHS = (1, 2, 3, 4, 6, 8)
@@ -122,19 +117,18 @@ def default_cases(
     that plain steps, and where there are several of them trees too, are timed after."""
     base = Knobs(temperature=0.0, ignore_eos=True, max_tokens=MOST)
     # With the chain put in first: a forced walk follows it.
-    seeded = base.replace(mode="tree", chain_seed=True)
+    seeded = base.replace(drafting="tree", chain_seed=True)
     tree = [Case(f"tree {rows - 1}", seeded.replace(budget=rows - 1)) for rows in ROWS]
-    chain = base.replace(mode="chain")
-    chains = [Case(f"chain {depth}", chain.replace(budget=depth, mtp_depth=depth)) for depth in depths]
-    chains = chains or [Case(f"chain {block - 1}", chain.replace(budget=block - 1))]
+    chains = [Case(f"chain {n}", base.replace(drafting=f"chain {n}", mtp_depth=n)) for n in depths]
+    chains = chains or [Case(f"chain {block - 1}", base.replace(drafting=f"chain {block - 1}"))]
     cases = [
-        Case("ar", base.replace(mode="ar")),
+        Case("plain", base.replace(drafting="plain")),
         *chains,
         *tree,
         # No chain is put in first, and every candidate of a synthetic drafter is about as likely: as wide as trees get.
-        Case("bushy tree 23", base.replace(mode="tree", budget=23, chain_seed=False)),
-        Case("sampled tree 23", base.replace(mode="tree", budget=23, temperature=0.8, top_k=40)),
-        *(Case(f"ar at {depth:,}", base.replace(mode="ar"), depth) for depth in contexts),
+        Case("bushy tree 23", base.replace(drafting="tree 23", chain_seed=False)),
+        Case("sampled tree 23", base.replace(drafting="tree 23", temperature=0.8, top_k=40)),
+        *(Case(f"plain at {depth:,}", base.replace(drafting="plain"), depth) for depth in contexts),
         *(Case(f"tree 23 at {depth:,}", tree[1].knobs, depth) for depth in contexts if len(contexts) > 1),
     ]
     if acceptance:

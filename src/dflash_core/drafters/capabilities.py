@@ -10,7 +10,7 @@ from dflash_core.drafters.kinds import KINDS
 if TYPE_CHECKING:
     from dflash_core.knobs import Knobs
 
-BLOCK_KNOBS = frozenset({"budget", "p_min", "tree_temperature", "tree_width", "chain_seed", "draft_window"})
+BLOCK_KNOBS = frozenset({"p_min", "tree_temperature", "tree_width", "chain_seed", "draft_window"})
 """The knobs that a block drafter supports."""
 DRAFT_KNOBS = BLOCK_KNOBS | {"mtp_depth", "draft", "by_parent", "draft_vocabulary"}
 """The knobs that have an effect only with a drafter."""

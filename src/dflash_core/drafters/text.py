@@ -31,7 +31,7 @@ KIND = "text"
 BLOCK = 32
 LEAST_CHANCE = 0.01  # probability of the whole run below which nothing more is proposed
 # A tree temperature softens a distribution over the vocabulary and a width takes more of it; here there is one token.
-FOLLOWED = frozenset({"budget", "p_min", "chain_seed"})
+FOLLOWED = frozenset({"p_min", "chain_seed"})
 CAPABILITIES = Capabilities(KIND, BLOCK, knobs=FOLLOWED)
 
 

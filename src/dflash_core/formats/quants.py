@@ -98,7 +98,6 @@ def to_float32(rows: Bytes, name: str) -> Float32:
 def _gguf_quants(name: str) -> tuple[Callable[[Bytes, Any], Float32], Any]:
     """The gguf package's dequantiser. Imported on first use: it takes half a second, and reading a header does not
     need it."""
-    from gguf import GGMLQuantizationType
-    from gguf.quants import dequantize
+    import gguf.quants
 
-    return dequantize, GGMLQuantizationType[name]
+    return gguf.quants.dequantize, gguf.GGMLQuantizationType[name]

@@ -1,8 +1,6 @@
-"""The settings worth trying for a loaded pair: mode x budget x p_min, then neighbours of the best of them."""
+"""The settings worth trying for a loaded pair: drafting x p_min, then neighbours of the best of them."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from dflash_core.errors import KnobError
 from dflash_core.knobs import SPEC, Knobs, Value
@@ -25,16 +23,16 @@ def arms(now: Knobs, limits: Limits) -> list[Arm]:
     found = {now: Arm("", now, "now")}
     several = limits.drafter.parts if limits.drafter is not None else ()
     choice: dict[str, Value] = {"draft": "auto"} if several else {}
-    _put(found, now, limits, {"mode": "auto", "policy": "auto", **choice}, "auto")
-    _put(found, now, limits, {"mode": "ar"}, "plain")
+    _put(found, now, limits, {"drafting": "auto", **choice}, "auto")
+    _put(found, now, limits, {"drafting": "plain"}, "plain")
     for one in several or ([limits.drafter] if limits.drafter is not None else []):
         named: dict[str, Value] = {"draft": one.kind} if several else {}
         for depth in sorted({one.depths, max(one.depths // 2, 1)}):
             for p_min in P_MINS[:2]:
-                _put(found, now, limits, {"mode": "chain", "budget": depth, "p_min": p_min, **named})
+                _put(found, now, limits, {"drafting": f"chain {depth}", "p_min": p_min, **named})
         for budget in BUDGETS:
             for p_min in P_MINS[:2] if several else P_MINS:
-                _put(found, now, limits, {"mode": "tree", "budget": budget, "p_min": p_min, **named})
+                _put(found, now, limits, {"drafting": f"tree {budget}", "p_min": p_min, **named})
     return [_named(arm) for arm in found.values()]
 
 
@@ -45,32 +43,30 @@ def around(best: Knobs, limits: Limits, positions: int) -> list[Arm]:
     `positions`: how long the measured prompts are; a window that holds all of them changes nothing.
     """
     found: dict[Knobs, Arm] = {}
-    if limits.drafter is None or best.mode == "ar":
+    if limits.drafter is None or best.mode == "plain":
         return []
-    same: dict[str, Value] = {"mode": "auto", "policy": best.policy} if best.mode == "auto" else {}
     if best.mode == "tree":
         for budget in (round(best.budget * 0.75), round(best.budget * 1.25)):
-            _put(found, best, limits, {"budget": max(budget, 1)})
+            _put(found, best, limits, {"drafting": f"tree {max(budget, 1)}"})
     for step in (-0.05, 0.05) if best.mode != "auto" else ():
         if 0 <= (p_min := round(best.p_min + step, 2)) <= 1:
             _put(found, best, limits, {"p_min": p_min})
     if best.mode != "chain":
         for temperature in (one for one in TREE_TEMPERATURES if one != best.tree_temperature):
-            _put(found, best, limits, {"tree_temperature": temperature, **same})
+            _put(found, best, limits, {"tree_temperature": temperature})
     for window in WINDOWS:
         if window < positions and window != best.draft_window:
-            _put(found, best, limits, {"draft_window": window, **same})
+            _put(found, best, limits, {"draft_window": window})
     return [_named(arm) for arm in found.values() if arm.knobs != best]
 
 
 def label(knobs: Knobs) -> str:
     """The label of a setting: what distinguishes it from others, such as `tree 22, p_min 0.1`."""
-    auto = knobs.mode == "auto" and knobs.policy != "fixed"
-    by = "" if knobs.draft == "auto" or auto or knobs.mode == "ar" else f"{knobs.draft} "
-    parts = [f"{by}{knobs.state}"]
-    if knobs.mode == "ar":
+    by = f"{knobs.draft} " if knobs.draft != "auto" and knobs.mode in ("tree", "chain") else ""
+    parts = [f"{by}{knobs.drafting}"]
+    if knobs.mode == "plain":
         return parts[0]
-    if knobs.p_min and not auto:
+    if knobs.p_min and knobs.mode != "auto":
         parts.append(f"p_min {show(SPEC['p_min'], knobs.p_min)}")
     for name, short in (("tree_temperature", "tree T"), ("draft_window", "window")):
         value = getattr(knobs, name)
@@ -80,12 +76,9 @@ def label(knobs: Knobs) -> str:
 
 
 def _put(found: dict[Knobs, Arm], base: Knobs, limits: Limits, wanted: dict[str, Value], role: Role = "") -> None:
-    if wanted.get("mode") != "auto":
-        wanted = {**wanted, "policy": "fixed"}
     if limits.drafter is not None:
-        kept: Sequence[str] = [name for name in wanted if name in ("mode", "policy") or name in limits.drafter.knobs]
-        wanted = {name: wanted[name] for name in kept}
-    elif wanted.get("mode") not in ("ar", "auto"):
+        wanted = {name: value for name, value in wanted.items() if name in {"drafting", *limits.drafter.knobs}}
+    elif wanted.get("drafting") not in ("plain", "auto"):
         return
     try:
         knobs = base.replace(**wanted)

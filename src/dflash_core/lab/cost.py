@@ -43,7 +43,7 @@ class StepCosts:
 
     def add(self, step: StepEvent) -> None:
         """Count one step; it drafts whatever its tree then holds, so only steps without a drafter are others."""
-        if step.mode != "ar":
+        if step.mode != "plain":
             self._times.setdefault(len(step.tree.tokens) - 1, []).append(step.stages.total)
 
     @property

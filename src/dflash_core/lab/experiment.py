@@ -78,7 +78,7 @@ class Design:
 
 def plain_design(case: Case, knobs: Knobs) -> Design:
     """The experiment that times plain decoding after a prompt."""
-    arm = Arm("plain", knobs.replace(mode="ar", ignore_eos=True, max_tokens=PLAIN_TOKENS), "plain")
+    arm = Arm("plain", knobs.replace(drafting="plain", ignore_eos=True, max_tokens=PLAIN_TOKENS), "plain")
     return Design((arm,), (case,), PLAIN_REPEATS)
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.errors import KnobError
-from dflash_core.knobs import SPEC, Knobs, Spec, Value, spec_of
+from dflash_core.knobs import Knobs, Spec, Value, spec_of
 from dflash_core.limits import Limits
 from dflash_core.policy.fixed import FixedPolicy
 
@@ -35,7 +35,7 @@ class Axis:
 
     @property
     def spec(self) -> Spec:
-        return SPEC[self.name]
+        return spec_of(self.name)
 
 
 Role = Literal["", "now", "auto", "plain"]
@@ -60,6 +60,8 @@ def parse_axis(text: str) -> Axis:
     if not name or not values:
         raise KnobError(f"{text}: expected NAME=VALUES, for example budget=4,15,22 or budget=4..63:8")
     spec, out = spec_of(name), list[Value]()
+    if name == "policy":
+        raise KnobError("policy is a former name; sweep whole settings: drafting=auto,tree=8,chain=7")
     for part in values.split(","):
         out += _range(spec, part) if ".." in part else [spec.parse(part)]
     return Axis(name, tuple(dict.fromkeys(out)))
@@ -94,6 +96,10 @@ def settings(axes: Sequence[Axis], base: Knobs, limits: Limits) -> tuple[Arm, ..
         changes = {axis.name: value for axis, value in zip(axes, values)}
         label = ", ".join(f"{axis.spec.label} {show(axis.spec, value)}" for axis, value in zip(axes, values))
         arm = Arm(label, base.replace(**changes))
+        if (arm.knobs.mode, arm.knobs.budget) != tuple(
+            changes.get(n, getattr(arm.knobs, n)) for n in ("mode", "budget")
+        ):
+            raise KnobError(f"{label}: {changes['mode']} has no size; sweep sizes with mode=tree or mode=chain")
         check(arm, frozenset(changes), limits)
         out.append(arm)
     return tuple(out)
@@ -106,15 +112,15 @@ def check(arm: Arm, changed: frozenset[str], limits: Limits) -> None:
     if knobs.max_tokens < 2:
         raise KnobError("max_tokens=1 leaves no step to measure; expected 2 or more")
     mode = FixedPolicy(drafter).next(knobs).mode
-    if mode == "ar" and (idle := sorted(changed & DRAFT_KNOBS)):
-        why = "no drafter is loaded" if drafter is None else "mode is plain"
-        raise KnobError(f"{idle[0]} changes nothing where {why}; sweep it with mode=tree and a drafter")
+    if mode == "plain" and (idle := sorted(changed & DRAFT_KNOBS)):
+        why = "no drafter is loaded" if drafter is None else "drafting is plain"
+        raise KnobError(f"{idle[0]} changes nothing where {why}; sweep it with drafting=tree and a drafter")
     if mode == "chain" and (idle := sorted(changed & ONLY_IN_TREES)):
-        raise KnobError(f"{idle[0]} changes nothing in a chain; sweep it with mode=tree")
+        raise KnobError(f"{idle[0]} changes nothing in a chain; sweep it with drafting=tree")
     if drafter and mode == "chain" and "budget" in changed and knobs.budget > drafter.depths:
         raise KnobError(
-            f"budget={knobs.budget} with mode=chain: the drafter's block of {drafter.block} makes chains of at most "
-            f"{drafter.depths}; expected 1 to {drafter.depths}, or mode=tree"
+            f"drafting={knobs.drafting}: the drafter's block of {drafter.block} makes chains of at most "
+            f"{drafter.depths}; expected 1 to {drafter.depths}, or a tree"
         )
 
 

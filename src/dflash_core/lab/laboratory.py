@@ -47,5 +47,5 @@ class Laboratory:
         answer = [token for event in record.events for token in event.tokens]
         engine, ids, knobs = self._engine, record.start.prompt_ids, drafted_by(record.knobs, drafter)
         if p_min is not None:
-            knobs = knobs.replace(p_min=p_min, policy=knobs.policy)
+            knobs = replace(knobs, p_min=p_min)
         return ExactReplay(engine.propose, ids, answer, knobs, budgets, engine.limits.context_length, engine.stop_ids)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
-from dflash_core.knobs import SPEC
+from dflash_core.knobs import spec_of
 from dflash_core.lab.grid import show
 from dflash_core.lab.results import Result
 from dflash_core.lab.table import Row, best, rows
@@ -50,7 +50,7 @@ def draw(result: Result, format: str) -> bytes:
 
 
 def _curves(figure: Figure, result: Result, table: Sequence[Row]) -> None:
-    spec = SPEC[result.axes[0]] if result.axes else None
+    spec = spec_of(result.axes[0]) if result.axes else None
     speed, acceptance, step = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 2))
     numeric = spec is not None and spec.kind in ("int", "float")
     x = [float(getattr(row.arm.knobs, spec.name)) if spec and numeric else at for at, row in enumerate(table)]
@@ -92,7 +92,7 @@ def _field(figure: Figure, result: Result, table: Sequence[Row]) -> None:
             star = "★ " if top is not None and by_place.get((ys[y], xs[x])) is top else ""
             color = "black" if value > light else "white"
             axes.text(x, y, f"{star}{value:.0f}", ha="center", va="center", color=color, fontsize=8)
-    axes.set_xticks(range(len(xs)), [show(SPEC[across], value) for value in xs])
-    axes.set_yticks(range(len(ys)), [show(SPEC[down], value) for value in ys])
-    axes.set_xlabel(SPEC[across].label)
-    axes.set_ylabel(SPEC[down].label)
+    axes.set_xticks(range(len(xs)), [show(spec_of(across), value) for value in xs])
+    axes.set_yticks(range(len(ys)), [show(spec_of(down), value) for value in ys])
+    axes.set_xlabel(spec_of(across).label)
+    axes.set_ylabel(spec_of(down).label)

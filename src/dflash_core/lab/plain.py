@@ -29,7 +29,7 @@ class PlainSpeed:
 
 def of_result(result: Result, how: str) -> PlainSpeed | None:
     """The speed of an experiment's plain arm, the median of its runs; None without one, or for too few steps."""
-    its = [trial.report for trial in result.trials if result.arms[trial.setting].knobs.mode == "ar"]
+    its = [trial.report for trial in result.trials if result.arms[trial.setting].knobs.mode == "plain"]
     steps = sum(report.stats.steps for report in its)
     if steps < FEWEST_STEPS:
         return None
@@ -50,7 +50,7 @@ def plain_speed(steps: list[StepEvent], positions: int, how: str) -> PlainSpeed 
 def of_turn(record: TurnRecord) -> PlainSpeed | None:
     """The speed of a turn that ran without drafts from its first step to its last; None for any other."""
     steps = list(record.steps)
-    if any(step.mode != "ar" for step in steps):
+    if any(step.mode != "plain" for step in steps):
         return None
     speed = plain_speed(steps, len(record.start.prompt_ids), "a plain turn")
     return speed and PlainSpeed(speed.tokens_per_second, speed.steps, speed.positions, record.start.created, speed.how)

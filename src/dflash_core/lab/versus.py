@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dflash_core.errors import KnobError
-from dflash_core.knobs import SPEC, Knobs, parse_settings
-from dflash_core.lab.grid import Arm, check, show
+from dflash_core.knobs import Knobs, described, parse_settings
+from dflash_core.lab.grid import Arm, check
 from dflash_core.limits import Limits
 
-TREE_OR_CHAIN = "mode=chain | mode=tree"
+TREE_OR_CHAIN = "drafting=chain | drafting=tree"
 """The preset: the tree against the chain."""
 
 
@@ -24,7 +24,7 @@ def parse_pair(text: str, base: Knobs, limits: Limits) -> tuple[Arm, Arm]:
     a, b = (_setting(side.split(), base, limits) for side in (left, right))
     if not bar:
         names = [word.partition("=")[0] for word in right.split()]
-        a = Arm(" ".join(f"{name}={show(SPEC[name], getattr(base, name))}" for name in names) + " (now)", base)
+        a = Arm(", ".join(described(base, names)) + " (now)", base)
     if a.knobs == b.knobs:
         raise KnobError(f"both settings are the same ({a.label}); give two that differ, for example {TREE_OR_CHAIN}")
     return a, b

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -108,7 +108,7 @@ class AutoTurn:
 
 def auto_turn(steps: Sequence[StepEvent]) -> AutoTurn | None:
     """The turn's own row, where `auto` chose its trees from the first step to the last; None for any other."""
-    if not steps or not all(step.knobs.mode == "auto" and step.knobs.policy != "fixed" for step in steps):
+    if not steps or not all(step.knobs.mode == "auto" for step in steps):
         return None
     if not any(step.choice is not None for step in steps):
         return None
@@ -152,7 +152,7 @@ def estimate(
     drafted = [(step, start) for step, start in zip(steps, starts) if of_drafter([step], drafter)]
     if not drafted:
         by = f"{drafter} drafted nothing in this turn" if drafter else "this turn drafted nothing"
-        raise DFlashError(f"{by}, so there is nothing to go by; answer again with mode=tree")
+        raise DFlashError(f"{by}, so there is nothing to go by; answer again with drafting=tree")
     largest = max(budgets)
     # Below the token that ended the answer nothing is drafted; other tokens that would have are not recorded.
     stops = {text[-1]} if steps[-1].stop == "stop token" else ()
@@ -247,7 +247,7 @@ def _reach(
     log_probs = np.array(step.drafts.log_probs)
     drafts = Candidates(np.array(step.drafts.tokens, np.int64), log_probs)
     drafts = drafts.cut(deepest_draft(step.knobs.max_tokens - at - 1))
-    knobs = step.knobs if p_min is None else step.knobs.replace(p_min=p_min)
+    knobs = step.knobs if p_min is None else replace(step.knobs, p_min=p_min)
     return _walked(step.tree.tokens[0], drafts, knobs, text, budget, chain=step.mode == "chain", stops=stops)
 
 

@@ -64,9 +64,9 @@ class Depths:
 
 
 def most_depth(knobs: Knobs) -> int:
-    """The greatest depth that the program may choose; 0 where the user has set one, which is then used as it is. With
-    the policy "capped" the knob is an upper limit. Its default applies to fixed trees only."""
-    if knobs.policy == "capped":
+    """The greatest depth that the program may choose; 0 where the user has set one, which is then used as it is. Under
+    `auto up to N` the knob is an upper limit. Its default applies to trees and chains only."""
+    if knobs.cap is not None:
         return knobs.mtp_depth
     return MOST_MTP_DEPTH if knobs.mtp_depth == START_DEPTH else 0
 

@@ -1,4 +1,4 @@
-"""A policy that learns nothing: it runs what the knobs ask for, and for `auto` a tree of the budget."""
+"""A policy that learns nothing: it runs what the knobs ask for, and for `auto` a tree."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision, Policy
 
-SET = "the mode is set"
+SET = "drafting is set"
 
 
 class FixedPolicy(Policy):
@@ -17,10 +17,9 @@ class FixedPolicy(Policy):
 
     def next(self, knobs: Knobs) -> Decision:
         if self._drafter is None:
-            return Decision("ar", 0, SET if knobs.mode == "ar" else "no drafter is loaded")
-        if knobs.mode == "ar":
-            return Decision("ar", 0, SET)
+            return Decision("plain", 0, SET if knobs.mode == "plain" else "no drafter is loaded")
+        if knobs.mode == "plain":
+            return Decision("plain", 0, SET)
         if knobs.mode == "chain":
             return Decision("chain", min(knobs.budget, self._drafter.drafted(knobs)), SET)
-        fixed = f"fixed budget {knobs.budget}" if knobs.policy == "fixed" else "auto: a drafter is loaded"
-        return Decision("tree", knobs.budget, SET if knobs.mode == "tree" else fixed)
+        return Decision("tree", knobs.budget, SET if knobs.mode == "tree" else "auto: a drafter is loaded")

@@ -113,7 +113,7 @@ class LatePolicy(PairPolicy):
             return it[3]  # quickly: a plain step of a small model is short
         proven = worth.tokens >= PROVEN
         if not proven and not self.costs.knows_plain:
-            return Decision("ar", 0, "auto: a plain step, to see what it costs")
+            return Decision("plain", 0, "auto: a plain step, to see what it costs")
         rate, curve, plain = self.rate, self.costs.curve(), self.costs.plain
         widths = [rows for rows in CHOICES if rows <= most] or [most]
         net = {rows: self._means.get(rows, self._means[CHOICES[0]]) - rate * curve[rows] for rows in widths}
@@ -132,7 +132,7 @@ class LatePolicy(PairPolicy):
             why = decision.reason if pays else f"auto: drafts are tried again; {lost:.1f} plain steps may be lost"
             return replace(decision, reason=why)
         brought = f"{worth.tokens:.1f} tokens for {worth.ms / plain:.1f} plain steps"
-        rest = Decision("ar", 0, f"auto: drafts brought {brought}; they are tried again")
+        rest = Decision("plain", 0, f"auto: drafts brought {brought}; they are tried again")
         wanted = LEAST_LOST if pays else lost
         self._resting = self._part, knobs, wanted, rest
         if not self._flying and self._results:
@@ -152,7 +152,7 @@ class LatePolicy(PairPolicy):
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
         if self._rested and self._resting is not None:
-            if step.mode == "ar" and step.knobs is self._resting[1]:
+            if step.mode == "plain" and step.knobs is self._resting[1]:
                 self._plain.append(step)
                 if len(self._plain) == self._rested:
                     self._count_plain()
@@ -187,7 +187,7 @@ class LatePolicy(PairPolicy):
         self._text.extend(tokens)
 
     def _count(self, step: StepEvent) -> None:
-        part, drafted = self._state, step.mode != "ar"
+        part, drafted = self._state, step.mode != "plain"
         rate = self.rate if drafted else 0.0
         spent = self.costs.add(step, drafted)
         self.state.pace.add(len(step.tokens), spent, self.costs.curve()[START_ROWS], drafted=drafted)

@@ -23,7 +23,6 @@ from dflash_core.policy.pace import START_ROWS, Chain, chain, chain_rows
 from dflash_core.policy.pair import PairPolicy, PairState
 from dflash_core.policy.values import Stated
 from dflash_core.tree import Candidates, Tree
-from dflash_core.tree import build as best_first
 
 MOST_NODES = MOST_ROWS - 1
 NEVER_RIGHT = 4.0  # decayed steps of a drafter without an accepted token, after which certainty predicts nothing
@@ -144,8 +143,8 @@ class LearnedPolicy(PairPolicy):
         assert step is not None, "a plan before its decision"
         if step.copied is not None:
             return self._copied(step, step.copied, root, deepest)
-        if step.decision.mode == "ar" or not self._free(knobs):
-            return self._as_asked(step, knobs, root, drafts, deepest)
+        if step.decision.mode == "plain" or not self._free(knobs):
+            return None
         return self._valued(step, knobs, root, drafts, deepest)
 
     def asks_certain(self, knobs: Knobs) -> bool:
@@ -233,7 +232,7 @@ class LearnedPolicy(PairPolicy):
             if self._dead:
                 why = "auto: no draft has been right so far; one is tried from time to time"
                 self._pause = soon if not rest.copied.found else 0
-        decision = Decision("chain" if rest.nodes else "ar", rest.nodes, why, drafts=False)
+        decision = Decision("chain" if rest.nodes else "plain", rest.nodes, why, drafts=False)
         step = _Step(decision, knobs, copied=rest.copied, nodes=rest.nodes, rate=rate, picked=picked)
         self._resting = step if self._pause else None
         return step
@@ -248,22 +247,6 @@ class LearnedPolicy(PairPolicy):
         tree = Tree((root, *tokens), tuple(range(-1, count - 1)), tuple(range(count)), steps, paths,
                     tuple(values), tuple(range(1, count)))  # fmt: skip
         return Plan(tree, step.decision, Choice(brings(found.values), count))
-
-    def _as_asked(self, step: _Step, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
-        """No tree of its own; with a fixed budget, records what it would have chosen."""
-        if step.decision.mode != "tree" or knobs.mode != "auto" or not len(drafts.tokens):
-            return None
-        # Not Knobs.replace, which takes a default budget beside policy auto for a cap.
-        free = replace(knobs, policy="auto", budget=Knobs().budget)
-        drafts = drafts.cut(deepest)
-        tree, _, curve = self._tree(free, root, drafts, self.rate, deepest)
-        rows = paying(tree.values, curve, self.rate) + 1
-        why = f"{step.decision.reason} (auto would take {rows - 1})"
-        asked = best_first(
-            root, drafts, step.decision.budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed, stops=self._stops
-        )
-        decision = Decision("tree", step.decision.budget, why)
-        return Plan(asked, decision, Choice(brings(tree.values), rows))
 
     def _tree(
         self, knobs: Knobs, root: int, drafts: Candidates, rate: float, deepest: int
@@ -290,7 +273,7 @@ class LearnedPolicy(PairPolicy):
         return Plan(tree, decision, Choice(brings(step.tree.values), nodes + 1))
 
     def _learn(self, done: _Step, step: StepEvent) -> None:
-        drafted = done.decision.drafts and done.decision.mode != "ar"
+        drafted = done.decision.drafts and done.decision.mode != "plain"
         spent = self.costs.add(step, drafted)
         part, unit = self._state, self.costs.curve()[START_ROWS]
         if self._free(done.knobs):

@@ -137,7 +137,7 @@ class PairPolicy(Policy):
 
     def _free(self, knobs: Knobs) -> bool:
         """Whether the knobs leave the choice to this policy."""
-        return self.drafter is not None and knobs.mode == "auto" and knobs.policy != "fixed"
+        return self.drafter is not None and knobs.mode == "auto"
 
     def _follow(self, ids: Sequence[int]) -> None:
         """Update whether the text is in reasoning after `ids`."""

@@ -76,7 +76,7 @@ class SeveralPolicy(Policy):
         return any(one.asks_certain(knobs) for one in self.policies)
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
-        drafted = step.mode != "ar" if self._picked is None else self._picked.at is not None
+        drafted = step.mode != "plain" if self._picked is None else self._picked.at is not None
         spent = step.stages.total - step.stages.host
         if spent > 0 and self._picked is not None:
             self._pace.add(len(step.tokens), spent, self._unit, drafted=drafted)
@@ -110,14 +110,13 @@ class SeveralPolicy(Policy):
         """Pick the drafter of the next step, or none, and note the reason."""
         self._why, self._picked = "", None
         free = [at for at, one in enumerate(self._drafting) if one.kind not in self._left_out]
-        if knobs.mode != "auto" or knobs.draft != "auto" or not free:
+        if knobs.mode not in ("auto", "tree") or knobs.draft != "auto" or not free:
             left = [kind for kind in self.kinds if kind not in self._left_out]
             self._current = self.policies[self.kinds.index(knobs.draft if knobs.draft in left else left[0])]
             return
         plain = self._resting.costs.plain
         rate = max(self._pace.rate(self._unit), 1 / plain)
-        fixed = knobs.policy == "fixed"  # every step is drafted then
-        none = -math.inf if fixed else self._resting.rest(knobs, rate).brings
+        none = -math.inf if knobs.mode == "tree" else self._resting.rest(knobs, rate).brings
         expected = [one.expected() for one in self._drafting]
         part = self._resting.place
         furthest = self._furthest if part == "answer" else None

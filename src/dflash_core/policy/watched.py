@@ -29,7 +29,7 @@ that is right every other time misses its first 10 drafts once in 1,000 times, o
 in 60. More would be late: `auto` may take some hundred tokens for each draft that is never right."""
 COPIES = "text"
 """The drafter that copies text: that nothing repeats itself says nothing about it."""
-PLAIN = Decision("ar", 0, "no other drafter is loaded")
+PLAIN = Decision("plain", 0, "no other drafter is loaded")
 
 
 class Watched(Policy):
@@ -71,7 +71,7 @@ class Watched(Policy):
 
     def reason(self, step: StepEvent) -> str:
         """A step's reason, with what is wrong with a drafter before it, where the user wants drafts."""
-        if step.knobs.mode == "ar":
+        if step.knobs.mode == "plain":
             return step.reason
         if self._said is None:  # kept: plain steps of a small model are short
             said = [f"{kind} is left out, its numbers are not finite; " for kind in self._failed]
@@ -108,7 +108,7 @@ class Watched(Policy):
         return not self._none and self.policy.asks_certain(knobs)
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
-        kind = step.drafter or (self._drafter.kind if self._drafter is not None and step.mode != "ar" else "")
+        kind = step.drafter or (self._drafter.kind if self._drafter is not None and step.mode != "plain" else "")
         if kind and kind != COPIES and kind not in self._right and step.drafts.tokens:
             self._drafts[kind] += 1
             self._said = None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dflash_core.knobs import SPEC
-
 if TYPE_CHECKING:
     from dflash_core.turn_stats import TurnReport
 
@@ -20,8 +18,8 @@ def figures(report: TurnReport) -> str:
     ]
     if stats.read_again:
         parts.append(f"{stats.read_again:,} tokens read again ({stats.read_why})")
-    if report.mode != "ar":
+    if report.mode != "plain":
         parts.append(f"acceptance length {stats.acceptance_length:.2f}")
     parts += filter(None, [report.draws])
     why = f" ({report.reason})" if report.reason else ""
-    return f"[{SPEC['mode'].show(report.mode)}{why}: {', '.join(parts)}; {report.stop}]"
+    return f"[{report.mode}{why}: {', '.join(parts)}; {report.stop}]"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 
+from dflash_tui.application.figures.speeds import verdict
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.strip import Status, StatusStrip, TitleRow
@@ -148,7 +149,7 @@ class Gauges(Controller):
             mode,
             reason,
             state.session.limits.reasoning if state.session is not None else None,
-            self._verdict(known) if known is not None and mode != "ar" else None,
+            self._verdict(known) if known is not None and mode != "plain" else None,
         )
 
     def _verdict(self, plain: PlainSpeed) -> Verdict | None:
@@ -156,8 +157,6 @@ class Gauges(Controller):
         meter, report = self.state.turn.meter, self.state.turn.report
         if meter is None:
             return None
-        from dflash_tui.application.figures.speeds import verdict
-
         rate = report.stats.tokens_per_second if report is not None else meter.overall_rate
         steps, tokens = meter.totals.steps, meter.tokens
         return verdict(rate, plain.tokens_per_second, steps, tokens, running=self.state.busy, cold=meter.cold)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from textual.screen import Screen
@@ -36,9 +36,11 @@ class ChatParts(Controller):
         places: Layout,
         open_page: Callable[[str, str], None],
         complete: Callable[[str, ChatParts], list[Completion]],
+        run: Callable[[str, ChatParts], Awaitable[None]],
     ) -> None:
-        """`complete` gives the completions of a slash command."""
+        """`complete` gives the completions of a slash command, `run` runs one."""
         super().__init__(state, screen)
+        self.run = run
         self.gauges, self.tuning, self.places, self._open_page = gauges, tuning, places, open_page
         self.downloads = Downloads(state, screen)
         self.plain = BackgroundPlain(state, screen, gauges)

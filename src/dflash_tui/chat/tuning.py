@@ -10,13 +10,15 @@ from typing import Any
 
 from textual.screen import Screen
 
+from dflash_core.drafting import SHAPES
 from dflash_core.errors import DFlashError, KnobError
-from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SHAPES_FIXED, SPEC, Knobs, Value, described
+from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SPEC, SPEC_FORMER, Knobs, Value, described
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.application.settings.presets import Preset, Presets, changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.state import AppState
+from dflash_tui.widgets.drafting_row import DraftingRow
 from dflash_tui.widgets.flash import Flash
 
 TOLD_FROM = 64  # tokens: fewer are read again at once
@@ -41,11 +43,14 @@ class Tuning(Controller):
             self.state.session.limits.check(knobs, changes)
         before = self.state.knobs
         self._stage(knobs)
-        if knobs.policy != before.policy and "policy" not in changes:
-            named = ", ".join(sorted(SHAPES_FIXED & changes.keys()))
+        if changes.keys() & {"drafting", *SPEC_FORMER}:
+            self._auto = None
+        elif knobs.drafting != before.drafting:
+            named = ", ".join(sorted(SHAPES & changes.keys()))
             self._auto = before
             # Without the value, which the next key of a slider changes.
-            self.say(f"mode auto is off: {named} was set; /set mode=auto lets the program choose again")
+            off = f"drafting {before.drafting} is off: {named} was set"
+            self.say(f"{off}; /set drafting=auto lets the program choose again")
 
     def set_all(self, knobs: Knobs) -> None:
         """Stage a whole set: a preset's, or that of an earlier turn, as far as values go here. Raises KnobError if the
@@ -166,11 +171,12 @@ class Tuning(Controller):
         self.show()
         self.say(f"preset {name} is kept in {path}")
 
-    def nudge(self, name: str, steps: int) -> None:
-        """Change one parameter by steps, as its slider does."""
-        row = self.inspector.params_panel.row(name)
-        row.action_step(steps)
-        self.say(f"{name} {SPEC[name].show(row.value)} {self.when(name)}")
+    def nudge(self, steps: int) -> None:
+        """Change the size of drafting, as its slider does."""
+        row = self.inspector.params_panel.row("drafting")
+        assert isinstance(row, DraftingRow)
+        row.step_size(steps)
+        self.say(f"drafting {row.value} {self.when('drafting')}")
 
     def moved(self, name: str, value: Value) -> None:
         """A row of the panel was changed: stage its value, or say why that is not possible and reset the row."""
@@ -188,11 +194,10 @@ class Tuning(Controller):
     def _put_back(self) -> None:
         """A slider that ended auto, and stands where it stood before, leaves auto on."""
         knobs, auto = self.state.knobs, self._auto
-        if auto is None or knobs.mode != "auto" or knobs.policy != "fixed":
-            return
-        if all(getattr(knobs, name) == getattr(auto, name) for name in SHAPES_FIXED):
-            self._stage(replace(knobs, policy=auto.policy))
-            self.say(f"mode is {self.state.knobs.state} again")
+        if auto is not None and all(getattr(knobs, name) == getattr(auto, name) for name in SHAPES):
+            self._auto = None
+            self._stage(replace(knobs, drafting=auto.drafting))
+            self.say(f"drafting is {auto.drafting} again")
 
     def reset(self) -> None:
         """Stage every parameter's default."""
@@ -224,7 +229,7 @@ class Tuning(Controller):
         self._show_context()
         self.inspector.params_panel.show_reasoning(self.reasoning)
         if self.state.session is not None:
-            self.inspector.params_panel.show_most("budget", self.state.session.limits.budget)
+            self.inspector.params_panel.show_most_nodes(self.state.session.limits.budget)
             self.state.knobs, notes = self.state.session.limits.within(self.state.knobs)
             self.show()
             self._tell(notes)

@@ -10,7 +10,7 @@ from dflash_core.bench.plain_loop import plain_loop_ms
 from dflash_core.bench.prompts import PROMPTS, SAMPLES, Task, read_prompts, sample
 from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES
-from dflash_core.knobs import SPEC, Knobs
+from dflash_core.knobs import Knobs
 from dflash_core.lab.experiment import Case, Design, default_repeats
 from dflash_core.lab.export import to_json
 from dflash_core.lab.grid import Arm, Axis, settings
@@ -70,7 +70,7 @@ def modes(call: Invocation) -> int:
 
     notes = Notes()
     engine, lab = loaded_laboratory(request, notes)
-    compared = ("ar", "chain", "tree", "auto") if engine.session.capabilities else ("ar",)
+    compared = ("plain", "chain", "tree", "auto") if engine.session.capabilities else ("plain",)
     grid = settings((Axis("mode", compared),), request.knobs, lab.limits)
     cases = tuple(Case.of(task) for task in tasks)
     axes: tuple[str, ...] = ("mode",)
@@ -125,7 +125,7 @@ def stage_lines(result: Result, loop_ms: float) -> list[str]:
         means = (statistics.median(getattr(one.stage_ms, name) for one in stats) for name in STAGES)
         read = [(one.prompt_tokens - one.reused_tokens) / one.ttft_ms * 1e3 for one in stats if one.ttft_ms > 0]
         lines.append(
-            f"{(SPEC['mode'].show(arm.knobs.mode) if result.axes else clip(arm.label, 12)):<12}"
+            f"{(arm.knobs.mode if result.axes else clip(arm.label, 12)):<12}"
             + "".join(f"{value:>9.3f}" for value in means)
             + f"{statistics.median(read):>14,.0f}{statistics.median(one.ttft_ms for one in stats):>9.1f}"
         )

@@ -13,7 +13,7 @@ import torch
 from dflash_core import nvrtc
 from dflash_core.backends.cuda.target import open_device
 from dflash_core.bench.kernels import chain, chain_table, ladder, table
-from dflash_core.bench.steps import DEEP, DEPTHS, ROOM, StepBench, StepReport, acceptance_pattern, default_cases, shown
+from dflash_core.bench.steps import DEEP, DEPTHS, ROOM, StepBench, StepReport, acceptance_pattern, default_cases
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.engine import Engine
@@ -64,7 +64,7 @@ def steps(call: Invocation) -> int:
     bench = StepBench(engine)
     engine.machine.learn(engine.session, notes.progress)
     for done, total, name in bench.run(cases, args.repeats or 5):
-        notes.progress(f"step times: {shown(name)}", done / total)
+        notes.progress(f"step times: {name}", done / total)
     notes.end_line()
     facts = _facts(request.title(), engine)
     found = {"about": facts, **bench.report.to_json()}
@@ -85,22 +85,22 @@ def step_lines(report: StepReport, facts: dict[str, str]) -> list[str]:
         f"{name:>8}" for name in STAGES) + f"{'tok/step':>10}"]  # fmt: skip
     for case in report.cases:
         wall = case.wall
-        name = shown(case.name) + (" (forced)" if case.forced else "")
+        name = case.name + (" (forced)" if case.forced else "")
         lines.append(
             f"{name:<18}{case.nodes:>5}{case.depth:>8,}{wall.median:>9.3f}{wall.least:>8.3f}{wall.most:>8.3f}"
             + "".join(f"{case.stages[stage]:>8.3f}" for stage in STAGES)
             + f"{case.acceptance_length:>10.2f}"
         )
-    ar = report.case("ar").wall.median
+    plain = report.case("plain").wall.median
     ratios = ", ".join(f"{rows} rows {report.verify_ratio(rows):.2f}" for rows in (16, 24, 40, 64))
-    deep = [case for case in report.cases if case.name.startswith("ar at")]
+    deep = [(case.depth, plain / case.wall.median) for case in report.cases if case.name.startswith("plain at")]
     bushy = report.case("bushy tree 23").stages["verify"] / report.case("tree 23").stages["verify"]
     prompt = report.prefill_tokens / report.prefill_ms.median * 1e3
     lines += [
         "",
-        f"plain decoding: {1e3 / ar:,.1f} tok/s; a one-row loop from the host: {report.plain_loop_ms.median:.3f} ms",
+        f"plain decoding: {1e3 / plain:,.1f} tok/s; a one-row loop from the host: {report.plain_loop_ms.median:.3f} ms",
         f"verify in plain steps: {ratios}; a bushy tree against a seeded one of its size: {bushy:.3f}",
-        *(f"plain decoding at context length {one.depth:,}: {ar / one.wall.median:.3f} of that speed" for one in deep),
+        *(f"plain decoding at context length {depth:,}: {share:.3f} of that speed" for depth, share in deep),
         f"prompt of {report.prefill_tokens:,}: {prompt:,.0f} tok/s",
         f"idle between steps: {max(case.idle for case in report.cases):.1%} at most",
         f"a plain step moves {gib(report.step_bytes)}: {report.bandwidth_share:.1%} of the measured read bandwidth, "

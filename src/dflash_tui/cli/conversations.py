@@ -12,6 +12,7 @@ from typing import Any
 from dflash_core.clean import escaped, one_line
 from dflash_core.errors import DFlashError
 from dflash_tui.application.amounts import counted
+from dflash_tui.application.conversations.exchange import from_file, import_file
 from dflash_tui.application.conversations.history import data_folder
 from dflash_tui.application.conversations.store import Card, Entry, Store
 from dflash_tui.cli.options import Invocation
@@ -95,8 +96,6 @@ def _export(store: Store, args: argparse.Namespace) -> int:
 
 
 def _import(store: Store, args: argparse.Namespace) -> int:
-    from dflash_tui.application.conversations.exchange import from_file, import_file
-
     found = [one for path in args.files for one in from_file(path)]  # all of them are valid, or none is imported
     notes = Notes()
     cards = [import_file(store, one, partial(notes.progress, "importing")) for one in found]

@@ -104,11 +104,11 @@ def driver() -> Facts:
 
 def kernels() -> Facts:
     """Run a small pair on the first card, and compare with the CPU."""
+    from dflash_core.backends.cuda import device as cuda_device
     from dflash_core.backends.cuda import selftest
-    from dflash_core.backends.cuda.device import CudaDevice
 
     started = time.perf_counter()
-    device = CudaDevice()
+    device = cuda_device.CudaDevice()
     selftest.run(device, demo_target_path(), demo_draft_path())
     return {"seconds": time.perf_counter() - started, "note": device.programs.cache.note}
 

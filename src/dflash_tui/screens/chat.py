@@ -76,9 +76,11 @@ class ChatScreen(Screen[None]):
     def parts(self) -> ChatParts:
         """The controllers that the first frame does not need: made after it, or at their first use."""
         from dflash_tui.chat.parts import ChatParts
-        from dflash_tui.slash.table import complete
+        from dflash_tui.slash import table as slash
 
-        return ChatParts(self.state, self, self.gauges, self.tuning, self.places, self.open_page, complete)
+        return ChatParts(
+            self.state, self, self.gauges, self.tuning, self.places, self.open_page, slash.complete, slash.run
+        )
 
     @property
     def made(self) -> ChatParts | None:
@@ -177,11 +179,9 @@ class ChatScreen(Screen[None]):
             await parts.sending.send(event.text, event.typed)
             parts.tour_seen()
             return
-        from dflash_tui.slash import table as slash
-
         self.state.conversation.waits_no_more(event.text)
         try:
-            await slash.run(event.text, parts)
+            await parts.run(event.text, parts)
         except DFlashError as error:
             parts.sending.give_back(event.text, error)
         else:

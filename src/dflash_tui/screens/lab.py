@@ -12,7 +12,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from dflash_core.errors import DFlashError, KnobError
-from dflash_core.knobs import SPEC, Value
+from dflash_core.knobs import Value, spec_of
 from dflash_core.lab.grid import show
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_tui.application import advice
@@ -192,5 +192,5 @@ class LabScreen(Passing, Screen[None]):
         except KnobError as error:
             self.say(error)
             return
-        values = ", ".join(f"{SPEC[name].label} {show(SPEC[name], value)}" for name, value in changes.items())
+        values = ", ".join(f"{spec_of(name).label} {show(spec_of(name), value)}" for name, value in changes.items())
         self.say(f"{values} from the next turn")

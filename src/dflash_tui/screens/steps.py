@@ -38,7 +38,7 @@ NARROW, WIDE, TALL = 110, 160, 30
 LOW = 18  # below this many rows the figures take two lines
 MOST_TURNS = 20  # calibration over all turns uses at most this many of the newest
 VIEWS = ("tree", "text", "calibration")
-SHOWN_KNOBS = ("budget", "p_min", "tree_width", "tree_temperature", "temperature")
+SHOWN_KNOBS = ("drafting", "p_min", "tree_width", "tree_temperature", "temperature")
 
 
 class StepsScreen(Passing, Screen[None]):
@@ -180,7 +180,7 @@ class StepsScreen(Passing, Screen[None]):
         knobs = " ".join(f"{name} {SPEC[name].show(getattr(step.knobs, name))}" for name in SHOWN_KNOBS)
         changed = any(getattr(step.knobs, name) != getattr(self._record.knobs, name) for name in LIVE)
         figures = (
-            f"{SPEC['mode'].show(step.mode)}: {counted(len(step.tokens), 'token')}",
+            f"{step.mode}: {counted(len(step.tokens), 'token')}",
             f"{len(step.drafts.tokens)} positions drafted",
             f"{len(step.tree.tokens) - 1} nodes verified", f"{step.accepted_depth} accepted",
         )  # fmt: skip

@@ -130,7 +130,7 @@ class WhatIfScreen(LabScreen):
     @property
     def budgets(self) -> tuple[int, ...]:
         """Every budget on the slider, and the turn's own."""
-        low, high = SPEC["budget"].slider or (1, 64)
+        low, high = SPEC["drafting"].slider or (1, 64)
         own = self.record.knobs.budget if self.record is not None else int(low)
         return tuple(sorted({*range(int(low), int(high) + 1), own}))
 
@@ -207,14 +207,15 @@ class WhatIfScreen(LabScreen):
     @on(DataTable.RowSelected)
     def _chosen(self, event: DataTable.RowSelected) -> None:
         if row_key(event) == AUTO:
-            self.adopt({"mode": "auto", "policy": "auto", **({"draft": "auto"} if self.drafter else {})})
+            self.adopt({"drafting": "auto", **({"draft": "auto"} if self.drafter else {})})
         elif (key := row_key(event)) is not None:
             self.adopt(self._with(int(key)))
 
     def _with(self, budget: int) -> dict[str, Value]:
-        """A budget, and the drafter that it was chosen for."""
+        """A size, and the drafter that it was chosen for."""
         p_min: dict[str, Value] = {"p_min": self.p_min} if self.p_min != self._own_p_min else {}
-        return {"budget": budget, **p_min, **({"draft": self.drafter} if self.drafter else {})}
+        kind = "chain" if self.chat.state.knobs.mode == "chain" else "tree"
+        return {"drafting": f"{kind} {budget}", **p_min, **({"draft": self.drafter} if self.drafter else {})}
 
     # Drawing
 
@@ -254,7 +255,7 @@ class WhatIfScreen(LabScreen):
     def _finding(self, it: Curve) -> Iterator[str]:
         steps = self.record.steps if self.record is not None else ()
         if it.kind == "estimate":
-            had = self.record.knobs.state if self.record is not None else ""
+            had = self.record.knobs.drafting if self.record is not None else ""
             drafted = of_drafter(steps, self.drafter)
             some = f"{len(drafted)} of " if len(drafted) < len(steps) else ""
             by = f"drafter {self.drafter}, " if self.drafter else ""

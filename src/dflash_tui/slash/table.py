@@ -1,4 +1,4 @@
-"""Slash commands: `/set budget 32`, `/retry`, … A message may begin with a slash when it is doubled."""
+"""Slash commands: `/set drafting tree 32`, `/retry`, … A message may begin with a slash when it is doubled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, TYPES, checked
 from dflash_core.errors import KnobError
-from dflash_core.knobs import CONTEXT, SPEC, SPECS, described, parse_settings
+from dflash_core.knobs import CONTEXT, SPEC, SPEC_FORMER, SPECS, described, parse_settings, spec_of
 from dflash_tui.application.hub.typed_pair import typed_pair
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.settings.keys import ACTIONS
@@ -26,6 +26,9 @@ async def run(text: str, host: ChatParts) -> None:
     if match is None:
         raise SlashError(f"not a command: {text.strip()}; /help lists them")
     name, rest = match[1].lower(), (match[2] or "").strip()
+    if name not in SLASH and rest and (name in SPEC or name in SPEC_FORMER):
+        await _set(host, f"{name} {rest}")
+        return
     if name not in SLASH:
         near = difflib.get_close_matches(name, list(SLASH), n=1, cutoff=0.5)
         hint = f"did you mean /{near[0]}?" if near else "/help lists the commands"
@@ -60,21 +63,19 @@ async def _set(host: ChatParts, rest: str) -> None:
         host.tuning.set(**changes)
         host.say(f"{', '.join(described(host.state.knobs, changes))} from the next turn")
         return
-    words = rest.replace("=", " ", 1).split(maxsplit=1 if rest.startswith("mode") else -1)
+    words = rest.replace("=", " ", 1).split(maxsplit=1 if rest.startswith(("mode", "drafting")) else -1)
     if len(words) == 2 and words[0] == CONTEXT.name:
         host.tuning.ask_for_context(words[1])
         return
-    if len(words) == 1 and words[0] in SPEC:
-        spec = SPEC[words[0]]
+    if len(words) == 1 and (words[0] in SPEC or words[0] in SPEC_FORMER):
+        spec = spec_of(words[0])
         raise SlashError(f"{spec.name}: {spec.help}; {spec.allowed}. Write /set {spec.name} VALUE")
     if len(words) != 2:
         raise SlashError(
-            "write /set NAME VALUE, for example /set budget 32; names: " + ", ".join(s.name for s in SPECS)
+            "write /set NAME VALUE, for example /set drafting tree 32; names: " + ", ".join(s.name for s in SPECS)
         )
     host.tuning.set(**parse_settings({words[0]: words[1]}))
-    name = words[0]
-    shown = host.state.knobs.state if name == "mode" else SPEC[name].show(getattr(host.state.knobs, name))
-    host.say(f"{name} {shown} {host.tuning.when(name)}")
+    host.say(f"{', '.join(described(host.state.knobs, words[:1]))} {host.tuning.when(words[0])}")
 
 
 async def _think(host: ChatParts, rest: str) -> None:
@@ -161,14 +162,14 @@ async def _policy(host: ChatParts, rest: str) -> None:
         host.say("what was learned of this pair is forgotten; start values from the next turn")
     elif rest == "reset":
         raise SlashError("an answer is being written: Esc stops it" if host.state.busy else host.state.no_pair)
-    elif rest in SPEC["policy"].choices:
+    elif rest in SPEC_FORMER["policy"].choices:
         await _set(host, f"policy {rest}")
     else:
-        raise SlashError("write /policy auto, /policy fixed, or /policy reset to forget what was learned of this pair")
+        raise SlashError("write /policy reset to forget what was learned of this pair; /set drafting says what decodes")
 
 
 def _policy_words(host: ChatParts) -> Mapping[str, str]:
-    return {"auto": "as many candidates as pay", "fixed": "a tree of the budget", "reset": "forget what was learned"}
+    return {"reset": "forget what was learned"}
 
 
 async def _kv(host: ChatParts, rest: str) -> None:
@@ -197,7 +198,7 @@ SLASH: dict[str, Slash] = {
         Slash("preset", "/preset [save] NAME", "a whole setting by name; save keeps this one", _preset, _preset_words),
         *LAB_SLASH,
         *CHATS,
-        Slash("policy", "/policy auto|fixed|reset", "who picks the tree; reset forgets", _policy, _policy_words),
+        Slash("policy", "/policy reset", "forget what auto learned of this pair", _policy, _policy_words),
         Slash("theme", "/theme [NAME]", "other colours, kept for the next start", _theme, _theme_names),
         Slash("kv", "/kv TYPE|K/V", "how keys and values are kept, from the next load on", _kv, _kv_types),
         *MODELS,

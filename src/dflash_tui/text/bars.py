@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from rich.cells import cell_len, set_cell_size
+
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
@@ -52,8 +54,6 @@ def meter(fraction: float, width: int = 8) -> str:
 
 def clip(text: str, width: int) -> str:
     """Cut to `width` cells with an ellipsis. Wide characters are counted as the terminal does."""
-    from rich.cells import cell_len, set_cell_size
-
     if cell_len(text) <= width:
         return text
     return set_cell_size(text, max(width - 1, 0)).rstrip() + "…" if width > 0 else ""
@@ -61,7 +61,5 @@ def clip(text: str, width: int) -> str:
 
 def fit(text: str, width: int) -> str:
     """Exactly `width` cells: clipped or padded."""
-    from rich.cells import cell_len
-
     clipped = clip(text, width)
     return clipped + " " * max(width - cell_len(clipped), 0)

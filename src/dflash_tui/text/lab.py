@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dflash_core.bench.statistics import FEWEST_PAIRS, Comparison, Summary
-from dflash_core.knobs import SPEC, STATE
+from dflash_core.drafting import kind_of
+from dflash_core.knobs import SPEC, spec_of
 from dflash_core.lab.grid import show
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.results import Result
@@ -26,7 +27,7 @@ DEPTHS = 12
 
 def columns(result: Result, width: int) -> list[str]:
     """The columns of the table at a width; the first is named after the swept parameters."""
-    first = f"  {', '.join(SPEC[name].label for name in result.axes) or 'setting'}"
+    first = f"  {', '.join(spec_of(name).label for name in result.axes) or 'setting'}"
     names = (name for name in HEADINGS if (name or not result.axes) and (width >= WIDE_FROM or name in NARROW))
     return [first, *names]
 
@@ -52,7 +53,7 @@ def cells(result: Result, found_rows: Sequence[Row], width: int) -> list[list[st
 
 def named(row: Row, axes: Sequence[str]) -> str:
     """The mark of a row and its setting: a star for the best, a dot for one that was dropped."""
-    values = ", ".join(show(SPEC[name], getattr(row.arm.knobs, name)) for name in axes)
+    values = ", ".join(show(spec_of(name), getattr(row.arm.knobs, name)) for name in axes)
     role = f"  {row.arm.role}" if row.arm.role and row.arm.role != row.arm.label else ""
     return f"{'★' if row.best else ' ' if row.left else '·'} {values or row.arm.label}{role}"
 
@@ -149,7 +150,7 @@ def depths(result: Result) -> list[str]:
 
 def _ordered(result: Result) -> bool:
     """Whether one numeric parameter is swept, so that a curve shows the speeds."""
-    return len(result.axes) == 1 and SPEC[result.axes[0]].kind in ("int", "float")
+    return len(result.axes) == 1 and spec_of(result.axes[0]).kind in ("int", "float")
 
 
 Cell = tuple[str, float | None]
@@ -179,13 +180,13 @@ def _field(result: Result, down: str, across: str) -> list[list[Cell]]:
     speeds = {(getattr(r.arm.knobs, down), getattr(r.arm.knobs, across)): r for r in found_rows}
     ys = dict.fromkeys(getattr(one.knobs, down) for one in result.arms)
     xs = dict.fromkeys(getattr(one.knobs, across) for one in result.arms)
-    left = [show(SPEC[down], y) for y in ys]
-    above = [show(SPEC[across], x) for x in xs]
+    left = [show(spec_of(down), y) for y in ys]
+    above = [show(spec_of(across), x) for x in xs]
     shown = {at: ("★" if row is top else "") + speed(row.tok_s.median) for at, row in speeds.items()}
     gutter, cell = max(map(len, left)), max(map(len, (*above, *shown.values()))) + 1
     slowest = min((row.tok_s.median for row in found_rows), default=0.0)
     span = (top.tok_s.median - slowest if top is not None else 0.0) or 1.0
-    title = f"tok/s: {SPEC[down].label} ↓, {SPEC[across].label} →"  # short: it is next to a wide table
+    title = f"tok/s: {spec_of(down).label} ↓, {spec_of(across).label} →"  # short: it is next to a wide table
     lines: list[list[Cell]] = [[(title, None)]]
     lines.append([(" " * gutter, None), *((f"{name:>{cell}} ", None) for name in above)])
     for name, y in zip(left, ys):
@@ -208,7 +209,7 @@ def curve(result: Result) -> tuple[list[Mark], str]:
         Mark(float(getattr(row.arm.knobs, result.axes[0])), row.tok_s.median, "★" if row is top else "●")
         for row in sorted(found_rows, key=lambda row: row is top)  # the best last, so that it is on top
     ]
-    return marks, f"tok/s by {SPEC[result.axes[0]].label}   ★ best"
+    return marks, f"tok/s by {spec_of(result.axes[0]).label}   ★ best"
 
 
 def notes(result: Result, *, running: bool = False) -> list[str]:
@@ -248,15 +249,15 @@ def fixed(result: Result) -> str:
     """What all settings of an experiment share: the drafter, and what differs from the defaults."""
     knobs = [arm.knobs for arm in result.arms]
     same = [name for name in SPEC if len({getattr(one, name) for one in knobs}) == 1 and name not in result.axes]
-    always = ("p_min", "temperature", "max_tokens")
+    always = ("drafting", "p_min", "temperature", "max_tokens")
     named = [name for name in same if name in always or getattr(knobs[0], name) != SPEC[name].default]
-    parts = [f"{name} {show(SPEC[name], getattr(knobs[0], name))}" for name in named if name not in STATE]
-    if STATE.issubset(same):
-        return ", ".join([f"mode {knobs[0].state}", *parts])
-    shape = [f"{name} {show(SPEC[name], getattr(knobs[0], name))}" for name in ("mode", "budget") if name in same]
-    if {"mode", "policy"}.issubset(same) and (knobs[0].mode, knobs[0].policy) == ("auto", "fixed"):
-        shape[0] = "mode tree"  # as Knobs.state names it, without the budget
-    return ", ".join([*shape, *parts])
+    parts = [f"{name} {show(SPEC[name], getattr(knobs[0], name))}" for name in named]
+    kinds, sizes = {kind_of(one.drafting) for one in knobs}, {one.cap for one in knobs}
+    if len(kinds) == 1 and "drafting" not in same:
+        parts.insert(0, f"drafting {kinds.pop()}")
+    elif len(kinds) > 1 and len(sizes) == 1 and (size := sizes.pop()):
+        parts.insert(0, f"budget {size}")
+    return ", ".join(parts)
 
 
 def progress(it: ExperimentProgress) -> str:

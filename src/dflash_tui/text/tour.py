@@ -32,7 +32,7 @@ STEPS = (
     Step("The headline", _means("tok/s", "x plain", "tok/step"), "strip"),
     Step(
         "Parameters, F2",
-        f"{SPEC['budget'].label}: {SPEC['budget'].help}\n"
+        f"{SPEC['drafting'].label}: {SPEC['drafting'].help}\n"
         "In there ← and → move a value, m shows the others. F8 finds the best.",
         "panel-params",
         "params",

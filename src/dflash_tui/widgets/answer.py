@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widget import MountError
 
 from dflash_core.clean import clean
-from dflash_core.knobs import SPEC, Knobs
+from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import chance, speed
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.log import LOG
@@ -185,10 +185,10 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
     rate = stats.tokens_per_second if stats else meter.overall_rate
     accept = stats.acceptance_length if stats else meter.totals.acceptance_length
     parts = [f"{speed(rate)} tok/s" if rate else "", f"{tokens} tok", f"{accept:.1f} tok/step" if accept else ""]
-    if mode != "ar":
-        parts.append(f"{knobs.state}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
+    if mode != "plain":
+        parts.append(f"{knobs.drafting}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
     parts += [
-        SPEC["mode"].show(mode),
+        mode,
         report.draws if report else "",
         outcome or (_STOPS[report.stop] if report else ""),
     ]

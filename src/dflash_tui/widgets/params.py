@@ -17,6 +17,7 @@ from textual.widget import Widget
 
 from dflash_core.knobs import CONTEXT, SPEC, SPECS, Applies, Group, Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
+from dflash_tui.widgets.drafting_row import DraftingRow
 from dflash_tui.widgets.knob_row import ChoiceRow, KnobRow, ThinkingRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.more_row import MoreRow
@@ -26,7 +27,7 @@ from dflash_tui.widgets.slider import Slider
 
 ROWLESS = {"reasoning_effort"}  # parameters without a row of their own: the row of thinking has the levels
 GROUPS: tuple[Group, ...] = ("speculation", "sampling", "answer")
-FIRST = ("budget", "p_min", "temperature", "thinking")  # the most used ones; the others unfold from a line
+FIRST = ("drafting", "p_min", "temperature", "thinking")  # the most used ones; the others unfold from a line
 WHEN: dict[Applies, str] = {
     "next step": "from the next turn; a: now",
     "next turn": "from the next turn",
@@ -101,11 +102,11 @@ class ParamsPanel(Panel):
         self.row("preserve_thinking").display = reasoning.preserves
         self.show(self._knobs, self._used, running=self._running)
 
-    def show_most(self, name: str, most: int) -> None:
-        """Let a parameter end at `most`."""
-        spec = SPEC[name]
+    def show_most_nodes(self, most: int) -> None:
+        """Let the size of drafting end at `most`."""
+        spec = SPEC["drafting"]
         low, high = spec.slider or (spec.minimum, spec.maximum)
-        self.row(name).spec = replace(spec, maximum=min(spec.maximum, most), slider=(low, min(high, most)))
+        self.row("drafting").spec = replace(spec, maximum=min(spec.maximum, most), slider=(low, min(high, most)))
 
     def on_mount(self) -> None:
         self.row("preserve_thinking").display = False
@@ -125,8 +126,8 @@ class ParamsPanel(Panel):
         return self._rows[name]
 
     def enter(self) -> None:
-        """Focus the tree budget."""
-        self.row("budget").focus()
+        """Focus the first parameter."""
+        self.row(FIRST[0]).focus()
 
     def unfold(self, is_open: bool) -> None:
         """Show or hide the parameters that are not among the first."""
@@ -169,4 +170,6 @@ def _heading(group: str, applies: Applies) -> Static:
 def _row(spec: Spec, value: Value) -> KnobRow:
     if spec.name == "thinking":
         return ThinkingRow(spec, value)
+    if spec.kind == "drafting":
+        return DraftingRow(spec, value)
     return Slider(spec, value) if spec.kind in ("int", "float") else ChoiceRow(spec, value)

@@ -41,6 +41,16 @@ class Slider(KnobRow):
         return self.spec.slider or (self.spec.minimum, self.spec.maximum)
 
     @property
+    def number(self) -> float:
+        """Where the knob of the track stands."""
+        return float(self.value)
+
+    @property
+    def start(self) -> int:
+        """The first cell of the track."""
+        return LEFT
+
+    @property
     def track(self) -> int:
         """Cells of the track."""
         return max(self.size.width - LEFT - VALUE - 1, 4)
@@ -48,11 +58,11 @@ class Slider(KnobRow):
     @property
     def fraction(self) -> float:
         low, high = self.ends
-        return min(max((float(self.value) - low) / (high - low), 0.0), 1.0)
+        return min(max((self.number - low) / (high - low), 0.0), 1.0)
 
     def action_step(self, count: int) -> None:
         low, high = self.ends
-        present = float(self.value)
+        present = self.number
         target = self._snap(present + count * self.spec.step)
         # A typed value beyond the track stays where it is rather than jump the wrong way.
         low, high = min(low, present), max(high, present)
@@ -85,7 +95,7 @@ class Slider(KnobRow):
 
     async def on_mouse_down(self, event: MouseDown) -> None:
         offset = event.get_content_offset(self)
-        if event.button == 1 and offset is not None and LEFT <= offset.x < LEFT + self.track:
+        if event.button == 1 and offset is not None and self.start <= offset.x < self.start + self.track:
             self._dragging = True
             self.capture_mouse()
             self._place(offset.x)
@@ -117,7 +127,7 @@ class Slider(KnobRow):
 
     def _place(self, x: int) -> None:
         low, high = self.ends
-        part = min(max((x - LEFT) / max(self.track - 1, 1), 0.0), 1.0)
+        part = min(max((x - self.start) / max(self.track - 1, 1), 0.0), 1.0)
         self.change(self._typed_as(min(max(self._snap(low + part * (high - low)), low), high)))
 
     def _snap(self, number: float) -> float:
@@ -130,17 +140,24 @@ class Slider(KnobRow):
     def _take_typed(self) -> None:
         typed, self._typed = self._typed, ""
         try:
-            self.change(self.spec.parse(typed))
+            self.change(self._parsed(typed))
         except KnobError as error:
             self.post_message(self.Refused(str(error)))
 
+    def _parsed(self, typed: str) -> Value:
+        """What the user typed. Raises KnobError."""
+        return self.spec.parse(typed)
+
     def render(self) -> Content:
+        return Content.assemble(self.label(), *self.drawn(self.spec.show(self.value), VALUE))
+
+    def drawn(self, value: str, width: int) -> list[tuple[str, str]]:
+        """The track, and at its right the value, or what is being typed instead, in `width` cells."""
         at = round(self.fraction * (self.track - 1))
-        value = f"{self._typed}_" if self._typed else self.spec.show(self.value)
-        return Content.assemble(
-            self.label(),
+        value = f"{self._typed}_" if self._typed else value
+        return [
             ("━" * at, "$primary"),
             ("●", "bold $accent" if self.has_focus else "bold $primary"),
             ("─" * (self.track - 1 - at), "$foreground 30%"),
-            (value[-VALUE:].rjust(VALUE), "bold reverse" if self._typed else "bold"),
-        )
+            (value[-width:].rjust(width), "bold reverse" if self._typed else "bold"),
+        ]

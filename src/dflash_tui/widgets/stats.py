@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from dflash_core.events import STAGES
-from dflash_core.knobs import SPEC
 from dflash_core.turn_stats import FoundRow, PartStats, TurnReport, TurnStats, so_far
 from dflash_tui.application.amounts import counted, seconds, short, speed
 from dflash_tui.application.figures.course import course
@@ -136,7 +135,7 @@ def _about(it: Figures, stats: TurnStats, width: int) -> Block:
         prompt.append(f"{stats.reused_tokens:,} of {stats.prompt_tokens:,} tokens reused")
     if stats.kv:
         prompt.append(f"keys and values {stats.kv}")
-    mode = SPEC["mode"].show(it.mode)
+    mode = it.mode
     again = f"{stats.read_again:,} tokens read again: {stats.read_why}" if stats.read_again else ""
     return [
         *wrapped(_against(it), width, _DIM),
@@ -149,7 +148,7 @@ def _about(it: Figures, stats: TurnStats, width: int) -> Block:
 def _against(it: Figures) -> str:
     """How much faster than plain decoding, and the measurement behind it."""
     plain = it.plain
-    if it.mode == "ar":
+    if it.mode == "plain":
         return ""
     if plain is None or it.verdict is None:
         return "plain decoding not measured; /plain times it"

@@ -121,7 +121,7 @@ class Status:
 
 # What is shown of the knobs, and which of them each part covers.
 _SHOWN = (
-    ("mode", "", {"mode", "budget", "policy"}), ("p_min", "p_min ", {"p_min"}), ("temperature", "T ", {"temperature"}),
+    ("drafting", "", {"drafting"}), ("p_min", "p_min ", {"p_min"}), ("temperature", "T ", {"temperature"}),
     ("thinking", "think ", {"thinking", "reasoning_effort"}),
 )  # fmt: skip
 LEAST_REASON = 12  # cells
@@ -146,7 +146,7 @@ class StatusStrip(Widget):
                 parts.append((f" · {it.against.ratio} plain", style))
                 if it.against.slower:
                     parts.append((", F8 finds better", "$error"))
-            if it.acceptance and it.mode != "ar":
+            if it.acceptance and it.mode != "plain":
                 parts.append((f" · {it.acceptance:.1f} tok/step", "bold"))
             parts.append(("  │", "$foreground 40%"))
         for place, (name, label, names) in enumerate(_SHOWN):
@@ -157,7 +157,7 @@ class StatusStrip(Widget):
         others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _SHOWN_KNOBS)
         if others:
             parts.append((f" · •{others} more", "bold $accent"))
-        asked = SPEC["mode"].show(it.mode)
+        asked = it.mode
         why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
         available = width - sum(cell_len(text) for text, _ in parts)
         reason = f"  │ {why}" if it.mode else ""
@@ -170,8 +170,6 @@ class StatusStrip(Widget):
 
     def _shown(self, name: str) -> str:
         knobs = self.status.knobs
-        if name == "mode":
-            return knobs.state
         if name == "thinking" and self.status.reasoning is not None:
             return self.status.reasoning.level(knobs)
         return _value(name, getattr(knobs, name))

@@ -14,8 +14,9 @@ from dflash_core.backends.decoder import Decoder
 from dflash_core.cache_types import CachePair
 from dflash_core.drafters.base import DenseDrafter, Drafter
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import ContextError
-from dflash_core.knobs import SPEC, Knobs
+from dflash_core.knobs import Knobs
 from dflash_core.models.rows import LayerState, Rows
 from dflash_core.models.target import TargetModel
 from dflash_core.policy.base import Policy
@@ -84,7 +85,7 @@ class CpuSession:
 
     @property
     def most_drafted(self) -> int:
-        return int(SPEC["budget"].maximum)
+        return MAX_NODES
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.cache import CubinCache
 from dflash_core.backends.cuda.host_room import HostRoom
-from dflash_core.backends.cuda.launch import Launch, Load, PinnedMemory, Run, Size
+from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Run, Size
 from dflash_core.backends.cuda.library import WORKSPACE_BYTES, Library
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.programs import Programs, Variant
-from dflash_core.backends.cuda.rectangles import Rectangle, rectangle
 from dflash_core.backends.cuda.runtime import Runtime
 from dflash_core.errors import Code, OutOfMemoryError
 from dflash_core.memory import gib
@@ -57,17 +56,6 @@ class CudaDevice:
                 raise
             driver = self.runtime.driver
             raise driver.lose(driver.launched or "the GPU", words.splitlines()[0].strip()) from None
-
-    def bring(self, parts: Sequence[Sequence[Load]]) -> Sequence[Run]:
-        beside = dict[int, list[Rectangle]]()
-        for copies in {id(copies): copies for part in parts for copies, _ in part}.values():
-            found = beside[id(copies)] = []
-            for to, source in copies:
-                if self.host.holds(source):
-                    found.append(rectangle(to, source))
-                else:
-                    to.copy_(source)
-        return self.runtime.bring([[(beside[id(copies)], some) for copies, some in part] for part in parts])
 
     def bind(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:
         if self.runtime.card.overlaps:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from dflash_core.backends.cuda.launch import At
@@ -62,17 +61,6 @@ class DeviceState:
         state["accepted"] = state["pending"] = count
         state["length"] += count
         state["parity"] ^= 1
-
-    def chains(self, passes: Sequence[Sequence[int]]) -> list[npt.NDArray[np.uint8]]:
-        """The states, as bytes, that passes over these chains of tokens would find on the device if each was committed
-        before the next. The present state does not change."""
-        before, found = self._copy.copy(), []
-        for tokens in passes:
-            self.plant(tokens, range(-1, len(tokens) - 1))
-            found.append(self._copy.view(np.uint8).copy())
-            self.commit(range(len(tokens)))
-        self._copy[:] = before
-        return found
 
 
 def _offset(field: str) -> int:

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -47,11 +48,10 @@ class HostRoom:
         self._free: list[_Block] = []
         self._returned: deque[int] = deque()  # addresses of blocks; tensors can be freed in any thread at any time
         self._guard = threading.RLock()
-        self._go = threading.Event()
+        self._worker = ThreadPoolExecutor(1, "host room")
         self._wanted: deque[int] = deque()  # sizes of the blocks to prepare
-        self._thread: threading.Thread | None = None  # None once it has decided to end
         self._locking: _Block | None = None
-        self._refused = self._closed = False
+        self._paused = self._refused = self._closed = False
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """An uninitialised tensor in host memory."""
@@ -64,11 +64,6 @@ class HostRoom:
         array = np.frombuffer(block.memory, np.uint8, nbytes)
         weakref.finalize(array, self._returned.append, block.address).atexit = False
         return torch.from_numpy(array).view(dtype).view(tuple(shape))
-
-    def holds(self, tensor: Tensor) -> bool:
-        """Whether the memory of a tensor is page-locked."""
-        block = self._blocks.get(tensor.untyped_storage().data_ptr())
-        return block is not None and block.locked
 
     @property
     def nbytes(self) -> tuple[int, int]:
@@ -99,28 +94,24 @@ class HostRoom:
                 left -= block.nbytes
                 if left < 0 and block is not self._locking:
                     self._drop(block)
-            busy = self._wanted or any(not block.locked for block in self._blocks.values())
-            self._go.set()
-            if busy and self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="host room", daemon=True)
-                self._thread.start()
+            if self._wanted or any(not block.locked for block in self._blocks.values()):
+                self._start()
 
     def pause(self) -> None:
-        """Prepare nothing while a turn runs; `prepare` or `settle` ends the pause."""
-        self._go.clear()
+        """Begin no further block while a turn runs; `prepare` or `settle` ends the pause."""
+        self._paused = True
 
     def settle(self) -> None:
         """Wait until everything requested is prepared."""
-        self._go.set()
-        if (thread := self._thread) is not None:
-            thread.join()
+        if not self._closed:
+            wait([self._start()])
 
     def close(self) -> None:
         """Free what is not in use and lock nothing any more; existing copies stay valid."""
         with self._guard:
             self._closed = True
             self._wanted.clear()
-        self.settle()
+        self._worker.shutdown()
         with self._guard:
             self._collect()
             for block in list(self._free):
@@ -165,23 +156,19 @@ class HostRoom:
 
     # ---- The thread --------------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        try:
-            self._lock_all()
-        finally:
-            with self._guard:
-                if self._thread is threading.current_thread():
-                    self._thread = None
+    def _start(self) -> Future[None]:
+        self._paused = False
+        job = self._worker.submit(self._lock_all)
+        job.add_done_callback(_report)
+        return job
 
     def _lock_all(self) -> None:
-        while not self._closed and not self._refused:
-            self._go.wait()
+        while not (self._paused or self._closed or self._refused):
             with self._guard:
                 block = next((block for block in self._blocks.values() if not block.locked), None)
                 fresh = None
                 if block is None:
                     if not self._wanted:
-                        self._thread = None  # still under the guard: a later request starts another thread
                         return
                     block = fresh = self._new(self._wanted.popleft())
                 self._locking = block
@@ -199,6 +186,11 @@ class HostRoom:
                 self._locking = None
                 if fresh is not None:
                     self._free.append(fresh)
+
+
+def _report(job: Future[None]) -> None:
+    if (error := job.exception()) is not None:
+        LOG.error("copies of conversations are in memory that is not page-locked, which is slower: %r", error)
 
 
 def _fitting(blocks: Sequence[_Block], nbytes: int) -> _Block | None:

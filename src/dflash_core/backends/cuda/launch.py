@@ -19,8 +19,6 @@ from dflash_core.progress import Progress
 Size = int | tuple[int, ...]
 Defines = Mapping[str, object]
 Run = Callable[[], None]
-Copy = tuple[Tensor, Tensor]  # the destination on the device, and the source
-Load = tuple[Sequence[Copy], slice]  # copies, and the slice of their first dimension to copy
 
 
 class HasAddress(Protocol):
@@ -92,11 +90,6 @@ class Device(Protocol):
     @property
     def host(self) -> HostRoom:
         """Host memory for copies of sequences."""
-
-    def bring(self, parts: Sequence[Sequence[Load]]) -> Sequence[Run]:
-        """Copy tensors from `host` memory to the device, in order, after earlier launches and concurrently with later
-        ones. Calling the n-th result makes later launches wait for the n-th part. The caller must keep the sources
-        alive until it has waited for the device after that."""
 
     def bind(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:
         """Compile what is not compiled yet, check arguments, and return a function that runs all launches in order."""

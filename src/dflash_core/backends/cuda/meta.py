@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.host_room import HostRoom
-from dflash_core.backends.cuda.launch import At, HasAddress, Launch, Load, PinnedMemory, Run, Size
+from dflash_core.backends.cuda.launch import At, HasAddress, Launch, PinnedMemory, Run, Size
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, tile_type
@@ -32,9 +32,6 @@ class MetaDevice:
 
     @property
     def host(self) -> HostRoom:
-        raise NotImplementedError
-
-    def bring(self, parts: Sequence[Sequence[Load]]) -> Sequence[Run]:
         raise NotImplementedError
 
     def bind(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:

@@ -17,7 +17,6 @@ from torch import Tensor
 from dflash_core.arch.spec import EMBEDDING
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import PrefillCancelled
-from dflash_core.backends.cuda.arrival import Arrival, parts_of
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import ChunkDrafter, DeviceDrafter
@@ -92,52 +91,41 @@ class ChunkPass:
         tokens: Sequence[int],
         cancelled: Cancelled | None = None,
         window: AttentionWindow = EVERYTHING,
-        arriving: Arrival | None = None,
     ) -> Tensor:
         """Run and commit `tokens`; returns the residual stream (hidden,) of the last one after the last layer.
 
-        `window`: what full-attention layers see. `arriving`: the copy of the committed state to the card, if it is
-        still in progress. Raises PrefillCancelled if `cancelled` returns true between two layers, and
-        torch.OutOfMemoryError if the library gets no memory; the state is then as before.
+        `window`: what full-attention layers see. Raises PrefillCancelled if `cancelled` returns true between two
+        layers, and torch.OutOfMemoryError if the library gets no memory; the state is then as before.
         """
         n, state = len(tokens), self.state.host
         length = int(state["length"])
         assert not state["pending"], "a commit is pending, so the states are not up to date"
         assert length + n <= self.memory.slots, "more positions than the sequence's memory holds"
         self.chunk.begin(tokens, length, window)
-        copied = arriving.kept if arriving is not None and arriving.fresh else None
-        if length and copied is None:
+        if length:
             for memory in self.memory.mixers:
                 memory.keep()
         try:
             with self.memory.workspace():
-                self._layers(n, length, cancelled, arriving)
+                self._layers(n, length, cancelled)
         except (PrefillCancelled, torch.OutOfMemoryError):
-            if arriving is not None:
-                arriving.whole()
-            for at, memory in enumerate(self.memory.mixers):
-                if length and copied is None:
+            for memory in self.memory.mixers:
+                if length:
                     memory.undo()
                 else:
-                    memory.restore(copied[at] if copied is not None else None)
+                    memory.restore(None)
             raise
         state["length"] = length + n
-        if arriving is not None:
-            arriving.whole()
-            arriving.fresh = False
         if self.drafter is not None:
             self.drafter.update_cache(n)
         return self.chunk.h[n - 1]
 
-    def _layers(self, n: int, length: int, cancelled: Cancelled | None, arriving: Arrival | None) -> None:
+    def _layers(self, n: int, length: int, cancelled: Cancelled | None) -> None:
         self.embed()
         if self.drafter is not None:
             self.drafter.capture(EMBEDDING, n)
         ahead = PartsAhead(self.device, cancelled)
-        starts = {layers.start: part for part, layers in enumerate(parts_of(len(self.layers)))} if arriving else {}
         for index, layer in enumerate(self.layers):
-            if arriving is not None and index in starts:
-                arriving.part(starts[index])
             if ahead.given_up():
                 raise PrefillCancelled
             layer.norm()

@@ -10,7 +10,6 @@ import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ import numpy.typing as npt
 import torch
 
 from dflash_core.backends.cuda.driver import CardFacts, Driver, find_driver, open_card
-from dflash_core.backends.cuda.rectangles import Rectangle
 from dflash_core.errors import KernelError, cpu_only
 
 Size = int | tuple[int, ...]
@@ -38,7 +36,6 @@ class Runtime:
         self.driver, self.card = driver, card
         self.torch_stream = torch.cuda.Stream()
         self.stream = int(self.torch_stream.cuda_stream)
-        self._side_stream = torch.cuda.Stream()  # for copies that run concurrently with kernels
 
     @classmethod
     def open(cls, index: int = 0) -> Runtime:
@@ -97,40 +94,6 @@ class Runtime:
     def unlock(self, address: int) -> None:
         """Undo `lock`."""
         self.driver.release(self.driver.api.cuMemHostUnregister, address)
-
-    def bring(self, parts: Sequence[Sequence[tuple[Sequence[Rectangle], slice]]]) -> list[Callable[[], None]]:
-        """Copy from page-locked memory to the card, after all earlier launches and concurrently with later ones.
-
-        `parts`: rectangles, each with a slice of its first dimension. There is one result per part: calling it makes
-        later launches wait for the copies of that part.
-        """
-        driver, side = self.driver, int(self._side_stream.cuda_stream)
-        begin = self.event()
-        begin.record()
-        begin.before(side)
-        arrived = list[Callable[[], None]]()
-        copy = driver.api.CUDA_MEMCPY2D()
-        copy.srcMemoryType = driver.api.CUmemorytype.CU_MEMORYTYPE_HOST
-        copy.dstMemoryType = driver.api.CUmemorytype.CU_MEMORYTYPE_DEVICE
-        where, one, many = "a copy to the card", driver.api.cuMemcpyHtoDAsync, driver.api.cuMemcpy2DAsync
-        try:
-            for part in parts:
-                for rectangles, some in part:
-                    for place in (whole.part(some) for whole in rectangles):
-                        if place.steps * place.rows == 1:
-                            driver.call(where, one, place.to, place.source, place.width, side)
-                            continue
-                        copy.srcHost, copy.dstDevice = place.source, place.to
-                        copy.srcPitch, copy.dstPitch = place.from_pitch, place.to_pitch
-                        copy.WidthInBytes, copy.Height = place.width, place.steps * place.rows
-                        driver.call(where, many, copy, side)
-                event = self.event()
-                event.record(side)
-                arrived.append(partial(event.before, self.stream))
-        except BaseException:  # wait: nobody else does, and the sources of these copies may be freed
-            driver.call("copies to the card", driver.api.cuStreamSynchronize, side)
-            raise
-        return arrived
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes of the card."""
@@ -294,16 +257,10 @@ class Event:
             driver = self.runtime.driver
             driver.release(driver.api.cuEventDestroy, self.handle)
 
-    def record(self, stream: int | None = None) -> None:
-        """Record the event after everything launched so far, on the kernels' stream or on another."""
+    def record(self) -> None:
+        """Record the event after everything launched so far."""
         driver = self.runtime.driver
-        on = self.runtime.stream if stream is None else stream
-        driver.call("an event", driver.api.cuEventRecord, self.handle, on)
-
-    def before(self, stream: int) -> None:
-        """Make a stream wait for the event; the host does not wait."""
-        driver = self.runtime.driver
-        driver.call("an event", driver.api.cuStreamWaitEvent, stream, self.handle, 0)
+        driver.call("an event", driver.api.cuEventRecord, self.handle, self.runtime.stream)
 
     def wait(self) -> None:
         """Make the host wait until the stream has reached this point."""

@@ -65,8 +65,8 @@ def run(device: Device, target: Path, draft: Path) -> None:
         session.commit(path)
     both("a pass after a commit", lambda session: session.verify([1, 2, 3], [-1, 0, 0]))
     both("a draft", lambda session: session.draft(1, 0))
-    knobs = Knobs(mode="ar", max_tokens=ANSWER, ignore_eos=True)
-    plain, tree = (_answer(card, ids, one) for one in (knobs, replace(knobs, mode="tree")))
+    knobs = Knobs(drafting="plain", max_tokens=ANSWER, ignore_eos=True)
+    plain, tree = (_answer(card, ids, one) for one in (knobs, replace(knobs, drafting="tree")))
     if plain != tree:
         raise KernelError(f"an answer with trees: found tokens {tree}, expected those of plain decoding, {plain}")
 

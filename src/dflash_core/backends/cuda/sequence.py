@@ -12,7 +12,6 @@ What torch allocates by itself while a sequence is read or copied, it takes from
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -28,7 +27,7 @@ from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.projection import Projection
-from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, STAMPS, STEP_STATE
+from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, STAMPS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.fits import LEAST_NODES, PREFILL_ROWS
@@ -36,7 +35,6 @@ from dflash_core.snapshots.store import PAGE
 
 # Tree sizes in nodes that memory is reserved for, the largest first: whole passes; for the least, the default settings.
 CAPACITIES = (*range(MAX_NODES, 0, -PASS_ROWS), LEAST_NODES)
-TURNS, PROMPT_ROWS = 7, 24  # the most passes of a prompt that is too short for chunks, and their rows
 SMALL_RESULTS = [MOST_SMALL] * 4  # torch never takes a small result from the memory of a large one
 
 
@@ -45,9 +43,8 @@ class SequenceMemory:
 
     mixers: the sequence's state, by the target's groups of layers. buffers: scratch memory of passes. captured: outputs
     of chosen layers. drafting: the drafter's own memory. chunk: memory of prompt chunks, if the card supports them.
-    idle: the part of the arena that passes do not use. head: logits. text: the text that trees copy from, if they do.
-    `slots`: how many positions and nodes fit. `kv`: the types of cached keys and values. `rows`: the most rows of a
-    prompt chunk.
+    head: logits. text: the text that trees copy from, if they do. `slots`: how many positions and nodes fit. `kv`: the
+    types of cached keys and values. `rows`: the most rows of a prompt chunk.
     """
 
     def __init__(
@@ -65,23 +62,20 @@ class SequenceMemory:
         partials = PassBuffers.partials(*target.projections())
         rooms = [mixer.pass_room(context, kv) for mixer in target.mixers]
         rooms += [block.ffn.pass_room for block in target.blk]
-        turn = Arena.need(partials) + max(map(Arena.need, rooms))
-        turn = max(turn, Arena.need(draft.pass_room(context, kv)) if draft else 0, Arena.need(Head.pieces(target)))
-        passes = turn + sum(Arena.need(mixer.rows_room(capacity)) for mixer in target.mixers)
+        scratch = Arena.need(partials) + max(map(Arena.need, rooms))
+        scratch = max(
+            scratch, Arena.need(draft.pass_room(context, kv)) if draft else 0, Arena.need(Head.pieces(target))
+        )
+        passes = scratch + sum(Arena.need(mixer.rows_room(capacity)) for mixer in target.mixers)
         chunk = chunk_needs(target, min(rows, context), draft, context, kv) if target.chunked else None
-        # Passes that take turns leave this for each other; where memory is short, they run one after the other.
-        left_by = [((STEP_STATE.itemsize,), torch.uint8), ((PROMPT_ROWS, hidden), torch.float32),
-                   ((math.prod(partials[1][0]) // PASS_ROWS * PROMPT_ROWS,), torch.float32),
-                   *CapturedLayers.pieces(captured, hidden, PROMPT_ROWS)]  # fmt: skip
-        turns = TURNS * Arena.need(left_by) if capacity > CAPACITIES[-1] else 0
-        shared = max(passes + turns, Arena.need(chunk.pieces) if chunk else 0)
+        shared = max(passes, Arena.need(chunk.pieces) if chunk else 0)
         buffers = PassBuffers.lasting(hidden, *target.projections())
         lasting = [*buffers, *CapturedLayers.pieces(captured, hidden, capacity)]
         own = Arena.need([*lasting, *(draft.own_room() if draft else ())])
         self.room = Arena.of(shared + own, device)
         lasting_room = Arena(self.room.bytes[shared:])
         self.buffers = PassBuffers(hidden, *target.projections(), lasting_room, self.room)
-        inside, left = self.room.after(*partials), Arena(self.room.bytes[turn:])
+        inside, left = self.room.after(*partials), Arena(self.room.bytes[scratch:])
         self.mixers: list[MixerMemory] = []
         for mixer in target.mixers:
             self.mixers.append(mixer.memory(context, capacity, inside, left, kv))
@@ -90,7 +84,6 @@ class SequenceMemory:
         own_room = lasting_room.after(*lasting)
         self.drafting: DraftMemory | None = draft.memory(context, self.room, own_room, kv) if draft else None
         self.chunk = Chunk(target.device, chunk, self.room) if chunk else None
-        self.idle = Arena(self.room.bytes[passes:shared])
         self.one = torch.ones(1, dtype=torch.int32, device=device)  # the count of a single row
         self.state = DeviceState(device)
         # Logits may share the arena: they are written after the layers and read before the next pass begins.

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from dflash_core.attention_window import EVERYTHING
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.arrival import Arrival, parts_of
 from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice
 from dflash_core.backends.cuda.launch import At, Launch, Run
 from dflash_core.backends.cuda.layers.norm import norm_launch
@@ -63,7 +60,6 @@ class SequencePasses(ABC):
                 assert self.memory.drafting is not None, "the memory of this session has no part for the drafter"
                 self.drafter = draft.drafter(self.memory.drafting, target.embedding, self.memory.captured, self.state)
         self.window = EVERYTHING
-        self._arriving: Arrival | None = None  # a resumed sequence whose copies are under way
         self._bound: dict[tuple[object, ...], Run] = {}
         self._rows = 0
 
@@ -93,16 +89,6 @@ class SequencePasses(ABC):
     @abstractmethod
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits: ...
 
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Inside the context, torch uses the kernels' stream, and a resumed sequence is completely on the card."""
-        with self.device.stream():
-            if self._arriving is not None:
-                self._arriving.whole()
-                self.device.synchronize()
-                self._arriving = None
-            yield
-
     def _logits_of(self, h: Tensor) -> Logits:
         """Logits (vocab,) of one row of the residual stream (hidden,)."""
         self.memory.buffers.h[0] = h
@@ -120,22 +106,15 @@ class SequencePasses(ABC):
 
     def pass_launches(self, width: int, node0: int, *, windowed: bool = False) -> list[Launch]:
         """Launches of a target pass up to the head's activations."""
-        return list(itertools.chain.from_iterable(self._pass_layers(width, node0, windowed=windowed)))
-
-    def _pass_layers(self, width: int, node0: int, *, windowed: bool) -> Iterator[list[Launch]]:
         head = self.head.full
-        return target_pass(self.target, self.memory, self.state, width, node0, head, windowed=windowed)
+        return list(target_pass(self.target, self.memory, self.state, width, node0, head, windowed=windowed))
 
-    def _pass_parts(self, width: int, node0: int, *, windowed: bool) -> list[Run]:
-        """The same pass as a list of runs, one for each part of the layers in which a resumed sequence arrives."""
+    def _bound_pass(self, width: int, node0: int, *, windowed: bool) -> Run:
+        """The same launches, bound once."""
         key = "pass", width, node0, windowed
-        parts = parts_of(len(self.target.blk))
-        if (*key, 0) not in self._bound:
-            layers = list(self._pass_layers(width, node0, windowed=windowed))
-            for part, some in enumerate(parts):
-                launches = list(itertools.chain.from_iterable(layers[some.start : some.stop]))
-                self._bound[*key, part] = self.device.bind(launches)
-        return [self._bound[*key, part] for part in range(len(parts))]
+        if key not in self._bound:
+            self._bound[key] = self.device.bind(self.pass_launches(width, node0, windowed=windowed))
+        return self._bound[key]
 
     def commit_launches(self, width: int) -> list[Launch]:
         """Launches that commit an accepted path of up to `width` nodes, in every layer's memory and for the drafter."""
@@ -145,8 +124,6 @@ class SequencePasses(ABC):
     def update_drafter(self) -> None:
         """Add all pending positions to the drafter's cache."""
         if self.drafter is not None:
-            if self._arriving is not None and self.drafter.pending:
-                self._arriving.whole()
             self.drafter.update_cache(self.launch)
 
     def plant(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
@@ -161,13 +138,7 @@ class SequencePasses(ABC):
     def _run_pass(self, live: int, node0: int, *, logits: bool) -> None:
         width = width_for(live, CHUNK_WIDTHS)
         windowed = self.window.size > 0
-        for part, run in enumerate(self._pass_parts(width, node0, windowed=windowed)):
-            if self._arriving is not None:
-                self._arriving.part(part)
-            run()
-        if self._arriving is not None:
-            self._arriving.states()  # the commit that follows needs them
-            self._arriving.fresh = False
+        self._bound_pass(width, node0, windowed=windowed)()
         if logits:
             self.launch(("logits", width), lambda: self.head.launches(self.memory.buffers.acts, width))
         if node0 == 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,23 +12,20 @@ from torch import Tensor
 
 from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled
-from dflash_core.backends.cuda.arrival import Arrival, loads
 from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.layers.base import Kept
 from dflash_core.backends.cuda.parts_ahead import PartsAhead
 from dflash_core.backends.cuda.prefill import LEAST_ROWS, ChunkPass
-from dflash_core.backends.cuda.sequence import PROMPT_ROWS
 from dflash_core.backends.cuda.sequence_passes import CHUNK_WIDTHS, SequencePasses
-from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, width_for
+from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.backends.cuda.step import CudaDecoder
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.backends.cuda.turns import Turns
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import Drafter, check_finite, ranked
-from dflash_core.errors import ContextError, KernelError
+from dflash_core.errors import ContextError
 from dflash_core.fits import PREFILL_ROWS
-from dflash_core.knobs import Knobs, Mode
+from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Policy
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.late import CHOICES
@@ -37,7 +33,8 @@ from dflash_core.progress import Progress
 from dflash_core.snapshots.base import Snapshot, SnapshotError, check_rows, check_tensors
 from dflash_core.tree import Candidates
 
-MODES: tuple[Mode, ...] = ("ar", "auto")  # the default modes of answers
+USUAL = ("plain", "auto")  # what most answers are drafted with
+PROMPT_ROWS = 24  # of a pass over a prompt that is too short for chunks
 FEWEST_ROWS = 64  # the fewest rows of a prompt chunk; rows are halved down to this if memory is short
 
 
@@ -101,7 +98,7 @@ class CudaSession(SequencePasses):
         return self._prefill_passes(tokens, cancelled)
 
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        with self._whole():
+        with self.device.stream():
             self.plant(tokens, parents)
             rows = []
             for node0 in range(0, len(tokens), PASS_ROWS):
@@ -111,7 +108,7 @@ class CudaSession(SequencePasses):
             return torch.cat(rows).numpy()
 
     def commit(self, path: Sequence[int]) -> None:
-        with self._whole():
+        with self.device.stream():
             self._commit(path)
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
@@ -120,7 +117,7 @@ class CudaSession(SequencePasses):
         if self.drafter is None:
             raise ContextError("this session has no drafter; open it with one")
         head, position = self.head.first(knobs.draft_vocabulary), self.length if at is None else at
-        with self._whole():
+        with self.device.stream():
             found = self.drafter.pairs(root, knobs, at, head, self.launch) if knobs.by_parent else None
             if found is not None:
                 check_finite(found.log_probs.astype(np.float32), position)
@@ -131,7 +128,7 @@ class CudaSession(SequencePasses):
     def draft(self, root: int, window: int, at: int | None = None) -> Logits:
         if self.drafter is None:
             raise ContextError("this drafter proposes tokens without logits; expected one with a model")
-        with self._whole():
+        with self.device.stream():
             return self.drafter.logits(root, window, at, self.head, self.launch)
 
     def look_back(self, window: AttentionWindow) -> None:
@@ -141,7 +138,7 @@ class CudaSession(SequencePasses):
         self.window = window
 
     def checkpoint(self) -> CudaCheckpoint:
-        with self._whole():
+        with self.device.stream():
             self.update_drafter()
             self._flush()
             draft = self.drafter.checkpoint(self.device.host.empty) if self.drafter else None
@@ -151,7 +148,7 @@ class CudaSession(SequencePasses):
             return CudaCheckpoint(self.length, kept, draft, drafted)
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
-        with self._whole():
+        with self.device.stream():
             state = self.state.host
             if checkpoint is None:
                 # This also runs after an aborted turn: then the host's copy is older than the card's state, so none of
@@ -176,7 +173,7 @@ class CudaSession(SequencePasses):
                 self.host_drafter.cut(checkpoint.length)
 
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        with self._whole(), self.memory.workspace():
+        with self.device.stream(), self.memory.workspace():
             self.update_drafter()
             found = self._to_host(self._positions(begin, end))
             self.device.synchronize()
@@ -190,8 +187,6 @@ class CudaSession(SequencePasses):
         self.device.host.prepare([*sizes, *(self.drafter.checkpoint_sizes() if self.drafter else ())], most)
 
     def leave(self) -> None:
-        with suppress(KernelError), self._whole():  # after a lost context nothing can be copied
-            pass
         self.device.host.close()
 
     def _positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
@@ -218,21 +213,35 @@ class CudaSession(SequencePasses):
 
     def resume(self, snapshot: Snapshot) -> None:
         self.restore(None)
-        length, tokens = snapshot.length, snapshot.tokens.tolist()
+        length = snapshot.length
         if length > self.memory.slots - MAX_NODES:
             raise SnapshotError(f"{length:,} positions, expected at most {self.memory.slots - MAX_NODES:,}")
         check_rows(snapshot.pages, self.rows(0, 0), length)
         point = self.state_of(length, snapshot.state.tensors)
-        on_card = len(self._positions(0, 0))
-        with self.device.stream(), self.memory.workspace():
-            if self.host_drafter is not None:
-                for page in snapshot.pages:
-                    rows = iter(page.tensors[on_card:])
+        try:
+            with self.device.stream(), self.memory.workspace():
+                self._copy_to_card(point, snapshot)
+        except BaseException:
+            self.restore(None)
+            raise
+
+    def _copy_to_card(self, point: CudaCheckpoint, snapshot: Snapshot) -> None:
+        """Fill the empty sequence with that of a snapshot, in stream order; `point` is its state."""
+        length, tokens = snapshot.length, snapshot.tokens.tolist()
+        try:
+            for memory, kept in zip(self.memory.mixers, point.kept, strict=True):
+                memory.restore(kept)
+            if self.drafter is not None:
+                self.drafter.resume(point.draft, length)
+            for page in snapshot.pages:
+                rows = iter(page.tensors)
+                for tensor in self._positions(page.begin, page.end):
+                    tensor.copy_(next(rows), non_blocking=True)
+                if self.host_drafter is not None:
                     self.host_drafter.resume(page.begin, tokens[page.begin : page.end], rows)
-            drafted = self.drafter.resume(point.draft, length) if self.drafter is not None else ()
-            parts = loads(self.target, self.memory.mixers, self.drafter, point.kept, drafted, snapshot.pages)
-            self._arriving = Arrival(self.device.bring(parts), point.kept, snapshot)
-            self.state.host["length"] = self.state.host["draft_length"] = length
+        finally:
+            self.device.synchronize()  # the card reads page-locked memory until then
+        self.state.host["length"] = self.state.host["draft_length"] = length
 
     def cut(self, length: int) -> bool:
         if self.target.spec.recurrent or (self.drafter is not None and not self.drafter.reaches(length)):
@@ -271,21 +280,13 @@ class CudaSession(SequencePasses):
         with self.device.stream():
             rows = self.pass_rows
             parts = [tokens[begin : begin + rows] for begin in range(0, len(tokens), rows)]
-            turns = self._take_turns(parts)
             for at, part in enumerate(parts):
-                if at and self._arriving is None and ahead.given_up():
+                if at and ahead.given_up():
                     raise PrefillCancelled(at * rows)
                 self.plant(part, range(-1, len(part) - 1))
-                if turns is not None and at < turns.count:
-                    turns.finish(at)
-                else:
-                    self._run_pass(len(part), 0, logits=False)
+                self._run_pass(len(part), 0, logits=False)
                 self._commit(range(len(part)))
-            if self._arriving is not None:
-                self._arriving.whole()
-            logits = self._logits_of(self.memory.buffers.h[len(part) - 1])
-            self._arriving = None  # the copies are complete, since the host has waited for the logits
-            return logits
+            return self._logits_of(self.memory.buffers.h[len(part) - 1])
 
     def prefill_chunk(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
         """`prefill` in chunks, however few tokens there are. Raises as it does."""
@@ -298,7 +299,7 @@ class CudaSession(SequencePasses):
                 self._flush()
                 part = tokens[begin : begin + rows]
                 try:
-                    last = chunk_pass.run(part, cancelled, self.window, self._arriving)
+                    last = chunk_pass.run(part, cancelled, self.window)
                 except PrefillCancelled:
                     raise PrefillCancelled(begin) from None
                 except torch.OutOfMemoryError:  # another program took memory meanwhile
@@ -311,17 +312,15 @@ class CudaSession(SequencePasses):
                     self.host_drafter.observe(part, None)
             begin += len(part)
         with self.device.stream():
-            logits = self._logits_of(last)
-            self._arriving = None  # the copies are complete, since the host has waited for the logits
-            return logits
+            return self._logits_of(last)
 
     def prepare(self, progress: Progress) -> None:
         """Compile what a first prompt and the default settings need, in one batch: the compiler uses every core."""
         policy = FixedPolicy(self.capabilities)
-        usual = [policy.next(Knobs(mode=mode)) for mode in MODES]
+        usual = [policy.next(Knobs(drafting=one)) for one in USUAL]
         most = self.host_drafter.capabilities.depths if self.host_drafter else MAX_NODES
         kinds = dict.fromkeys(
-            self._kind(min(one.budget, most), drafts=one.mode != "ar" and self.drafter is not None) for one in usual
+            self._kind(min(one.budget, most), drafts=one.mode != "plain" and self.drafter is not None) for one in usual
         )
         text = self.memory.text
         if self.drafter is not None:  # the widths that mode auto chooses from
@@ -340,7 +339,7 @@ class CudaSession(SequencePasses):
         with self.device.stream():
             self.device.bind(launches, progress)
             for width in widths:
-                self._pass_parts(width, 0, windowed=False)
+                self._bound_pass(width, 0, windowed=False)
             if self.chunk_pass is not None:
                 self.chunk_pass.warm_up()
 
@@ -355,14 +354,3 @@ class CudaSession(SequencePasses):
     def _kind(self, drafted: int, *, drafts: bool) -> StepKind:
         passes = self.drafter.passes(Knobs()) if self.drafter else 1
         return StepKind.holding(drafted, Knobs(), self.head.vocab, drafts=drafts, passes=passes)
-
-    def _take_turns(self, passes: Sequence[Sequence[int]]) -> Turns | None:
-        """Run passes over chains of tokens, interleaved and without commits, while a sequence arrives. Returns None if
-        they must run one after the other."""
-        if self._arriving is None or len(passes) == 1:
-            return None
-        assert self.length + sum(map(len, passes)) <= self.memory.slots, "more positions than the memory holds"
-        turns, windowed = Turns(self.memory, passes), self.window.size > 0
-        widths = [width_for(len(tokens), CHUNK_WIDTHS) for tokens in passes]
-        turns.run(self._arriving, [self._pass_parts(width, 0, windowed=windowed) for width in widths])
-        return turns

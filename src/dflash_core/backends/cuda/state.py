@@ -107,7 +107,7 @@ def write_knobs(
     if weights is not None:
         state["weights"] = weights
     state["budget"] = min(knobs.budget if budget is None else budget, MAX_NODES - 1)
-    state["draft_depth"] = 0 if mode == "ar" else max(draft_block - 1, 0)
+    state["draft_depth"] = 0 if mode == "plain" else max(draft_block - 1, 0)
     state["width"] = 1 if mode == "chain" else min(knobs.tree_width, MAX_WIDTH)
     state["chain_seed"] = knobs.chain_seed
     state["by_parent"] = knobs.by_parent

@@ -58,7 +58,7 @@ def _followed(knobs: Knobs, decision: Decision, most: int) -> tuple[Knobs, Decis
         full = most + 1 == MAX_NODES
         why = f"a tree on a card has at most {MAX_NODES}" if full else f"there is memory for trees of {most + 1}"
         notes.append(f"budget {most}: {why} nodes with its root")
-        knobs = knobs.replace(budget=most, policy=knobs.policy)
+        knobs = knobs.at_most(most)
     return knobs, replace(decision, budget=budget, reason="; ".join([decision.reason, *notes]))
 
 
@@ -269,7 +269,7 @@ class CudaDecoder:
         if not device_block:
             depths, width = proposal.tokens.shape if proposal is not None else (0, 1)
             drafted = min(drafted, depths) if width == 1 or not depths else drafted
-        drafts = self.decision.mode != "ar" and device_block > 0
+        drafts = self.decision.mode != "plain" and device_block > 0
         passes = self.session.drafter.passes(self._drafting) if self.session.drafter else 1
         vocab = self.session.head.vocab
         kind = StepKind.holding(drafted, self.knobs, vocab, drafts=drafts, forced=forced, passes=passes)
@@ -285,7 +285,7 @@ class CudaDecoder:
     def _propose(self) -> Candidates | None:
         """What a drafter on the host proposes for the next step; the card builds its tree from it."""
         drafter = self.session.host_drafter
-        if drafter is None or self.decision.mode == "ar":
+        if drafter is None or self.decision.mode == "plain":
             return None
         try:
             proposal = drafter.propose(self.answer[-1], self.knobs)
@@ -338,7 +338,11 @@ class CudaDecoder:
             raise not_finite("target", self.session.length)
         copied = int(self.steps.copied.array[self._read % STEP_SLOTS]) if queued.text else 0
         event = step_event(slot, self._last, queued.decision.mode, queued.decision.reason, queued.knobs, copied)
-        if queued.decision.mode != "ar" and not drafts_finite(slot, queued.knobs) and (it := self.session.capabilities):
+        if (
+            queued.decision.mode != "plain"
+            and not drafts_finite(slot, queued.knobs)
+            and (it := self.session.capabilities)
+        ):
             # What was accepted is the target's own choice; steps that are queued already end the same way.
             self.policy.failed(it.kind, not_finite("drafter", event.length - len(event.tokens)))
         if queued.proposal is not None:

@@ -22,32 +22,28 @@ def target_pass(
     head: AnyProjection,
     *,
     windowed: bool,
-) -> Iterator[list[Launch]]:
-    """A pass of `rows` rows over nodes of the tree in `state`, from node0 on, one list of launches per layer: the first
-    list begins with the embedding of the tokens, the last one ends with the activations of `head`."""
+) -> Iterator[Launch]:
+    """A pass of `rows` rows over nodes of the tree in `state`, from node0 on: from the embedding of the tokens to the
+    activations of `head`."""
     buffers, captured, eps = memory.buffers, memory.captured, target.spec.rms_eps
     scope = Pass(state, buffers, rows, node0, state.at("n"), memory.window if windowed else None)
-    launches = [target.embedding.launch(buffers.h, state.at("token"), scope.count, rows, node0)]
+    yield target.embedding.launch(buffers.h, state.at("token"), scope.count, rows, node0)
     before: Added | None = None
     for index, block in enumerate(target.blk):
         mixer, ffn = memory.mixers[block.group].layer(block.place), block.ffn
         # The norm first adds the previous layer's result: the sum is that layer's output, which may be captured.
-        launches.append(norm_launch(
+        yield norm_launch(
             buffers.h, block.attn_norm, eps, rows, buffers.acts, mixer.inputs, scope.count, node0,
             added=before, captured=captured.at(index - 1), captured_width=captured.width,
-        ))  # fmt: skip
-        launches += mixer.launches(scope)
-        launches.append(norm_launch(
+        )  # fmt: skip
+        yield from mixer.launches(scope)
+        yield norm_launch(
             buffers.h, block.ffn_norm, eps, rows, buffers.acts, ffn.inputs, scope.count, node0,
             added=(mixer.out, buffers.narrow), captured_width=captured.width, normed=ffn.normed(buffers),
-        ))  # fmt: skip
-        launches += ffn.launches(scope)
+        )  # fmt: skip
+        yield from ffn.launches(scope)
         before = ffn.out, buffers.narrow
-        if index < len(target.blk) - 1:
-            yield launches
-            launches = []
-    launches.append(norm_launch(
+    yield norm_launch(
         buffers.h, target.output_norm, eps, rows, buffers.acts, head, scope.count, node0,
         added=before, captured=captured.at(len(target.blk) - 1), captured_width=captured.width,
-    ))  # fmt: skip
-    yield launches
+    )  # fmt: skip

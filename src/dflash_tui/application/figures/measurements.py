@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from dflash_core.damaged import DAMAGED
+from dflash_core.drafting import upgraded
 from dflash_core.errors import InputError, KnobError
 from dflash_core.files import read_input, write_whole
 from dflash_core.knobs import Knobs
@@ -54,7 +55,8 @@ class Measurements:
         self._file = folder / "measurements" / f"{name}.json"
         self._all: tuple[Measurement, ...] = ()
         try:
-            self._all = msgspec.json.decode(read_input(self._file, MOST_BYTES), type=tuple[Measurement, ...])
+            data = upgraded(read_input(self._file, MOST_BYTES))
+            self._all = msgspec.json.decode(data, type=tuple[Measurement, ...])
         except FileNotFoundError:
             pass
         except (OSError, InputError, *DAMAGED, KnobError, ValueError) as error:

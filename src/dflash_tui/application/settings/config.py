@@ -16,7 +16,7 @@ from typing import Any
 from dflash_core.clean import encodable
 from dflash_core.drafters.registry import resolved
 from dflash_core.errors import DFlashError
-from dflash_core.knobs import SPEC, Knobs
+from dflash_core.knobs import SPEC, SPEC_FORMER, Knobs
 from dflash_core.user_folders import user_folder
 from dflash_tui.application.here import here
 from dflash_tui.application.settings import schema
@@ -122,14 +122,18 @@ def load_config(
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     themes: list[tuple[str, str]] = []
+    knobs = Knobs()
 
     def take(found: Mapping[str, tuple[Any, str]]) -> None:
+        nonlocal knobs
         if "target" in found and "draft" not in found:  # a drafter belongs to the target named by the same source
             values.pop("draft", None)
             origins.pop("draft", None)
         for name, (value, origin) in found.items():
-            values[name], origins[name] = value, origin
+            values[name], origins[_stored(name)] = value, origin
             themes.extend([(value, origin)] if name == "theme" else [])
+        # A source at a time: what it names of drafting, by whatever names, replaces that of weaker ones.
+        knobs = knobs.replace(**_inside("knobs", {name: value for name, (value, _) in found.items()}))
 
     for entries in (
         _of_file(user or user_file(), "user file", problems),
@@ -143,15 +147,20 @@ def load_config(
             except KeyError:
                 problems.append(f"{entry.origin}: unknown setting {entry.name!r}{_near(entry.name)}")
             except DFlashError as error:
-                stands = origins.get(entry.name, "the default")
+                stands = origins.get(_stored(entry.name), "the default")
                 problems.append(f"{entry.origin}: {entry.name}: {error}; {stands} stands")
         take(found)
     take({name: (value, f"profile {profile[0]}") for name, value in profile[1].items()})
     take({name: (value, "command line") for name, value in (command_line or {}).items()})
     keys = _without_clashes(_inside("keys", values), key_rules, origins, problems)
     plain = {name: value for name, value in values.items() if name in PLAIN}
-    settings = Settings(**plain, knobs=Knobs().replace(**_inside("knobs", values)), keys=keys)
+    settings = Settings(**plain, knobs=knobs, keys=keys)
     return Config(settings, origins, tuple(problems), tuple(reversed(themes)))
+
+
+def _stored(name: str) -> str:
+    """The name under which a setting is shown: former names of parameters set `drafting`."""
+    return "knobs.drafting" if name.removeprefix("knobs.") in SPEC_FORMER else name
 
 
 def remember(name: str, value: str | bool | Path, path: Path | None = None) -> None:
@@ -197,7 +206,7 @@ def _checked(entry: _Entry, key_rules: KeyRules) -> Any:
     """The value in the setting's type. Raises DFlashError for a wrong one, KeyError for an unknown setting."""
     table, _, inner = entry.name.partition(".")
     if table == "knobs":
-        spec = SPEC[inner]
+        spec = SPEC.get(inner) or SPEC_FORMER[inner]
         return spec.parse(entry.value) if entry.folder is None else spec.check(entry.value)
     if table == "keys" and inner and entry.folder is not None:
         return key_rules.checked(inner, schema.KEYS.check(entry.value, entry.folder))
@@ -221,6 +230,6 @@ def _without_clashes(
 
 
 def _near(name: str) -> str:
-    known = [*PLAIN, *(f"knobs.{knob}" for knob in SPEC)]
+    known = [*PLAIN, *(f"knobs.{knob}" for knob in (*SPEC, *SPEC_FORMER))]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(PLAIN)}, [knobs], [keys]"

@@ -122,10 +122,10 @@ class Profile(Preset):
 
 BUILT_IN = (
     Preset("default", "every parameter at its default"),
-    Preset("plain", "no drafts: what speculation is compared with", {"mode": "ar"}),
-    Preset("chain", "one chain of drafts per step", {"mode": "chain"}),
-    Preset("wide", "a larger tree of drafts", {"mode": "tree", "budget": 48}),
-    Preset("sure", "a tree of the likelier drafts only", {"mode": "tree", "p_min": 0.1}),
+    Preset("plain", "no drafts: what speculation is compared with", {"drafting": "plain"}),
+    Preset("chain", "one chain of drafts per step", {"drafting": "chain 22"}),
+    Preset("wide", "a larger tree of drafts", {"drafting": "tree 48"}),
+    Preset("sure", "a tree of the likelier drafts only", {"drafting": "tree 22", "p_min": 0.1}),
     Preset("sampled", "draws instead of the likeliest token", {"temperature": 0.6, "top_k": 20, "top_p": 0.95}),
 )
 
@@ -358,6 +358,6 @@ def _change(path: Path, how: Callable[[Path], object]) -> None:
 
 
 def changed(knobs: Knobs) -> dict[str, Value]:
-    """What differs from the defaults, and the policy where these values would otherwise imply another."""
+    """What differs from the defaults, and the drafting where these values would otherwise imply another."""
     changes = {name: value for name, value in knobs.to_dict().items() if value != SPEC[name].default}
-    return changes if Knobs().replace(**changes) == knobs else {**changes, "policy": knobs.policy}
+    return changes if Knobs().replace(**changes) == knobs else {"drafting": knobs.drafting, **changes}

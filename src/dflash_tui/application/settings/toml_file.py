@@ -10,7 +10,7 @@ from typing import Any
 
 from dflash_core.errors import DFlashError, InputError, KnobError
 from dflash_core.files import read_input, write_whole
-from dflash_core.knobs import SPEC, Value, spec_of
+from dflash_core.knobs import Value, current, spec_of
 
 MOST_BYTES = 1 << 20
 DEEPEST = 20  # levels of nested tables
@@ -92,12 +92,14 @@ def checked_knobs(entry: object, problem: Callable[[str, str], None]) -> dict[st
         return {}
     found: dict[str, Value] = {}
     for name, value in entry.items():
+        default = ""
         try:
-            found[name] = spec_of(name).check(value)
+            spec = spec_of(name)
+            default = f"; its default, {spec.show(spec.default)}, is used"
+            found[name] = spec.check(value)
         except KnobError as error:
-            default = f"; its default, {SPEC[name].show(SPEC[name].default)}, is used" if name in SPEC else ""
             problem(f"knobs.{name}", f"{error}{default}")
-    return found
+    return current(found)
 
 
 def _deeper(value: object, levels: int) -> bool:

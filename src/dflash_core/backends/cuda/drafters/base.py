@@ -17,7 +17,7 @@ from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.caches import Empty
-from dflash_core.backends.cuda.launch import Copy, Inputs, Launch
+from dflash_core.backends.cuda.launch import Inputs, Launch
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena, Wanted
@@ -120,11 +120,9 @@ class DeviceDrafter(Protocol):
     def tensors_of(self, kept: object) -> tuple[Tensor, ...]:
         """The tensors of a result of `checkpoint`."""
 
-    def resume(self, kept: object, length: int) -> Sequence[Copy]:
-        """Turn an empty cache into that of a sequence of `length` positions; `kept`: the checkpoint made there.
-
-        Returns the copies that are still to be made for that, in addition to those of `positions`.
-        """
+    def resume(self, kept: object, length: int) -> None:
+        """Turn an empty cache into that of a sequence of `length` positions, in stream order and without what
+        `positions` gives; `kept`: the checkpoint made there."""
 
     def begin_turn(self) -> None:
         """Called when an answer begins; later, drafts may be repeated from any of its positions."""

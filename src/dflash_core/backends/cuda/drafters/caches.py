@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import Copy, ceil_div
+from dflash_core.backends.cuda.launch import ceil_div
 from dflash_core.errors import Code, ContextError
 from dflash_core.snapshots.base import check_tensors
 
@@ -150,21 +150,13 @@ class DraftCaches:
         layers = tuple(tuple(next(rest) for _ in layer) for layer in rings)
         return HostRows(begin, length, layers) if layers else None
 
-    def resume(self, kept: HostRows | None, length: int) -> list[Copy]:
-        """Begin another sequence with `length` positions; `kept`: the checkpoint made there.
-
-        Returns the copies that are still to be made for it, in addition to those of `positions`.
-        """
+    def resume(self, kept: HostRows | None, length: int) -> None:
+        """Begin another sequence with `length` positions, in stream order and without what `positions` gives; `kept`:
+        the checkpoint made there."""
         self.forget()
-        if kept is None:
-            return []
-        self._first, self._copied = kept.begin, length
-        return [
-            (tensor[:, slots.start : slots.stop], held[:, place : place + len(slots)])
-            for layer, rows in zip(self._rings, kept.layers, strict=True)
-            for place, slots in _runs(kept.begin, kept.end, layer.slots)
-            for tensor, held in zip(layer.tensors, rows, strict=True)
-        ]
+        if kept is not None:
+            self._put(self._rings, kept, wait=False)
+            self._first, self._copied = kept.begin, length
 
     def begin_turn(self, length: int) -> None:
         """Called when an answer begins after `length` positions."""
@@ -227,12 +219,13 @@ class DraftCaches:
             copies.append(kept)
         return HostRows(begin, end, tuple(copies))
 
-    def _put(self, layers: Sequence[Layer], rows: HostRows) -> None:
+    def _put(self, layers: Sequence[Layer], rows: HostRows, *, wait: bool = True) -> None:
         for layer, kept in zip(layers, rows.layers, strict=True):
             for place, slots in _runs(rows.begin, rows.end, layer.slots):
                 for tensor, held in zip(layer.tensors, kept, strict=True):
                     for head in range(len(held)):
-                        tensor[head, slots.start : slots.stop] = held[head, place : place + len(slots)]
+                        source = held[head, place : place + len(slots)]
+                        tensor[head, slots.start : slots.stop].copy_(source, non_blocking=not wait)
 
 
 def _runs(begin: int, end: int, slots: int) -> Iterator[tuple[int, range]]:

@@ -1,4 +1,4 @@
-"""DFlash on a card: the drafter's cache, its pending features and its launches, over one sequence.
+"""DFlash on a card: the drafter's launches over one sequence.
 
 Captured layers of committed positions are *pending* until they are keys and values in the drafter's own cache. Then one
 pass over a block [root, mask, ...] after that context makes the drafts.
@@ -7,7 +7,7 @@ pass over a block [root, mask, ...] after that context makes the drafts.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -21,22 +21,20 @@ from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher
-from dflash_core.backends.cuda.drafters.caches import DraftCaches, Layer, cache_table, ring_slots
-from dflash_core.backends.cuda.drafters.convolution import ConvolutionRows, DeviceConvolution
+from dflash_core.backends.cuda.drafters.convolution import DeviceConvolution
+from dflash_core.backends.cuda.drafters.dflash_memory import DFlashMemory, convolution_rows, pending_rows, split_order
 from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
 from dflash_core.backends.cuda.drafters.in_caches import PENDING_ROWS, InCaches
-from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_WARPS, Splits
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
-from dflash_core.backends.cuda.layers.split_attention import SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.layers.split_attention import SplitLaunch
 from dflash_core.backends.cuda.products import Arena, Wanted
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
-from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.config import DraftConfig
@@ -46,62 +44,6 @@ from dflash_core.knobs import Knobs
 from dflash_core.tree import Candidates
 
 COPY_THREADS = 256
-
-
-class DFlashMemory:
-    """The drafter's memory for `context` positions, without weights. `kv`: the types of keys and values in layers that
-    see the whole context; layers with a window store f16."""
-
-    def __init__(self, draft: DeviceDraft, context: int, room: Arena, own: Arena, kv: CachePair) -> None:
-        device, config = draft.device.torch_device, draft.config
-        self.rows = config.block_size
-        self.block = 1 + config.depths  # at least `rows`
-        positions = context + self.block  # the block's own rows come after the context
-        slots, heads = [ring_slots(layer.window, positions) for layer in draft.layers], draft.heads
-        kinds = [kv.windowed if layer.window else kv for layer in draft.layers]
-        sizes = zip(slots, kinds, strict=True)
-        self.kv = [KVCache(1, heads.kv_heads, count, heads.head_dim, device, kind) for count, kind in sizes]
-        self.caches = DraftCaches(
-            [Layer.of(kv, layer.window) for kv, layer in zip(self.kv, draft.layers, strict=True)], self.block, positions
-        )
-        self._table = cache_table(self.kv)
-        pending, rest = pending_rows(draft), own.after(*pending_rows(draft), *convolution_rows(draft))
-        self.buffers = PassBuffers(config.embedding_length, *draft.projections(), rest, room)
-        width, vocab = config.embedding_length, config.heads.draft_vocab or config.vocab_size or 0
-        self.pairs = draft.pairs.table(self.rows, width, vocab, device) if draft.pairs else None
-        inside = self.buffers.inside
-        self.splits = {kind: Splits(split_order(draft, context, kind), draft.heads, inside) for kind in (kv, F16)}
-        (self.pending,) = own.carve(*pending)
-        self.convolution: ConvolutionRows | None = None
-        if config.heads.conv:
-            convolved = own.after(*pending)
-            self.convolution = ConvolutionRows(config.heads.conv, self.rows, config.embedding_length, convolved)
-        self.counts = torch.tensor([self.rows, PASS_ROWS], dtype=torch.int32, device=device)
-
-    @property
-    def nbytes(self) -> Mapping[str, int]:
-        return {"drafter KV": sum(kv.nbytes for kv in self.kv)}
-
-    def table(self, first: int) -> At:
-        """The caches from layer `first` on, as an argument of draft_update."""
-        return At(self._table, first * self._table.shape[1])
-
-
-def pending_rows(draft: DeviceDraft) -> Sequence[Wanted]:
-    """Pending features, times HEADROOM."""
-    return [((PENDING_ROWS, draft.fc.columns), torch.float16)]
-
-
-def convolution_rows(draft: DeviceDraft) -> Sequence[Wanted]:
-    """Memory that convolutions need for a block, if the drafter has convolutions."""
-    config, conv = draft.config, draft.config.heads.conv
-    return ConvolutionRows.pieces(conv, config.block_size, config.embedding_length) if conv else ()
-
-
-def split_order(draft: DeviceDraft, context: int, kv: CachePair) -> SplitOrder:
-    """The order of sums in the block's attention, in a layer with keys and values of the types `kv`."""
-    card, slots = draft.device.card, context + draft.config.block_size
-    return SplitOrder.of(draft.heads, slots, card.multiprocessors, card.shared_bytes, trees=False, kv=kv)
 
 
 class DFlash(InCaches):

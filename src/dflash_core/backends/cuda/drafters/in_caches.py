@@ -12,7 +12,7 @@ from torch import Tensor
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import Launcher
 from dflash_core.backends.cuda.drafters.caches import DraftCaches, Empty, HostRows
-from dflash_core.backends.cuda.launch import Copy, Launch
+from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, StopCode, width_for
 
 PENDING_ROWS = MAX_NODES  # the most committed positions that may be pending: at least the longest path
@@ -63,9 +63,9 @@ class InCaches(ABC):
     def kept_of(self, length: int, tensors: Sequence[Tensor]) -> HostRows | None:
         return self.caches.kept_of(length, tensors)
 
-    def resume(self, kept: object, length: int) -> list[Copy]:
+    def resume(self, kept: object, length: int) -> None:
         assert kept is None or isinstance(kept, HostRows), "a checkpoint of another drafter"
-        return self.caches.resume(kept, length)
+        self.caches.resume(kept, length)
 
     def begin_turn(self) -> None:
         """Called when an answer begins after the committed positions."""

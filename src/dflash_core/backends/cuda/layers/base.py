@@ -145,11 +145,6 @@ class MixerMemory(Protocol):
     def layer(self, place: int) -> Branch:
         """The mixer of the `place`-th of these layers."""
 
-    @property
-    def handed(self) -> Kept:
-        """Tensors that one of these layers leaves for the next one within a pass."""
-        return ()
-
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
         """Move the rows of accepted nodes to the sequence's committed positions, if the next pass does not."""
         return []

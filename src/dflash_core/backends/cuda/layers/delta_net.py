@@ -135,10 +135,6 @@ class DeltaMemory(MixerMemory):
     def layer(self, place: int) -> DeltaBranch:
         return DeltaBranch(self, self.layers.weights[place], place)
 
-    @property
-    def handed(self) -> Kept:
-        return (self.order,)
-
     def flush(self, state: DeviceState) -> list[Launch]:
         launch = self.layers.launch(1)
         return [
