@@ -56,7 +56,7 @@ from dflash_tui.widgets.prompt import Prompt
 JOIN_S = 2.0  # how long quitting waits for a running step
 FETCH_S = 0.5  # and for a download thread, which writes out what it has received
 PALETTE = "--command-palette"  # the id that Textual gives it
-TOLD = 2  # problems that a toast lists; the log has all of them
+MAX_LISTED_PROBLEMS = 2  # problems that a toast lists; the log has all of them
 
 
 class DFlashApp(App[int]):
@@ -127,8 +127,12 @@ class DFlashApp(App[int]):
                 LOG.warning("%s", line)
             if found:
                 # One toast for all problems, on the screen that stays.
-                more = [f"and {len(found) - TOLD} more in the log: /log"] if len(found) > TOLD else []
-                text = "\n".join([*what, *found[:TOLD], *more]).replace(str(Path.home()), "~")
+                more = (
+                    [f"and {len(found) - MAX_LISTED_PROBLEMS} more in the log: /log"]
+                    if len(found) > MAX_LISTED_PROBLEMS
+                    else []
+                )
+                text = "\n".join([*what, *found[:MAX_LISTED_PROBLEMS], *more]).replace(str(Path.home()), "~")
                 self.notify(text, title=title, severity="warning", timeout=10)
 
     async def on_event(self, event: Event) -> None:

@@ -86,4 +86,4 @@ def _keep_states(app: DFlashApp) -> None:
         try:
             session.leave()
         except Exception:  # only an optimization: the conversation itself is kept
-            LOG.warning("the state of the conversation is not kept", exc_info=True)
+            LOG.warning("the state of the conversation is not saved", exc_info=True)

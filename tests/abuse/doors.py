@@ -214,7 +214,7 @@ def _bring_in(folder: Path) -> None:
     try:
         for one in conversations:
             card = import_file(store, one)
-            again = store.held(card.id)
+            again = store.stored(card.id)
             to_json([again])
             to_markdown(again)
             if len(one.branches.nodes) % 2:  # drawing the picture takes as long as everything else

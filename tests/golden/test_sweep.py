@@ -258,7 +258,7 @@ class TestCommand:
             stdout, stderr = running.communicate(timeout=600)
         assert running.returncode == 130
         assert "cut short: only runs that every setting has are compared" in stdout
-        assert "interrupted; kept: 6 runs" in stderr
+        assert "interrupted after 6 runs" in stderr
         data = json.loads(path.read_text())
         assert data["complete"] is False
         assert len(data["trials"]) == 6

@@ -382,7 +382,7 @@ async def get_behind(app: DFlashApp, pilot: Pilot[int]) -> None:
 @shown
 async def get_failed(app: DFlashApp, pilot: Pilot[int]) -> None:
     [it] = app.chat.parts.downloads
-    it.error = HubError("o/n/m.gguf: the connection broke off; what is here stays")
+    it.error = HubError("o/n/m.gguf: the connection broke off; the received part is saved")
     it._over.set()
     await shows(pilot, "get failed: Ctrl+G", "tiny at 38 %")
 

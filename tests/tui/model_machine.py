@@ -117,7 +117,7 @@ class Opened:
         """Wait until everything has been checked and drawn."""
         it = self.screen
         await wait_until(pilot, lambda: it._finding.looked and it._seen == it._finding.changes)
-        await wait_until(pilot, lambda: len(it._finding.rooms) >= len(it._finding.models))
+        await wait_until(pilot, lambda: len(it._finding.fits) >= len(it._finding.models))
         await wait_until(pilot, lambda: it._seen == it._finding.changes)
         return it
 

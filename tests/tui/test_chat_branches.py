@@ -36,7 +36,7 @@ async def test_versions_of_an_answer_and_what_follows_them(make_app: MakeApp, si
         assert contents(session) == ["one", "second"]
         assert "behind the first" not in screen_text(app)
         await pilot.press("alt+right")
-        await shows(pilot, "no other version that way")
+        await shows(pilot, "no other version in that direction")
         await pilot.press("alt+left")
         await shows(pilot, "❯ two", "behind the first")
         assert contents(session) == ["one", "first", "two", "behind the first"]

@@ -113,7 +113,7 @@ async def test_a_pair_is_fetched_and_loaded(
         snapshot(f"{size[0]}x{size[1]}-get", await settled(pilot))
         assert hub.gets == [], "not a byte before it is agreed to"
         await pilot.press("enter")
-        await shows(pilot, "here, and checked", "Enter loads it")
+        await shows(pilot, "complete and checked", "Enter loads it")
         await pilot.press("enter")
         await it.closed(pilot)
         [one] = it.asked
@@ -133,13 +133,13 @@ async def test_it_goes_on_behind_the_chat(make_app: MakeApp, hub: Hub, folder: P
         await answered(pilot)
         await pilot.press(*"typing")
         hub.stalled.set()
-        await shows(pilot, "slow-1 is here. Ctrl+G, then Enter, loads it", "get done: Ctrl+G")
+        await shows(pilot, "slow-1 is complete. Ctrl+G, then Enter, loads it", "get done: Ctrl+G")
         assert it.app.screen is it.app.chat
         await pilot.press(*"more")
         assert it.app.chat.prompt.text == "typingmore"
         assert not it.asked, "nothing is loaded that nobody asked for"
         await pilot.press("ctrl+g")
-        await shows(pilot, "here, and checked", "Enter loads it")
+        await shows(pilot, "complete and checked", "Enter loads it")
         await wait_until(pilot, lambda: "slow-1 is here" not in screen_text(it.app))  # no notice lies over it
         await pilot.press("enter")
         await it.closed(pilot)
@@ -191,7 +191,7 @@ async def test_the_list_shows_it_and_opens_it_again(make_app: MakeApp, hub: Hub)
         await shows(pilot, "s stops it")
         assert len(hub.gets) == 1, "at most one of a pair"
         hub.stalled.set()
-        await shows(pilot, "here, and checked")
+        await shows(pilot, "complete and checked")
         await pilot.press("escape")
         await said(pilot, "slow-2 is on this machine: /models loads it")
         await pilot.press("ctrl+g")
@@ -233,12 +233,12 @@ async def test_s_ends_it_and_says_what_is_kept(make_app: MakeApp, hub: Hub, monk
         await in_background(pilot, "slow-1")
         await shows(pilot, HALF)
         await pilot.press("ctrl+g")
-        await shows(pilot, "s stops it, keeps what is here")
+        await shows(pilot, "s stops it, keeps the received part")
         await pilot.press("s")  # the hub does not reply any more, and is not waited for
-        await shows(pilot, "stopped; ", "the next try goes on there", "Enter goes on with it")
+        await shows(pilot, "stopped; ", "the next try continues there", "Enter goes on with it")
         hub.stalled.set()
         await pilot.press("enter")
-        await shows(pilot, "here, and checked")
+        await shows(pilot, "complete and checked")
         assert any(one not in ("", "bytes=0-") for one in hub.gets), "gone on with"
         await pilot.press("escape")
         await it.closed(pilot)
@@ -263,7 +263,7 @@ async def test_what_is_seen_before_the_next_look_is_told_no_more(
         await shows(pilot, "waits until")
         app.chat.parts.downloads._look()
         assert states(app)["slow-1"] in ("running", "fetched")  # it is fast now
-        await shows(pilot, "here, and checked")
+        await shows(pilot, "complete and checked")
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.screen is app.chat)
         app.chat.parts.downloads._look()
@@ -282,15 +282,15 @@ async def test_a_hub_that_refuses_is_a_line(make_app: MakeApp, hub: Hub, monkeyp
         await pilot.press("escape")
         await it.closed(pilot)
         await get(pilot, "broken")
-        await shows(pilot, "kept in", "Enter tries again")
+        await shows(pilot, "saved in", "Enter tries again")
         await pilot.press("enter")
-        await shows(pilot, "here, and checked")
+        await shows(pilot, "complete and checked")
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("bad-secret", "refused (401): it is not there, or it needs a token"),
+        ("bad-secret", "refused (401): the repository does not exist, or needs a token"),
         ("lost", "not on the hub (404)"),
         ("bad-busy", "429: too many requests); try again in 7 s"),
         ("bad-page", "check HF_ENDPOINT"),
@@ -334,7 +334,7 @@ async def test_esc_leaves_a_hub_that_says_nothing(make_app: MakeApp, hub: Hub, s
         await wait_until(pilot, lambda: app.screen is app.chat)
         assert running(app) == ["tiny"]
         await pilot.press("ctrl+g")
-        await shows(pilot, "s stops it, keeps what is here")
+        await shows(pilot, "s stops it, keeps the received part")
         await pilot.press("s")
         await shows(pilot, "Enter goes on with it")
         assert not hub.stalled.is_set(), "the hub still says nothing"
@@ -361,9 +361,9 @@ async def test_what_breaks_off_in_the_background_is_told(
         assert it.app.chat.prompt.text == "typing"
         assert it.app.focused is it.app.chat.prompt
         await pilot.press("ctrl+g")
-        await shows(pilot, "kept in", "Enter tries again")
+        await shows(pilot, "saved in", "Enter tries again")
         await pilot.press("enter")
-        await shows(pilot, "here, and checked")
+        await shows(pilot, "complete and checked")
         assert hub.gets[0] == "bytes=0-"
         assert hub.gets[1] != "bytes=0-", "gone on with"
 
@@ -393,7 +393,9 @@ async def test_a_disk_that_fills_up_in_the_background(
         await in_background(pilot, "slow-1")
         await shows(pilot, HALF)
         await command(pilot, "/get slow-2")
-        await shows(pilot, "3.0 MiB to fetch", "260.0 MiB free", "make room")  # where it wraps depends on the path
+        await shows(
+            pilot, "3.0 MiB to fetch", "260.0 MiB free", "free some space"
+        )  # where it wraps depends on the path
         await pilot.press("escape")
         hub.stalled.set()
         await shows(pilot, "slow-1 at 50 %", "no space left on the disk", "get failed: Ctrl+G")
@@ -402,7 +404,7 @@ async def test_a_disk_that_fills_up_in_the_background(
         await pilot.press("ctrl+g")
         await shows(pilot, "Enter tries again")
         await pilot.press("enter")
-        await shows(pilot, "here, and checked")
+        await shows(pilot, "complete and checked")
 
 
 async def test_a_hub_that_stops_sending_is_seen(make_app: MakeApp, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,9 +457,9 @@ async def test_quitting_in_the_middle_keeps_what_is_here(make_app: MakeApp, hub:
     it = Opened(make_app)
     async with it.app.run_test(size=(120, 40)) as pilot:
         await it.open(pilot)
-        await shows(pilot, "MiB of it is here")
-        await it.fetch(pilot, "slow-1", "of it is here already")
-        await shows(pilot, "here, and checked")
+        await shows(pilot, "MiB of it is on this machine")
+        await it.fetch(pilot, "slow-1", "of it is on this machine already")
+        await shows(pilot, "complete and checked")
     assert hub.gets == ["bytes=0-", f"bytes={size}-"]
 
 
@@ -515,7 +517,7 @@ async def test_a_model_is_not_loaded_into_an_answer(make_app: MakeApp, hub: Hub)
     async with it.app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         await get(pilot, "tiny")
-        await shows(pilot, "here, and checked")
+        await shows(pilot, "complete and checked")
         it.app.chat.state.experiment = object()  # type: ignore[assignment]
         await pilot.press("enter")
         await shows(pilot, "a load or an answer is running")

@@ -201,7 +201,7 @@ async def test_a_fault_in_the_app_itself_keeps_what_was_typed_and_generated(
     assert "ZeroDivisionError" in trace
     assert "\n" not in app.fault
     assert app.fault.startswith("fault in the program: ZeroDivisionError")
-    assert "your text comes back at the next start; the conversation is kept" in app.fault
+    assert "your text comes back at the next start; the conversation is saved" in app.fault
     assert str(data / "last-error.txt") in app.fault
     assert not app._exit_renderables, "no page of source on the terminal"
 

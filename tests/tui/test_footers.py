@@ -17,8 +17,8 @@ from dflash_tui.screens.steps import StepsScreen
 from dflash_tui.screens.tour import TourScreen
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.key_hints import KeyHints
 from dflash_tui.widgets.key_line import KeyLine
-from dflash_tui.widgets.ways import Ways
 
 from .fake import FakeSession
 from .gallery import SHOWN, home
@@ -46,8 +46,8 @@ def named(app: DFlashApp) -> list[tuple[tuple[str, ...], str]]:
     for one in lines[-1].hints if lines else ():
         arrows = {"← →": ("left", "right")}.get(one.shown, (one.key,))
         found.append((arrows, one.label))
-    for ways in app.screen.query(Ways):
-        found += [(tuple(NAMED.get(key, key) for key in keys.split()), what) for keys, what in ways.ways]
+    for hints in app.screen.query(KeyHints):
+        found += [(tuple(NAMED.get(key, key) for key in keys.split()), what) for keys, what in hints.hints]
     return found
 
 
@@ -195,7 +195,7 @@ async def test_a_plan_that_cannot_be_made_offers_nothing_to_change(make_app: Mak
         await loaded(pilot)
         await app.push_screen(PlanScreen(app.chat.parts, None, None, refuses))  # type: ignore[arg-type]
         await shows(pilot, "not a GGUF file")
-        assert app.screen.query_one(Ways).ways == (("Esc", "back"),)
+        assert app.screen.query_one(KeyHints).hints == (("Esc", "back"),)
 
 
 async def test_completions_say_what_enter_takes(make_app: MakeApp) -> None:

@@ -220,7 +220,7 @@ class TestWhatIf:
             assert screen.curve is not None
             assert screen.curve.kind == "exact"
             assert [point.acceptance.length for point in screen.curve.points] != lengths, "another's trees"
-            assert "dflash2 ran again alone" in text_of(screen, "#whatif-finding")
+            assert "dflash2 ran again as the only drafter" in text_of(screen, "#whatif-finding")
             await pilot.press("enter")
             assert app.chat.state.knobs.draft == "dflash2"
             await pilot.press("d")
@@ -308,7 +308,7 @@ class TestSweep:
             done = len(screen.result.trials)
             assert 0 < done < 100
             assert not screen.result.complete
-            assert said(screen) == f"cut short; kept: {counted(done, 'run')}"
+            assert said(screen) == f"cut short after {counted(done, 'run')}"
             await shows(pilot, "cut short: only runs")
             await pilot.press("e")
             field = screen.query_one("#lab-what", Input)

@@ -263,7 +263,7 @@ async def test_profiles_are_kept_renamed_deleted_and_brought_back(make_app: Make
         await pilot.press("ctrl+s")
         await wait_until(pilot, lambda: isinstance(it.app.screen, LineScreen))
         await pilot.press("enter")
-        await shows(pilot, "profile qwen3.6-27b-q4_k_m is kept in")
+        await shows(pilot, "profile qwen3.6-27b-q4_k_m is saved in")
         made = Presets().profile("qwen3.6-27b-q4_k_m")
         assert (made.target, made.draft) == (home / "near" / TARGET, home / "near" / DRAFT)
         assert made.changes["drafting"] == "tree 12"
@@ -271,13 +271,13 @@ async def test_profiles_are_kept_renamed_deleted_and_brought_back(make_app: Make
         await pilot.press("ctrl+r")
         await wait_until(pilot, lambda: isinstance(it.app.screen, LineScreen))
         await pilot.press("ctrl+u", *"work", "enter")
-        await shows(pilot, "is called work now")
+        await shows(pilot, "is renamed to work")
         await it.to(pilot, f"{PROFILE}work")
         await pilot.press("delete")
         await shows(pilot, "profile work is deleted")
         assert "work" not in Presets().profiles
         await pilot.press("ctrl+z")
-        await shows(pilot, "profile work is back")
+        await shows(pilot, "profile work is restored")
         assert Presets().profile("work") == Profile(**{**_fields(made), "name": "work"})
         await pilot.press("ctrl+z")
         await shows(pilot, "no profile was deleted or replaced")
@@ -292,13 +292,13 @@ async def test_profiles_by_commands(make_app: MakeApp) -> None:
     async with it.app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await send(pilot, "/profile save mine")
-        await shows(pilot, "profile mine is kept in")
+        await shows(pilot, "profile mine is saved in")
         await send(pilot, "/profile rename mine yours")
-        await shows(pilot, "profile mine is called yours now")
+        await shows(pilot, "profile mine is renamed to yours")
         await send(pilot, "/profile delete yours")
         await shows(pilot, "/profile undo brings it back")
         await send(pilot, "/profile undo")
-        await shows(pilot, "profile yours is back")
+        await shows(pilot, "profile yours is restored")
         assert [*Presets().profiles] == ["yours"]
         for text, why in (
             ("/profile save", "write /profile NAME"),

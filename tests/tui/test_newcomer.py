@@ -72,7 +72,7 @@ def test_ten_minutes(tmp_path: Path, columns: int, rows: int, monkeypatch: pytes
         first.keys("s")
         first.wait(lambda screen: "A name for the preset" in screen, "the question for a name")
         first.keys("Enter")
-        first.wait(lambda screen: "preset tuned is kept" in screen, "the preset, kept")
+        first.wait(lambda screen: "preset tuned is saved" in screen, "the preset, kept")
         first.keys("Escape")
         first.wait(lambda screen: "Ask anything" in screen, "the chat")
         first.keys("C-q")

@@ -192,7 +192,7 @@ async def test_a_folder_that_cannot_be_written_is_said_once(make_app: MakeApp, t
         await ask(pilot, "hi")
         messages = [notification.message for notification in app._notifications]
         assert len(messages) == 1
-        assert messages[0].startswith(f"conversations cannot be kept in {blocked}/data/conversations.db: Not a dir")
+        assert messages[0].startswith(f"conversations cannot be saved in {blocked}/data/conversations.db: Not a dir")
         await shows(pilot, "Data folder")
         await idle(pilot)
         assert session.asked[0][0] == "hi"
@@ -680,7 +680,7 @@ async def test_a_long_prompt_is_emptied_by_a_visible_key_and_comes_back(make_app
         ('printf "short\\n" >"$1"', "short", ""),
         ("exit 3", "first\nsecond", "ended with code 3; the prompt is unchanged"),
         ('echo new >"$1"; exit 1', "first\nsecond", "what was written is in"),
-        ('rm "$1"', "first\nsecond", "left no text"),
+        ('rm "$1"', "first\nsecond", "wrote no readable text"),
         ('printf "\\377" >"$1"', "first\nsecond", "what was written is in"),
         (None, "first\nsecond", "cannot be run"),
     ],

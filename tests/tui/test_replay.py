@@ -117,7 +117,7 @@ async def test_a_replay_says_that_it_has_no_model(tmp_path: Path) -> None:
             await shows(pilot, "this is a replay, no model is loaded")
             assert app.screen is app.chat
         await pilot.press("ctrl+n")
-        await shows(pilot, "a replay keeps its turns", "question 1")
+        await shows(pilot, "the turns of a replay cannot be cleared", "question 1")
 
 
 @smallest

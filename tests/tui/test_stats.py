@@ -200,7 +200,7 @@ def test_a_verdict_needs_evidence() -> None:
     assert verdict(23.0, 100.0, **enough) == Verdict("0.23x", slower=True)  # type: ignore[arg-type]
     for less in ({"steps": 31}, {"tokens": 63}, {"running": True}, {"cold": True}):
         found = verdict(23.0, 100.0, **enough | less)  # type: ignore[arg-type]
-        assert not found.said
+        assert not found.ratio
         assert found.open
 
 
@@ -223,7 +223,7 @@ def test_an_unmeasured_machine_says_how_to_measure() -> None:
 
 def test_a_changed_turn_says_so() -> None:
     record = turn_of([step_of(SHORT)] * 2 + [step_of(LONG, bonus=1, knobs=Knobs(drafting="auto up to 9"))] * 2)
-    assert "changed on the way" in shown(record)
+    assert "changed during the answer" in shown(record)
     assert "drafting auto up to 9 from step 3 on" in shown(record).replace("\n", " ")
 
 

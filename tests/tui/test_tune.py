@@ -88,12 +88,12 @@ async def test_one_key_to_the_best_setting_on_the_conversations_prompts(app: DFl
         if top.arm.role == "now":
             await pilot.press("down")
         await pilot.press("enter")
-        await shows(pilot, "from the next turn; s keeps it as a preset")
+        await shows(pilot, "from the next turn; s saves it as a preset")
         assert app.chat.state.knobs.max_tokens == KNOBS.max_tokens
         await pilot.press("s")
         await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
         await pilot.press("enter")
-        await shows(pilot, "preset tuned is kept")
+        await shows(pilot, "preset tuned is saved")
         assert "tuned" in app.chat.tuning.presets.names_for(app.chat.state.model)
         await pilot.press("h")
         await wait_until(pilot, lambda: isinstance(app.screen, PastScreen))
@@ -154,7 +154,7 @@ async def test_esc_keeps_what_is_done_and_examples_do_without_a_conversation(
         await wait_until(pilot, lambda: screen.result is not None and len(screen.result.trials) > 1)
         await wait_until(pilot, lambda: footer(pilot).startswith("Enter Use") and footer(pilot).endswith("Esc Stop"))
         await pilot.press("down", "enter")
-        await shows(pilot, "from the next turn; s keeps it as a preset")
+        await shows(pilot, "from the next turn; s saves it as a preset")
         await pilot.press("h")
         await shows(pilot, "an experiment is running: Esc stops it")
         await pilot.press("escape")

@@ -385,7 +385,7 @@ async def test_a_change_on_the_way_is_compared_too(make_app: MakeApp) -> None:
         [line] = app.chat.transcript.turns[0].answers[0].compared
         assert re.fullmatch(r"drafting tree 40 from step \d+ on", line)
         await pilot.press("f3")
-        await shows(pilot, "changed on the way")
+        await shows(pilot, "changed during the answer")
 
 
 async def test_a_cache_type_is_staged_until_a_reload(make_app: MakeApp) -> None:

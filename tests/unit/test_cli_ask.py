@@ -300,7 +300,7 @@ def test_ctrl_c_keeps_the_text_and_exits_130() -> None:
     assert process.returncode == 130
     assert first
     assert (first + out).endswith("\n")
-    assert "interrupted; the text so far is kept" in err
+    assert "interrupted; the answer is incomplete" in err
     assert "Traceback" not in err
     assert "cancelled]" in err
 

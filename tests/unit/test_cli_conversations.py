@@ -141,7 +141,7 @@ def test_a_change_that_could_not_be_made_is_a_failure(
                       '"leaf":null,"messages":[],"turns":{}}]}')  # fmt: skip
     assert main(["conversations", "import", str(export)]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("dflash-tui: nothing was changed: conversations cannot be kept in ")
+    assert error.startswith("dflash-tui: nothing was changed: conversations cannot be saved in ")
     assert error.count("\n") == 1
 
 

@@ -42,7 +42,7 @@ def test_json_there_and_back_is_the_same_conversation(tmp_path: Path) -> None:
     assert (read.branches.nodes, read.branches.leaf) == (one.branches.nodes, "a1")
     store = Store(tmp_path)
     assert import_file(store, read) == one.card
-    stored = store.held(one.card.id)
+    stored = store.stored(one.card.id)
     assert (stored.card, stored.records) == (one.card, one.records)
     assert (stored.branches.nodes, stored.branches.path) == (one.branches.nodes, one.branches.path)
     assert to_json([stored]) == to_json([one])
@@ -53,7 +53,7 @@ def test_a_conversation_that_is_there_already_comes_in_as_a_second(tmp_path: Pat
     import_file(store, one)
     second = import_file(store, one)
     assert second.id != one.card.id
-    copy = store.held(second.id)
+    copy = store.stored(second.id)
     assert [node.content for node in copy.branches.path] == [node.content for node in one.branches.path]
     assert list(copy.records.values()) == list(one.records.values())
     assert not {node.id for node in copy.branches.nodes} & {node.id for node in one.branches.nodes}
@@ -115,7 +115,7 @@ def first(file: dict[str, Any]) -> dict[str, Any]:
         (lambda file: first(file)["turns"]["a1"][2]["event"].update(accepted_depth=2**53), "the record of 'a1'"),
         (
             lambda file: first(file)["turns"].update(q=first(file)["turns"]["a1"]),
-            "the record of 'q', which is no answer",
+            "the record of 'q', which is not an answer",
         ),
     ],
 )

@@ -18,8 +18,8 @@ from dflash_tui.application.hub import catalogue as catalogues
 from dflash_tui.application.hub import fetch as fetching
 from dflash_tui.application.hub import files, room
 from dflash_tui.application.hub.catalogue import CatalogueError, Pair, Source, load_catalogue
-from dflash_tui.application.hub.fetch import CancelledError, fetch, wanted
-from dflash_tui.application.hub.files import HubError, Wanted, check_room, here, kept, part_of, place
+from dflash_tui.application.hub.fetch import CancelledError, fetch, requested_files
+from dflash_tui.application.hub.files import HubError, Wanted, check_room, here, part_of, place, received
 from dflash_tui.application.hub.places import downloads
 from dflash_tui.cli import get, models
 from dflash_tui.cli.command_line import main
@@ -49,7 +49,7 @@ def nothing(file: str, here: int, size: int, more: str) -> None:
 
 
 def fetched(hub: Hub, repo: str, folder: Path) -> Path:
-    [one] = wanted(pair(repo), hub.endpoint)
+    [one] = requested_files(pair(repo), hub.endpoint)
     return fetch(one, folder, nothing, hub.endpoint)
 
 
@@ -59,16 +59,16 @@ def left(folder: Path) -> list[Path]:
 
 
 def test_sizes_first_then_the_file(hub: Hub, tmp_path: Path) -> None:
-    [one] = wanted(pair("good"), hub.endpoint)
+    [one] = requested_files(pair("good"), hub.endpoint)
     assert one.size == len(BODY)
     assert hub.gets == [], "not a byte"
-    told: list[tuple[int, int, str]] = []
-    path = fetch(one, tmp_path, lambda file, here, size, more: told.append((here, size, more)), hub.endpoint)
+    progress: list[tuple[int, int, str]] = []
+    path = fetch(one, tmp_path, lambda file, here, size, more: progress.append((here, size, more)), hub.endpoint)
     assert path.read_bytes() == BODY
     assert path == place(one.source, tmp_path) / "m.gguf"
-    assert len({here for here, _, more in told if not more}) > 5, "progress, chunk by chunk"
-    assert {more for _, _, more in told} == {"", "checking"}
-    assert told[-1][:2] == (len(BODY), len(BODY))
+    assert len({here for here, _, more in progress if not more}) > 5, "progress, chunk by chunk"
+    assert {more for _, _, more in progress} == {"", "checking"}
+    assert progress[-1][:2] == (len(BODY), len(BODY))
     assert left(tmp_path) == []
 
 
@@ -86,17 +86,17 @@ def test_what_is_here_outlives_the_program(hub: Hub, tmp_path: Path, monkeypatch
     with pytest.raises(HubError) as refused:
         fetched(hub, "cut", tmp_path)
     assert "\n" not in str(refused.value)
-    [one] = wanted(pair("cut"), hub.endpoint)
+    [one] = requested_files(pair("cut"), hub.endpoint)
     there = here(one, tmp_path)
     assert there >= len(BODY) // 4
-    assert "kept" in kept([one], tmp_path)
+    assert "saved" in received([one], tmp_path)
     hub.asked.clear()
     assert fetched(hub, "cut", tmp_path).read_bytes() == BODY
     assert hub.gets == [f"bytes={there}-"]
 
 
 def test_leaving_keeps_what_is_here(hub: Hub, tmp_path: Path) -> None:
-    [one] = wanted(pair("good"), hub.endpoint)
+    [one] = requested_files(pair("good"), hub.endpoint)
     stop = threading.Event()
 
     def enough(file: str, here: int, size: int, more: str) -> None:
@@ -114,7 +114,7 @@ def test_leaving_keeps_what_is_here(hub: Hub, tmp_path: Path) -> None:
 def test_a_silent_hub_is_left_at_once(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
     """Wherever the server stops replying: before the file's details, before the file, and in the middle of it."""
     monkeypatch.setattr(fetching, "TIMEOUT_S", 3600.0)
-    [one] = wanted(pair("good"), hub.endpoint)
+    [one] = requested_files(pair("good"), hub.endpoint)
     hub.silent, stop, some = silent, threading.Event(), threading.Event()
 
     def enough() -> None:
@@ -123,13 +123,13 @@ def test_a_silent_hub_is_left_at_once(hub: Hub, tmp_path: Path, monkeypatch: pyt
             some.wait()
         stop.set()
 
-    def told(file: str, here: int, size: int, more: str) -> None:
+    def progress(file: str, here: int, size: int, more: str) -> None:
         if here:
             some.set()
 
     threading.Thread(target=enough, daemon=True).start()
     with pytest.raises(CancelledError):
-        [fetch(it, tmp_path, told, hub.endpoint, stop) for it in wanted(pair("good"), hub.endpoint, stop)]
+        [fetch(it, tmp_path, progress, hub.endpoint, stop) for it in requested_files(pair("good"), hub.endpoint, stop)]
     assert not hub.stalled.is_set(), "the hub still says nothing"
     hub.silent = ""
     there = here(one, tmp_path)
@@ -140,7 +140,7 @@ def test_a_silent_hub_is_left_at_once(hub: Hub, tmp_path: Path, monkeypatch: pyt
 
 def test_a_fault_of_the_program_is_no_broken_connection(hub: Hub, tmp_path: Path) -> None:
     """Regression: the file was requested ten times, and the user was told that the connection is bad."""
-    [one] = wanted(pair("good"), hub.endpoint)
+    [one] = requested_files(pair("good"), hub.endpoint)
 
     def faulty(file: str, here: int, size: int, more: str) -> None:
         if here:
@@ -174,35 +174,35 @@ def test_another_file_on_the_hub_is_begun_from_nothing(
 @pytest.mark.parametrize(
     ("repo", "why"),
     [
-        ("secret", "refused (401): it is not there, or it needs a token"),
+        ("secret", "refused (401): the repository does not exist, or needs a token"),
         ("gone", "not on the hub (404)"),
         ("busy", "429: too many requests); try again in 7 s"),
-        ("broken", "the hub has an error (500); what is here stays, try again later"),
+        ("broken", "the hub has an error (500); the received part is saved; try again later"),
         ("page", "check HF_ENDPOINT"),
     ],
 )
 def test_refusals_are_one_line(hub: Hub, repo: str, why: str) -> None:
     with pytest.raises(HubError) as refused:
-        wanted(pair(repo), hub.endpoint)
+        requested_files(pair(repo), hub.endpoint)
     assert why in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 def test_no_hub_at_all() -> None:
     with pytest.raises(HubError) as refused:
-        wanted(pair("good"), "http://127.0.0.1:9")
+        requested_files(pair("good"), "http://127.0.0.1:9")
     assert "the hub cannot be reached" in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 def test_a_hub_that_asks_to_wait_is_waited_for_and_says_so(hub: Hub, tmp_path: Path) -> None:
     hub.status, hub.retry_after = 429, "0"
-    told: list[str] = []
-    [one] = wanted(pair("moody"), hub.endpoint)
+    progress: list[str] = []
+    [one] = requested_files(pair("moody"), hub.endpoint)
     hub.retry_after = "1"
-    path = fetch(one, tmp_path, lambda file, here, size, more: told.append(more), hub.endpoint)
+    path = fetch(one, tmp_path, lambda file, here, size, more: progress.append(more), hub.endpoint)
     assert path.read_bytes() == BODY
-    assert "the hub answers 429; asking again in 1 s" in told
+    assert "the hub answers 429; asking again in 1 s" in progress
 
 
 def test_a_hub_that_asks_to_wait_long_is_left(hub: Hub, tmp_path: Path) -> None:
@@ -219,12 +219,12 @@ def test_a_hub_in_trouble_is_asked_again(hub: Hub, tmp_path: Path, status: int) 
 
 def test_a_hub_that_stops_in_the_middle(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "TIMEOUT_S", 2.0)  # in which a busy machine answers, too
-    [one] = wanted(pair("good"), hub.endpoint)
+    [one] = requested_files(pair("good"), hub.endpoint)
     one = Wanted(Source("o/stall", "m.gguf"), one.file, one.size, one.commit, one.sum)
-    told: list[str] = []
-    path = fetch(one, tmp_path, lambda file, here, size, more: told.append(more), hub.endpoint)
+    progress: list[str] = []
+    path = fetch(one, tmp_path, lambda file, here, size, more: progress.append(more), hub.endpoint)
     assert path.read_bytes() == BODY
-    assert "nothing received for 2 s; asking again in 0 s" in told
+    assert "nothing received for 2 s; asking again in 0 s" in progress
     hub.times = 99
     monkeypatch.setattr(fetching, "TRIES", 1)
     with pytest.raises(HubError) as refused:
@@ -234,7 +234,7 @@ def test_a_hub_that_stops_in_the_middle(hub: Hub, tmp_path: Path, monkeypatch: p
 
 
 def test_a_server_that_knows_no_ranges(hub: Hub, tmp_path: Path) -> None:
-    [one] = wanted(pair("deaf"), hub.endpoint)
+    [one] = requested_files(pair("deaf"), hub.endpoint)
     part = part_of(one, tmp_path)
     part.parent.mkdir(parents=True)
     part.write_bytes(BODY[:1000])
@@ -244,7 +244,7 @@ def test_a_server_that_knows_no_ranges(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize("repo", ["restless", "elsewhere"])
 def test_a_server_that_does_not_send_the_rest(hub: Hub, tmp_path: Path, repo: str) -> None:
     """416, or another range than the one asked for: the download begins again, and no part is in its way for ever."""
-    [one] = wanted(pair(repo), hub.endpoint)
+    [one] = requested_files(pair(repo), hub.endpoint)
     part = part_of(one, tmp_path)
     part.parent.mkdir(parents=True)
     part.write_bytes(BODY[:1000])
@@ -253,7 +253,7 @@ def test_a_server_that_does_not_send_the_rest(hub: Hub, tmp_path: Path, repo: st
 
 
 def test_parts_of_older_versions_do_not_stay(hub: Hub, tmp_path: Path) -> None:
-    [one] = wanted(pair("good"), hub.endpoint)
+    [one] = requested_files(pair("good"), hub.endpoint)
     folder = place(one.source, tmp_path)
     folder.mkdir(parents=True)
     older, used, other = (folder / name for name in ("m.gguf.0123.part", "m.gguf.4567.part", "n.gguf.0123.part"))
@@ -276,14 +276,14 @@ def test_a_wrong_checksum_is_thrown_away(hub: Hub, tmp_path: Path, repo: str, mo
         fetched(hub, repo, tmp_path)
     assert "\n" not in str(refused.value)
     assert {"liar": "its checksum is not the hub's", "portal": "check HF_ENDPOINT"}[repo] in str(refused.value)
-    [one] = wanted(pair(repo), hub.endpoint)
+    [one] = requested_files(pair(repo), hub.endpoint)
     assert here(one, tmp_path) == 0, "nothing of it is gone on with"
     assert not (tmp_path / f"o--{repo}" / "m.gguf").exists()
 
 
 def test_small_files_are_checked_too(hub: Hub, tmp_path: Path) -> None:
     hub.body = b'{"a": 1}'
-    [one] = wanted(pair("small"), hub.endpoint)
+    [one] = requested_files(pair("small"), hub.endpoint)
     assert fetch(one, tmp_path, nothing, hub.endpoint).read_bytes() == hub.body
     spoiled = Wanted(one.source, one.file, one.size, one.commit, "0" * 40)
     with pytest.raises(HubError, match="checksum"):
@@ -299,7 +299,7 @@ def test_the_token_is_the_librarys_own(hub: Hub, tmp_path: Path, monkeypatch: py
 def test_a_full_disk_is_said_before_a_byte_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 300 << 20})())
     one = Wanted(Source("o/good", "m.gguf"), "m.gguf", 10**9, "", "a" * 64)
-    with pytest.raises(HubError, match="make room"):
+    with pytest.raises(HubError, match="free some space"):
         check_room([one], tmp_path / "not" / "there")
     part = part_of(one, tmp_path)
     part.parent.mkdir(parents=True)
@@ -310,7 +310,7 @@ def test_a_full_disk_is_said_before_a_byte_is_fetched(tmp_path: Path, monkeypatc
 
 
 def test_a_disk_that_fills_up(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [one] = wanted(pair("good"), hub.endpoint)
+    [one] = requested_files(pair("good"), hub.endpoint)
     complete = fetching._receive
 
     class Full(io.FileIO):
@@ -324,7 +324,7 @@ def test_a_disk_that_fills_up(hub: Hub, tmp_path: Path, monkeypatch: pytest.Monk
             complete(url, one, full, watch)  # type: ignore[arg-type]
 
     monkeypatch.setattr(fetching, "_receive", onto_a_full_disk)
-    with pytest.raises(HubError, match="no space left on the disk; what is here is kept"):
+    with pytest.raises(HubError, match="no space left on the disk; the received part is saved"):
         fetch(one, tmp_path, nothing, hub.endpoint)
     assert here(one, tmp_path) > len(BODY) // 2
     monkeypatch.setattr(fetching, "_receive", complete)
@@ -333,7 +333,7 @@ def test_a_disk_that_fills_up(hub: Hub, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_two_at_once_do_not_mix(hub: Hub, tmp_path: Path) -> None:
-    [one] = wanted(pair("good"), hub.endpoint)
+    [one] = requested_files(pair("good"), hub.endpoint)
 
     def another(file: str, here: int, size: int, more: str) -> None:
         with pytest.raises(HubError, match="another dflash-tui is fetching it"):
@@ -460,11 +460,13 @@ def test_get_on_the_command_line(hub: Hub, tmp_path: Path, capsys: pytest.Captur
 def test_get_says_what_is_kept(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(get, "wanted", lambda pair, endpoint: wanted(globals()["pair"]("cut"), endpoint))
+    monkeypatch.setattr(
+        get, "requested_files", lambda pair, endpoint: requested_files(globals()["pair"]("cut"), endpoint)
+    )
     monkeypatch.setattr(fetching, "TRIES", 1)
     with pytest.raises(HubError):
         get.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint)
-    assert f"kept in {tmp_path / 'to'}; the next try goes on there" in capsys.readouterr().err
+    assert f"saved in {tmp_path / 'to'}; the next try continues there" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("tiny")
@@ -483,7 +485,7 @@ def test_the_list_says_what_of_a_pair_is_here(hub: Hub, capsys: pytest.CaptureFi
     part.parent.mkdir(parents=True)
     part.write_bytes(bytes(1 << 20))
     text, one = listed()
-    assert text.endswith("a tiny pair; mit; 1.0 MiB of it is here")
+    assert text.endswith("a tiny pair; mit; 1.0 MiB of it is on this machine")
     assert (one["here"], one["complete"]) == (1 << 20, False)
     assert get.get("tiny", None, yes=True, endpoint=hub.endpoint) == 0
     capsys.readouterr()
@@ -503,7 +505,7 @@ def test_ctrl_c_keeps_what_is_here(
     with monkeypatch.context() as half:
         half.setattr(get, "_telling", lambda notes: half_way)
         assert get.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 130
-    assert f"interrupted; 1.6 MiB kept in {tmp_path / 'to'}" in capsys.readouterr().err
+    assert f"interrupted; 1.6 MiB saved in {tmp_path / 'to'}" in capsys.readouterr().err
     assert get.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 0
 
 

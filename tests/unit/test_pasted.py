@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_tui.application.pasted import ENDS, KEPT, LIMIT, SMALL, Pasted, clipped, ends
+from dflash_tui.application.pasted import ENDS, LIMIT, MAX_REMOVED, SMALL, Pasted, clipped, ends
 
 
 def test_a_short_text_is_shown_as_it_is_and_a_long_one_by_its_ends() -> None:
@@ -46,9 +46,9 @@ def test_what_was_pasted_gets_its_words_again(first: int) -> None:
 def test_texts_that_nothing_can_bring_back_are_let_go() -> None:
     pasted = Pasted()
     first = pasted.put("first")
-    words = [pasted.put(str(number)) for number in range(2 * KEPT)]
+    words = [pasted.put(str(number)) for number in range(2 * MAX_REMOVED)]
     pasted.keep(f"{first} and more")
-    assert [*pasted.texts] == [first, *words[-KEPT:]]
+    assert [*pasted.texts] == [first, *words[-MAX_REMOVED:]]
 
 
 PARTS = st.tuples(st.sampled_from(["word ", "\n", "x", "äß", "[pasted "]), st.sampled_from([1, 50, 900, 30_000]))

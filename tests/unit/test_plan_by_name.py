@@ -44,7 +44,7 @@ def test_a_plan_names_what_it_assumes(capsys: pytest.CaptureFixture[str]) -> Non
     said = capsys.readouterr().out
     assert said.startswith("131,072 positions, keys and values as q8_0;")
     assert "and beside a desktop\n" in said
-    assert "1.0 GiB held by other programs" in said
+    assert "1.0 GiB used by other programs" in said
     assert "weights as Q4_K_M, of the published shapes" in said
 
 
@@ -86,10 +86,10 @@ def test_what_a_repository_has(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["IQ4_XS", "UD-Q4_K_XL", "Q8_0", "BF16"]
     asked = list[str]()
 
-    def wanted(pair: Any, endpoint: Any) -> Any:
+    def requested_files(pair: Any, endpoint: Any) -> Any:
         asked.append(pair.target.file)
         raise HubError("no network")
 
-    monkeypatch.setattr(get, "wanted", wanted)
+    monkeypatch.setattr(get, "requested_files", requested_files)
     assert main(["get", "o/n:q8_0"]) != 0
     assert asked == ["M-Q8_0.gguf"]

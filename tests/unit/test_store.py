@@ -271,7 +271,7 @@ def test_however_a_file_is_begun_it_is_its_users_alone(tmp_path: Path) -> None:
     blocked, damaged = tmp_path / "blocked", tmp_path / "damaged"
     blocked.write_text("a file where the folder should be")
     store = Store(blocked)
-    assert "cannot be kept" in store.problem()
+    assert "cannot be saved" in store.problem()
     blocked.unlink()
     store.begin(Card("first"))
     assert "nothing is missing" in store.problem()
@@ -279,7 +279,7 @@ def test_however_a_file_is_begun_it_is_its_users_alone(tmp_path: Path) -> None:
     damaged.mkdir()
     (damaged / "conversations.db").write_bytes(b"SQLite format 3\0" + b"x" * 5000)
     store = Store(damaged)
-    assert "kept as" in store.problem()
+    assert "renamed to" in store.problem()
     assert _open_to_others(damaged) == 0, "begun again"
 
 

@@ -307,10 +307,10 @@ def test_a_file_that_is_removed_from_a_folder_that_is_then_closed(tmp_path: Path
     folder.write_text("in the way")
     store.add(present.card.id, Node("user", "goes on", present.branches.leaf))
     assert not store.on_disk
-    assert "conversations cannot be kept" in store.problem()
+    assert "conversations cannot be saved" in store.problem()
     folder.unlink()
     store.rename(present.card.id, "kept in the end")
-    assert "are kept in" in store.problem()
+    assert "are saved in" in store.problem()
     assert store.close()
     store = Store(folder)
     assert titles(store) == ["kept in the end"]
@@ -322,7 +322,7 @@ def test_a_text_that_is_larger_than_a_database_takes(tmp_path: Path) -> None:
     card, nodes = talk(store, "before", "yes")
     assert store.database._disk is not None
     store.database._disk.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
-    with pytest.raises(StoreError, match="a text of this size cannot be kept"):
+    with pytest.raises(StoreError, match="a text of this size cannot be saved"):
         store.add(card.id, Node("user", "x" * 200_000, nodes[1].id))
     assert store.on_disk
     assert store.problem() == ""

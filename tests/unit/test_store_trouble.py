@@ -88,7 +88,7 @@ def test_a_file_that_is_no_database_is_kept_aside(tmp_path: Path, content: bytes
     store = Store(tmp_path)
     problem = store.problem()
     if content:
-        assert f"{FILE} is damaged (file is not a database); it is kept as" in problem
+        assert f"{FILE} is damaged (file is not a database); it was renamed to" in problem
         assert (tmp_path / "conversations.damaged.db").read_bytes() == content
         assert "\n" not in problem
     else:
@@ -109,7 +109,7 @@ def test_what_can_be_read_of_a_damaged_file_is_saved(tmp_path: Path) -> None:
     assert sorted(titles(store)) == sorted(everything), "the list needs no message that is lost"
     texts = [node.content for entry in store.list() for node in store.branches(entry.card.id).nodes]
     problem = store.problem()
-    assert "conversations.db is damaged (database disk image is malformed); it is kept as" in problem
+    assert "conversations.db is damaged (database disk image is malformed); it was renamed to" in problem
     assert "messages of it could be read and are here" in problem
     assert 0 < len(texts) < 80
     assert (tmp_path / "conversations.damaged.db").read_bytes() == bytes(data)
@@ -135,7 +135,7 @@ def test_a_newer_file_is_kept_aside_untouched(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert store.problem() == (
         f"{FILE} is newer (dflash-tui 9.1 wrote it (schema {VERSION + 7}, this program has {VERSION})); "
-        f"it is kept as {tmp_path}/conversations.newer.db, and a new one is begun"
+        f"it was renamed to {tmp_path}/conversations.newer.db, and a new one is started"
     )
     assert (tmp_path / "conversations.newer.db").read_bytes() == data
     assert titles(store) == []
@@ -159,7 +159,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         with powerless(folder):
             store = Store(folder)
             problem = store.problem()
-            assert f"conversations cannot be kept in {folder / FILE}" in problem
+            assert f"conversations cannot be saved in {folder / FILE}" in problem
             assert titles(store) == ["number 2", "number 1", "number 0"], "what is there can still be read"
             talk(store, "goes on", "yes")
             assert titles(store, "goes")[0] == "goes on"
@@ -183,7 +183,7 @@ def test_a_full_disk_in_mid_write(tmp_path: Path) -> None:
     with without_room(store):
         card, nodes = talk(store, "during " * 2000, "yes", title="during")
         problem = store.problem()
-        assert f"conversations cannot be kept in {tmp_path / FILE}: database or disk is full" in problem
+        assert f"conversations cannot be saved in {tmp_path / FILE}: database or disk is full" in problem
         assert titles(store) == ["during", "before"]
         store.keep(nodes[1].id, pack(a_turn()))
         store.rename(before.id, "renamed")
@@ -192,7 +192,7 @@ def test_a_full_disk_in_mid_write(tmp_path: Path) -> None:
         with sqlite3.connect(tmp_path / FILE) as db:
             assert db.execute("SELECT content FROM message").fetchall() == [("before",), ("yes",)]
     talk(store, "after")
-    assert store.problem() == f"conversations are kept in {tmp_path / FILE} again; nothing is missing"
+    assert store.problem() == f"conversations are saved in {tmp_path / FILE} again; nothing is missing"
     assert store.on_disk
     assert store.close()
     store = Store(tmp_path)
@@ -222,7 +222,7 @@ def test_a_write_that_the_system_refuses(tmp_path: Path) -> None:
         card, nodes = talk(store, "during " * 5000, "yes", title="during")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "conversations cannot be kept" in store.problem()
+    assert "conversations cannot be saved" in store.problem()
     assert not store.on_disk
     assert store.close(), "there is room again"
     store = Store(tmp_path)
@@ -238,7 +238,7 @@ def test_another_program_that_holds_the_file(tmp_path: Path, monkeypatch: pytest
         other.execute("BEGIN IMMEDIATE")
         during = Node("user", "during", nodes[1].id)
         assert store.add(card.id, during)
-        assert store.problem() == f"conversations cannot be kept in {tmp_path / FILE}: database is locked"
+        assert store.problem() == f"conversations cannot be saved in {tmp_path / FILE}: database is locked"
         assert store.branches(card.id).path == (*nodes, during)
         other.execute("ROLLBACK")
     other.close()

@@ -1,6 +1,6 @@
 """What a user can do after a refusal of the decoder: options on the command line, keys in the app.
 
-The decoder names neither. Its errors carry a code, and the error for a load that does not fit carries the figures.
+The decoder names neither. An error carries a code, and the error for a load that does not fit carries the figures.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ IN_APP: Mapping[Code, str] = {
 
 def on_command_line(error: DFlashError) -> str:
     """The refusal as one line, with the options that help."""
-    return _with(error, [*_options(error), *_said(error, ON_COMMAND_LINE)])
+    return _with(error, [*_options(error), *_hint(error, ON_COMMAND_LINE)])
 
 
 def in_app(error: DFlashError) -> str:
     """The refusal as one line, with the keys and options that help."""
     options = _options(error)
-    said = [f"start it with {' or '.join(options)}"] if options else []
-    return _with(error, [*said, *_said(error, IN_APP)])
+    parts = [f"start it with {' or '.join(options)}"] if options else []
+    return _with(error, [*parts, *_hint(error, IN_APP)])
 
 
-def _said(error: DFlashError, table: Mapping[Code, str]) -> list[str]:
+def _hint(error: DFlashError, table: Mapping[Code, str]) -> list[str]:
     return [table[error.code]] if error.code is not None and error.code in table else []
 
 

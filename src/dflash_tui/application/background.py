@@ -28,7 +28,7 @@ class Background:
         self._thread.start()
 
     def stop(self) -> None:
-        """Request the end; the results so far are kept."""
+        """Request the end; the results so far remain."""
         self._stop.set()
         self._wake.set()
 

@@ -132,9 +132,9 @@ def load_engine(
         kv=request.kv,
         states=_states(request),
     )
-    for kept in engine.kept:
-        if kept.note:
-            LOG.warning("%s", kept.note)
+    for saved in engine.kept:
+        if saved.note:
+            LOG.warning("%s", saved.note)
     notes = list(engine.notes)
     if engine.draft is None:
         notes.append("no drafter: plain decoding; --draft FILE adds one, --draft text copies from the conversation")
@@ -154,8 +154,8 @@ def _states(request: LoadRequest) -> SnapshotStore:
     """The store for the states of conversations, starting with the first load of a request."""
     if not request.states:
         text = request.states_memory
-        most = default_cap() if text == "auto" else 0 if text == "0" else parse_bytes(text)
-        request.states.append(SnapshotStore(most, folder=state_folder(request.keep_states)))
+        capacity = default_cap() if text == "auto" else 0 if text == "0" else parse_bytes(text)
+        request.states.append(SnapshotStore(capacity, folder=state_folder(request.keep_states)))
     return request.states[0]
 
 

@@ -12,10 +12,10 @@ from dflash_core.errors import DFlashError
 from dflash_core.memory import gib
 from dflash_tui.application.background import Background
 from dflash_tui.application.hub.catalogue import Pair
-from dflash_tui.application.hub.files import Wanted, check_room, here, kept
+from dflash_tui.application.hub.files import Wanted, check_room, here, received
 
 STALE_S = 5.0  # seconds over which a speed is measured
-QUIET_S = 3.0  # seconds without a byte, after which the user is told
+QUIET_S = 3.0  # seconds without a byte, after which a message is shown
 
 State = Literal["asking", "ready", "waiting", "running", "ending", "stopped", "failed", "fetched"]
 
@@ -31,8 +31,8 @@ def about(left_s: float) -> str:
 class Fetching(Background):
     """`start` asks the hub. Once `files` are known, `go` fetches them; `stop` ends it, and received bytes stay.
 
-    `agreed`: the user wants it, though it may have to wait for others. `others`: files that are being fetched into
-    the same folder at the same time.
+    `agreed`: the user has confirmed it, though it may have to wait for others. `others`: files that are being fetched
+    into the same folder at the same time.
     """
 
     def __init__(self, pair: Pair, folder: Path) -> None:
@@ -45,7 +45,7 @@ class Fetching(Background):
         self.going = False
         self.complete = False
         self.done = 0  # bytes on the disk, of all files
-        self.file, self.said = "", ""
+        self.file, self.message = "", ""
         self.began = 0.0  # when the user agreed
         self._heard = 0.0
         self._elsewhere = 0  # bytes on the disk of the files other than the current one
@@ -84,11 +84,11 @@ class Fetching(Background):
     def note(self) -> str:
         """Further words about a running download."""
         quiet = self.quiet_s
-        return self.said or (f"nothing received for {quiet:.0f} s" if quiet > QUIET_S else "")
+        return self.message or (f"nothing received for {quiet:.0f} s" if quiet > QUIET_S else "")
 
     @property
     def state(self) -> State:
-        """Its state. `ending`: it was told to stop and has not stopped yet."""
+        """The state of the download. `ending`: a stop was requested and the thread still runs."""
         if self.over:
             return "fetched" if self.complete else "stopped" if self.stopping or self.error is None else "failed"
         if self.stopping:
@@ -105,7 +105,7 @@ class Fetching(Background):
 
     @property
     def words(self) -> str:
-        """Its progress, as one line."""
+        """The progress as one line."""
         match self.state:
             case "asking":
                 return "asking the hub for its size…"
@@ -117,17 +117,17 @@ class Fetching(Background):
             case "ending":
                 return "ending…"
             case "stopped":
-                return f"stopped; {self.kept}"
+                return f"stopped; {self.received}"
             case "failed":
                 return f"failed at {self.percent} %: {self.why}"
             case "fetched":
-                return "here, and checked"
+                return "complete and checked"
         return ""
 
     @property
-    def kept(self) -> str:
+    def received(self) -> str:
         """What is on the disk, for a user who leaves."""
-        return kept(self.files, self.folder)
+        return received(self.files, self.folder)
 
     def go(self) -> None:
         """Fetch."""
@@ -135,9 +135,9 @@ class Fetching(Background):
         self.wake()
 
     def work(self) -> None:
-        from dflash_tui.application.hub.fetch import fetch, wanted  # huggingface_hub, which nothing else needs
+        from dflash_tui.application.hub.fetch import fetch, requested_files  # huggingface_hub, which nothing else needs
 
-        files = wanted(self.pair, stop=self._stop)
+        files = requested_files(self.pair, stop=self._stop)
         self.done = sum(here(one, self.folder) for one in files)
         self.files = files
         check_room(files, self.folder, self.others())
@@ -148,14 +148,14 @@ class Fetching(Background):
         check_room(files, self.folder, self.others())  # it may have waited for a long time
         for one in files:
             self._elsewhere = sum(here(other, self.folder) for other in files if other is not one)
-            fetch(one, self.folder, self._told, stop=self._stop)
+            fetch(one, self.folder, self._progress, stop=self._stop)
         self.done = self.size
         self.complete = True
 
-    def _told(self, file: str, here: int, size: int, said: str) -> None:
-        self.file, self.said = file, said
+    def _progress(self, file: str, here: int, size: int, message: str) -> None:
+        self.file, self.message = file, message
         self._heard = now = time.monotonic()
-        if said:
+        if message:
             self._marks = []  # a pause has no speed
             return
         self.done = self._elsewhere + here

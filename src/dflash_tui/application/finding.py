@@ -23,9 +23,9 @@ class Question:
 
 
 class Finding(Background):
-    """`start` it and read `models`, `others`, `rooms` whenever `changes` has grown. Entries are only added.
+    """`start` it and read `models`, `others`, `fits` whenever `changes` has grown. Entries are only added.
 
-    `ask` sets the list of questions for `rooms`, answered in order. `freed`: bytes that the present pair releases.
+    `ask` sets the list of questions for `fits`, answered in order. `freed`: bytes that the present pair releases.
     """
 
     def __init__(self, where: Callable[[], Sequence[Place]], freed: int, reckon: Reckon = room_for) -> None:
@@ -34,7 +34,7 @@ class Finding(Background):
         self._questions: Sequence[Question] = ()
         self.models: dict[str, Found] = {}
         self.others: list[PassedOver] = []
-        self.rooms: dict[Hashable, Room] = {}
+        self.fits: dict[Hashable, Room] = {}
         self.changes = 0
         self.looked = False  # the search is complete
 
@@ -55,9 +55,9 @@ class Finding(Background):
         self.looked = True
         self.changes += 1
         while not self.stopping:
-            question = next((one for one in self._questions if one.key not in self.rooms), None)
+            question = next((one for one in self._questions if one.key not in self.fits), None)
             if question is None:
                 self.wait()
                 continue
-            self.rooms[question.key] = self._reckon(question.request, self._freed)
+            self.fits[question.key] = self._reckon(question.request, self._freed)
             self.changes += 1

@@ -43,7 +43,7 @@ def reduced(setup: Setup) -> Iterator[str]:
     """What is reduced to make it fit, or costs accuracy."""
     if setup.rows != PREFILL_ROWS:
         yield f"prompts are read {setup.rows:,} tokens at once, not {PREFILL_ROWS:,}, to make it fit"
-    if said := cache_note(setup.kv):
-        yield said
+    if note := cache_note(setup.kv):
+        yield note
     if 0 < setup.nodes < MOST_NODES:
         yield trees_end(setup.nodes - 1)

@@ -55,7 +55,7 @@ def parse_ab(text: str, base: Knobs, limits: Limits) -> tuple[tuple[Arm, Arm], O
 
 
 def parse_options(text: str) -> Options:
-    """Options alone. Raises KnobError."""
+    """Options without a range. Raises KnobError."""
     words = _words(text)
     if unknown := _settings(words):
         raise KnobError(f"{unknown[0]}: expected {', '.join(f'{name}=' for name in OPTIONS)}")

@@ -13,7 +13,7 @@ from dflash_core.files import check_regular
 from dflash_core.user_folders import user_folder
 
 FILE_NAME = "dflash-tui.log"
-SIZE, KEPT = 1_000_000, 3  # bytes of one file, number of older files kept
+SIZE, OLDER_FILES = 1_000_000, 3  # bytes of one file, number of older files
 LOG = logging.getLogger("dflash_tui")
 DECODER = logging.getLogger("dflash_core")
 
@@ -47,7 +47,9 @@ def begin(level: str, *, verbose: bool = False, path: Path | None = None) -> str
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         check_regular(path)
-        handlers.append(RotatingFileHandler(path, maxBytes=SIZE, backupCount=KEPT, encoding="utf-8", errors="replace"))
+        handlers.append(
+            RotatingFileHandler(path, maxBytes=SIZE, backupCount=OLDER_FILES, encoding="utf-8", errors="replace")
+        )
     except OSError as error:
         problem = f"{path} cannot be written: {error.strerror}; this run leaves no log"
     except InputError as error:

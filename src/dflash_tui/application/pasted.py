@@ -1,4 +1,4 @@
-"""Placeholders for long texts: `[pasted 1: 10MB]` in the prompt represents a text that is kept whole.
+"""Placeholders for long texts: `[pasted 1: 10MB]` in the prompt represents the whole text.
 
 An editor lays out all of its text, some of it at every key: with 10 MB in one line each key took seconds.
 """
@@ -13,7 +13,7 @@ from dflash_tui.application.amounts import short
 LIMIT = 64_000  # most characters that are laid out unchanged
 SMALL = 2_000  # a shorter text never gets a placeholder
 ENDS = 200  # most characters of the first and the last line that stay readable
-KEPT = 8  # texts that have left the prompt and may return to it
+MAX_REMOVED = 8  # texts that have left the prompt and may return to it
 
 
 class Pasted:
@@ -44,7 +44,7 @@ class Pasted:
         return f"{head}{self.put(middle)}{tail}"
 
     def put(self, text: str) -> str:
-        """Add a text and return its placeholder. Its tokens appear in the context gauge once they are counted."""
+        """Add a text and return its placeholder. The context gauge shows its tokens once they are counted."""
         self._count += 1
         words = f"[pasted {self._count}: {short(len(text.encode(errors='replace')))}B]"
         self._set({**self.texts, words: text})
@@ -60,7 +60,7 @@ class Pasted:
 
     def keep(self, shown: str) -> None:
         """Forget texts whose placeholders are neither in this text nor in recently sent messages."""
-        old = [words for words in self.texts if words not in shown][:-KEPT]
+        old = [words for words in self.texts if words not in shown][:-MAX_REMOVED]
         if old:
             self._set({words: text for words, text in self.texts.items() if words not in old})
 

@@ -1,4 +1,4 @@
-"""Estimates the memory that a request needs, from headers. It imports torch, but none of the decoder."""
+"""Estimates the memory that a request needs, from headers. This module imports torch, but none of the decoder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dflash_tui.application.session import LoadRequest
 
 
 def reckoner_for(request: LoadRequest, memory: int = 0) -> Reckoner:
-    """A planner for `request`: memory use of each way to load it, out of `memory` bytes (0: of this machine).
+    """A planner for `request`: memory use of each setup, out of `memory` bytes (0: of this machine).
 
     Raises DFlashError.
     """

@@ -134,7 +134,7 @@ class ReplaySession:
         self.context_length = loaded.context_length if loaded else 0
         self.notes = (trace.problem,) if trace.problem else ()
         self.knobs = first.knobs
-        kind = first.draft_kind or ("dflash" if first.draft_block else "")  # version 1 has blocks alone
+        kind = first.draft_kind or ("dflash" if first.draft_block else "")  # version 1 has only blocks
         self.limits = Limits(Capabilities(kind, first.draft_block) if kind else None, self.context_length)
         self._memory = loaded.memory if loaded else MemoryBreakdown("not recorded", (), 0, 0)
 

@@ -43,7 +43,7 @@ class Running(Background):
         self._answers_now = False
 
     def stop(self) -> None:
-        """Stop the turn after its current step; its text is kept."""
+        """Stop the turn after its current step; its text remains."""
         super().stop()
         if self.turn is not None:
             self.turn.stop()

@@ -58,7 +58,7 @@ class LoadRequest:
     vram_limit: int = 0  # bytes of a smaller card to emulate; 0: none
     kv: str = "auto"  # how keys and values are cached: auto, a type, or two types as K/V
     tune: bool = True  # on a card: time alternative kernels at the first load
-    keep_states: int = 0  # number of conversations whose state is kept on disk
+    keep_states: int = 0  # number of conversations whose state is stored on disk
     states_memory: str = "auto"  # for states of conversations: auto, 0, or as 4GiB
     states: list[SnapshotStore] = field(default_factory=list, compare=False)  # set by the first load
     shapes: tuple[str, str] = ("", "")  # for plans without files: a published model, and the type of its drafter
@@ -111,7 +111,7 @@ class TurnLike(Protocol):
 
 
 class MessageLike(Protocol):
-    """One message of the conversation, as the next prompt will hold it."""
+    """One message of the conversation, as the next prompt will contain it."""
 
     @property
     def role(self) -> Literal["system", "user", "assistant"]: ...
@@ -167,7 +167,7 @@ class WhatIfLike(Protocol):
 
 
 class SessionLike(Protocol):
-    """A loaded model pair with its conversation. It hands out data, and requests under way (a turn, an experiment)."""
+    """A loaded model pair with its conversation. Methods return data or a running request (a turn, an experiment)."""
 
     @property
     def conversation(self) -> ConversationLike: ...

@@ -14,12 +14,12 @@ REPLACED = ("--target", "--draft", "--context", "--kv", *OTHERS)
 
 def arguments_again(arguments: Sequence[str], request: LoadRequest, conversation: str) -> list[str]:
     """`arguments` with the pair, context and cache type of `request`, to continue the conversation of that id."""
-    kept = [word for word in _without(arguments, REPLACED) if word != "--demo"]
-    kept += ["--demo"] if request.target is None else ["--target", str(request.target)]
-    kept += ["--draft", str(request.draft)] if request.draft is not None else []
+    words = [word for word in _without(arguments, REPLACED) if word != "--demo"]
+    words += ["--demo"] if request.target is None else ["--target", str(request.target)]
+    words += ["--draft", str(request.draft)] if request.draft is not None else []
     # Also where they are the defaults: without them those of a profile or of the settings would apply.
-    kept += ["--context", str(request.context), "--kv", request.kv]
-    return [*kept, *(["--resume", conversation] if conversation else [])]
+    words += ["--context", str(request.context), "--kv", request.kv]
+    return [*words, *(["--resume", conversation] if conversation else [])]
 
 
 def way_back(arguments: Sequence[str], conversation: str) -> str:
@@ -29,12 +29,12 @@ def way_back(arguments: Sequence[str], conversation: str) -> str:
 
 def _without(arguments: Sequence[str], options: Sequence[str]) -> list[str]:
     """`arguments` without these options and their values, and without --continue."""
-    kept: list[str] = []
+    words: list[str] = []
     left = ""  # the option whose value comes next
     for word in arguments:
         value, left = left, word if word in options else ""
         if left or word == "--continue" or (value and not (value == "--resume" and word.startswith("-"))):
             continue
         if not word.startswith(tuple(f"{name}=" for name in options)):
-            kept.append(word)
-    return kept
+            words.append(word)
+    return words

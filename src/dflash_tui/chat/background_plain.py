@@ -99,7 +99,7 @@ class BackgroundPlain(Controller):
         if experiment is None or run is None:
             return
         if not experiment.over:
-            if self.prompt.text != self._typed:  # the next message is on its way
+            if self.prompt.text != self._typed:  # the next message is being sent
                 experiment.stop()
             self.screen.set_timer(LOOK_S, self._look)
             return

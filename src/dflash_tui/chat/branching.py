@@ -142,7 +142,7 @@ class Branching(Controller):
             return
         block, node = self._with_versions()
         if block is None or self.state.conversation.switch(node, by) is None:
-            self.say("no other version that way" if block is not None else "no message has another version")
+            self.say("no other version in that direction" if block is not None else "no message has another version")
             return
         branches = self.state.conversation.branches
         if node == block.node:

@@ -1,4 +1,4 @@
-"""Ways to continue when the context is full: a new conversation, without old turns, or with a longer context."""
+"""Options when the context is full: a new conversation, without old turns, or with a longer context."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.text.bars import clip
 
-KEPT = 0.5  # fraction of the context that the rest of a conversation may take after its oldest turns are left out
+# Fraction of the context that a conversation may take after its oldest turns are left out.
+REMAINING_SHARE = 0.5
 QUOTED = 160  # characters of each message quoted in a summary
 SUMMARY = "Earlier we spoke about this:"
 
@@ -28,34 +29,35 @@ class Fullness:
     `message`: the approximate number of tokens of a refused message."""
 
     used: int
-    room: int
-    most: int
+    capacity: int
+    max_context: int
     message: int = 0
 
     @property
     def too_long(self) -> bool:
-        """The refused message alone fills the context, so it fits no conversation."""
-        return self.message >= self.room > 0
+        """The refused message fills the context by itself, so it fits no conversation."""
+        return self.message >= self.capacity > 0
 
     @property
     def longer(self) -> int:
         """A longer context: twice the present one, at most the model's maximum; 0 if the model allows no more."""
-        return min(2 * self.room, self.most) if self.most > self.room else 0
+        return min(2 * self.capacity, self.max_context) if self.max_context > self.capacity else 0
 
     def line(self) -> str:
         """The figures of a refusal, as a sentence."""
-        most = f"; the model was made for {self.most:,}" if self.most else ""
+        limit = f"; the model was made for {self.max_context:,}" if self.max_context else ""
         if self.too_long:
             return (
-                f"The message alone has about {short(self.message)} tokens, the context {self.room:,} positions{most}. "
+                f"The message alone has about {short(self.message)} tokens, the context "
+                f"{self.capacity:,} positions{limit}. "
                 "It is back in the prompt; shorten it."
             )
-        return f"The conversation takes {self.used:,} of {self.room:,} positions of context{most}."
+        return f"The conversation takes {self.used:,} of {self.capacity:,} positions of context{limit}."
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to continue. `id` is the argument of `take`."""
+    """An option. `id` is the argument of `take`."""
 
     id: str
     label: str
@@ -80,12 +82,12 @@ class ContextKeeper(Controller):
     @property
     def fullness(self) -> Fullness:
         session = self.state.session
-        room = session.context_length if session is not None else 0
-        most = session.limits.most_context if session is not None else 0
+        capacity = session.context_length if session is not None else 0
+        max_context = session.limits.most_context if session is not None else 0
         before, (needed, tokens) = self._gauges.used, self.state.overlong
         # For megabytes of text the decoder counts only a lower bound.
         message = max(needed - before, tokens, 0)
-        return Fullness(max(before, needed), room, most, message)
+        return Fullness(max(before, needed), capacity, max_context, message)
 
     def choices(self) -> list[Choice]:
         """The choices that are possible now."""
@@ -131,8 +133,8 @@ class ContextKeeper(Controller):
             text = " ".join(collapse(node.content)[0].split())
             if text:
                 lines.append(("- I asked: " if node.role == "user" else "  You said: ") + clip(text, QUOTED))
-        most = max(self.fullness.room, 64)  # characters; a token has about four
-        while len(lines) > 2 and sum(map(len, lines)) > most:
+        max_characters = max(self.fullness.capacity, 64)  # a token has about four
+        while len(lines) > 2 and sum(map(len, lines)) > max_characters:
             del lines[:2]
         return "\n".join([SUMMARY, *lines])
 
@@ -147,6 +149,7 @@ class ContextKeeper(Controller):
             if sizes:
                 sizes[-1] += len(node.content) + len(node.thinking)
         whole, count = sum(sizes), 0
-        while count < len(sizes) - 1 and sum(sizes[count:]) > KEPT * whole * min(it.room / max(it.used, 1), 1.0):
+        target = REMAINING_SHARE * whole * min(it.capacity / max(it.used, 1), 1.0)
+        while count < len(sizes) - 1 and sum(sizes[count:]) > target:
             count += 1
         return count

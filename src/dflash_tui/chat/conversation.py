@@ -1,4 +1,4 @@
-"""Conversations in the chat screen: keep, open, resume, and recover those of a killed app."""
+"""Conversations in the chat screen: store, open, resume, and recover those of a killed app."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ class ConversationController(Controller):
         self.files.tell_problems()
 
     def last_words(self) -> list[str]:
-        """Where the conversation is kept when a fault or signal ends the program; elsewhere if the disk refuses it."""
+        """Where the conversation is stored when a fault or signal ends the program, also if the disk refuses it."""
         if self._current.card is None:
             return []
         if self._current.store.on_disk:
-            return ["the conversation is kept, Ctrl+O lists it"]
+            return ["the conversation is saved, Ctrl+O lists it"]
         return [self.files.elsewhere()]
 
     # Turns
@@ -216,16 +216,16 @@ class ConversationController(Controller):
         card, branches = self._current.card, self._current.branches
         last = self.state.turn.record  # an answer that was cut off has no report
         ran = [last.asked] if last is not None else [node.report.asked for node in branches.path if node.report]
-        said = [f"resumed: {card.title}"] if card is not None else []
-        said += filter(None, [self._other_model()])
+        notes = [f"resumed: {card.title}"] if card is not None else []
+        notes += filter(None, [self._other_model()])
         try:
             if ran:
                 self._tuning.set_all(ran[-1])
                 self.state.used = self.state.knobs
                 self._tuning.show()
         except KnobError as error:
-            said.append(f"its parameters do not fit this pair ({error})")
-        self.say("; ".join(said))
+            notes.append(f"its parameters do not fit this pair ({error})")
+        self.say("; ".join(notes))
         if find:
             self.screen.call_after_refresh(self.screen.query_one(FindBar).begin, find)
 
@@ -240,13 +240,13 @@ class ConversationController(Controller):
 
     async def delete(self, conversation: str) -> Held:
         """Delete a stored conversation; if it is the present one, start an empty one. Returns what restores it."""
-        held = self._current.store.held(conversation)
+        stored = self._current.store.stored(conversation)
         if self._current.delete(conversation):
             if self.state.session is not None:
                 self.state.session.clear()
             await self.clear()
         self.files.show_title()
-        return held
+        return stored
 
     def model_loaded(self) -> None:
         """A model has been loaded: it continues the conversation on the screen."""
@@ -268,7 +268,7 @@ class ConversationController(Controller):
     def _stand(self) -> None:
         """Show the context use of the part of the present path that the decoder gets."""
         reports = [node.report for node in self._current.branches.path if node.report is not None]
-        self._gauges.stand(reports[-1] if reports else None, self._current.kept)
+        self._gauges.stand(reports[-1] if reports else None, self._current.remaining_share)
 
     async def leave_out(self, turns: int) -> None:
         """Stop giving the oldest turns to the decoder; the conversation shows where its input now begins."""
@@ -302,7 +302,7 @@ class ConversationController(Controller):
         self.files.show_title()
 
     def _other_model(self) -> str:
-        """A note, if the conversation was held with another model than the loaded one."""
+        """A note, if the conversation was with another model than the loaded one."""
         card, model = self._current.card, self.state.model
         return f"it was with {card.model}" if card is not None and model and card.model != model else ""
 
@@ -310,9 +310,9 @@ class ConversationController(Controller):
         """Show the present path after the message `since`, which is on the screen, and set the decoder to its end."""
         path = self._current.branches.path
         start = next((place + 1 for place, node in enumerate(path) if node.id == since), 0)
-        kept, ids = {node.id for node in path[:start]}, {node.id for node in path}
+        remaining, ids = {node.id for node in path[:start]}, {node.id for node in path}
         for block in list(self.transcript.turns):
-            if block.node not in kept:
+            if block.node not in remaining:
                 await self.transcript.take_away(block)
         questions = [node for node in path[start:] if node.role == "user"]
         answers = {node.parent: node for node in path if node.role == "assistant"}
@@ -337,14 +337,14 @@ class ConversationController(Controller):
         async def compare() -> None:
             found = await asyncio.to_thread(lines)
             with self.screen.app.batch_update():
-                for answer, said in zip(answers, found):
-                    if answer.is_attached and answer.compared != said:
-                        answer.compare(said)
+                for answer, changes in zip(answers, found):
+                    if answer.is_attached and answer.compared != changes:
+                        answer.compare(changes)
 
         self.screen.run_worker(compare(), group="compare")
 
     def _last_record(self) -> TurnRecord | None:
-        """That of the newest answer, if the loaded pair wrote it: its ids mean nothing to another pair."""
+        """The record of the newest answer, if the loaded pair wrote it: token ids mean nothing to another pair."""
         card, leaf = self._current.card, self._current.branches.leaf
         if card is None or leaf is None or card.model != self.state.model:
             return None

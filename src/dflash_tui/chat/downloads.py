@@ -1,4 +1,4 @@
-"""The downloads of one chat. They continue under any screen; how one ended is shown, and kept until it is seen."""
+"""The downloads of one chat. Downloads continue under any screen; how one ended is shown until the user has seen it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Downloads(Controller):
 
     @property
     def under_way(self) -> list[Fetching]:
-        """Those that are not over. Also called on their threads."""
+        """The running downloads. Also called on the threads of downloads."""
         return [one for one in [*self._open] if not one.over]
 
     def before(self, it: Fetching) -> set[Wanted]:
@@ -107,7 +107,7 @@ class Downloads(Controller):
             one.join(max(end - time.monotonic(), 0.0))
 
     @property
-    def _kept(self) -> Path:
+    def _saved(self) -> Path:
         return self.state.past.folder / "downloads.json"
 
     def hand_over(self) -> None:
@@ -115,18 +115,18 @@ class Downloads(Controller):
         names = tuple(one.pair.name for one in self.under_way if not one.stopping)
         with suppress(OSError):  # then they stop, as at every exit
             if names:
-                write_whole(self._kept, json.dumps(names).encode())
+                write_whole(self._saved, json.dumps(names).encode())
             self.handed_over = names
 
     def take_over(self) -> None:
         """Continue those that the previous process handed over; the user had agreed to them."""
         try:
-            written = self._kept.read_bytes()
+            written = self._saved.read_bytes()
         except OSError:  # usually there are none
             return
         names: object = None
         with suppress(OSError, ValueError):
-            self._kept.unlink()
+            self._saved.unlink()
             names = json.loads(written)
         if not isinstance(names, list):
             return
@@ -139,8 +139,8 @@ class Downloads(Controller):
             it.start()
             self.begin(it)
         if found:
-            said = f"{', '.join(pair.name for pair in found)}: the download goes on, {KEY} shows it"
-            self.say(retold(said, self.screen.app))
+            message = f"{', '.join(pair.name for pair in found)}: the download goes on, {KEY} shows it"
+            self.say(retold(message, self.screen.app))
 
     def last_words(self) -> list[str]:
         """After the app's end: a line for each that is incomplete and does not continue automatically."""
@@ -152,7 +152,7 @@ class Downloads(Controller):
         ]
 
     def _look(self) -> None:
-        """Process finished downloads and start waiting ones; repeat while any is under way."""
+        """Process finished downloads and start waiting ones; repeat while any is running."""
         for one in [one for one in self._open if one.over]:
             self._open.remove(one)
             self._ended(one)
@@ -182,7 +182,7 @@ class Downloads(Controller):
         elif it is not self.watched:
             app, taken = self.screen.app, time.monotonic() - it.began
             if state == "fetched":
-                app.notify(retold(f"{name} is here. {KEY}, then Enter, loads it.", app), timeout=TOAST_S)
+                app.notify(retold(f"{name} is complete. {KEY}, then Enter, loads it.", app), timeout=TOAST_S)
                 self.screen.post_message(LongTaskEnded(taken, f"{name} is here"))
             else:
                 text = retold(f"{it.why}. {KEY} shows it.", app)

@@ -29,7 +29,7 @@ class ConversationFiles(Controller):
 
     def __init__(self, state: AppState, screen: Screen[Any]) -> None:
         super().__init__(state, screen)
-        self._told = False  # that the disk takes no conversation
+        self._reported = False  # that the disk refuses conversations
 
     def show_title(self) -> None:
         """Title and system message, in the row at the top; on the page of an empty conversation the last one."""
@@ -44,9 +44,9 @@ class ConversationFiles(Controller):
         problems = [*current.problems(), *filter(None, [past.problem])]
         past.problem = ""
         if not current.store.on_disk:
-            problems, self._told = ([] if self._told else problems[:1]), True
+            problems, self._reported = ([] if self._reported else problems[:1]), True
         else:
-            self._told = False
+            self._reported = False
         for problem in problems:
             self.screen.notify(problem, title="Data folder", severity="warning", timeout=15)
 
@@ -98,10 +98,10 @@ class ConversationFiles(Controller):
 
     async def _write_out(self, card: Card, kind: str, file: BinaryIO, then: Say) -> None:
         try:
-            said: str | Exception = await asyncio.to_thread(self._fill, file, card, kind)
+            message: str | Exception = await asyncio.to_thread(self._fill, file, card, kind)
         except DFlashError as error:
-            said = error
-        then(said)
+            message = error
+        then(message)
 
     def _fill(self, file: BinaryIO, card: Card, kind: str) -> str:
         """Write a conversation to its new file, which is removed if that fails; says where. Raises DFlashError."""
@@ -141,25 +141,25 @@ class ConversationFiles(Controller):
     async def _bring_in(self, file: Path, then: Say) -> None:
         loop = asyncio.get_running_loop()
 
-        def told(share: float) -> None:
-            """Called on the writing thread. It must not block: the app may be waiting for that thread's lock."""
+        def show_progress(share: float) -> None:
+            """Called on the writing thread. Must not block: the app may wait for that thread's lock."""
             with contextlib.suppress(RuntimeError):  # the app has ended
                 loop.call_soon_threadsafe(self.say, f"importing {file.name}: {share:.0%}")
 
         def take_in() -> int:
             found = from_file(file)
             for one in found:
-                import_file(self.state.conversation.store, one, told)
+                import_file(self.state.conversation.store, one, show_progress)
             return len(found)
 
         try:
-            said: str | Exception = f"conversations imported: {await asyncio.to_thread(take_in)}; Ctrl+O lists them"
+            message: str | Exception = f"conversations imported: {await asyncio.to_thread(take_in)}; Ctrl+O lists them"
         except DFlashError as error:
-            said = error
+            message = error
         except OSError as error:
-            said = _unreadable(str(file), error)
+            message = _unreadable(str(file), error)
         self.tell_problems()
-        then(said)
+        then(message)
 
 
 def _new(name: str, card: Card, kind: str) -> BinaryIO:

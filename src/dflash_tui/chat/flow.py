@@ -32,7 +32,7 @@ FIGURES_S = 0.5  # seconds between drawings of the figures when no text arrives
 
 
 class Flow(Controller):
-    """Runs one turn at a time. It never waits for the decoder's thread, and drains what has arrived.
+    """Runs one turn at a time. The flow never waits for the decoder's thread, and drains what has arrived.
 
     All changes on the screen are drawn in one frame, because a frame costs ten times as much as its new content.
     """
@@ -173,7 +173,7 @@ class Flow(Controller):
             return
         turn = running.turn
         if turn is not None:
-            # A turn that was cut short releases text held back until a character or tag was complete.
+            # A turn that was cut short releases text that waited for a complete character or tag.
             await answer.add(turn.text[shown.taken[0] :], turn.thinking[shown.taken[1] :], meter)
             block.entered = True
             shown.report, shown.record = turn.report, turn.record
@@ -199,12 +199,12 @@ def explain(error: Exception, trace: str, folder: Path) -> tuple[str, str]:
     if isinstance(error, ContextError):
         return str(error), "Nothing is lost. /full shows what can be done; a shorter message may fit."
     if needs_restart(error):
-        return str(error), "The conversation is kept. /reload restarts the program and goes on with it."
+        return str(error), "The conversation is saved. /reload restarts the program and goes on with it."
     if isinstance(error, DFlashError):
         from dflash_tui.application import advice
 
-        return advice.in_app(error), "The conversation is kept. Ctrl+R tries again; F2 changes parameters."
-    return fault(error), f"The conversation is kept; {keep_trace(trace, folder)}. Ctrl+R tries again."
+        return advice.in_app(error), "The conversation is saved. Ctrl+R tries again; F2 changes parameters."
+    return fault(error), f"The conversation is saved; {keep_trace(trace, folder)}. Ctrl+R tries again."
 
 
 def needs_restart(error: Exception) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 FIRST_S = 0.25  # seconds before the first text is drawn: a shorter answer is drawn once, at its end
-SLOWEST_S = 0.5  # the most seconds before later text is drawn
+SLOWEST_S = 0.5  # the maximum of seconds before later text is drawn
 SHARE = 0.06  # the share of the time that the app may use
 LOOK_S = 0.05  # how often the flow reads from the decoder's thread
-SOON_S = 1 / 60  # the least wait before checking again for a frame that is almost due
+SOON_S = 1 / 60  # the minimum wait before checking again for a frame that is almost due
 
 
 def next_look(wait: float) -> float:

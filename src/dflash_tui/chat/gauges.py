@@ -85,7 +85,7 @@ class Gauges(Controller):
         self.context()
 
     def took_plain_speed(self, speed: PlainSpeed) -> None:
-        """Plain decoding has been measured: the baseline for what is shown from now on, unless the known one rests on
+        """Plain decoding has been measured: the baseline for what is shown from now on, unless the known one has
         more steps."""
         session = self.state.session
         if session is not None and self._plain.put(session.title, speed):
@@ -115,12 +115,12 @@ class Gauges(Controller):
         meter = self.state.turn.meter
         return meter.positions if meter is not None else self._standing
 
-    def stand(self, report: TurnReport | None, kept: float = 1.0) -> None:
+    def stand(self, report: TurnReport | None, share: float = 1.0) -> None:
         """Another conversation or branch is shown: its last answer's report has its length. If old turns were left out
-        since then, the next turn continues from the share `kept` of it."""
-        self._standing = round((report.stats.prompt_tokens + report.stats.tokens) * kept) if report is not None else 0
+        since then, the next turn continues from the share `remaining_share` of it."""
+        self._standing = round((report.stats.prompt_tokens + report.stats.tokens) * share) if report is not None else 0
         if (meter := self.state.turn.meter) is not None:
-            meter.kept = kept
+            meter.remaining_share = share
         self.turn_ended()
 
     def typed(self, tokens: int) -> None:
@@ -167,7 +167,7 @@ class Gauges(Controller):
             inspector.stats_panel.show(self._figures())
 
     def _figures(self) -> Figures | None:
-        """Those of the running turn, or of the last one; with the record if there is one."""
+        """The figures of the running turn, or of the last one; with the record if there is one."""
         turn, session = self.state.turn, self.state.session
         known = self._plain.get(self.state.model) if session is not None else None
         if turn.meter is None:

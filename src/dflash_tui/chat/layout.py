@@ -14,7 +14,7 @@ from dflash_tui.widgets.literal import Static
 
 NARROW, PAIRS, WIDE, SHORT, LOW = 110, 160, 200, 34, 16
 TALL = 40  # rows from which on a column has two panels, one below the other
-LEAST = (40, 12)
+MIN_SIZE = (40, 12)
 
 
 class Layout(Controller):
@@ -55,7 +55,7 @@ class Layout(Controller):
         width, height = self._size
         wide = width >= WIDE
         pairs = wide or (width >= PAIRS and height >= TALL)
-        tiny = width < LEAST[0] or height < LEAST[1]
+        tiny = width < MIN_SIZE[0] or height < MIN_SIZE[1]
         # All at once: each change of the classes restyles all widgets.
         screen.update_classes(
             {
@@ -70,7 +70,9 @@ class Layout(Controller):
         screen.refresh_bindings()
         self.inspector.name_keys(pairs)
         if tiny:
-            text = f"This terminal is {width}x{height}; dflash-tui needs {LEAST[0]}x{LEAST[1]} or more. Enlarge it."
+            text = (
+                f"This terminal is {width}x{height}; dflash-tui needs {MIN_SIZE[0]}x{MIN_SIZE[1]} or more. Enlarge it."
+            )
             screen.query_one("#tiny", Static).update(text)
         screen.call_after_refresh(self._gauges.draw)
 
@@ -86,13 +88,13 @@ class Layout(Controller):
             self.prompt.focus()
 
     @property
-    def kept(self) -> tuple[dict[bool, bool | None], str]:
+    def saved(self) -> tuple[dict[bool, bool | None], str]:
         """The open parts, for `restore`."""
         return dict(self._side), self.inspector.active
 
-    def restore(self, kept: tuple[dict[bool, bool | None], str]) -> None:
+    def restore(self, saved: tuple[dict[bool, bool | None], str]) -> None:
         """Open and close the parts as they were before."""
-        self._side, self.inspector.active = dict(kept[0]), kept[1]
+        self._side, self.inspector.active = dict(saved[0]), saved[1]
         self._lay_out()
 
     def show(self, name: str) -> None:

@@ -36,11 +36,11 @@ def behind(before: list[SessionLike], loader: Loader, check: Callable[[], None])
         if before:
             progress("looking at the files", 0.0)
             check()
-            progress("keeping the conversation's state", 0.0)
+            progress("saving the conversation's state", 0.0)
             try:
                 before.pop().leave()
             except Exception:  # only an optimization: on any failure the conversation is prefilled again
-                LOG.warning("the state of the conversation is not kept", exc_info=True)
+                LOG.warning("the state of the conversation is not saved", exc_info=True)
         collector.release()
         return loader(progress)
 

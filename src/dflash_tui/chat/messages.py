@@ -1,4 +1,4 @@
-"""What the chat's controllers tell its screen and the app."""
+"""Messages from the chat's controllers to its screen and the app."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TurnEnded(Message):
 
 @dataclass
 class Copy(Message):
-    """Copy `text`, and say where it went; `what` names it."""
+    """Copy `text`, and show where it went; `what` names it."""
 
     text: str
     what: str

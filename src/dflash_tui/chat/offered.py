@@ -56,10 +56,10 @@ class Offered:
     def _profiles(self, words: tuple[str, ...]) -> Iterator[Option]:
         for one in self._program.presets.profiles.values():
             if _has(words, one.name, one.words):
-                id, room = PROFILE + one.name, self._finding.rooms.get(PROFILE + one.name)
+                id, fit = PROFILE + one.name, self._finding.fits.get(PROFILE + one.name)
                 # The fit comes first, so the same number of positions is not repeated.
-                told = replace(one, context=0) if room is not None and not room.short and not room.why else one
-                yield option(id, one.name, told.words, gone=one.gone(), room=room)
+                shown = replace(one, context=0) if fit is not None and not fit.short and not fit.why else one
+                yield option(id, one.name, shown.words, gone=one.gone(), fit=fit)
 
     def _files(self, words: tuple[str, ...]) -> Iterator[Option]:
         present = self._program.state.present
@@ -71,7 +71,7 @@ class Offered:
             if _has(words, one.name, one.where, one.header.architecture, one.header.title):
                 yield option(
                     FILE + path, one.name, one.where, one, choice=self._choice(path, one),
-                    room=self._finding.rooms.get(self._key(path, one)),
+                    fit=self._finding.fits.get(self._key(path, one)),
                     present=target is not None and str(target) == path,
                 )  # fmt: skip
 
@@ -80,8 +80,8 @@ class Offered:
         for one in sorted(self._catalogue.pairs.values(), key=lambda one: self._downloads.of(one.name) is None):
             if _has(words, one.name, one.about, "get fetch"):
                 about = " · ".join(filter(None, (one.about, f"licence: {one.licence or 'not stated'}")))
-                room = self._finding.rooms.get(PAIR + one.name)
-                yield option(PAIR + one.name, one.name, about, fetched=self._fetched(one), room=room)
+                fit = self._finding.fits.get(PAIR + one.name)
+                yield option(PAIR + one.name, one.name, about, fetched=self._fetched(one), fit=fit)
 
     def _fetched(self, pair: Pair) -> str:
         """The progress of a pair that is or was being fetched; "" if nothing of it is on the disk."""
@@ -94,11 +94,11 @@ class Offered:
         if (one := self.found(row)) is not None:
             key = self._key(row.removeprefix(FILE), one)
             drafters = choices(one) if one.drafters is not None else []
-            return beside(one, drafters, self._choice(key[0], one), self._finding.rooms.get(key))
+            return beside(one, drafters, self._choice(key[0], one), self._finding.fits.get(key))
         if (profile := self.profile(row)) is not None:
-            room = self._finding.rooms.get(row)
-            told = profile if room is None or room.why else profile.within(room.wished)
-            return Content(one_line(told.words).replace(" · ", "\n"))
+            fit = self._finding.fits.get(row)
+            shown = profile if fit is None or fit.why else profile.within(fit.wished)
+            return Content(one_line(shown.words).replace(" · ", "\n"))
         if (pair := self.pair(row)) is not None:
             repos = (pair.target.repo, *([pair.draft.repo] if pair.draft else []))
             lines = filter(None, (pair.about, pair.licence, *repos))
@@ -106,7 +106,7 @@ class Offered:
             return Content.assemble(
                 "\n".join(lines),
                 f"\n\n{fetched}" if fetched else "",
-                *takes(self._finding.rooms.get(row)),
+                *takes(self._finding.fits.get(row)),
             )
         if row == DEMO:
             return Content(ABOUT_DEMO)
@@ -166,5 +166,5 @@ class Offered:
 
 
 def _has(words: tuple[str, ...], *texts: str) -> bool:
-    said = " ".join(texts).lower()
-    return all(word in said for word in words)
+    text = " ".join(texts).lower()
+    return all(word in text for word in words)

@@ -87,13 +87,13 @@ class ProfileKeeper(Controller):
         before = self.presets.profiles.get(profile.name)
         path = self.presets.save(profile)
         self._before = before or self._before
-        how = "replaced; Ctrl+Z in the list brings the old one back" if before else f"kept in {path}"
+        how = "replaced; Ctrl+Z in the list brings the old one back" if before else f"saved in {path}"
         return f"profile {profile.name} is {how}: {profile.words}"
 
     def rename(self, name: str, to: str) -> str:
         """Rename it; returns a message. Raises PresetError."""
         self.presets.rename(name, to)
-        return f"profile {name} is called {to} now"
+        return f"profile {name} is renamed to {to}"
 
     def delete(self, name: str) -> str:
         """Delete it; returns a message that says how to restore it. Raises PresetError."""
@@ -111,7 +111,7 @@ class ProfileKeeper(Controller):
             raise PresetError("no profile was deleted or replaced here")
         self.presets.save(self._before)
         name, self._before = self._before.name, None
-        return f"profile {name} is back"
+        return f"profile {name} is restored"
 
     # From a screen: `say` gets the message of what was done, or why it was refused
 
@@ -146,10 +146,10 @@ class ProfileKeeper(Controller):
 def attempt(action: Callable[[], str], say: Say) -> None:
     """Do something to the profiles, and pass on its message or the refusal."""
     try:
-        said = action()
+        message = action()
     except DFlashError as error:
-        said = str(error)
-    say(said)
+        message = str(error)
+    say(message)
 
 
 def suggested(target: Path | None) -> str:

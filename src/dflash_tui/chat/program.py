@@ -1,6 +1,6 @@
 """The model of the chat: loading a pair after the first frame, changing it, and what is remembered for the next start.
 
-If another pair does not load, the previous one is used again: it is either kept or loaded again.
+If another pair does not load, the previous one is used again: it stays loaded or is loaded again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ProgramController(Controller):
         self._gauges, self._tuning, self._plain = gauges, tuning, plain
         self._conversation, self._sending = conversation, sending
         self.presets = tuning.presets
-        self._wanted: Wanted | None = None
+        self._pending: Wanted | None = None
         self._asked = self._loader = state.loader  # the requested loader; what `begin` calls for it
         self._last: _Pair | None = None  # the newest that loaded
         self._why: Note | None = None  # while the last one is loaded again: why the new one did not load
@@ -81,12 +81,12 @@ class ProgramController(Controller):
 
     @property
     def given_back(self) -> int:
-        """Bytes of device memory that the present pair holds, and releases before another one is loaded."""
+        """Bytes of device memory that the present pair uses, and releases before another one is loaded."""
         session = self.state.session
         if session is None:
             return 0
-        held = session.memory().components
-        return sum(one.bytes if one.measured is None else one.measured for one in held if one.name != OTHERS)
+        components = session.memory().components
+        return sum(one.bytes if one.measured is None else one.measured for one in components if one.name != OTHERS)
 
     def planned(self, target: Path | None, draft: Path | None, context: int | None = None, kv: str = "") -> LoadRequest:
         """What `change_model` would load: like the present pair, except for the arguments."""
@@ -99,12 +99,12 @@ class ProgramController(Controller):
     ) -> None:
         """Load another pair, and remember it if it loads; None: the demo pair. `same`: it is loaded already. `context`
         and `kv`: those chosen for it, otherwise as before."""
-        wanted = Wanted(self.planned(target, draft, context, kv))
+        pending = Wanted(self.planned(target, draft, context, kv))
         if same:
-            self._wanted = wanted
+            self._pending = pending
             self._remember_loaded()
         else:
-            self._change(wanted)
+            self._change(pending)
 
     def use_profile(self, profile: Profile) -> None:
         """Load a profile's pair; its parameters apply once it is loaded, and not at all if it does not load."""
@@ -114,24 +114,24 @@ class ProgramController(Controller):
     @property
     def refusal(self) -> str:
         """Why no other model can be loaded now; "" if one can."""
-        return self.state.no_model or self._under_way("change the model after its end")
+        return self.state.no_model or self._busy("change the model after its end")
 
-    def _under_way(self, remedy: str) -> str:
+    def _busy(self, remedy: str) -> str:
         state = self.state
         runs = state.busy or state.loading or state.experiment is not None
         return f"a load or an answer is running: {remedy}" if runs else ""
 
-    def _change(self, wanted: Wanted) -> None:
+    def _change(self, pending: Wanted) -> None:
         if refusal := self.refusal:
             self.say(refusal)
         else:
-            self._wanted = wanted
-            self._replace(wanted.request)
+            self._pending = pending
+            self._replace(pending.request)
 
     def reload(self) -> None:
         """Load the present pair again, with the settings that need a load."""
         state = self.state
-        if refusal := state.no_model or self._under_way("reload after its end"):
+        if refusal := state.no_model or self._busy("reload after its end"):
             self.say(refusal)
         elif state.turn.lost:
             self.screen.post_message(Restart())
@@ -219,7 +219,7 @@ class ProgramController(Controller):
             if turn.lost:
                 note.advise(advice)
             self.not_loaded()
-            self.say("no model is loaded; what you typed is kept" if self.prompt.text else "no model is loaded")
+            self.say("no model is loaded; your text stays in the prompt" if self.prompt.text else "no model is loaded")
 
     def _load_again(self, note: Note, last: _Pair) -> None:
         """Load the previous pair again: it was released for the one that did not load."""
@@ -271,7 +271,7 @@ class ProgramController(Controller):
 
     def _stay(self) -> None:
         """The requested pair did not load: a reload means the present one again."""
-        self._wanted = None
+        self._pending = None
         if self.state.present is not None:
             self.state.request = self.state.present
 
@@ -285,19 +285,19 @@ class ProgramController(Controller):
 
     def _remember_loaded(self) -> None:
         """The requested pair is loaded: open it at the next start."""
-        state, wanted, self._wanted = self.state, self._wanted, None
+        state, pending, self._pending = self.state, self._pending, None
         state.present = state.request
-        if wanted is None:
+        if pending is None:
             return
-        request = wanted.request
+        request = pending.request
         try:
             remember("target", request.target or "")
             remember("draft", request.draft or "")
         except ConfigError as error:
             self.screen.notify(str(error), title="Not remembered", severity="warning")
         state.context, state.kv = request.context, request.kv
-        if wanted.profile is not None:
-            self._take_knobs(wanted.profile)
+        if pending.profile is not None:
+            self._take_knobs(pending.profile)
 
     def _take_knobs(self, profile: Profile) -> None:
         """The profile's pair is loaded: apply its parameters, all or none."""

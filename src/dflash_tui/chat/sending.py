@@ -1,4 +1,4 @@
-"""Messages on their way from the prompt to the model: sent, queued, refused, returned, retried; and their turns."""
+"""Messages from the prompt to the model: sent, queued, refused, returned, retried; and their turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chat has loaded, asks and shows. Its controllers, its pages and the commands all act on this."""
+"""What the chat has loaded, asks and shows. The controllers, the pages and the commands all act on this."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class AppState:
 
     @cached_property
     def conversation(self) -> CurrentConversation:
-        """The conversation on the screen. Its first use opens the store."""
+        """The conversation on the screen. The first use opens the store."""
         from dflash_tui.application.conversations.current import CurrentConversation
 
         return CurrentConversation(self.past.folder, self.settings.system)

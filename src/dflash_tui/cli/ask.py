@@ -52,7 +52,7 @@ def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
     piped = stdin.read(MOST_PIPED + 1)
     if len(piped) > MOST_PIPED:
         raise ContextError(
-            f"standard input is longer than {MOST_PIPED:,} characters, which is more than any context holds; shorten it"
+            f"standard input is longer than {MOST_PIPED:,} characters, which fits no context; shorten it"
         )
     piped = piped.strip("\n")
     return f"{text}\n\n{piped}" if text and piped else text or piped
@@ -90,18 +90,18 @@ def answer(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool
         notes.line(figures(turn.report))
     if as_json:
         answered = turn.report.to_json() if turn.report is not None else _nothing(request)
-        told = {
+        used = {
             "drafter": engine.limits.drafter.kind if engine.limits.drafter else None,
             "kv": str(engine.kv.pair),
         }
-        write_json(answered | told)
+        write_json(answered | used)
     return 130 if interrupted else 0
 
 
 def _answer(turn: Turn, notes: Notes, *, quiet: bool, lines: bool = False) -> bool:
     """Stream the turn; `quiet` prints no text (the JSON object has it), `lines` prints whole lines. True if the user
     interrupted it."""
-    written = told = 0
+    written = thinking_written = 0
 
     def write(text: str) -> None:
         nonlocal written
@@ -113,10 +113,10 @@ def _answer(turn: Turn, notes: Notes, *, quiet: bool, lines: bool = False) -> bo
         sys.stdout.flush()
 
     def tell(text: str) -> None:
-        nonlocal told
-        if lines and not told and text.strip():
+        nonlocal thinking_written
+        if lines and not thinking_written and text.strip():
             notes.line("thinking:")
-        told += len(text)
+        thinking_written += len(text)
         notes.thinking(text)
 
     def ready(text: str) -> int:
@@ -126,20 +126,20 @@ def _answer(turn: Turn, notes: Notes, *, quiet: bool, lines: bool = False) -> bo
     with stop_on_interrupt(turn.stop) as interrupted:
         try:
             for _ in turn:
-                if not quiet and ready(turn.thinking) > told:
-                    tell(turn.thinking[told : ready(turn.thinking)])
+                if not quiet and ready(turn.thinking) > thinking_written:
+                    tell(turn.thinking[thinking_written : ready(turn.thinking)])
                 if not quiet and ready(turn.text) > written:
                     write(turn.text[written : ready(turn.text)])
         except KeyboardInterrupt:
             turn.close()
     if not quiet:
-        if turn.thinking[told:]:
-            tell(turn.thinking[told:])
-        write(turn.text[written:])  # an interrupted turn releases text held back until a character was complete
+        if turn.thinking[thinking_written:]:
+            tell(turn.thinking[thinking_written:])
+        write(turn.text[written:])  # an interrupted turn releases text that waited for a complete character
         if turn.text and not turn.text.endswith("\n"):
             write("\n")
     if interrupted:
-        notes.line("interrupted; the text so far is kept")
+        notes.line("interrupted; the answer is incomplete")
     return bool(interrupted)
 
 

@@ -47,7 +47,7 @@ def run(call: Invocation) -> int:
             call.refuse(f"bench: --{name} {value}: expected 1 or more")
     if args.what != "modes":
         for name in [one for one in OF_MODES if getattr(args, one)]:
-            call.refuse(f"bench: --{name.replace('_', '-')} goes with modes and step times alone; leave it out")
+            call.refuse(f"bench: --{name.replace('_', '-')} goes only with modes and step times; leave it out")
     if args.samples is not None and args.prompts is None:
         call.refuse("bench: --samples draws from a file of prompts: give it, --prompts FILE")
     for path in filter(None, (args.out, args.share)):
@@ -90,8 +90,8 @@ def modes(call: Invocation) -> int:
     if args.json:
         write_json(found)
     elif result.trials:
-        said = [lab_text.finding(result), *lab_text.notes(result)]
-        parts = (lab_text.table(result), lab_text.depths(result), stage_lines(result, loop_ms), said)
+        lines = [lab_text.finding(result), *lab_text.notes(result)]
+        parts = (lab_text.table(result), lab_text.depths(result), stage_lines(result, loop_ms), lines)
         write_out("\n\n".join("\n".join(part) for part in parts if part) + "\n")
     keep_json(args.out, found, notes)
     if fault is not None:

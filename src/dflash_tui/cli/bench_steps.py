@@ -81,7 +81,7 @@ def steps(call: Invocation) -> int:
 def step_lines(report: StepReport, facts: dict[str, str]) -> list[str]:
     """The report as a table."""
     lines = [f"{name}: {value}" for name, value in facts.items()]
-    lines += ["", f"{'step':<18}{'rows':>5}{'context':>8}{'wall ms':>9}{'least':>8}{'most':>8}" + "".join(
+    lines += ["", f"{'step':<18}{'rows':>5}{'context':>8}{'wall ms':>9}{'min':>8}{'max':>8}" + "".join(
         f"{name:>8}" for name in STAGES) + f"{'tok/step':>10}"]  # fmt: skip
     for case in report.cases:
         wall = case.wall

@@ -240,13 +240,13 @@ def _moved(profile: Profile, gone: Path, config: Config) -> str:
     from dflash_tui.application.hub.walk import find_name
 
     found = find_name(gone.name, config.settings.model_folders)
-    said = f"profile {profile.name}: {gone} is not there"
+    missing = f"profile {profile.name}: {gone} is not there"
     if found is None:
-        return f"{said}, and no {gone.name} where models are looked for; dflash-tui models lists what there is"
+        return f"{missing}, and no {gone.name} where models are looked for; dflash-tui models lists what there is"
     now = profile.moved(gone, found)
     draft = f" --draft {shlex.quote(str(now.draft))}" if now.draft else ""
     return (
-        f"{said}, but {found} is: /models in the app changes the profile;"
+        f"{missing}, but {found} is: /models in the app changes the profile;"
         f" once, --profile {profile.name} --target {shlex.quote(str(now.target))}{draft}"
     )
 

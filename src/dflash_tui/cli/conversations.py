@@ -32,8 +32,8 @@ def run(call: Invocation) -> int:
         code = does[args.does](store, args)
         problem = store.problem()
     finally:
-        kept = store.close()
-    if not kept:
+        written = store.close()
+    if not written:
         raise DFlashError(f"nothing was changed: {problem}")
     if problem:
         write_err(f"note: {problem}")
@@ -76,7 +76,7 @@ def _export(store: Store, args: argparse.Namespace) -> int:
     if args.name == "all" and kind != "json":
         raise DFlashError("all conversations go into one file as JSON only; add --as json")
     cards = [entry.card for entry in store.list()] if args.name == "all" else [store.find(args.name)]
-    data = render([store.held(card.id, records=kind == "json") for card in cards], kind)
+    data = render([store.stored(card.id, records=kind == "json") for card in cards], kind)
     if args.output is None:
         if args.json:
             raise DFlashError("--json reports on a file; name it with --output FILE, or write --as json")

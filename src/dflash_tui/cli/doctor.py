@@ -1,6 +1,6 @@
 """`doctor`: checks the machine and rates each part: fine, worth knowing, or a problem, and what to do about it.
 
-A check is a function from a Computer to findings. It reads nothing else, so tests can give it any machine.
+A check is a function from a Computer to findings. A check reads nothing else, so tests can give it any machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SMALLEST_TERMINAL = (40, 12)
 LITTLE_MEMORY = 2 << 30
 # A card's usable memory is a few per cent below its size; below this share, someone has set a limit.
 USUAL_SHARE = 0.9
-ROOMY = (8, 0)  # a Turing block has 64 KB of shared memory, later architectures 99 KB and more
+ENOUGH_SHARED = (8, 0)  # a Turing block has 64 KB of shared memory, later architectures 99 KB and more
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +135,9 @@ def check_driver(machine: Computer) -> Iterator[Finding]:
         return
     cuda = driver_cuda(machine)
     found = f"{management.get('driver', 'version unknown')}, for CUDA up to {'.'.join(map(str, cuda))}"
-    wanted = machine.stage("torch").get("cuda") or "13.0"
-    if cuda[0] < int(wanted.split(".")[0]):
-        yield Finding("driver", "problem", f"{found}; {wanted} is needed", f"install driver {DRIVER} or later")
+    required = machine.stage("torch").get("cuda") or "13.0"
+    if cuda[0] < int(required.split(".")[0]):
+        yield Finding("driver", "problem", f"{found}; {required} is needed", f"install driver {DRIVER} or later")
     elif "error" in driver:
         remedy = "see the line on CUDA_VISIBLE_DEVICES; else restart the machine or install the driver again"
         yield Finding("driver", "problem", f"{found}; {driver['error']}", remedy)
@@ -157,7 +157,7 @@ def check_cards(machine: Computer) -> Iterator[Finding]:
     if (major, minor) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         yield Finding("card", "problem", f"{found}; too old", f"use a card of {oldest} or later, or --device cpu")
-    elif (major, minor) < ROOMY:
+    elif (major, minor) < ENOUGH_SHARED:
         remedy = "use a card of 8.0 (Ampere) or later, or --device cpu"
         yield Finding("card", "problem", f"{found}; its shared memory is too small for passes of 64 rows", remedy)
     elif card["total"] == 0:
@@ -204,7 +204,7 @@ def check_memory(machine: Computer) -> Iterator[Finding]:
     memory = machine.memory
     found = f"{gib(memory.free)} of {gib(memory.total)} free"
     if memory.free < LITTLE_MEMORY:
-        yield Finding("memory", "note", found, "enough for the demo pair alone; close other programs for more")
+        yield Finding("memory", "note", found, "enough only for the demo pair; close other programs for more")
     else:
         yield Finding("memory", "ok", found)
 

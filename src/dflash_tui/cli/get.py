@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dflash_core.memory import gib
 from dflash_tui.application.hub.catalogue import Pair, load_catalogue
-from dflash_tui.application.hub.fetch import Told, fetch, wanted
-from dflash_tui.application.hub.files import HubError, Wanted, check_room, fetched, kept
+from dflash_tui.application.hub.fetch import OnProgress, fetch, requested_files
+from dflash_tui.application.hub.files import HubError, Wanted, check_room, fetched, received
 from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.hub.quantisations import Quantisation, chosen, quantisations
 from dflash_tui.application.hub.room import by_size
@@ -25,7 +25,7 @@ def run(call: Invocation) -> int:
 
 def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -> int:
     """Fetch a pair of the catalogue, or a file of a repository (OWNER/NAME:QUANT): show sizes, licence and whether it
-    fits, then ask if there is a terminal to answer. Of OWNER/NAME alone, its files are listed.
+    fits, then ask if there is a terminal to answer. For OWNER/NAME without a file, its files are listed.
 
     Raises CatalogueError, HubError.
     """
@@ -39,7 +39,7 @@ def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -
         pair = chosen(repo, files_there, quant)
     else:
         pair = load_catalogue()[name]
-    files = wanted(pair, endpoint)
+    files = requested_files(pair, endpoint)
     for line in before_a_byte(pair, files, folder):
         notes.line(line)
     check_room(files, folder)
@@ -57,7 +57,7 @@ def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -
             for one in files:
                 fetch(one, folder, _telling(notes), endpoint, stop)
         except HubError:
-            notes.line(f"{'interrupted; ' if interrupted else ''}{kept(files, folder)}")
+            notes.line(f"{'interrupted; ' if interrupted else ''}{received(files, folder)}")
             if interrupted:
                 return 130
             raise
@@ -84,11 +84,11 @@ def before_a_byte(pair: Pair, files: list[Wanted], folder: Path) -> list[str]:
     ]
 
 
-def _telling(notes: Notes) -> Told:
-    def told(file: str, here: int, size: int, more: str) -> None:
+def _telling(notes: Notes) -> OnProgress:
+    def on_progress(file: str, here: int, size: int, more: str) -> None:
         notes.progress(
             f"{file} {gib(here)} of {gib(size)}{f', {more}' if more else ''}" if notes.is_terminal else file,
             here / size,
         )
 
-    return told
+    return on_progress

@@ -31,12 +31,12 @@ def run(call: Invocation) -> int:
             others.append(one)
     presets, catalogue = Presets(), load_catalogue()
     profiles = presets.profiles.values()
-    rooms = {path: room_for(_request(settings, one)) for path, one in found.items()}
+    fits = {path: room_for(_request(settings, one)) for path, one in found.items()}
     if call.args.json:
         write_json(
             {
                 "profiles": [{"name": one.name, "what": one.words, "gone": _text(one.gone())} for one in profiles],
-                "models": [_facts(one, rooms[path]) for path, one in found.items()],
+                "models": [_facts(one, fits[path]) for path, one in found.items()],
                 "passed_over": [{"path": str(one.path), "why": one.why, "broken": one.broken} for one in others],
                 "catalogue": [_pair_facts(one) for one in catalogue.pairs.values()],
                 "problems": [*presets.problems, *catalogue.problems],
@@ -54,7 +54,7 @@ def run(call: Invocation) -> int:
     for path, one in found.items():
         header = one.header
         lines.append(f"{one.name}  ({one.where})\n    {path}")
-        lines.append(f"    {header.architecture}, {gib(one.size)}, {header.types}, {rooms[path].words}")
+        lines.append(f"    {header.architecture}, {gib(one.size)}, {header.types}, {fits[path].words}")
         lines += [f"    drafter: {drafter.path}" for drafter in one.drafters or () if drafter.belongs]
         if one.draft is None:
             own = "its own MTP head drafts" if header.own_head else "--draft text copies from the conversation"
@@ -70,20 +70,20 @@ def run(call: Invocation) -> int:
 
 def passed_over(others: list[PassedOver]) -> list[str]:
     """A line that counts the files that are not chat models, and one for each damaged model."""
-    said, broken = counted_others(others)
-    return [*([f"not offered: {said}"] if said else []), *(f"not read: {one.why}" for one in broken)]
+    counted_text, broken = counted_others(others)
+    return [*([f"not offered: {counted_text}"] if counted_text else []), *(f"not read: {one.why}" for one in broken)]
 
 
 def _request(settings: Settings, one: Found) -> LoadRequest:
     return LoadRequest(one.path, one.draft, settings.device, settings.knobs, kv=settings.kv)
 
 
-def _facts(one: Found, room: Room) -> dict[str, Any]:
+def _facts(one: Found, fit: Room) -> dict[str, Any]:
     return {
         "path": str(one.path), "name": one.name, "where": one.where, "architecture": one.header.architecture,
         "bytes": one.size, "types": one.header.types, "parameters": one.header.parameters,
         "drafters": [str(drafter.path) for drafter in one.drafters or ()], "draft": _text(one.draft),
-        "fits": not room.short and not room.why, "context": room.context, "why": room.why,
+        "fits": not fit.short and not fit.why, "context": fit.context, "why": fit.why,
     }  # fmt: skip
 
 

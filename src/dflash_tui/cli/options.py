@@ -1,4 +1,4 @@
-"""The syntax of the command line: the commands, the options of each and of all, and what is said of a mistake."""
+"""The syntax of the command line: the commands, the options of each and of all, and the messages about mistakes."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _get_options(parser: argparse.ArgumentParser) -> None:
 
 def _config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", nargs="?", choices=("show", "path"), default="show", help="settings, or their files")
-    parser.add_argument("--origin", action="store_true", help="say where each setting came from")
+    parser.add_argument("--origin", action="store_true", help="show where each setting came from")
 
 
 def _contexts(text: str) -> tuple[int, ...]:
@@ -213,7 +213,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("bench", "measure: modes side by side, step times, kernels", _bench_options),
 )  # fmt: skip
 
-# What argparse says of a word in the place of a command.
+# The message of argparse about a word in the place of a command.
 _UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(?P<word>[^']+)'")
 
 DESCRIPTION = """\
@@ -233,7 +233,7 @@ exit codes:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Its errors may quote file names, because a shell expands `*` to the names in a folder."""
+    """The parser's errors may quote file names, because a shell expands `*` to the names in a folder."""
 
     def error(self, message: str) -> NoReturn:
         if found := _UNKNOWN_COMMAND.match(message):
@@ -259,7 +259,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--theme", metavar="NAME", help="the app's colours")
     parser.add_argument(
         "--resume", default="", nargs="?", const=LISTED, metavar="ID",
-        help="continue a conversation: an id's beginning; alone, the list of all",
+        help="continue a conversation: the beginning of its id; without one, list all",
     )  # fmt: skip
     parser.add_argument(
         "--continue", dest="resume", action="store_const", const=LAST, help="continue the last conversation"

@@ -1,4 +1,4 @@
-"""`plan`: how much memory a pair needs and what fits, before anything is loaded. It reads headers only."""
+"""`plan`: how much memory a pair needs and what fits, before anything is loaded. The command reads only headers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import write_json, write_out
 from dflash_tui.text.fits import lines
 
-ALONE = f"nothing else on the card; beside a desktop: {gib(DESKTOP)} held by other programs, 0.5 to 1.5 GiB are usual"
+ALONE = f"nothing else on the card; beside a desktop: {gib(DESKTOP)} used by other programs, 0.5 to 1.5 GiB are usual"
 FREE = "what is free on this machine now"
 SHAPED = "weights as Q4_K_M, of the published shapes: files that mix types are 4 to 8 % larger"
 

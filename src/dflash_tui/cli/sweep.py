@@ -30,7 +30,7 @@ ANY_PAIR = Limits(Capabilities("+".join(SPEC["draft"].choices), block=2**30, kno
 
 
 def run(call: Invocation) -> int:
-    """Measure, print, export. Returns the exit code; raises DFlashError. Ctrl+C keeps what is done."""
+    """Measure, print, export. Returns the exit code; raises DFlashError. After Ctrl+C, finished runs are reported."""
     args, request = call.args, call.request
     if (args.prompt is None) == (args.prompts is None):
         call.refuse("sweep: give the prompt, --prompt TEXT, or a file of them, --prompts FILE")
@@ -76,7 +76,7 @@ def measure(experiment: Experiment, notes: Notes) -> tuple[Result, DFlashError |
             pass
     notes.end_line()
     if interrupted:
-        notes.line(f"interrupted; kept: {counted(len(experiment.result.trials), 'run')}")
+        notes.line(f"interrupted after {counted(len(experiment.result.trials), 'run')}")
     return experiment.result, fault, 130 if interrupted else 0
 
 
@@ -89,9 +89,9 @@ def _report(result: Result, files: Sequence[Path], notes: Notes, *, as_json: boo
         width = min(shutil.get_terminal_size((80, 24)).columns, 100)
         marks, title = lab_text.curve(result)
         curve = plot(marks, width, CURVE_ROWS, title) if marks else []
-        said = [lab_text.finding(result), *lab_text.notes(result)]
+        lines = [lab_text.finding(result), *lab_text.notes(result)]
         field = lab_text.plain(lab_text.field(result, width))
-        _print(lab_text.table(result), lab_text.depths(result), field, curve, said)
+        _print(lab_text.table(result), lab_text.depths(result), field, curve, lines)
     for path in files:
         write(result, path)
         notes.line(f"written: {path}")

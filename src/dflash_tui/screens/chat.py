@@ -1,4 +1,4 @@
-"""The main screen: conversation, inspector, status strip, prompt. It composes these parts and binds the keys."""
+"""The main screen: it composes conversation, inspector, status strip and prompt, and binds the keys."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class ChatScreen(Screen[None]):
             self.state.opened.close()
 
     def last_words(self) -> list[str]:
-        """Where typed and generated text is kept, for when the program ends by a fault or a signal."""
+        """Where typed and generated text is stored, for when the program ends by a fault or a signal."""
         if self.state.opened is None:  # nothing was typed, or the store could not be opened
             return []
         typed = any(prompt.text.strip() for prompt in self.query(Prompt))

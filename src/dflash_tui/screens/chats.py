@@ -32,7 +32,7 @@ from dflash_tui.widgets.literal import OptionList, Static
 
 TYPING_S = 0.15  # the search begins after a typing pause this long
 PREVIEW = 4000  # characters
-BESIDE = 110  # least columns for a preview
+BESIDE = 110  # minimum number of columns for a preview
 
 
 class _List(OptionList):
@@ -199,9 +199,9 @@ class ChatsScreen(Screen[None]):
         if entry is None:
             return
 
-        def done(said: str | Exception) -> None:
+        def done(message: str | Exception) -> None:
             self._list()
-            self.say(said)
+            self.say(message)
 
         self._conversation.files.ask_title(entry.card, done)
 
@@ -210,9 +210,9 @@ class ChatsScreen(Screen[None]):
         if entry is not None:
             self._conversation.files.ask_file(entry.card, self._exported)
 
-    def _exported(self, said: str | Exception) -> None:
+    def _exported(self, message: str | Exception) -> None:
         """This screen may have closed before the file was written."""
-        (self if self in self.app.screen_stack else self._chat).say(said)
+        (self if self in self.app.screen_stack else self._chat).say(message)
 
     def action_delete(self) -> None:
         entry = self._entry
@@ -272,7 +272,7 @@ class _Search(Input):
 
 
 def _in_the_chat(refusal: str) -> str:
-    """A refusal of the chat as this screen says it: here Esc only closes the list."""
+    """A refusal of the chat, worded for this screen: here Esc only closes the list."""
     return f"in the chat, one Esc from here, {refusal}"
 
 

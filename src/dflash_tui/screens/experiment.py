@@ -95,8 +95,8 @@ class ExperimentScreen(LabScreen):
         field = Line(self._text, placeholder=self.EXAMPLE, id="lab-what", compact=True)
         yield Horizontal(Static("❯", id="lab-mark"), field, id="lab-line")
         shown = (*self.EXAMPLES, *self.OPTIONS)
-        its = (f" {example:<30}{what}\n" if example else f" {what}\n\n" for example, what in shown)
-        yield Static(Content.styled("\n" + "".join(its), "$foreground 80%"), id="lab-examples")
+        examples = (f" {example:<30}{what}\n" if example else f" {what}\n\n" for example, what in shown)
+        yield Static(Content.styled("\n" + "".join(examples), "$foreground 80%"), id="lab-examples")
         yield Static("", id="lab-finding")
         yield Horizontal(
             _Table(id="lab-table"),
@@ -168,7 +168,7 @@ class ExperimentScreen(LabScreen):
         ) is not None:
             self.chat.gauges.took_plain_speed(plain)
         if experiment.error is None and not result.complete:
-            self.say(f"cut short; kept: {counted(len(result.trials), 'run')}")
+            self.say(f"cut short after {counted(len(result.trials), 'run')}")
 
     def _take(self) -> None:
         result = self.experiment.result if self.experiment is not None else None
@@ -195,19 +195,19 @@ class ExperimentScreen(LabScreen):
             return
         self.query_one("#lab-finding", Static).update(self.finding(result))
         table = self.query_one(_Table)
-        table.set_class(not (marks or field), "-alone")
-        lines = table.show(result, self.room)
+        table.set_class(not (marks or field), "-only")
+        lines = table.show(result, self.text_width)
         self.query_one("#lab-curve", CurveView).show(marks, title)
         self.query_one("#lab-field", Static).update(_heat(field))
         self.fit(lines + 1, HIGHEST if marks else len(field))
         on = [f"on {self._on}"] if self._on else []
-        said = "\n".join([*on, *lab_text.notes(result, running=self.running)])
-        notes.update(said)
+        message = "\n".join([*on, *lab_text.notes(result, running=self.running)])
+        notes.update(message)
         self._answers(result)
 
     def _field(self, result: Result) -> list[list[lab_text.Cell]]:
         """The speeds over two parameters, which stand below the table where they do not fit beside it."""
-        width, below, field = self.room - MARGIN, False, list[list[lab_text.Cell]]()
+        width, below, field = self.text_width - MARGIN, False, list[list[lab_text.Cell]]()
         if len(result.axes) == 2:
             beside = width - max(map(len, lab_text.table(result)))
             field = lab_text.field(result, width if self.has_class("-narrow") else beside)
@@ -227,7 +227,7 @@ class ExperimentScreen(LabScreen):
             return
         a, b = (side[both[-1]].report for side in sides)
         same = f"both answers are the same, {len(a.tokens)} tokens"
-        said = (
+        message = (
             same
             if a.tokens == b.tokens
             else f"the answers differ ({len(a.tokens)} and {len(b.tokens)} tokens): underlined"
@@ -238,7 +238,7 @@ class ExperimentScreen(LabScreen):
         self.query_one("#lab-a", Static).update(_answer(heads[0], [(s, s.a) for s in stretches]))
         self.query_one("#lab-b", Static).update(_answer(heads[1], [(s, s.b) for s in stretches]))
         notes = self.query_one("#lab-notes", Static)
-        notes.update(f"{said}\n{notes.content}")
+        notes.update(f"{message}\n{notes.content}")
 
     # Actions
 
@@ -275,7 +275,7 @@ class ExperimentScreen(LabScreen):
             self.say(error)
             return
         self.chat.tuning.show()
-        self.say(f"{arm.label} from the next turn; s keeps it as a preset")
+        self.say(f"{arm.label} from the next turn; s saves it as a preset")
 
     def _knobs(self, arm: Arm) -> Knobs:
         return arm.knobs.replace(**{name: getattr(self.chat.state.knobs, name) for name in self.BRIEF})
@@ -284,7 +284,7 @@ class ExperimentScreen(LabScreen):
         """Keep the setting under the cursor as a preset of this model."""
         key = self.query_one(_Table).cursor_key
         if self.result is None or key is None:
-            self.say("nothing to keep yet")
+            self.say("nothing to save yet")
             return
         arm = self.result.arms[int(key)]
 
@@ -298,7 +298,7 @@ class ExperimentScreen(LabScreen):
                 self.say(error)
                 return
             self.chat.tuning.show()
-            self.say(f"preset {name} is kept: F9 in the chat, or /preset {name}")
+            self.say(f"preset {name} is saved: F9 in the chat, or /preset {name}")
 
         self.app.push_screen(LineScreen("A name for the preset: a to z, 0 to 9, dots, - and _", "tuned"), named)
 
@@ -364,7 +364,7 @@ def _heat(lines: list[list[lab_text.Cell]]) -> Content:
 class _Table(DataTable):
     """Settings; Enter uses the one under the cursor. The cursor follows the best until it is moved."""
 
-    HELP = "↑ and ↓ choose a setting, Enter uses it from the next turn, s keeps it as a preset."
+    HELP = "↑ and ↓ choose a setting, Enter uses it from the next turn, s saves it as a preset."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "select_cursor", "Use"),
         Binding("up", "move(-1)", "up", show=False),
@@ -379,15 +379,15 @@ class _Table(DataTable):
 
     def show(self, result: Result, width: int) -> int:
         """Refill the table; the cursor stays on its setting. Returns the number of rows."""
-        before, its = self.cursor_key, lab_text.sorted_rows(result)
+        before, sorted_rows = self.cursor_key, lab_text.sorted_rows(result)
         names = lab_text.columns(result, width)
         self.clear(columns=True)
         self.add_headings(names)
         bars = [place for place, name in enumerate(names) if not name]
-        for row, line in zip(its, lab_text.cells(result, its, width)):
+        for row, line in zip(sorted_rows, lab_text.cells(result, sorted_rows, width)):
             colors = dict.fromkeys(bars, "success" if row.best else "primary")
             self.add_texts(line, key=str(row.index), colors=colors)
-        keys: Sequence[str] = [str(row.index) for row in its]
-        top = next((place for place, row in enumerate(its) if row.best), 0)
+        keys: Sequence[str] = [str(row.index) for row in sorted_rows]
+        top = next((place for place, row in enumerate(sorted_rows) if row.best), 0)
         self.move_cursor(row=keys.index(before) if not self.follow and before in keys else top)
-        return len(its)
+        return len(sorted_rows)

@@ -1,4 +1,4 @@
-"""The four ways to fill an experiment: a sweep, A against B, a tuning, and the speed of plain decoding."""
+"""The four kinds of experiments: a sweep, A against B, a tuning, and the speed of plain decoding."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ class PlainScreen(ExperimentScreen):
         it = of_result(result, "timed separately")
         if it is None:
             return "too few steps so far" if self.running else "stopped early: too few steps; r measures again"
-        said = (
+        text = (
             f"{speed(it.tokens_per_second)} tok/s without drafts: {counted(it.steps, 'step')} at context length "
             f"{short(it.positions)}, {when(it.taken, datetime.now(UTC))}"
         )
         known = self.chat.gauges.plain
         if self.running or known is None or known.steps <= it.steps:
-            return said
+            return text
         basis = f"{speed(known.tokens_per_second)} tok/s of {counted(known.steps, 'step')}"
-        return f"{said}; answers are compared with the {basis}, which say more"
+        return f"{text}; answers are compared with the {basis}, a longer measurement"

@@ -18,7 +18,7 @@ from dflash_tui.widgets.text_dialog import TextScreen
 class ExplainScreen(TextScreen):
     """Text that is typed while this covers the chat goes into the prompt.
 
-    `typed`: the text in the prompt that opened this page. It returns to the prompt if the user goes on typing.
+    `typed`: the text in the prompt that opened this page. This text returns to the prompt if the user goes on typing.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,enter,question_mark", "dismiss", "Close")]

@@ -16,8 +16,8 @@ from textual.widgets.option_list import Option
 from dflash_tui.chat.context import Choice
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.terminal.key_order import is_text
+from dflash_tui.widgets.key_hints import BACK, KeyHints
 from dflash_tui.widgets.literal import OptionList, Static
-from dflash_tui.widgets.ways import BACK, Ways
 
 
 class FullScreen(ModalScreen[None]):
@@ -32,11 +32,11 @@ class FullScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="full", classes="dialog"):
             yield Static(Content.styled(self._chat.context.fullness.line(), "bold"))
-            ways = [BACK]
+            hints = [BACK]
             if choices := self._chat.context.choices():
                 yield OptionList(*map(_option, choices))
-                ways = [("Enter", "takes it"), BACK]
-            yield Ways(*ways, id="full-keys")
+                hints = [("Enter", "takes it"), BACK]
+            yield KeyHints(*hints, id="full-keys")
 
     def on_mount(self) -> None:
         for options in self.query(OptionList):

@@ -20,9 +20,9 @@ from dflash_tui.chat.downloads import KEY, in_background
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import bar
 from dflash_tui.widgets.flash import Saying
+from dflash_tui.widgets.key_hints import BACK, KeyHint, KeyHints
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.model_rows import at_home
-from dflash_tui.widgets.ways import BACK, Way, Ways
 
 LOOK_S = 0.1
 WIDTH = 60
@@ -33,7 +33,7 @@ BEGUN = ("waiting", "running")
 class GetScreen(ModalScreen[bool]):
     """Enter fetches, then loads what was fetched. Esc closes the dialog but does not stop a download; s stops it.
 
-    Returns True if the user wants the chat, because the pair loads or by the key b.
+    Returns True if the chat is to be shown, because the pair loads or by the key b.
     """
 
     SCOPE: ClassVar[str] = "get"
@@ -47,7 +47,7 @@ class GetScreen(ModalScreen[bool]):
     def __init__(self, chat: ChatParts, pair: Pair, make: type[Fetching] = Fetching) -> None:
         super().__init__()
         self._chat, self._pair, self._make = chat, pair, make
-        chat.screen.app.clear_notifications()  # they may cover this dialog and repeat what it says
+        chat.screen.app.clear_notifications()  # they may cover this dialog and repeat its message
         begun = chat.downloads.of(pair.name)
         self._it = begun or self._new()
         self._fits = ""
@@ -60,7 +60,7 @@ class GetScreen(ModalScreen[bool]):
         with Vertical(id="get", classes="dialog"):
             yield Static(Content.styled(f"Get {self._pair.name}", "bold"))
             yield Static("", id="get-body")
-            yield Ways(id="get-keys")
+            yield KeyHints(id="get-keys")
 
     def on_mount(self) -> None:
         self._show(self._it)
@@ -80,15 +80,15 @@ class GetScreen(ModalScreen[bool]):
 
     def _look(self) -> None:
         self.query_one("#get-body", Static).update(self._body())
-        self.query_one(Ways).tell(*self._ways())
+        self.query_one(KeyHints).tell(*self._hints())
 
-    def _ways(self) -> list[Way]:
+    def _hints(self) -> list[KeyHint]:
         """What the keys do now."""
         match self._it.state:
             case "ready":
                 return [("Enter", "fetches it"), BACK]
             case "waiting" | "running":
-                return [("b", "to the chat"), BACK, ("s", "stops it, keeps what is here")]
+                return [("b", "to the chat"), BACK, ("s", "stops it, keeps the received part")]
             case "fetched":
                 return [("Enter", "loads it"), BACK]
             case "stopped":
@@ -122,8 +122,12 @@ class GetScreen(ModalScreen[bool]):
         match it.state:
             case "ready":
                 if it.done == it.size:
-                    return ["All files are here, and can be loaded after a check.\n"]
-                return [f"{gib(it.done)} of it is here already\n" if it.done else ("no part of it is here yet\n", DIM)]
+                    return ["All files are on this machine. They can be loaded after a check.\n"]
+                return [
+                    f"{gib(it.done)} of it is on this machine already\n"
+                    if it.done
+                    else ("no part of it is on this machine yet\n", DIM)
+                ]
             case "running":
                 left = f", {about(seconds)}" if (seconds := it.left_s) is not None else ""
                 speed = f", {gib(round(it.speed))}/s{left}" if it.speed else ""
@@ -136,7 +140,7 @@ class GetScreen(ModalScreen[bool]):
             case "waiting":
                 return [f"{it.words}\n", ("The download begins by itself, even after you leave.\n", DIM)]
             case "failed":
-                return [(it.why, "$error"), *([f"\n{it.kept}"] if it.agreed else []), "\n"]
+                return [(it.why, "$error"), *([f"\n{it.received}"] if it.agreed else []), "\n"]
             case "fetched":
                 refusal = [(f"{self._refusal}\n", "$error")] if self._refusal else []
                 return [(f"{it.words}\n", "bold $success"), *refusal]
@@ -163,7 +167,7 @@ class GetScreen(ModalScreen[bool]):
             self._chat.program.change_model(*fetched(it.pair, it.folder))
 
     def action_stop(self) -> None:
-        """Stop the download and say what is kept."""
+        """Stop the download and show what was received."""
         if self._it.state in BEGUN:
             self._it.stop()
             self._look()

@@ -35,7 +35,8 @@ def _row(name: str, what: str, width: int) -> list[Part]:
 
 
 class HelpScreen(Passing, ModalScreen[None]):
-    """The page that F1 opens. It lists the keys of `scope`. `about` is the help of the widget that had the focus.
+    """The page that F1 opens. `scope`: the part whose keys are listed. `about`: the help of the widget that had the
+    focus.
     `without`: ids of actions, and names of commands, that have no effect now."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,q", "dismiss", "Close")]
@@ -92,7 +93,7 @@ class HelpScreen(Passing, ModalScreen[None]):
         yield ("\nIn a slider\n", "bold $primary")
         for keys, what in (
             ("← →  Shift+← →", "one step, ten steps"),
-            ("Home  End", "least and most"),
+            ("Home  End", "minimum and maximum"),
             ("digits, Enter", "type a value"),
             ("Backspace", "the default"),
             ("click, drag, wheel", "wheel on the row that has the focus"),

@@ -32,7 +32,7 @@ from dflash_tui.widgets.literal import Static
 LOOK_S = 0.1
 NARROW = 110
 WIDE = 160
-ROOMY = 30  # least rows for blank lines between the parts of a page
+TALL = 30  # minimum number of rows for blank lines between the parts of a page
 
 
 class LabScreen(Passing, Screen[None]):
@@ -72,12 +72,12 @@ class LabScreen(Passing, Screen[None]):
 
     def on_resize(self) -> None:
         self.set_class(self.size.width < NARROW, "-narrow")
-        self.set_class(self.size.height >= ROOMY, "-roomy")
-        self.query_one(".lab-column").styles.width = self.room
+        self.set_class(self.size.height >= TALL, "-tall")
+        self.query_one(".lab-column").styles.width = self.text_width
         self.call_after_refresh(self.draw)
 
     @property
-    def room(self) -> int:
+    def text_width(self) -> int:
         """Width of the page's column, in cells."""
         width = self.app.size.width
         return min(width, self.WIDTH) if width >= WIDE else width

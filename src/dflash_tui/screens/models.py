@@ -43,7 +43,7 @@ from dflash_tui.widgets.paths import Paths
 
 FIRST = "Welcome. Which model should answer?"
 LOOK_S = 0.15
-BESIDE = 110  # least columns for the details of a row
+BESIDE = 110  # minimum number of columns for the details of a row
 
 
 class ModelsScreen(Passing, Screen[None]):
@@ -63,7 +63,7 @@ class ModelsScreen(Passing, Screen[None]):
         self._offered = Offered(chat.program, self._catalogue, self._finding, chat.downloads)
         self._seen, self._present = -1, chat.state.present
         self._fetching = [one.words for one in chat.downloads]
-        self._told = False  # the reason for an incomplete search has been shown
+        self._reported = False  # the reason for an incomplete search has been shown
 
     def compose(self) -> ComposeResult:
         with Container(id="models"):
@@ -141,8 +141,8 @@ class ModelsScreen(Passing, Screen[None]):
         if self._finding.changes != self._seen or present is not self._present or fetching != self._fetching:
             self._seen, self._present, self._fetching = self._finding.changes, present, fetching
             self._draw()
-        if self._finding.over and self._finding.error is not None and not self._told:
-            self._told = True
+        if self._finding.over and self._finding.error is not None and not self._reported:
+            self._reported = True
             self.say(f"not all places could be searched: {self._finding.error}")
 
     def _draw(self) -> None:
@@ -231,7 +231,7 @@ class ModelsScreen(Passing, Screen[None]):
         if action == "undo":
             return label if self._profiles.can_undo else ""
         if action == "plan" and self._row.startswith(PROFILE) and not self._path:
-            return label if self._row in self._finding.rooms else ""  # no plan is computed for missing files
+            return label if self._row in self._finding.fits else ""  # no plan is computed for missing files
         return label
 
     @on(OptionList.OptionSelected)
@@ -324,10 +324,10 @@ class ModelsScreen(Passing, Screen[None]):
         if (pair := self._now()) is not None:
             self._profiles.ask_to_save(self, pair, self._offered.profile(self._row), self._changed)
 
-    def _changed(self, said: str) -> None:
-        """The profiles have changed, or could not be changed; `said` tells which."""
+    def _changed(self, message: str) -> None:
+        """The profiles have changed, or could not be changed; `message` tells which."""
         self._draw()
-        self.say(said)
+        self.say(message)
 
     def action_rename(self) -> None:
         """Rename the profile under the cursor."""

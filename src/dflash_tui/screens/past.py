@@ -54,7 +54,7 @@ class PastScreen(LabScreen):
 
     def _found(self, one: Measurement) -> str:
         """The result, cut to its row; the line above shows it whole."""
-        return clip(one.words, max(self.room - _BEFORE_FOUND, 8))
+        return clip(one.words, max(self.text_width - _BEFORE_FOUND, 8))
 
     @on(DataTable.RowHighlighted, "#past-list")
     def _looked_at(self, event: DataTable.RowHighlighted) -> None:

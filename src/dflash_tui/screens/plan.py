@@ -23,8 +23,8 @@ from dflash_tui.application.hub.catalogue import Pair
 from dflash_tui.application.hub.room import reckoner_of
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import fit
+from dflash_tui.widgets.key_hints import BACK, KeyHints
 from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.ways import BACK, Ways
 
 COLOURS = ("$primary", "$secondary", "$success", "$foreground", "$primary 60%", "$secondary 60%", "$foreground 60%")
 NAME, SIZE, DETAIL, WIDTH = 14, 10, 36, 66
@@ -33,7 +33,7 @@ LOOK_S = 0.05
 
 
 class Planning(Background):
-    """Computes plans on a thread, which imports torch and reads headers. Only the newest `wanted` is planned.
+    """Computes plans on a thread, which imports torch and reads headers. Only the newest request is planned.
 
     `freed`: bytes that the current pair frees before another one is loaded.
     """
@@ -41,23 +41,23 @@ class Planning(Background):
     def __init__(self, make: Callable[[], Reckoner], first: Callable[[Reckoner], Setup], freed: int) -> None:
         super().__init__("dflash-plan")
         self._make, self._first, self._freed = make, first, freed
-        self._wanted: Setup | None = None
+        self._requested: Setup | None = None
         self.reckoner: Reckoner | None = None
         self.plan: MemoryPlan | None = None
 
     def want(self, setup: Setup) -> None:
         """Plan this next."""
-        self._wanted = setup
+        self._requested = setup
         self.wake()
 
     def work(self) -> None:
         reckoner = self.reckoner = self._make()
-        room = reckoner.available + self._freed
-        self.plan = plan(reckoner, self._first(reckoner), room)
+        available = reckoner.available + self._freed
+        self.plan = plan(reckoner, self._first(reckoner), available)
         while not self.stopping:
             self.wait()
-            if self._wanted is not None and not self.stopping:
-                self.plan = plan(reckoner, self._wanted, room)
+            if self._requested is not None and not self.stopping:
+                self.plan = plan(reckoner, self._requested, available)
 
 
 class PlanScreen(ModalScreen[bool]):
@@ -105,7 +105,7 @@ class PlanScreen(ModalScreen[bool]):
             yield Static(one_line(f"What {name} takes"), id="plan-title")
             with VerticalScroll(can_focus=False):
                 yield Static("reading the headers", id="plan-body")
-            yield Ways(BACK)
+            yield KeyHints(BACK)
 
     def on_mount(self) -> None:
         self._planning.start()
@@ -118,12 +118,12 @@ class PlanScreen(ModalScreen[bool]):
         planning = self._planning
         if planning.over and planning.error is not None:
             error = planning.error
-            said = advice.in_app(error) if isinstance(error, DFlashError) else f"it cannot be planned: {error}"
-            self.query_one("#plan-body", Static).update(one_line(said))
+            text = advice.in_app(error) if isinstance(error, DFlashError) else f"it cannot be planned: {error}"
+            self.query_one("#plan-body", Static).update(one_line(text))
         elif planning.plan is not None and planning.plan is not self._shown:
             self._shown = planning.plan
             self._setup = self._setup or self._shown.setup
-            self.query_one(Ways).tell(("← →", "context"), ("↑ ↓", "keys and values"),
+            self.query_one(KeyHints).tell(("← →", "context"), ("↑ ↓", "keys and values"),
                 ("Enter", "fetches it" if self._unfetched else "loads it"), BACK,
             )  # fmt: skip
             self.query_one("#plan-body", Static).update(drawn(self._shown))
@@ -163,8 +163,8 @@ class PlanScreen(ModalScreen[bool]):
 
 def contexts(reckoner: Reckoner) -> list[int]:
     """The scale of contexts: powers of two up to the model's own length."""
-    most = reckoner.longest_context
-    return [*(1 << power for power in range(9, 21) if 1 << power < most), most]
+    longest = reckoner.longest_context
+    return [*(1 << power for power in range(9, 21) if 1 << power < longest), longest]
 
 
 def _next(scale: Sequence[int], now: int, by: int) -> int:
@@ -183,18 +183,18 @@ def drawn(found: MemoryPlan) -> Content:
     for index, one in enumerate(found.components):
         parts += [("■ ", _colour(index)), f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  "]
         parts.append((f"{fit(one.detail, DETAIL).rstrip()}\n", "$foreground 70%"))
-    for said in fits.reduced(setup) if found.fits else ():
-        parts.append((f"{said}\n", "$foreground 70%"))
+    for text in fits.reduced(setup) if found.fits else ():
+        parts.append((f"{text}\n", "$foreground 70%"))
     parts.append((f"{fits.verdict(found)}\n", "bold $success" if found.fits else "bold $error"))
     parts.append((FITS, "$foreground 70%"))
     at = len(FITS)
     for kv, context in found.context_that_fits.items():
-        most = f"{kv} {context:,}" if context else f"{kv} none"
-        if at + len(most) > WIDTH:  # a type and its context stay on one line
+        entry = f"{kv} {context:,}" if context else f"{kv} none"
+        if at + len(entry) > WIDTH:  # a type and its context stay on one line
             parts.append("\n")
             at = 0
-        parts.append((f"{most}  ", "bold" if kv == setup.kv else ""))
-        at += len(most) + 2
+        parts.append((f"{entry}  ", "bold" if kv == setup.kv else ""))
+        at += len(entry) + 2
     parts.append("\n")
     for remedy in found.remedies:
         parts.append(("helps  ", "$foreground 70%"))

@@ -33,7 +33,7 @@ class Preview(Background):
 
 
 class PromptScreen(ModalScreen[None]):
-    """The system prompt, the text that the thinking level adds, the history as kept, and the message being typed."""
+    """The system prompt, the text that the thinking level adds, the history as stored, and the message being typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss", "Close")]
 

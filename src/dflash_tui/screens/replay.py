@@ -73,7 +73,7 @@ class ReplayScreen(ChatScreen):
 
     def action_clear(self) -> None:
         """Refuse: cleared turns could not be restored without a restart."""
-        self.say("a replay keeps its turns; Ctrl+Q leaves it")
+        self.say("the turns of a replay cannot be cleared; Ctrl+Q leaves it")
 
 
 def _refuse(screen: ReplayScreen, *_: object) -> None:

@@ -34,7 +34,7 @@ from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.scrubber import Scrubber
 
-NARROW, WIDE, ROOMY = 110, 160, 30
+NARROW, WIDE, TALL = 110, 160, 30
 LOW = 18  # below this many rows the figures take two lines
 MOST_TURNS = 20  # calibration over all turns uses at most this many of the newest
 VIEWS = ("tree", "text", "calibration")
@@ -105,7 +105,7 @@ class StepsScreen(Passing, Screen[None]):
         width = self.size.width
         self.set_class(width < NARROW, "-narrow")
         self.set_class(width >= WIDE, "-wide")
-        self.set_class(self.size.height >= ROOMY, "-roomy")
+        self.set_class(self.size.height >= TALL, "-tall")
         for view in VIEWS:
             self._boxes[view].display = view in self._arrangements[0]
 
@@ -151,7 +151,11 @@ class StepsScreen(Passing, Screen[None]):
             self.query_one("#steps-about", Static).update("No turn yet: send a message first, then come back.")
             return
         self.query_one("#steps-about", Static).update(self._about())
-        for view, draw in (("tree", self._draw_tree), ("text", self._draw_text), ("calibration", self._draw_said)):
+        for view, draw in (
+            ("tree", self._draw_tree),
+            ("text", self._draw_text),
+            ("calibration", self._draw_calibration),
+        ):
             if self._boxes[view].display:
                 draw(self._record)
 
@@ -161,9 +165,9 @@ class StepsScreen(Passing, Screen[None]):
         start = self._record.start
         place = f"  turn {self.turn + 1}/{len(self.turns)}  "
         names = f"  {one_line(start.target)}" + (f" + {one_line(start.draft)}" if start.draft else "")
-        room = max(self.size.width - len(place) - 9, 10)
-        prompt = clip(one_line(start.prompt), max(room - len(names), 10))
-        names = clip(names, room)
+        available = max(self.size.width - len(place) - 9, 10)
+        prompt = clip(one_line(start.prompt), max(available - len(names), 10))
+        names = clip(names, available)
         return Content.assemble((" Steps", "bold $primary"), place, (f"❯ {prompt}", "bold"), (names, "$foreground 70%"))
 
     def _about(self) -> Content:
@@ -180,16 +184,16 @@ class StepsScreen(Passing, Screen[None]):
             f"{len(step.drafts.tokens)} positions drafted",
             f"{len(step.tree.tokens) - 1} nodes verified", f"{step.accepted_depth} accepted",
         )  # fmt: skip
-        wanted = f"◆ {rejection_line(step, self._record.token_text)}"
+        rejection = f"◆ {rejection_line(step, self._record.token_text)}"
         if self.size.height < LOW:
-            return content([line(clip(DOT.join(figures), width)), line((clip(wanted, width), "$secondary"))])
+            return content([line(clip(DOT.join(figures), width)), line((clip(rejection, width), "$secondary"))])
         times = " ".join(f"{name} {getattr(step.stages, name):.1f}" for name in STAGES)
         dim = "$foreground 70%"
         block: Block = [line(text) for text in dotted(figures, width)]
         mark = "  • changed in mid-turn" if changed else ""
         block += wrapped(f"{knobs}{mark}", width, dim)
         block += wrapped(f"{step.stages.total:.1f} ms: {times}", width, dim)
-        block += wrapped(wanted, width, "$secondary")
+        block += wrapped(rejection, width, "$secondary")
         return content(block)
 
     def _draw_tree(self, record: TurnRecord) -> None:
@@ -217,7 +221,7 @@ class StepsScreen(Passing, Screen[None]):
         body.update(self._text.drawn(self.step, self.by))
         scroll.scroll_to(y=max(self._text.line_of(self.step) - scroll.size.height // 2, 0), animate=False)
 
-    def _draw_said(self, record: TurnRecord) -> None:
+    def _draw_calibration(self, record: TurnRecord) -> None:
         heading, body, _, width = self._shown("calibration")
         heading.display = False  # the table has its own heading
         turns = self.turns[-MOST_TURNS:] if self.all_turns else [record]

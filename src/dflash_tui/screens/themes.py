@@ -1,4 +1,4 @@
-"""Themes, previewed while the cursor is on them: Enter keeps and saves one, Esc restores the previous one."""
+"""Themes, previewed while the cursor is on them: Enter saves one, Esc restores the previous one."""
 
 from __future__ import annotations
 

@@ -25,13 +25,13 @@ from dflash_tui.settings.keys import retold
 from dflash_tui.terminal.key_order import is_text
 from dflash_tui.text.tour import STEPS
 from dflash_tui.widgets.inspector import TabRow
+from dflash_tui.widgets.key_hints import KeyHints
 from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.ways import Ways
 
 LIT = "-lit"
 LOOK_S = 0.05
 WIDTHS = (76, 58)  # of the box: above or below a part, and next to it
-ROOMY = 34  # least rows for blank lines between the parts of the box
+TALL = 34  # minimum number of rows for blank lines between the parts of the box
 GAP = 1  # rows or columns between the box and what it points at
 
 
@@ -83,13 +83,13 @@ class TourScreen(Passing, ModalScreen[None]):
         self._part: Widget | None = None
         self._stands: tuple[Region, Size, Size] | None = None
         self._focused: Widget | None = None
-        self._before = chat.places.kept
+        self._before = chat.places.saved
 
     def compose(self) -> ComposeResult:
         with Vertical(id="tour", classes="dialog"):
             yield Static("", id="tour-title")
             yield Static("", id="tour-text")
-            yield Ways(id="tour-ways")
+            yield KeyHints(id="tour-hints")
 
     def on_mount(self) -> None:
         self._focused = self._chat.screen.focused
@@ -137,17 +137,17 @@ class TourScreen(Passing, ModalScreen[None]):
         self._part.add_class(LIT)
         dots = "".join("●" if place == self._at else "○" for place in range(len(STEPS)))
         title = retold(step.title, self.app)
-        room = max(self._width - 6 - cell_len(title), len(dots))
+        available = max(self._width - 6 - cell_len(title), len(dots))
         self.query_one("#tour-title", Static).update(
-            Content.assemble((title, "bold $accent"), (dots.rjust(room), "$accent"))
+            Content.assemble((title, "bold $accent"), (dots.rjust(available), "$accent"))
         )
         self.query_one("#tour-text", Static).update(retold(step.text, self.app))
-        self.set_class(self.size.height >= ROOMY, "-roomy")
+        self.set_class(self.size.height >= TALL, "-tall")
         self.query_one("#tour").styles.width = self._width
         last = self._at == len(STEPS) - 1
-        way_back = [("←", "back")] if self._at else []
-        way_on = [("Enter", "ends it"), *way_back] if last else [("Enter", "next"), *way_back, ("Esc", "ends it")]
-        self.query_one(Ways).tell(*way_on)
+        back_keys = [("←", "back")] if self._at else []
+        next_keys = [("Enter", "ends it"), *back_keys] if last else [("Enter", "next"), *back_keys, ("Esc", "ends it")]
+        self.query_one(KeyHints).tell(*next_keys)
         self.call_after_refresh(self._stand)
 
     def _stand(self) -> None:

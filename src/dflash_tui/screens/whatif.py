@@ -244,7 +244,7 @@ class WhatIfScreen(LabScreen):
             for p in points
             if p.tok_s is not None
         ]
-        # Timed steps of a budget do not tell what it drafts in this turn; only the exact replay does.
+        # Timed steps of a budget do not show what it drafts in this turn; only the exact replay does.
         lengths = [Mark(p.budget, p.acceptance.length, _sign(p, it, best, ran=it.kind == "exact")) for p in points]
         span = (float(self.budgets[0]), float(self.budgets[-1]))
         seen = {mark.sign for mark in speeds} | {LINE}
@@ -261,11 +261,12 @@ class WhatIfScreen(LabScreen):
             by = f"drafter {self.drafter}, " if self.drafter else ""
             yield f"ESTIMATE from {some}{counted(len(steps), 'step')} of the last turn ({by}{had})"
         elif not self._estimate:
-            yield f"EXACT: {self.drafter} ran again alone, and drafted nothing in the turn itself"
+            yield f"EXACT: {self.drafter} ran again as the only drafter, and drafted nothing in the turn itself"
         else:
             worst = max(self._errors(it), key=lambda pair: abs(pair[1]), default=(it.current, 0.0))
             off = f"the estimate was off by up to {percent(worst[1])} (budget {worst[0]})"
-            yield f"EXACT: {self.drafter or 'the drafter'} ran again{' alone' if self.drafter else ''}; {off}"
+            ran = f"{self.drafter} ran again as the only drafter" if self.drafter else "the drafter ran again"
+            yield f"EXACT: {ran}; {off}"
         yield lab_text.best_line(it)
         if self.auto is not None:
             yield lab_text.auto_line(self.auto, it)
@@ -321,5 +322,5 @@ class _Table(DataTable):
             budget, length, *rest = cells
             extra = [f"{before[point.budget]:.2f}" if point.budget in before else "–"] if exact else []
             self.add_texts([budget, length, *extra, *rest], key=str(point.budget))
-        wanted = key if key is not None and any(str(p.budget) == key for p in shown) else str(it.current)
-        self.move_cursor(row=self.get_row_index(wanted))
+        chosen = key if key is not None and any(str(p.budget) == key for p in shown) else str(it.current)
+        self.move_cursor(row=self.get_row_index(chosen))

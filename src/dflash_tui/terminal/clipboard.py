@@ -1,7 +1,7 @@
 """Copying: to the desktop's clipboard, to a buffer of tmux, to the terminal, to a file.
 
 A terminal does not answer whether it took a text (OSC 52), and tmux drops that of programs by default. So the notice
-says what is known, and where nothing is known the text is in a file as well.
+reports what is known, and where nothing is known the text is in a file as well.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def _to_desktop(text: str, environment: Mapping[str, str]) -> bool:
 
 def _tmux_passes_on() -> bool:
     """Whether tmux hands its buffers to the terminal, and knows how."""
-    return _said("show", "-gv", "set-clipboard") != "off" and "clipboard" in _said(
+    return _output("show", "-gv", "set-clipboard") != "off" and "clipboard" in _output(
         "display", "-p", "#{client_termfeatures}"
     )
 
 
-def _said(*command: str) -> str:
+def _output(*command: str) -> str:
     """What a command of tmux prints; "" if it fails."""
     with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(("tmux", *command), timeout=WAIT_S, check=False, capture_output=True, text=True)

@@ -35,7 +35,7 @@ class TerminalDriver(linux_driver.LinuxDriver):
     def start_application_mode(self) -> None:
         if isinstance(self._app, HandlesSignals):
             self._app.handle_signals()  # from here on, the terminal must be restored at the end
-        linux_driver.WriterThread = Writer  # type: ignore[attr-defined]  # Textual offers no other way to choose one
+        linux_driver.WriterThread = Writer  # type: ignore[attr-defined]  # Textual has no option for it
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def run_input_thread(self) -> None:

@@ -39,7 +39,7 @@ def edited(
         with suspend():
             problem = _run(command, name)  # raises nothing: an error would leave the terminal as it is
     except SuspendNotSupported:
-        problem = "this terminal cannot be left to an editor"
+        problem = "no editor can run in this terminal"
     try:
         after = path.read_bytes()
         if not problem:
@@ -47,7 +47,7 @@ def edited(
             path.unlink()
             return written if text.endswith("\n") else written.removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
-        problem = f"{command} left no text: {error}"
+        problem = f"{command} wrote no readable text: {error}"
         after = path.read_bytes() if path.exists() else b""
     if after in (b"", before):
         path.unlink(missing_ok=True)

@@ -38,7 +38,7 @@ class EndSignals:
             self._before[number] = signal.signal(number, end)
 
     def restore(self) -> None:
-        """The app has ended. If a signal ended it, later signals stay ignored: the exit is under way."""
+        """The app has ended. If a signal ended it, later signals stay ignored: the exit has begun."""
         for number, before in self._before.items():
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, before)

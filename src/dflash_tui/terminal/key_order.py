@@ -54,24 +54,24 @@ class KeyOrder:
     def __init__(self, app: App[int]) -> None:
         self._app = app
         self._since = 0.0  # when the key that the others wait for was passed on; 0 if they wait for none
-        self._held: deque[Key | Paste] = deque()
+        self._waiting: deque[Key | Paste] = deque()
 
     def waits(self, event: Key | Paste) -> bool:
         """Hold an event back if an earlier key is still being handled."""
         if not self._since:
             return False
         late = time.monotonic() - self._since > LONGEST_S
-        if late and not self._held:
+        if late and not self._waiting:
             self._since = 0.0
             return False
-        self._held.append(event)
+        self._waiting.append(event)
         if late:
             self._over()
         return True
 
     def sent(self, event: Key | Paste, target: DOMNode) -> None:
         """An event was passed to `target`. If it may move the focus, the following ones wait for it."""
-        # Enter in an editor holds back text too: text typed after it must arrive before sent text may be given back.
+        # Enter in an editor delays text too: text typed after it must arrive before sent text may be given back.
         entered = isinstance(event, Key) and event.key == "enter" and isinstance(target, TextArea)
         if entered or is_text(event):
             return
@@ -90,5 +90,5 @@ class KeyOrder:
 
     def _over(self) -> None:
         self._since = 0.0
-        while self._held:
-            self._app.post_message(self._held.popleft())
+        while self._waiting:
+            self._app.post_message(self._waiting.popleft())

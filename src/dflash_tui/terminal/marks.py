@@ -28,7 +28,7 @@ _MARKS = {
     "0": "∅",
     '"': "“”",
 }
-_ASCII = {ord(mark): plain for plain, its in _MARKS.items() for mark in its}
+_ASCII = {ord(mark): plain for plain, marks in _MARKS.items() for mark in marks}
 
 
 def register() -> None:

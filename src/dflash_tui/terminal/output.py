@@ -58,7 +58,7 @@ def write_json(value: Mapping[str, Any], stream: TextIO | None = None) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a path that `keep` cannot write, as far as can be told in advance. Raises DFlashError."""
+    """Refuse a path that `keep` cannot write, as far as is known in advance. Raises DFlashError."""
     check_folder(path)
     check_regular(path)
 

@@ -132,7 +132,7 @@ def _as_text(event: Message) -> Message:
 
 
 def take_pastes() -> None:
-    """Patch Textual's drivers of real terminals to read with a PasteParser. They offer no other way to set one."""
+    """Patch Textual's drivers of real terminals to read with a PasteParser. The drivers have no option for it."""
     for name in ("linux_driver", "win32"):
         try:
             driver = import_module(f"textual.drivers.{name}")

@@ -18,31 +18,31 @@ _FIGURES = 26  # cells before a bar
 
 def drawn(steps: Iterable[StepEvent], width: int, of: str) -> Content:
     """Two tables: by draft position, and by the drafter's probability. `of` says which steps they cover."""
-    kept = list(steps)
-    positions, bins = by_position(kept), by_probability(kept)
+    all_steps = list(steps)
+    positions, bins = by_position(all_steps), by_probability(all_steps)
     head: Block = [[("Calibration", "bold"), (f"  {of}", _DIM)]]
     if not positions:
-        return content([*head, line(("nothing drafted: plain decoding" if kept else "no step", _DIM))])
-    room = max(width - _FIGURES, 4)
+        return content([*head, line(("nothing drafted: plain decoding" if all_steps else "no step", _DIM))])
+    bar_width = max(width - _FIGURES, 4)
     explained = (
-        "said: the drafter's mean probability (│); hit: how often the target agreed (bar); any: with any candidate"
+        "pred: the drafter's mean probability (│); hit: how often the target agreed (bar); any: with any candidate"
     )
     rows: Block = [*head, *wrapped(explained, width, _DIM), line()]
-    rows.append(line((" pos     n said  hit  any", _DIM)))
+    rows.append(line((" pos     n pred  hit  any", _DIM)))
     for one in positions:
-        drawn_bar = (_beside(one.hit, one.said, room), "$success")
+        drawn_bar = (_beside(one.hit, one.said, bar_width), "$success")
         shares = f"{chance(one.said):>5}{chance(one.hit):>5}{chance(one.hit_any):>5} "
         rows.append(line(f" {one.depth:>3} {short(one.count):>5}{shares}", drawn_bar))
-    rows += [line(), line((" p         n said  hit", _DIM))]
+    rows += [line(), line((" p         n pred  hit", _DIM))]
     for each in bins:
         shares = f"{chance(each.said):>5}{chance(each.hit):>5} "
         figures = f" {each.low:.1f}-{each.high:.1f} {short(each.count):>5}{shares}"
-        rows.append(line(figures.ljust(_FIGURES), (_beside(each.hit, each.said, room), "$success")))
+        rows.append(line(figures.ljust(_FIGURES), (_beside(each.hit, each.said, bar_width), "$success")))
     return content(rows)
 
 
-def _beside(hit: float, said: float, width: int) -> str:
+def _beside(hit: float, probability: float, width: int) -> str:
     """A bar for one share with a mark at the other."""
-    at = min(int(said * width), width - 1)
+    at = min(int(probability * width), width - 1)
     drawn = bar(hit, width)
     return drawn[:at] + "│" + drawn[at + 1 :]

@@ -22,8 +22,8 @@ def lines(plan: MemoryPlan, desktop: Mapping[str, int] | None = None) -> Iterato
         row = f"  {fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  {bar(one.bytes / scale, BAR):<{BAR}}  {one.detail}"
         yield row.rstrip()
     yield f"  {fit('total', NAME)}{verdict(plan)}"
-    for said in reduced(setup) if plan.fits else ():
-        yield f"  {said}"
+    for text in reduced(setup) if plan.fits else ():
+        yield f"  {text}"
     yield ""
     beside = desktop or {}
     yield f"the longest context that fits, by type of keys and values{', and beside a desktop' if beside else ''}"

@@ -32,12 +32,12 @@ def columns(result: Result, width: int) -> list[str]:
     return [first, *names]
 
 
-def cells(result: Result, its: Sequence[Row], width: int) -> list[list[str]]:
+def cells(result: Result, found_rows: Sequence[Row], width: int) -> list[list[str]]:
     """The rows of the table, a text per column. Bars are speeds by the paired difference, all on one scale."""
     names = columns(result, width)
-    top = max((1 + row.gain for row in its), default=1.0)
+    top = max((1 + row.gain for row in found_rows), default=1.0)
     found = []
-    for row in its:
+    for row in found_rows:
         values = {
             "": bar((1 + row.gain) / top, BAR),
             "tok/s": speed(row.tok_s.median),
@@ -60,10 +60,10 @@ def named(row: Row, axes: Sequence[str]) -> str:
 
 def sorted_rows(result: Result) -> list[Row]:
     """Rows as they are shown: a sweep in the order of its values, others with the fastest first, dropped ones last."""
-    its = list(rows(result))
+    found_rows = list(rows(result))
     if result.left is None:
-        return its
-    return sorted(its, key=lambda row: (not row.best, not row.left, -row.gain))
+        return found_rows
+    return sorted(found_rows, key=lambda row: (not row.best, not row.left, -row.gain))
 
 
 def spread(it: Summary) -> str:
@@ -91,31 +91,31 @@ def _interval(it: Comparison) -> str:
 
 
 def too_few(pairs: int) -> str:
-    """What a comparison says that has fewer pairs than it takes."""
+    """The text for a comparison with too few pairs."""
     return f"only {counted(pairs, 'pair')}, {FEWEST_PAIRS} needed"
 
 
 def finding(result: Result, *, running: bool = False) -> str:
     """The result in a sentence."""
-    its = rows(result)
-    top = best(its)
+    found_rows = rows(result)
+    top = best(found_rows)
     if top is None:
         return "measuring the first settings" if running else "nothing was measured"
     so_far = "so far: " if running else "" if result.complete else "cut short; so far: "
-    said = f"{so_far}{top.arm.label}: {speed(top.tok_s.median)} tok/s"
+    text = f"{so_far}{top.arm.label}: {speed(top.tok_s.median)} tok/s"
     if len(result.arms) == 1:
-        return said
+        return text
     base = result.arms[result.base].label if result.base is not None else ""
     if top.versus is None:
-        few = next((row.versus.n for row in its if row.versus and row.versus.verdict == "too few pairs"), 0)
+        few = next((row.versus.n for row in found_rows if row.versus and row.versus.verdict == "too few pairs"), 0)
         if few:
-            return f"{said} is the fastest, too few pairs to tell: {too_few(few)}"
-        others = [row.arm.label for row in its if row.versus is not None and not row.versus.matters]
+            return f"{text} is the fastest, too few pairs to tell: {too_few(few)}"
+        others = [row.arm.label for row in found_rows if row.versus is not None and not row.versus.matters]
         alike = f"; no difference beyond noise from {', '.join(others[:3])}" if others else ""
         more = f" and {counted(len(others) - 3, 'other')}" if len(others) > 3 else ""
-        return f"{said} is the best{alike}{more}"
+        return f"{text} is the best{alike}{more}"
     it = top.versus
-    share = f"{said}, {percent(it.difference)} against {base}"
+    share = f"{text}, {percent(it.difference)} against {base}"
     if it.verdict == "too few pairs":
         return f"{share}, too few pairs to tell: {too_few(it.n)}"
     agree = f"{it.wins} of {it.n} pairs"
@@ -125,8 +125,8 @@ def finding(result: Result, *, running: bool = False) -> str:
 def table(result: Result, width: int = WIDE_FROM) -> list[str]:
     """The table as aligned lines, without bars; if two parameters were swept, a grid of speeds follows."""
     names = columns(result, width)
-    kept = [place for place, name in enumerate(names) if name]
-    body = [[line[place] for place in kept] for line in (names, *cells(result, sorted_rows(result), width))]
+    columns_shown = [place for place, name in enumerate(names) if name]
+    body = [[line[place] for place in columns_shown] for line in (names, *cells(result, sorted_rows(result), width))]
     widths = [max(map(len, column)) for column in zip(*body)]
     lines = []
     for first, *rest in body:
@@ -137,14 +137,14 @@ def table(result: Result, width: int = WIDE_FROM) -> list[str]:
 
 def depths(result: Result) -> list[str]:
     """How often a draft was accepted, by depth, a line per arm; empty where nothing was drafted."""
-    its = [row for row in sorted_rows(result) if row.accepted]
-    if not its:
+    found_rows = [row for row in sorted_rows(result) if row.accepted]
+    if not found_rows:
         return []
-    count = min(max(len(row.accepted) for row in its), DEPTHS)
-    names = ["accepted by depth, %", *(named(row, result.axes) for row in its)]
+    count = min(max(len(row.accepted) for row in found_rows), DEPTHS)
+    names = ["accepted by depth, %", *(named(row, result.axes) for row in found_rows)]
     gutter = max(map(len, names))
     shares = [[f"{depth}" for depth in range(1, count + 1)]]
-    shares += [[f"{share * 100:.0f}" for share in row.accepted[:count]] for row in its]
+    shares += [[f"{share * 100:.0f}" for share in row.accepted[:count]] for row in found_rows]
     return [name.ljust(gutter) + "".join(f"{text:>5}" for text in line) for name, line in zip(names, shares)]
 
 
@@ -159,7 +159,7 @@ Cell = tuple[str, float | None]
 
 def field(result: Result, width: int = 0) -> list[list[Cell]]:
     """Median tok/s over two parameters, line by line; empty if only one was swept. The first goes downwards, unless the
-    lines would be longer than `width` and shorter the other way round."""
+    lines would be longer than `width` and shorter after swapping the axes."""
     if len(result.axes) != 2:
         return []
     down, across = result.axes
@@ -175,16 +175,16 @@ def plain(lines: Sequence[Sequence[Cell]]) -> list[str]:
 
 
 def _field(result: Result, down: str, across: str) -> list[list[Cell]]:
-    its = rows(result)
-    top = best(its)
-    speeds = {(getattr(r.arm.knobs, down), getattr(r.arm.knobs, across)): r for r in its}
+    found_rows = rows(result)
+    top = best(found_rows)
+    speeds = {(getattr(r.arm.knobs, down), getattr(r.arm.knobs, across)): r for r in found_rows}
     ys = dict.fromkeys(getattr(one.knobs, down) for one in result.arms)
     xs = dict.fromkeys(getattr(one.knobs, across) for one in result.arms)
     left = [show(spec_of(down), y) for y in ys]
     above = [show(spec_of(across), x) for x in xs]
     shown = {at: ("★" if row is top else "") + speed(row.tok_s.median) for at, row in speeds.items()}
     gutter, cell = max(map(len, left)), max(map(len, (*above, *shown.values()))) + 1
-    slowest = min((row.tok_s.median for row in its), default=0.0)
+    slowest = min((row.tok_s.median for row in found_rows), default=0.0)
     span = (top.tok_s.median - slowest if top is not None else 0.0) or 1.0
     title = f"tok/s: {spec_of(down).label} ↓, {spec_of(across).label} →"  # short: it is next to a wide table
     lines: list[list[Cell]] = [[(title, None)]]
@@ -203,18 +203,18 @@ def curve(result: Result) -> tuple[list[Mark], str]:
     """Median tok/s over the only swept parameter, and a title; no marks if its values have no order."""
     if not _ordered(result):
         return [], ""
-    its = rows(result)
-    top = best(its)
+    found_rows = rows(result)
+    top = best(found_rows)
     marks = [
         Mark(float(getattr(row.arm.knobs, result.axes[0])), row.tok_s.median, "★" if row is top else "●")
-        for row in sorted(its, key=lambda row: row is top)  # the best last, so that it is on top
+        for row in sorted(found_rows, key=lambda row: row is top)  # the best last, so that it is on top
     ]
     return marks, f"tok/s by {spec_of(result.axes[0]).label}   ★ best"
 
 
 def notes(result: Result, *, running: bool = False) -> list[str]:
-    """What the table does not tell: how much was measured, what was left out, whether texts agree."""
-    left_out, its = result.excluded, rows(result)
+    """Notes below the table: how much was measured, what was left out, whether texts agree."""
+    left_out, found_rows = result.excluded, rows(result)
     prompts = len(result.prompts) - len(left_out)
     # The rounds of a tournament repeat those that are left more often than was asked.
     repeats = counted(result.repeats, "repeat") if result.left is None else "more rounds for the fastest"
@@ -231,15 +231,15 @@ def notes(result: Result, *, running: bool = False) -> list[str]:
         first = "; ".join(f"{one.name}: {one.reason}" for one in left_out[:2])
         more = f" and {len(left_out) - 2} more" if len(left_out) > 2 else ""
         lines.append(f"{counted(len(left_out), 'prompt')} left out ({first}{more})")
-    scored = sum(row.right[1] for row in its)
+    scored = sum(row.right[1] for row in found_rows)
     if scored:
-        lines.append(f"answers right: {sum(row.right[0] for row in its)} of {scored} that could be scored")
-    other = sum(row.other_text for row in its)
+        lines.append(f"answers right: {sum(row.right[0] for row in found_rows)} of {scored} that could be scored")
+    other = sum(row.other_text for row in found_rows)
     if other:
         lines.append(
             f"{counted(other, 'run')} gave a different text than the first run with the same sampling (a near-tie)"
         )
-    few = [row.versus.n for row in its if row.versus and row.versus.verdict == "too few pairs"]
+    few = [row.versus.n for row in found_rows if row.versus and row.versus.verdict == "too few pairs"]
     if few:
         lines.append(f"{too_few(min(few))} for a difference to be more than noise: more prompts, or more repeats")
     return lines

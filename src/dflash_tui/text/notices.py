@@ -1,4 +1,4 @@
-"""Short notices that have faded, kept so that they can be read again."""
+"""Short notices, stored so that the user can read them again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from datetime import datetime
 
-KEPT = 200
+CAPACITY = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +22,17 @@ class Notice:
 
 
 class Notices:
-    """The newest `KEPT` notices since the start of the app."""
+    """The newest `CAPACITY` notices since the start of the app."""
 
     def __init__(self) -> None:
-        self._kept: deque[Notice] = deque(maxlen=KEPT)
+        self._notices: deque[Notice] = deque(maxlen=CAPACITY)
 
     def keep(self, text: str, *, error: bool = False) -> None:
         """Add a notice; if it repeats the last one, replace that."""
-        if self._kept and self._kept[-1].text == text:
-            self._kept.pop()
-        self._kept.append(Notice(text, datetime.now(), error))
+        if self._notices and self._notices[-1].text == text:
+            self._notices.pop()
+        self._notices.append(Notice(text, datetime.now(), error))
 
     def page(self) -> str:
         """All of them, the newest first."""
-        return "\n".join(one.line() for one in reversed(self._kept)) or "Nothing was said yet."
+        return "\n".join(one.line() for one in reversed(self._notices)) or "No notices yet."

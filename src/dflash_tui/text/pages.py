@@ -46,7 +46,7 @@ def to_markdown(one: Held) -> str:
 
 
 def to_svg(one: Held) -> str:
-    """A picture of the whole branch, as a terminal of 100 columns would show it. It fetches nothing when opened."""
+    """A picture of the whole branch, as a terminal of 100 columns would show it. Opening it fetches nothing."""
     from rich.markdown import Markdown  # imports the base of all lexers; the chat needs it only here
 
     shown: list[RenderableType] = []

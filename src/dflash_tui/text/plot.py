@@ -23,7 +23,7 @@ def plot(
 ) -> list[str]:
     """Lines of at most `width` cells, `height` of them: a title, the field, an axis and its labels.
 
-    The field spans the least to the greatest value, which label it; it does not begin at 0. If two points share a
+    The field spans the minimum to the maximum value, which label it; it does not begin at 0. If two points share a
     cell, the later one of `marks` shows. Points that are not finite are left out. Without a point, or without enough
     space, there is only the title. `span`: the ends of the axis, which enclose all points.
     """

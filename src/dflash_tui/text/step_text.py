@@ -1,4 +1,4 @@
-"""The text of a turn, marked by which tokens the drafter proposed. Underlines tell it without color."""
+"""The text of a turn, marked by which tokens the drafter proposed. Underlines show it without color."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def drawn(
 ) -> Content:
     """The whole tree as text, likelier children first.
 
-    `left_out` adds candidates that the builder considered and did not take, and the token that the target wanted
+    `left_out` adds candidates that the builder considered and did not take, and the token that the target chose
     instead. `taken_only` shows only the accepted path.
     """
     below = _rows(step, left_out=left_out, taken_only=taken_only)
@@ -127,7 +127,7 @@ def _rows(step: StepEvent, *, left_out: bool, taken_only: bool) -> dict[int, lis
             row = _Row(one.token, MARKS[one.why], "$foreground 75%", numbers, one.path_prob)
             below.setdefault(one.parent, []).append(row)
         if left is not None:
-            below.setdefault(left.node, []).append(_wanted(step, left))
+            below.setdefault(left.node, []).append(_rejected(step, left))
     for rows in below.values():
         rows.sort(key=lambda row: row.path_prob, reverse=True)
     return below
@@ -137,7 +137,7 @@ def _same(one: Rejected, left: FirstRejection | None) -> bool:
     return left is not None and (one.parent, one.token) == (left.node, left.token)
 
 
-def _wanted(step: StepEvent, left: FirstRejection) -> _Row:
+def _rejected(step: StepEvent, left: FirstRejection) -> _Row:
     if left.prob is None:
         return _Row(left.token, "◆", "bold $secondary", f"{'–':>5}{'–':>5}\n", 0.0)
     path = step.tree.path_probs[left.node] * left.prob
@@ -146,10 +146,10 @@ def _wanted(step: StepEvent, left: FirstRejection) -> _Row:
 
 
 def _line(row: _Row, lead: str, token_text: Callable[[int], str], width: int) -> list[Part]:
-    room = max(width - COLUMNS, 8)
-    lead = lead if cell_len(lead) <= room - 6 else "…" + lead[-(room - 7) :]
-    label = clip(token_label(token_text(row.token)), room - cell_len(lead))
-    padding = " " * max(room - cell_len(lead) - cell_len(label), 0)
+    available = max(width - COLUMNS, 8)
+    lead = lead if cell_len(lead) <= available - 6 else "…" + lead[-(available - 7) :]
+    label = clip(token_label(token_text(row.token)), available - cell_len(lead))
+    padding = " " * max(available - cell_len(lead) - cell_len(label), 0)
     parts: list[Part] = [(lead, "$foreground 40%"), (label, row.style), padding]
     if row.node == 0:
         return [*parts, (row.numbers, "$foreground 70%")]

@@ -70,7 +70,7 @@ class Answer(Stack, Foldable):
 
     @property
     def over(self) -> bool:
-        """Its turn has ended."""
+        """Whether the turn has ended."""
         return bool(self._summary)
 
     async def add(self, text: str, thinking: str, meter: Meter) -> None:
@@ -145,7 +145,7 @@ class Answer(Stack, Foldable):
             self.thinking.line.title = "thinking"
 
     def place(self, number: int, count: int) -> None:
-        """Its number among the answers to the message: shown as ‹2/3› if there are several."""
+        """The number among the answers to the message: shown as ‹2/3› if there are several."""
         self._sibling = f"‹{number}/{count}›" if count > 1 else ""
         self._show_footer()
         self.line.title = f"answer {number}/{count} · {self._summary or 'not finished'}"

@@ -28,8 +28,8 @@ class Place:
 def places(words: Sequence[str], chosen: int | None, left: int, width: int) -> list[Place]:
     """Place the words from cell `left` on in lines of `width` cells, if a word fits at all. Each has a cell on both
     sides for its brackets; if only one blank between words makes them fit on one line, that is used instead."""
-    roomy = left + sum(cell_len(word) + 2 for word in words)
-    close = roomy > width >= roomy - (len(words) - 1)
+    wide = left + sum(cell_len(word) + 2 for word in words)
+    close = wide > width >= wide - (len(words) - 1)
     found: list[Place] = []
     line, at = 0, left
     for index, word in enumerate(words):

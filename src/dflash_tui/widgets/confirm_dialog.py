@@ -11,8 +11,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 
 from dflash_tui.settings.keys import retold
+from dflash_tui.widgets.key_hints import KeyHints
 from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.ways import Ways
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -30,7 +30,7 @@ class ConfirmScreen(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         with Vertical(id="confirm", classes="dialog"):
             yield Static(Content.styled(retold(self._question, self.app), "bold"))
-            yield Ways(("Enter", self._yes), ("Esc", self._no), id="confirm-keys")
+            yield KeyHints(("Enter", self._yes), ("Esc", self._no), id="confirm-keys")
 
     def action_answer(self, answer: bool) -> None:
         self.dismiss(answer)

@@ -32,7 +32,7 @@ class CurveView(Widget):
 
     def render(self) -> Content:
         lines = plot(self._marks, self.size.width, self.size.height, self._title, self._span)
-        if self._marks and len(lines) == 1:  # no room for the curve, and a title alone tells nothing
+        if self._marks and len(lines) == 1:  # the curve does not fit, and a title without it means nothing
             return Content("")
         return content([*(line((text, "bold")) for text in lines[:1]), *map(_styled, lines[1:])])
 

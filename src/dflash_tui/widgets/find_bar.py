@@ -26,7 +26,7 @@ Place = tuple[Widget, tuple[Stretch, ...]]  # of one line each, from top to bott
 class Celled(Protocol):
     """A widget whose lines contain pieces of several texts side by side."""
 
-    def places(self, wanted: str) -> list[tuple[Stretch, ...]]:
+    def places(self, searched: str) -> list[tuple[Stretch, ...]]:
         """The matches in these texts, with a stretch for each line, ordered by their beginnings."""
         ...
 
@@ -111,13 +111,13 @@ class FindBar(Horizontal):
         self._mark()
 
     def _all(self) -> list[Place]:
-        wanted = self._field.value.strip()
+        searched = self._field.value.strip()
         found: list[Place] = []
         for widget, text in _texts(self._transcript):
             if isinstance(widget, Celled):
-                found += [(widget, parts) for parts in widget.places(wanted)]
+                found += [(widget, parts) for parts in widget.places(searched)]
             else:
-                found += [(widget, (one,)) for one in stretches(text, wanted)]
+                found += [(widget, (one,)) for one in stretches(text, searched)]
         return found
 
     def action_go(self, count: int) -> None:

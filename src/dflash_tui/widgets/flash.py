@@ -1,4 +1,4 @@
-"""Short notices over a screen's last lines. They fade, move no text, and can be read again with /notices."""
+"""Short notices over a screen's last lines. The notices fade, move no text, and can be read again with /notices."""
 
 from __future__ import annotations
 

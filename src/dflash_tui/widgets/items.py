@@ -1,7 +1,8 @@
 """Markdown lists drawn as lines of one widget.
 
 Textual mounts four widgets for each item of a list, 7 ms each: 1,200 items block the app for 10 s. A list whose items
-hold only text and further lists needs none of them. It is built from the parser's tokens, before any widget is created.
+hold only text and further lists needs none of them. The lines are built from the parser's tokens,
+before any widget is created.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Part:
 def fold_lists(state: StateCore) -> None:
     """A parser rule: one token for each list of text, and several parts of a long list that stands by itself.
 
-    Textual parses again from the line at which the last token begins. So of a list that grows, the last part alone is
+    Textual parses again from the line at which the last token begins. So of a list that grows, only the last part is
     parsed and drawn again. `number` of the environment: what the first item has, where the text begins with a part.
     """
     tokens = state.tokens
@@ -183,10 +184,10 @@ class Row:
 
     def height(self, rules: RulesMap, width: int) -> int:
         """In lines, in `width` cells."""
-        room = max(width - self.indent, 1)
-        if self.text.cell_length <= room and "\n" not in self.text.plain:
+        text_width = max(width - self.indent, 1)
+        if self.text.cell_length <= text_width and "\n" not in self.text.plain:
             return 1
-        return self.text.get_height(rules, room)
+        return self.text.get_height(rules, text_width)
 
     def plain(self) -> str:
         """As text, its lines hanging."""
@@ -216,10 +217,10 @@ class Rows(Visual):
         for row in self.rows:
             if height is not None and len(strips) >= height:
                 break
-            room = max(width - row.indent, 1)
+            text_width = max(width - row.indent, 1)
             bullet = _placed(row.bullet, row.indent, 0, row.line, style, options)[0]
             hanging = Strip([Segment(" " * row.indent, style.rich_style)], row.indent)
-            lines = _placed(row.text, room, len(row.bullet), row.line, style, options)
+            lines = _placed(row.text, text_width, len(row.bullet), row.line, style, options)
             for left, line in zip([bullet, *[hanging] * len(lines)], lines, strict=False):
                 strips.append(Strip.join([left, line]).crop(0, width))
         return strips[:height]

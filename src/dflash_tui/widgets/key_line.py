@@ -16,7 +16,7 @@ from textual.widget import Widget
 
 GAP = "  "
 LOOK_S = 0.5
-_KEPT = ("escape", "f1")  # the way back, and the page with all keys: these are never left out
+_ALWAYS = ("escape", "f1")  # these keys are always shown: back, and the page with all keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Hint:
 
 @runtime_checkable
 class Hinting(Protocol):
-    """A screen or widget where some keys have no effect at times. They stay bound, and say why."""
+    """A screen or widget where some keys have no effect at times. The keys stay bound; a notice gives the reason."""
 
     def hint(self, action: str, label: str) -> str:
         """The footer's label of an action now; "" if it would have no effect."""
@@ -43,20 +43,20 @@ class Hinting(Protocol):
 
 
 def fitting(hints: list[Hint], width: int) -> list[Hint]:
-    """The entries that fit on the line, in order. The first ones and those in `_KEPT` have priority."""
-    room = width - sum(one.width + len(GAP) for one in hints if one.key in _KEPT)
-    kept = []
+    """The entries that fit on the line, in order. The first ones and those in `_ALWAYS` have priority."""
+    available = width - sum(one.width + len(GAP) for one in hints if one.key in _ALWAYS)
+    chosen = []
     for one in hints:
-        if one.key in _KEPT:
-            kept.append(one)
-        elif room >= one.width:
-            kept.append(one)
-            room -= one.width + len(GAP)
-    return kept
+        if one.key in _ALWAYS:
+            chosen.append(one)
+        elif available >= one.width:
+            chosen.append(one)
+            available -= one.width + len(GAP)
+    return chosen
 
 
 class KeyLine(Widget):
-    """One row. A click does what the key does. It is empty under a dialog, which has the keys then."""
+    """One row. A click does what the key does. The row is empty under a dialog, which has the keys then."""
 
     ALLOW_SELECT = False
 

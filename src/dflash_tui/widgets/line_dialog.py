@@ -12,8 +12,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from dflash_tui.widgets.key_hints import BACK, KeyHints
 from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.ways import BACK, Ways
 
 
 class LineScreen(ModalScreen[str | None]):
@@ -29,7 +29,7 @@ class LineScreen(ModalScreen[str | None]):
         with Vertical(id="line", classes="dialog"):
             yield Static(Content.styled(self._question, "bold"))
             yield Input(self._text, compact=True)
-            yield Ways(("Enter", "goes on"), BACK)
+            yield KeyHints(("Enter", "goes on"), BACK)
 
     @on(Input.Submitted)
     def _entered(self, event: Input.Submitted) -> None:

@@ -1,6 +1,6 @@
 """The text of an answer: Textual's Markdown, whose blocks cost little while they grow.
 
-Textual parses from the last block on with each append. It mounts a widget for each cell of a table and four for each
+With each append, Textual parses from the last block on, mounts a widget for each cell of a table and four for each
 item of a list, and highlights all of a code block again. Here a table and a list of text are lines of one widget, a
 long list is several blocks, and only the last lines of code are highlighted again. docs/notes/app.md has the figures.
 """
@@ -40,10 +40,10 @@ class Code(Growing, Label):
 
 
 class Fence(MarkdownFence):
-    """A code block in parts of `PART` lines. Its frame names the language; a click on it copies the code."""
+    """A code block in parts of `PART` lines. The frame names the language; a click on it copies the code."""
 
     class Copied(Message):
-        """The user wants this code."""
+        """The user copies this code."""
 
         def __init__(self, code: str) -> None:
             super().__init__()
@@ -122,7 +122,7 @@ class Fence(MarkdownFence):
             code.update(part)
 
     def _whole(self) -> Iterator[Content]:
-        """Its parts, highlighted together."""
+        """The parts, highlighted together."""
         lines = self._highlighted(self.code).split("\n", allow_blank=True)
         return (Content("\n").join(lines[start : start + PART]) for start in range(0, len(lines), PART))
 

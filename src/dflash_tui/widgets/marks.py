@@ -40,20 +40,20 @@ class Mark:
 Marks = Mapping[int, Sequence[Mark]]  # by line, from left to right
 
 
-def stretches(text: str, wanted: str) -> list[Stretch]:
-    """Where `wanted` occurs in a text, ignoring case."""
-    wanted = wanted.casefold()
+def stretches(text: str, searched: str) -> list[Stretch]:
+    """Where `searched` occurs in a text, ignoring case."""
+    searched = searched.casefold()
     found: list[Stretch] = []
-    for number, line in enumerate(text.split("\n") if wanted else ()):
+    for number, line in enumerate(text.split("\n") if searched else ()):
         shown = line.expandtabs(TAB)
         folded = shown.casefold()
         # A letter may become several, as ß does: the place of each in what is shown.
         places = [at for at, letter in enumerate(shown) for _ in letter.casefold()]
-        at = folded.find(wanted)
+        at = folded.find(searched)
         while at >= 0:
-            end = at + len(wanted)
+            end = at + len(searched)
             found.append(Stretch(number, places[at], places[end - 1] + 1))
-            at = folded.find(wanted, end)
+            at = folded.find(searched, end)
     return found
 
 

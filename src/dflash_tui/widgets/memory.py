@@ -48,10 +48,10 @@ def drawn(memory: MemoryBreakdown, width: int) -> Content:
         ("Memory", "bold"),
         (f"  {memory.device}, {gib(memory.total)}\n\n", "$foreground 70%"),
     ]
-    room = max(width - NAME - SIZE - 2, 4)
+    bar_width = max(width - NAME - SIZE - 2, 4)
     for one in sorted(memory.components, key=lambda one: one.bytes, reverse=True):
         parts.append(f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  ")
-        parts.append((f"{bar(one.bytes / whole, room)}\n", "$primary"))
+        parts.append((f"{bar(one.bytes / whole, bar_width)}\n", "$primary"))
         if one.measured is not None:
             found = f"measured {gib(one.measured)}"
             if one.off > FLAGGED:
@@ -64,6 +64,6 @@ def drawn(memory: MemoryBreakdown, width: int) -> Content:
     for name, count in (("predicted", memory.predicted), ("measured", memory.measured)):
         shown = gib(count) if count > 0 or name != "measured" else "unknown"
         parts.append(f"{fit(name, NAME)}{shown:>{SIZE}}  ")
-        parts.append((f"{bar(count / whole, room)}\n", "$secondary"))
+        parts.append((f"{bar(count / whole, bar_width)}\n", "$secondary"))
     parts.append(f"{fit('free', NAME)}{gib(memory.free):>{SIZE}}\n")
     return Content.assemble(*parts)

@@ -36,11 +36,11 @@ class ModelList(OptionList):
 
     def show_rows(self, rows: Sequence[Option]) -> None:
         """Replace the rows; the cursor stays on its row if that still exists."""
-        kept, place = self.row, self.scroll_offset
+        chosen, place = self.row, self.scroll_offset
         self.clear_options()
         self.add_options(rows)
         ids = [row.id for row in rows]
-        at = ids.index(kept) if kept in ids else next((n for n, row in enumerate(rows) if not row.disabled), None)
+        at = ids.index(chosen) if chosen in ids else next((n for n, row in enumerate(rows) if not row.disabled), None)
         self.highlighted = at
         self.scroll_to(*place, animate=False)
         if at is not None:

@@ -51,7 +51,7 @@ def option(
     found: Found | None = None,
     *,
     choice: Choice | None = None,
-    room: Room | None = None,
+    fit: Room | None = None,
     gone: Path | None = None,
     present: bool = False,
     fetched: str = "",
@@ -69,9 +69,9 @@ def option(
         parts = [(one_line(fetched), "bold $primary"), (" · ", DIM), *parts]
     if gone is not None:
         parts.insert(0, (f"{at_home(gone)} is not there · ", "$error"))
-    elif room is not None:
-        size = f"about {gib(room.weights)}, " if found is None and room.weights and id.startswith(PAIR) else ""
-        parts.insert(0, (f"{size}{room.words}", colour(room)))
+    elif fit is not None:
+        size = f"about {gib(fit.weights)}, " if found is None and fit.weights and id.startswith(PAIR) else ""
+        parts.insert(0, (f"{size}{fit.words}", colour(fit)))
         parts.insert(1, (" · ", DIM))
     return Option(Content.assemble(*first, "\n  ", *parts), id=id)
 
@@ -82,12 +82,12 @@ def _with(choice: Choice | None) -> str:
     return choice.words if choice.draft is None else f"+ {choice.words}"
 
 
-def colour(room: Room) -> str:
+def colour(fit: Room) -> str:
     """Green where it fits, red where it does not."""
-    return DIM if room.why else "$success" if not room.short else "$warning" if room.context else "$error"
+    return DIM if fit.why else "$success" if not fit.short else "$warning" if fit.context else "$error"
 
 
-def beside(one: Found, drafters: Sequence[Choice], chosen: Choice | None, room: Room | None) -> Content:
+def beside(one: Found, drafters: Sequence[Choice], chosen: Choice | None, fit: Room | None) -> Content:
     """The details of a model; Enter takes the drafter `chosen`."""
     header = one.header
     parts: list[tuple[str, str] | str] = [
@@ -103,14 +103,14 @@ def beside(one: Found, drafters: Sequence[Choice], chosen: Choice | None, room: 
     )
     for name, value in facts:
         parts += [(f"{name:<14}", DIM), f"{value}\n"]
-    if room is None:
+    if fit is None:
         parts += [(f"{'memory':<14}", DIM), ("being computed\n", DIM)]
     else:
-        parts += [(f"{'memory':<14}", DIM), (f"{room.words}\n", colour(room))]
-        if room.why:
-            parts.append((f"{room.why}\n", DIM))
+        parts += [(f"{'memory':<14}", DIM), (f"{fit.words}\n", colour(fit))]
+        if fit.why:
+            parts.append((f"{fit.why}\n", DIM))
         else:
-            parts.append((f"takes {gib(room.taken)}; computed for {room.machine}\n", DIM))
+            parts.append((f"takes {gib(fit.taken)}; computed for {fit.machine}\n", DIM))
     parts.append(("\ndrafter, ← → change it\n" if drafters else "", DIM))
     for choice in drafters:
         taken = choice == chosen
@@ -118,18 +118,18 @@ def beside(one: Found, drafters: Sequence[Choice], chosen: Choice | None, room: 
     return Content.assemble(*parts)
 
 
-def takes(room: Room | None) -> list[tuple[str, str]]:
+def takes(fit: Room | None) -> list[tuple[str, str]]:
     """The memory of a pair that is not here yet, from its shapes."""
-    if room is None or room.why:
+    if fit is None or fit.why:
         return []
-    size = f"\ntakes {gib(room.taken)}, weights about {gib(room.weights)}; computed for {room.machine}"
-    return [(f"\n\n{room.words}", colour(room)), (size, DIM)]
+    size = f"\ntakes {gib(fit.taken)}, weights about {gib(fit.weights)}; computed for {fit.machine}"
+    return [(f"\n\n{fit.words}", colour(fit)), (size, DIM)]
 
 
 def passed_over(others: Iterable[PassedOver]) -> list[Content]:
     """A line for what is no model to chat with, and one for each file that should have been one."""
-    said, broken = counted_others(others)
-    lines = [Content.styled(f"  {said}", DIM)] if said else []
-    # A row is cut off at the right: with its folder, a file's name would leave no room for what is wrong.
+    counted_text, broken = counted_others(others)
+    lines = [Content.styled(f"  {counted_text}", DIM)] if counted_text else []
+    # A row is cut off at the right: with its folder, a file's name would hide what is wrong.
     reasons = [one.why.replace(str(one.path), one.path.name) for one in broken]
     return [*lines, *(Content.assemble(("  ! ", "$warning"), (why, DIM)) for why in reasons)]

@@ -42,8 +42,8 @@ class MoreRow(Row, Widget, can_focus=True):
     def action_unfold(self) -> None:
         self.post_message(self.Toggled())
 
-    def action_turn(self, wanted: bool) -> None:
-        if wanted is not self.open:
+    def action_turn(self, unfolded: bool) -> None:
+        if unfolded is not self.open:
             self.action_unfold()
 
     def on_click(self, event: Click) -> None:
@@ -55,8 +55,8 @@ class MoreRow(Row, Widget, can_focus=True):
         style = "bold underline" if self.has_focus else "$foreground 80%"
         folded = not self.open
         changed = f"  •{self.staged}" if self.staged and folded else ""
-        room = self.size.width - len(what) - len(changed) - 3  # the mark
+        available = self.size.width - len(what) - len(changed) - 3  # the mark
         names = f"  set: {', '.join(self.set_ones)}"
-        own = names if len(names) <= room else f"  {len(self.set_ones)} set"
+        own = names if len(names) <= available else f"  {len(self.set_ones)} set"
         own = own if self.set_ones and folded else ""
         return Content.assemble((f" {mark} ", "$accent"), (what, style), (own, "bold"), (changed, "$accent"))

@@ -136,11 +136,11 @@ class Prompt(TextArea):
 
     @property
     def is_long(self) -> bool:
-        """It takes more than one line."""
+        """Whether the text takes more than one line."""
         return self.wrapped_document.height > 1
 
     def rewrite(self, text: str) -> None:
-        """Replace the text by another, in a way that can be undone."""
+        """Replace the text by another, as one step of undo."""
         self.history.checkpoint()
         self.replace(self._pasted.shown(_plain(text)), (0, 0), self.document.end)
         self.move_cursor(self.document.end)
@@ -295,5 +295,5 @@ class Prompt(TextArea):
 
 
 def _plain(text: str) -> str:
-    """A text from elsewhere as the prompt keeps it."""
+    """A text from elsewhere as the prompt stores it."""
     return _CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))

@@ -98,7 +98,7 @@ class StartPage(Vertical):
             )
             yield from self._examples
             yield Static("", id="start-model", classes="start-part")
-            yield Static("", id="start-ways", classes="start-part")
+            yield Static("", id="start-hints", classes="start-part")
 
     def on_mount(self) -> None:
         self.offer(None)
@@ -136,21 +136,21 @@ class StartPage(Vertical):
         self._shown = state
         self.query_one("#start-model", Static).update(_model(one_line(model), loading=loading))
         if self.offers_tour:
-            ways = "New here? Enter begins a tour of six steps. Or just type."
+            hint = "New here? Enter begins a tour of six steps. Or just type."
         else:
-            ways = "F8 finds the best setting   ? explains figures   /tour"
-        self.query_one("#start-ways", Static).update(
-            Content.styled(retold(ways, self.app), "$accent" if self.offers_tour else "$foreground 70%")
+            hint = "F8 finds the best setting   ? explains figures   /tour"
+        self.query_one("#start-hints", Static).update(
+            Content.styled(retold(hint, self.app), "$accent" if self.offers_tour else "$foreground 70%")
         )
 
 
 def _model(title: str, *, loading: bool) -> Content:
     if title:
-        way = "/models opens another"
+        hint = "/models opens another"
         if title.startswith("demo pair"):
-            way = "small, to look around with; /models has real ones"
+            hint = "small, to look around with; /models has real ones"
         return Content.assemble(
-            ("Model", "bold"), "   ", clip(title, WIDTH - 8), ("\n        " + way, "$foreground 70%")
+            ("Model", "bold"), "   ", clip(title, WIDTH - 8), ("\n        " + hint, "$foreground 70%")
         )
     if loading:
         return Content.assemble(

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the panel shows. `stats` is None until the prompt has been read; `changes` are lines on knobs changed on
-    the way."""
+    """What the panel shows. `stats` is None until the prompt has been read; `changes` are lines on knobs changed
+    during the turn."""
 
     title: str
     stats: TurnStats | None
@@ -100,7 +100,7 @@ def drawn(it: Figures, width: int) -> Content:
         ]  # fmt: skip
         return content(_apart(blocks))
     half = (width - 2) // 2
-    left = [*_numbers(it, stats, half), *_stages(stats, half, least=_LITTLE)]
+    left = [*_numbers(it, stats, half), *_stages(stats, half, min_share=_LITTLE)]
     rest = [_about(it, stats, half), _changes(it, half), _totals(stats), _drafters(stats), _parts(stats), _learned(it)]
     right = [*_depths(stats, half), *_lengths_by_step(it, half)]
     further = [_rates(it, half), _lengths(stats, half), _sizes(stats, half)]
@@ -152,7 +152,7 @@ def _against(it: Figures) -> str:
         return ""
     if plain is None or it.verdict is None:
         return "plain decoding not measured; /plain times it"
-    ratio = f"{it.verdict.said} plain decoding:" if it.verdict.said else f"plain decoding {it.verdict.open}:"
+    ratio = f"{it.verdict.ratio} plain decoding:" if it.verdict.ratio else f"plain decoding {it.verdict.open}:"
     place = f"{counted(plain.steps, 'step')}, context length {short(plain.positions)}"
     when_taken = when(plain.taken, datetime.now(UTC))
     return f"{ratio} {speed(plain.tokens_per_second)} tok/s, {plain.how} {when_taken} ({place})"
@@ -197,19 +197,19 @@ def _depths(stats: TurnStats, width: int) -> Block:
         rows.append(line("".join(f"{text:<{cell}}" for text in shown).rstrip()))
     if cell > 2:
         labels = [f"{depth:<{cell}}" for depth in range(1, len(rates) + 1)]
-    else:  # every fifth depth has room
+    else:  # every fifth depth fits
         labels = [f"{1:<{cell * 4}}", *(f"{depth:<{cell * 5}}" for depth in range(5, len(rates) + 1, 5))]
     return [head, *rows, line(("".join(labels)[:width].rstrip(), _DIM))]
 
 
-def _stages(stats: TurnStats, width: int, least: float = 0.0) -> Block:
-    """The time of a step by stage. Stages without time are left out; those below a share of `least` take one line."""
+def _stages(stats: TurnStats, width: int, min_share: float = 0.0) -> Block:
+    """The time of a step by stage. Stages without time are left out; those below `min_share` take one line."""
     total = stats.stage_ms.total
     if total <= 0:
         return []
     taken_by = [(name, float(getattr(stats.stage_ms, name))) for name in STAGES]
-    shown = [(name, taken) for name, taken in taken_by if taken > 0 and taken >= least * total]
-    if others := sum(taken for name, taken in taken_by if taken > 0 and taken < least * total):
+    shown = [(name, taken) for name, taken in taken_by if taken > 0 and taken >= min_share * total]
+    if others := sum(taken for name, taken in taken_by if taken > 0 and taken < min_share * total):
         shown.append(("others", others))
     rows: Block = [line("time by stage", (f"  {total:.1f} ms a step", _DIM))]
     for name, taken in shown:
@@ -310,4 +310,4 @@ def _changes(it: Figures, width: int) -> Block:
     if not it.changes:
         return []
     rows = (row for text in it.changes for row in wrapped(f" {text}", width))
-    return [line("changed on the way"), *rows]
+    return [line("changed during the answer"), *rows]

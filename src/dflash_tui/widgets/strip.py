@@ -18,11 +18,11 @@ from dflash_tui.application.figures.speeds import Verdict
 from dflash_tui.text.bars import clip, fit, meter
 
 _GIB = 1 << 30
-ROOMY = 100  # cells from which on the gauge is drawn, too
+WIDE = 100  # cells from which on the gauge is drawn, too
 LEAST_TITLE = 24  # cells of a conversation's title for which the pair's name is shortened
 NEARLY_FULL = 0.8
 """The share of the context from which on a warning says that it fills up."""
-MANY = 10  # times the context, from which on a share says less than words
+MANY = 10  # times the context, from which on words are clearer than a share
 
 
 class TitleRow(Widget):
@@ -59,23 +59,23 @@ class TitleRow(Widget):
         memory = clip(f"{memory} ", max(width - 12 - len(context), 0))
         downloads, style = self.downloads
         downloads = clip(f" {downloads} ", max(width - 12 - len(context) - len(memory), 0)) if downloads else ""
-        room = width - len(downloads) - len(context) - len(memory) - 9
-        system = "  system message" if self.system and room >= 50 else " sys" if self.system else ""
-        left = fit(self._names(room - len(system)) + system, room)
+        available = width - len(downloads) - len(context) - len(memory) - 9
+        system = "  system message" if self.system and available >= 50 else " sys" if self.system else ""
+        left = fit(self._names(available - len(system)) + system, available)
         full = self._share >= NEARLY_FULL
         return Content.assemble(
             (" dflash  ", "bold $primary"), left, (downloads, style),
             (context, "bold $warning" if full else ""), memory,
         )  # fmt: skip
 
-    def _names(self, room: int) -> str:
+    def _names(self, available: int) -> str:
         """The pair and the conversation. Where not both fit, the pair is its first word."""
-        if not self.conversation or room < 30:
-            return clip(self.title, room)
-        if cell_len(f"{self.title} · {self.conversation}") <= room:
+        if not self.conversation or available < 30:
+            return clip(self.title, available)
+        if cell_len(f"{self.title} · {self.conversation}") <= available:
             return f"{self.title} · {self.conversation}"
-        short_title = self.title.split(" ")[0] if cell_len(self.title) > room - LEAST_TITLE else self.title
-        return clip(f"{clip(short_title, room // 2)} · {self.conversation}", room)
+        short_title = self.title.split(" ")[0] if cell_len(self.title) > available - LEAST_TITLE else self.title
+        return clip(f"{clip(short_title, available // 2)} · {self.conversation}", available)
 
     @property
     def _share(self) -> float:
@@ -89,7 +89,7 @@ class TitleRow(Widget):
         typed = f"+{short(draft)}" if draft else ""
         share = f"{self._share:.0%}" if self._share < MANY else "too long"
         full = f" {share}: /full" if self._share >= NEARLY_FULL else ""
-        drawn = f" {meter(self._share)}" if self.size.width >= ROOMY else ""
+        drawn = f" {meter(self._share)}" if self.size.width >= WIDE else ""
         return f"ctx {short(used)}{typed}/{_length(length)}{drawn}{full}"
 
 
@@ -119,14 +119,14 @@ class Status:
     against: Verdict | None = None  # None where plain decoding has not been measured
 
 
-# What is shown of the knobs, and which of them each part tells of.
+# What is shown of the knobs, and which of them each part covers.
 _SHOWN = (
     ("drafting", "", {"drafting"}), ("p_min", "p_min ", {"p_min"}), ("temperature", "T ", {"temperature"}),
     ("thinking", "think ", {"thinking", "reasoning_effort"}),
 )  # fmt: skip
 LEAST_REASON = 12  # cells
 _MORE = " …"
-_TOLD = {*(name for _, _, names in _SHOWN for name in names)}
+_SHOWN_KNOBS = {*(name for _, _, names in _SHOWN for name in names)}
 
 
 class StatusStrip(Widget):
@@ -141,9 +141,9 @@ class StatusStrip(Widget):
         parts: list[tuple[str, str]] = []
         if it.rates or it.rate:
             parts.append((f"{speed(it.rate)} tok/s", "bold"))
-            if it.against is not None and it.against.said:
+            if it.against is not None and it.against.ratio:
                 style = "bold $error" if it.against.slower else "bold $success"
-                parts.append((f" · {it.against.said} plain", style))
+                parts.append((f" · {it.against.ratio} plain", style))
                 if it.against.slower:
                     parts.append((", F8 finds better", "$error"))
             if it.acceptance and it.mode != "plain":
@@ -154,16 +154,18 @@ class StatusStrip(Widget):
             lead = f"{' · ' if place else ' ' if parts else ''}{'•' if changed else ''}"
             style = "bold $accent" if changed else ""
             parts.append((f"{lead}{label}{self._shown(name)}", style))
-        others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _TOLD)
+        others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _SHOWN_KNOBS)
         if others:
             parts.append((f" · •{others} more", "bold $accent"))
         asked = it.mode
         why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
-        room = width - sum(cell_len(text) for text, _ in parts)
-        told = f"  │ {why}" if it.mode else ""
-        if cell_len(told) > room:  # a few letters of the reason say nothing
-            told = clip(told, room) if room >= cell_len(f"  │ {asked}: ") + LEAST_REASON else f"  │ {asked}…"
-        parts.append((told, "$foreground 80%"))
+        available = width - sum(cell_len(text) for text, _ in parts)
+        reason = f"  │ {why}" if it.mode else ""
+        if cell_len(reason) > available:  # a few letters of a reason are not readable
+            reason = (
+                clip(reason, available) if available >= cell_len(f"  │ {asked}: ") + LEAST_REASON else f"  │ {asked}…"
+            )
+        parts.append((reason, "$foreground 80%"))
         return _clipped(parts, width)
 
     def _shown(self, name: str) -> str:
@@ -183,15 +185,15 @@ def _value(name: str, value: Value) -> str:
 def _clipped(parts: list[tuple[str, str]], width: int) -> Content:
     """As many parts as fit completely, and … for the others; the first is cut if it does not fit."""
     taken: list[tuple[str, str] | str] = [" "]
-    room = width
+    available = width
     for place, (text, style) in enumerate(parts):
-        shown = text if place else clip(text, room)
+        shown = text if place else clip(text, available)
         rest = len(_MORE) if 0 < place < len(parts) - 1 else 0
-        if cell_len(shown) > room - rest:
-            if taken[-1][0].strip() == "│":  # there is no room for what it parts
+        if cell_len(shown) > available - rest:
+            if taken[-1][0].strip() == "│":  # the part after the separator does not fit
                 taken.pop()
             taken.append((_MORE, "$foreground 80%"))
             break
         taken.append((shown, style))
-        room -= cell_len(shown)
+        available -= cell_len(shown)
     return Content.assemble(*taken)

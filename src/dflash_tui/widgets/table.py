@@ -29,7 +29,7 @@ from dflash_tui.widgets.marks import Stretch, stretches
 TABLE = "table_lines"  # the kind of token that represents a table, or a part of one
 PART = 32  # rows of one part: what is parsed and drawn again when a table grows
 _BAR = " │ "
-_LEAST = 4  # cells of a column that has to give way to others
+_MIN_COLUMN = 4  # minimum number of cells of a column that is made narrower
 _Block: Any = MarkdownBlock
 
 
@@ -102,13 +102,13 @@ class Columns:
 
     def within(self, width: int) -> tuple[int, ...]:
         """The column widths in a table of `width` cells: the widest columns shrink first."""
-        room = max(width - len(_BAR) * (len(self.widths) - 1), len(self.widths))
-        most = max(self.widths)
-        while most > 1 and sum(min(one, most) for one in self.widths) > room:
-            most -= 1
-        if most >= min(_LEAST, max(self.widths)):
-            return tuple(min(one, most) for one in self.widths)
-        return tuple(max(room // len(self.widths), 1) for _ in self.widths)
+        available = max(width - len(_BAR) * (len(self.widths) - 1), len(self.widths))
+        widest = max(self.widths)
+        while widest > 1 and sum(min(one, widest) for one in self.widths) > available:
+            widest -= 1
+        if widest >= min(_MIN_COLUMN, max(self.widths)):
+            return tuple(min(one, widest) for one in self.widths)
+        return tuple(max(available // len(self.widths), 1) for _ in self.widths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +142,13 @@ class Grid(Visual):
             self._lines = width, Content("\n").join(self._drawn(self.columns.within(width)))
         return self._lines[1]
 
-    def places(self, wanted: str) -> list[tuple[Stretch, ...]]:
+    def places(self, searched: str) -> list[tuple[Stretch, ...]]:
         """Where words are in its cells, as it is drawn: a stretch for each line that they are broken over."""
         lines = self._drawn_last.plain.split("\n")
         found = [
             parts
             for text, places in self._cells
-            for one in stretches(text, wanted)
+            for one in stretches(text, searched)
             if (parts := tuple(_parts(one, text, places, lines)))
         ]
         return sorted(found, key=lambda parts: (parts[0].line, parts[0].start))
@@ -161,18 +161,18 @@ class Grid(Visual):
         for number, row in enumerate(self.rows):
             cells = [_cell(*one) for one in zip(row, widths, self.columns.sides)]
             height = max(map(len, cells))
-            kept: list[list[Stretch]] = [[] for _ in cells]
+            places_by_cell: list[list[Stretch]] = [[] for _ in cells]
             for line in range(height):
                 parts = [
                     cell[line] if line < len(cell) else _Piece(Content(" " * width))
                     for cell, width in zip(cells, widths)
                 ]
                 at = 0
-                for part, places in zip(parts, kept):
+                for part, places in zip(parts, places_by_cell):
                     places.append(Stretch(len(drawn), at + part.left, at + part.left + part.length))
                     at += len(part.drawn.plain) + len(_BAR)
                 drawn.append(bar.join(part.drawn for part in parts))
-            self._cells += [(text.plain, places) for text, places in zip(row, kept)]
+            self._cells += [(text.plain, places) for text, places in zip(row, places_by_cell)]
             if (number == 0 and self._head) or (parted and (self._more or number < len(self.rows) - 1)):
                 drawn.append(rule)
         return drawn
@@ -253,6 +253,6 @@ class Table(Drawn, _Block):  # type: ignore[misc]
             self.shown = Grid(self.shown.rows, columns, head=not self.head, more=self.part.more)
             self.update(self.shown)
 
-    def places(self, wanted: str) -> list[tuple[Stretch, ...]]:
+    def places(self, searched: str) -> list[tuple[Stretch, ...]]:
         """Where words are in it, also where they are broken over the lines of a cell."""
-        return self.shown.places(wanted)
+        return self.shown.places(searched)

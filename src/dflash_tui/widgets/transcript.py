@@ -36,7 +36,7 @@ class TurnBlock(Stack, Vertical):
         super().__init__(classes="turn")
         self.prompt = prompt  # as it is sent
         self.typed, self._files = collapse(prompt)
-        self.node = ""  # the message's id in the conversation, once it is kept
+        self.node = ""  # the message's id in the conversation, once it is stored
         self.instead_of: str | None = None  # of the message that this is a new version of
         self.entered = False  # the conversation holds the message, so a retry need not ask it again
         self.answers: list[Answer] = []

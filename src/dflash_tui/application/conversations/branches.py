@@ -1,4 +1,4 @@
-"""A conversation as a tree: every version of a message and every answer is kept; one path is the present one."""
+"""A conversation as a tree: every version of a message and every answer is stored; one path is the present one."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class CurrentConversation:
         self.card: Card | None = None
         self.branches = Branches()
         self._packed: dict[str, bytes] = {}  # records of this conversation's turns that ran in this process
-        self.store = Store(folder, self._held)
+        self.store = Store(folder, self._in_memory)
         self.journal = Journal(self.store.database, folder / "journal")
         self._marks: list[int] = []  # of each piece of the running turn: the changes of the journal up to it
         self._answering: _Answering | None = None
@@ -188,14 +188,16 @@ class CurrentConversation:
         self._answering = _Answering(conversation, card, question, place.answer)
 
     def _finish(self, turn: TurnLike, outcome: str) -> None:
-        its, self._answering = self._answering, None
-        if its is None:
+        answering, self._answering = self._answering, None
+        if answering is None:
             return
-        answer = Node("assistant", turn.text, its.question.id, turn.thinking, outcome, turn.report, its.answer)
-        self._add(its.card, answer)
+        answer = Node(
+            "assistant", turn.text, answering.question.id, turn.thinking, outcome, turn.report, answering.answer
+        )
+        self._add(answering.card, answer)
         self._unseen_by[answer.id] = self._unseen
         if turn.record is not None:
-            self._packed[answer.id] = its.conversation.turns.packed(-1)
+            self._packed[answer.id] = answering.conversation.turns.packed(-1)
             self.store.keep(answer.id, self._packed[answer.id])
         self.journal.finish()
 
@@ -204,7 +206,7 @@ class CurrentConversation:
         if not self.store.add(card.id, node):  # another app has deleted it meanwhile; the one on the screen stays
             self.store.put(Held(card, self.branches, self._packed))
 
-    def _held(self) -> Held | None:
+    def _in_memory(self) -> Held | None:
         """The present conversation, to write to a file that has lost it."""
         return Held(self.card, self.branches, dict(self._packed)) if self.card is not None else None
 
@@ -247,9 +249,9 @@ class CurrentConversation:
 
     def go_to(self, words: str) -> None:
         """Switch to the branch of the newest message that contains all of these words; without one, change nothing."""
-        wanted = words.casefold().split()
+        searched = words.casefold().split()
         for node in reversed(self.branches.nodes):
-            if all(word in node.content.casefold() for word in wanted):
+            if all(word in node.content.casefold() for word in searched):
                 if node.id not in self.branches.path_ids:
                     self.branches.go_below(node.id)
                     if self.card is not None:
@@ -274,9 +276,9 @@ class CurrentConversation:
         return present
 
     def whole(self, card: Card, *, records: bool) -> Held:
-        """A conversation to export; `records` as for `Store.held`. Another thread may call it meanwhile."""
+        """A conversation to export; `records` as for `Store.stored`. Another thread may call it meanwhile."""
         present, branches = self.card, self.branches
-        found = self.store.held(card.id, records=records)
+        found = self.store.stored(card.id, records=records)
         if present is None or card.id != present.id:
             return found
         return replace(found, card=present, branches=Branches(branches.nodes, branches.leaf))
@@ -299,7 +301,7 @@ class CurrentConversation:
 
     def leave_out(self, turns: int) -> int:
         """Stop giving the decoder the oldest `turns` turns that it still gets; returns how many are left
-        out now. They stay in the conversation. Call `resume` afterwards."""
+        out now. The turns stay in the conversation. Call `resume` afterwards."""
         questions = [node.id for node in self.branches.path if node.role == "user" and node.id not in self._unseen]
         gone = set(questions[: max(min(turns, len(questions) - 1), 0)])
         gone |= {node.id for node in self.branches.path if node.parent in gone}
@@ -312,7 +314,7 @@ class CurrentConversation:
         return sum(node.role == "user" and node.id in self._unseen for node in self.branches.path)
 
     @property
-    def kept(self) -> float:
+    def remaining_share(self) -> float:
         """The share, 0 to 1, of the last turn's text (its input and its answer) that the decoder still gets."""
         path = self.branches.path
         last = max((place for place, node in enumerate(path) if node.role == "assistant"), default=None)

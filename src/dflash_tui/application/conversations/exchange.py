@@ -117,11 +117,11 @@ def _checked(one: _Conversation, place: int) -> Held:
             raise refuse(f"message {node.id!r} has {error}") from None
         known[node.id] = node
     if one.leaf is not None and one.leaf not in known:
-        raise refuse(f"it ends with {one.leaf!r}, which is no message of it")
+        raise refuse(f"its branch ends with {one.leaf!r}, which is not one of its messages")
     if unknown := [message for message in one.turns if message not in known]:
-        raise refuse(f"the record of {unknown[0]!r}, which is no message of it")
+        raise refuse(f"the record of {unknown[0]!r}, which is not one of its messages")
     if questions := [message for message in one.turns if known[message].role == "user"]:
-        raise refuse(f"the record of {questions[0]!r}, which is no answer")
+        raise refuse(f"the record of {questions[0]!r}, which is not an answer")
     records: dict[str, bytes] = {}
     for message, turn in one.turns.items():
         try:

@@ -1,4 +1,4 @@
-"""Sent prompts, for the arrow keys; kept in the user's data folder."""
+"""Sent prompts, for the arrow keys; stored in the user's data folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEEP_CHARACTERS = 1_000_000  # characters: prompts with pasted files reach this 
 
 
 def data_folder() -> Path:
-    """Where prompts and conversations are kept by default."""
+    """Where prompts and conversations are stored by default."""
     return user_folder("data")
 
 
@@ -36,10 +36,10 @@ class History:
         self._edits: dict[int, str] = {}  # by place: what is typed there, until a prompt is added
 
     def add(self, prompt: str) -> None:
-        """Add a prompt and move to the end. A repeat of the last one is not kept twice."""
+        """Add a prompt and move to the end. A repeat of the last one is not stored twice."""
         if prompt.strip() and (not self.entries or self.entries[-1] != prompt):
             self.entries += (prompt,)
-            with self._told():
+            with self._reporting_once():
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 with os.fdopen(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
                     file.write((("\n" if self._torn else "") + _line(prompt)).encode())
@@ -49,11 +49,11 @@ class History:
         self._edits.clear()
 
     def previous(self, current: str) -> str | None:
-        """The prompt before the present position, where `current` is kept; None if there is none."""
+        """The prompt before the present position, where `current` is stored; None if there is none."""
         return self._go(self._place - 1, current)
 
     def next(self, current: str) -> str | None:
-        """The prompt after the present position, where `current` is kept; the text typed last follows the newest."""
+        """The prompt after the present position, where `current` is stored; the text typed last follows the newest."""
         return self._go(self._place + 1, current)
 
     def _go(self, place: int, current: str) -> str | None:
@@ -79,16 +79,16 @@ class History:
         if len(self.entries) <= 2 * KEEP and sum(map(len, self.entries)) <= 2 * KEEP_CHARACTERS:
             return
         self.entries = _newest(self.entries)
-        with self._told(), writing(self._file, mode=0o600) as file:
+        with self._reporting_once(), writing(self._file, mode=0o600) as file:
             file.write("".join(map(_line, self.entries)).encode())
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """A failed write is reported once; the prompts are then kept in memory."""
+    def _reporting_once(self) -> Iterator[None]:
+        """A failed write is reported once; the prompts then stay in memory."""
         try:
             yield
         except OSError as error:
-            self._fail(f"{self._file} cannot be written: {error.strerror}; prompts are kept until the app closes")
+            self._fail(f"{self._file} cannot be written: {error.strerror}; prompts stay only until the app closes")
 
     def _fail(self, problem: str) -> None:
         """Only the first problem is reported; later ones are its consequences."""
@@ -111,11 +111,11 @@ def _prompt(line: str) -> str | None:
 
 def _newest(entries: Sequence[str]) -> tuple[str, ...]:
     """The last of `entries` within the limits, oldest first; the very last one always."""
-    kept: list[str] = []
-    room = KEEP_CHARACTERS
+    newest: list[str] = []
+    left = KEEP_CHARACTERS
     for prompt in reversed(entries[-KEEP:]):
-        room -= len(prompt)
-        if kept and room < 0:
+        left -= len(prompt)
+        if newest and left < 0:
             break
-        kept.append(prompt)
-    return tuple(reversed(kept))
+        newest.append(prompt)
+    return tuple(reversed(newest))

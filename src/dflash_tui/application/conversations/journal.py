@@ -258,8 +258,8 @@ def _adopt(folder: Path, database: Database) -> None:
     """Turn the files that an app of an earlier version has left into rows: typed text, turn, long texts."""
     for lock in folder.glob("*.lock"):
         files = [file for suffix in (".typed", ".turn", ".pasted") if (file := lock.with_suffix(suffix)).exists()]
-        with contextlib.suppress(OSError), lock.open("ab") as held:
-            if files and _locked(held):
+        with contextlib.suppress(OSError), lock.open("ab") as locked_file:
+            if files and _locked(locked_file):
                 texts = {file.suffix: file.read_bytes().split(b"\n") for file in files}
                 database.write(partial(_insert, lock.stem, files[0].stat().st_mtime, texts))
                 for file in files:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
 
 NAMED = 3  # knobs shown by name; further ones are counted
-UNLIKE = ("seed", "max_tokens", "ignore_eos")  # these end or sample an answer, and say little about its speed
+UNLIKE = ("seed", "max_tokens", "ignore_eos")  # these end or sample an answer, and hardly change its speed
 LEAST_TOKENS, MOST_PARTS = 12, 12
 """The shared text is split into at most MOST_PARTS parts of at least LEAST_TOKENS tokens; each is one pair."""
 

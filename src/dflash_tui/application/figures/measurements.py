@@ -18,7 +18,7 @@ from dflash_core.knobs import Knobs
 from dflash_tui.application.log import LOG
 
 MOST_BYTES = 16 * 2**20
-KEPT = 50  # measurements of a pair; older ones are dropped
+MAX_MEASUREMENTS = 50  # measurements of a pair; older ones are dropped
 What = Literal["tune", "sweep", "ab", "plain"]
 
 
@@ -69,7 +69,7 @@ class Measurements:
     def add(self, what: What, words: str, rows: Sequence[Row]) -> None:
         """Store an experiment; if the disk refuses it, only until the app closes."""
         taken = datetime.now(UTC).replace(microsecond=0)
-        self._all = (*self._all, Measurement(what, taken, words, tuple(rows)))[-KEPT:]
+        self._all = (*self._all, Measurement(what, taken, words, tuple(rows)))[-MAX_MEASUREMENTS:]
         try:
             write_whole(self._file, msgspec.json.encode(self._all))
         except OSError as error:

@@ -31,7 +31,7 @@ class Meter:
     tokens: int = 0
     earlier: int = 0  # positions of the previous turn, until the prompt has been prefilled
     cold: bool = False  # the first turn after a load
-    kept: float = 1.0  # the share of the positions that remains after old turns were left out
+    remaining_share: float = 1.0  # the share of the positions that remains after old turns were left out
     thinking_tokens: int = 0
     first_at: float | None = None
     last_at: float | None = None
@@ -73,7 +73,7 @@ class Meter:
     def positions(self) -> int:
         """Used positions of the context: prompt and answer so far."""
         prompt = self.prefill.prompt_tokens if self.prefill is not None else self.earlier
-        return round((prompt + self.tokens) * self.kept)
+        return round((prompt + self.tokens) * self.remaining_share)
 
     @property
     def thinking_s(self) -> float:

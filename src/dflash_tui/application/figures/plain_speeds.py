@@ -33,11 +33,11 @@ class PlainSpeeds:
         self._known = known
 
     def get(self, title: str) -> PlainSpeed | None:
-        """The newest measurement of those that rest on the most steps."""
+        """The newest measurement of those with the most steps."""
         return self._known.get(title)
 
     def put(self, title: str, speed: PlainSpeed) -> bool:
-        """Store a measurement, unless the known one rests on more steps; if the disk refuses it, only until the app
+        """Store a measurement, unless the known one has more steps; if the disk refuses it, only until the app
         closes."""
         known = self._known.get(title)
         if known is not None and _support(speed) < _support(known):

@@ -13,7 +13,7 @@ JUDGED_STEPS, JUDGED_TOKENS = 32, 64
 class Verdict:
     """A turn against plain decoding; `open` says why there is none yet, and "" that there is one."""
 
-    said: str = ""
+    ratio: str = ""
     slower: bool = False
     open: str = ""
 

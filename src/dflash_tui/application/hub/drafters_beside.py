@@ -15,7 +15,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.formats.gguf import GGUFFile
 
 LIKELY = re.compile(r"draft|dflash|dspark|mtp|nextn", re.IGNORECASE)
-MOST = 24  # files and folders that are checked
+MAX_CHECKED = 24  # files and folders that are checked
 
 
 def drafters(gguf: GGUFFile, target: ModelSpec) -> list[str]:
@@ -29,7 +29,7 @@ def drafters(gguf: GGUFFile, target: ModelSpec) -> list[str]:
 
 
 def beside(gguf: GGUFFile, target: ModelSpec) -> Iterator[tuple[Path, str]]:
-    for path in islice(_likely(gguf), MOST):
+    for path in islice(_likely(gguf), MAX_CHECKED):
         try:
             draft = open_draft(path, TargetHeader(gguf, target))
             yield path, KINDS[draft.capabilities.kind].title

@@ -41,8 +41,8 @@ PIECE = 1 << 17  # bytes received between writes, progress reports and checks fo
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 
-Told = Callable[[str, int, int, str], None]
-"""(file, bytes received, bytes in total, further words)."""
+OnProgress = Callable[[str, int, int, str], None]
+"""(file, bytes received, bytes in total, a message or "")."""
 
 
 class CancelledError(HubError):
@@ -61,27 +61,27 @@ class _NoRestError(Exception):
     """The hub does not send the rest of the file."""
 
 
-def _nothing(file: str, here: int, size: int, said: str) -> None:
-    """Nobody is told."""
+def _nothing(file: str, here: int, size: int, message: str) -> None:
+    """No progress is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
     """Called with the progress; returns whether the user has stopped it."""
 
-    told: Told = _nothing
+    on_progress: OnProgress = _nothing
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def __call__(self, file: str, here: int, size: int, said: str) -> None:
+    def __call__(self, file: str, here: int, size: int, message: str) -> None:
         self.look()
-        self.told(file, here, size, said)
+        self.on_progress(file, here, size, message)
 
     def look(self) -> None:
         if self.stop.is_set():
             raise CancelledError("cancelled")
 
 
-def wanted(pair: Pair, endpoint: str | None = None, stop: threading.Event | None = None) -> list[Wanted]:
+def requested_files(pair: Pair, endpoint: str | None = None, stop: threading.Event | None = None) -> list[Wanted]:
     """The files of a pair with their sizes; only metadata is requested.
 
     Raises HubError, and CancelledError soon after `stop` was set.
@@ -103,14 +103,14 @@ def wanted(pair: Pair, endpoint: str | None = None, stop: threading.Event | None
 
 
 def fetch(
-    one: Wanted, folder: Path, told: Told, endpoint: str | None = None, stop: threading.Event | None = None
+    one: Wanted, folder: Path, on_progress: OnProgress, endpoint: str | None = None, stop: threading.Event | None = None
 ) -> Path:
     """Fetch and verify a file, into its repository's folder below `folder`. A partial file is resumed.
 
     Raises HubError, and CancelledError soon after `stop` was set, even if the hub is silent; the part file then stays,
     unless its checksum is wrong.
     """
-    watch = _Watch(told, stop or threading.Event())
+    watch = _Watch(on_progress, stop or threading.Event())
     path, part = place(one.source, folder) / one.file, part_of(one, folder)
     try:
         if _is_whole(one, path, watch):
@@ -139,7 +139,7 @@ def fetch(
 def _complete(one: Wanted, file: BinaryIO, watch: _Watch, endpoint: str | None) -> None:
     """Complete the part file: request the missing bytes, and retry a few times if none arrive."""
     url = hf_hub_url(one.source.repo, one.file, revision=one.commit or None, endpoint=endpoint)
-    tries, waited, most = 0, 0.0, file.seek(0, 2)
+    tries, waited, furthest = 0, 0.0, file.seek(0, 2)
     while file.tell() < one.size:
         watch(one.file, file.tell(), one.size, "")
         try:
@@ -155,18 +155,19 @@ def _complete(one: Wanted, file: BinaryIO, watch: _Watch, endpoint: str | None) 
             status = error.response.status_code
             _pause(wait, f"the hub answers {status}; asking again in {wait:.0f} s", one, file, watch)
         except _BrokenError as broken:
-            tries = 1 if file.tell() > most else tries + 1
-            most = max(most, file.tell())
+            tries = 1 if file.tell() > furthest else tries + 1
+            furthest = max(furthest, file.tell())
             if tries >= TRIES:
                 raise broken.error from None
             wait = min(PAUSE_S * 2 ** (tries - 1), LONGEST_PAUSE_S)
             _pause(wait, f"{_cause(broken.error)}; asking again in {wait:.0f} s", one, file, watch)
         else:
-            tries = 1 if file.tell() > most else tries + 1
-            most = max(most, file.tell())
+            tries = 1 if file.tell() > furthest else tries + 1
+            furthest = max(furthest, file.tell())
             if file.tell() < one.size and tries >= TRIES:
                 raise HubError(
-                    f"{one.where}: the hub ends before the file does; what is here is kept, and the next try resumes it"
+                    f"{one.where}: the hub ends before the file does; the received part is saved;"
+                    " the next try resumes it"
                 )
 
 
@@ -175,7 +176,7 @@ def _receive(url: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
     try:
         _append(file.tell(), url, one, file, watch)
     except _NoRestError:
-        _append(0, url, one, file, watch)  # what is here stays until the first byte arrives
+        _append(0, url, one, file, watch)  # the part file stays until the first byte arrives
 
 
 def _append(start: int, url: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
@@ -186,7 +187,7 @@ def _append(start: int, url: str, one: Wanted, file: BinaryIO, watch: _Watch) ->
                 file.seek(0, 2)
             if at + len(piece) > one.size:
                 file.truncate(0)
-                raise HubError(f"{one.where}: more bytes than the {one.size:,} that were promised; fetch it again")
+                raise HubError(f"{one.where}: more bytes than the {one.size:,} that the hub announced; fetch it again")
             try:
                 file.write(piece)
                 file.flush()
@@ -222,8 +223,8 @@ def _bytes_from(start: int, url: str, one: Wanted) -> Generator[tuple[int, bytes
 def _is_answer(headers: Any, status: int, start: int, size: int) -> bool:
     """Whether the response is the file, or its rest from `start` on, according to its headers."""
     if status == 206:
-        said = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", str(headers.get("Content-Range", "")))
-        return said is not None and int(said[1]) == start and said[2] in (str(size), "*")
+        match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", str(headers.get("Content-Range", "")))
+        return match is not None and int(match[1]) == start and match[2] in (str(size), "*")
     return str(headers.get("Content-Length", size)) == str(size)
 
 
@@ -240,11 +241,11 @@ def _asked_to_wait(error: Exception) -> float | None:
     response = getattr(error, "response", None)
     if getattr(response, "status_code", None) not in (429, 503):
         return None
-    said = str(response.headers.get("Retry-After", "")) if response is not None else ""
-    if said.isdigit():
-        return float(said)
+    retry_after = str(response.headers.get("Retry-After", "")) if response is not None else ""
+    if retry_after.isdigit():
+        return float(retry_after)
     with suppress(ValueError, TypeError):
-        return max((parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds(), 0.0)
+        return max((parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds(), 0.0)
     return 5.0
 
 
@@ -252,7 +253,7 @@ def _check(one: Wanted, part: Path, watch: _Watch) -> None:
     """Compare with the hub's checksum. A file that differs is useless and is deleted."""
     if (size := part.stat().st_size) != one.size:
         part.unlink()
-        raise HubError(f"{one.where}: {size:,} bytes arrived, {one.size:,} were promised; fetch it again")
+        raise HubError(f"{one.where}: {size:,} bytes arrived, {one.size:,} were announced; fetch it again")
     if not _has_sum(one, part, watch):
         part.unlink()
         raise HubError(
@@ -308,8 +309,8 @@ def explained(error: Exception, where: str) -> HubError:
         return error
     if isinstance(error, errors.GatedRepoError) or status in (401, 403):
         return HubError(
-            f"{where}: refused ({status or 401}): it is not there, or it needs a token; accept its licence on the"
-            " hub's page, then: hf auth login"
+            f"{where}: refused ({status or 401}): the repository does not exist, or needs a token; accept its licence"
+            " on the hub's page, then: hf auth login"
         )
     if isinstance(error, (errors.RepositoryNotFoundError, errors.EntryNotFoundError)) or status == 404:
         return HubError(f"{where}: not on the hub (404); the catalogue's entry may be out of date")
@@ -318,15 +319,15 @@ def explained(error: Exception, where: str) -> HubError:
         when = f"in {wait:.0f} s" if wait else "in a few minutes"
         return HubError(f"{where}: the hub asks to wait (429: too many requests); try again {when}")
     if status is not None and status >= 500:
-        return HubError(f"{where}: the hub has an error ({status}); what is here stays, try again later")
+        return HubError(f"{where}: the hub has an error ({status}); the received part is saved; try again later")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return HubError(f"{where}: no space left on the disk; what is here is kept, and the next try resumes it")
+        return HubError(f"{where}: no space left on the disk; the received part is saved; the next try resumes it")
     if isinstance(error, errors.FileMetadataError):
         return HubError(f"{where}: the answer is not a file of a hub (a web page or a proxy); check HF_ENDPOINT")
     why = _cause(error)
     if type(error).__name__.startswith("Connect"):
         return HubError(f"{where}: the hub cannot be reached ({why[:100]}); check the network and HF_ENDPOINT")
-    return HubError(f"{where}: {why[:160]}; what is here is kept, and the next try resumes it")
+    return HubError(f"{where}: {why[:160]}; the received part is saved; the next try resumes it")
 
 
 def _cause(error: Exception) -> str:

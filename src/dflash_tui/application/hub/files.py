@@ -19,7 +19,7 @@ SPARE = 1 << 28  # bytes of the disk to leave free
 
 
 class HubError(DFlashError):
-    """A file could not be fetched; the received part is kept and resumed."""
+    """A file could not be fetched; the received part stays on the disk and is resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,8 @@ def check_room(files: Sequence[Wanted], folder: Path, others: Iterable[Wanted] =
     if needed and needed + more + SPARE > free:
         beside = f", {gib(more)} of other downloads" if more else ""
         raise HubError(
-            f"{folder}: {gib(needed)} to fetch{beside}, {gib(free)} free; make room, or name a folder with --to"
+            f"{folder}: {gib(needed)} to fetch{beside}, {gib(free)} free; free some space,"
+            " or name another folder with --to"
         )
 
 
@@ -82,7 +83,7 @@ def _parts(path: Path) -> list[Path]:
 
 
 def delete_older(one: Wanted, folder: Path) -> None:
-    """Delete what is here of other versions of a file, which nothing would complete, unless it is being fetched."""
+    """Delete parts of other versions of a file, which nothing would complete, unless one is being fetched."""
     for part in _parts(place(one.source, folder) / one.file):
         if part == part_of(one, folder):
             continue
@@ -107,13 +108,13 @@ def begun(pair: Pair, folder: Path) -> tuple[int, bool]:
 def begun_words(pair: Pair, folder: Path) -> str:
     """How much of a pair is on the disk; "" if nothing."""
     size, whole = begun(pair, folder)
-    return "on this machine" if whole else f"{gib(size)} of it is here" if size else ""
+    return "on this machine" if whole else f"{gib(size)} of it is on this machine" if size else ""
 
 
-def kept(files: Iterable[Wanted], folder: Path) -> str:
+def received(files: Iterable[Wanted], folder: Path) -> str:
     """The message when a download ends early."""
     found = sum(here(one, folder) for one in files)
-    return f"{gib(found)} kept in {folder}; the next try goes on there" if found else "nothing had been fetched"
+    return f"{gib(found)} saved in {folder}; the next try continues there" if found else "nothing was received"
 
 
 def part_of(one: Wanted, folder: Path) -> Path:

@@ -48,7 +48,7 @@ def look(
 
 
 def _read(one: Candidate, shelf: Shelf) -> tuple[Read | PassedOver | None, int]:
-    """Its header, from the shelf if the file has not changed, and its size in bytes."""
+    """The header, from the shelf if the file has not changed, and its size in bytes."""
     try:
         key, size = key_of(one.path, folder=one.folder), size_of(one.path, folder=one.folder)
     except OSError as error:  # a broken link, or deleted since

@@ -85,7 +85,7 @@ def _of_gguf(path: Path) -> Header:
     if architecture in DRAFT_ARCHITECTURES or _is_head(gguf, architecture):
         return Header("draft", "", title, architecture, hidden=hidden)
     if architecture not in ARCHITECTURES:
-        return Header("other", f"architecture {architecture or 'not said'}", title, architecture)
+        return Header("other", f"architecture {architecture or 'not stated'}", title, architecture)
     try:
         spec = target_config(gguf)
     except UnsupportedError as error:
@@ -98,12 +98,12 @@ def _of_gguf(path: Path) -> Header:
 
 def _other(gguf: GGUFFile, architecture: str) -> str:
     """The kind of a file that is not a chat model; "" if it may be one."""
-    said = gguf.metadata.get("general.type", "model")
+    kind = gguf.metadata.get("general.type", "model")
     pooling = gguf.metadata.get(f"{architecture}.pooling_type")
-    if architecture == "clip" or said == "mmproj":
+    if architecture == "clip" or kind == "mmproj":
         return "mmproj"
-    if said not in ("model", ""):
-        return str(said)
+    if kind not in ("model", ""):
+        return str(kind)
     if not gguf.tensors:
         return "vocabulary"
     if pooling or "bert" in architecture or any(name.startswith("cls.") for name in gguf.tensors):
@@ -118,10 +118,10 @@ def _is_head(gguf: GGUFFile, architecture: str) -> bool:
 
 
 def _types(gguf: GGUFFile) -> str:
-    held = Counter[str]()
+    sizes = Counter[str]()
     for one in gguf.tensors.values():
-        held[one.type] += one.n_bytes
-    return held.most_common(1)[0][0]
+        sizes[one.type] += one.n_bytes
+    return sizes.most_common(1)[0][0]
 
 
 def _of_folder(folder: Path) -> Header | None:

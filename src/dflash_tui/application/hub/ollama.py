@@ -14,7 +14,7 @@ from dflash_core.damaged import DAMAGED
 from dflash_core.errors import InputError
 from dflash_core.files import read_input
 
-MOST = 2_000  # manifests, and blobs
+MAX_MANIFESTS = 2_000  # manifests, and blobs
 MOST_BYTES = 1 << 20
 MODEL = "application/vnd.ollama.image.model"
 _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
@@ -24,13 +24,13 @@ _OURS = ("registry.ollama.ai", "library")  # default parts of a name, usually om
 def stored(folder: Path) -> Iterator[tuple[str, Path]]:
     """Models of a store: name and file. A file without a manifest is listed under its checksum."""
     named: set[str] = set()
-    for manifest in islice(sorted((folder / "manifests").glob("*/*/*/*")), MOST):
+    for manifest in islice(sorted((folder / "manifests").glob("*/*/*/*")), MAX_MANIFESTS):
         for kind, digest in _layers(manifest):
             named.add(digest)
             path = folder / "blobs" / f"sha256-{digest}"
             if kind == MODEL and path.is_file():
                 yield _name(manifest.relative_to(folder / "manifests").parts), path
-    for path in islice(sorted((folder / "blobs").glob("sha256-*")), MOST):
+    for path in islice(sorted((folder / "blobs").glob("sha256-*")), MAX_MANIFESTS):
         match = _DIGEST.fullmatch(path.name)
         if match is not None and match[1] not in named and _is_gguf(path):
             yield f"sha256-{match[1][:12]}", path
@@ -51,8 +51,8 @@ def _layers(manifest: Path) -> Iterator[tuple[str, str]]:
 def _name(parts: tuple[str, ...]) -> str:
     """registry.ollama.ai/library/qwen3/8b is called qwen3:8b."""
     *where, model, tag = parts
-    kept = [part for part, ours in zip(where, _OURS) if part != ours]
-    return f"{'/'.join([*kept, model])}:{tag}"
+    names = [part for part, ours in zip(where, _OURS) if part != ours]
+    return f"{'/'.join([*names, model])}:{tag}"
 
 
 def _is_gguf(path: Path) -> bool:

@@ -14,11 +14,11 @@ from dflash_core.user_folders import user_folder
 from dflash_tui.application.hub.header import Header
 
 VERSION = 2  # of the cached fields, and of what is refused in a header; a file of another version is not used
-MOST = 4_000  # entries; the oldest are dropped first
+MAX_ENTRIES = 4_000  # entries; the oldest are dropped first
 MOST_BYTES = 1 << 24
 
 
-class _Kept(msgspec.Struct):
+class _Cache(msgspec.Struct):
     version: int
     headers: dict[str, Header]
     pairs: dict[str, str]
@@ -30,18 +30,18 @@ class Shelf:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path or user_folder("cache") / "models.json"
-        kept = _Kept(VERSION, {}, {})
+        cache = _Cache(VERSION, {}, {})
         with suppress(OSError, InputError, *DAMAGED):
-            found = msgspec.json.decode(read_input(self._path, MOST_BYTES), type=_Kept)
-            kept = found if found.version == VERSION else kept
-        self.headers, self.pairs = kept.headers, kept.pairs
+            found = msgspec.json.decode(read_input(self._path, MOST_BYTES), type=_Cache)
+            cache = found if found.version == VERSION else cache
+        self.headers, self.pairs = cache.headers, cache.pairs
         self._before = (len(self.headers), len(self.pairs))
 
     def keep(self) -> None:
         """Write new entries, completely or not at all."""
         if (len(self.headers), len(self.pairs)) == self._before:
             return
-        headers, pairs = dict(list(self.headers.items())[-MOST:]), dict(list(self.pairs.items())[-MOST:])
+        headers, pairs = dict(list(self.headers.items())[-MAX_ENTRIES:]), dict(list(self.pairs.items())[-MAX_ENTRIES:])
         with suppress(OSError, UnicodeEncodeError):
-            write_whole(self._path, msgspec.json.encode(_Kept(VERSION, headers, pairs)))
+            write_whole(self._path, msgspec.json.encode(_Cache(VERSION, headers, pairs)))
         self._before = (len(self.headers), len(self.pairs))

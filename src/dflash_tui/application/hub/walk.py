@@ -12,7 +12,7 @@ from dflash_core.formats.splits import SPLIT_NAME
 from dflash_tui.application.hub.ollama import stored
 from dflash_tui.application.hub.places import Place, places
 
-MOST = 20_000  # entries that are checked in one place
+MAX_ENTRIES = 20_000  # entries that are checked in one place
 NOT_OF_MODELS = ("datasets--", "spaces--")
 
 
@@ -55,7 +55,7 @@ def walk(place: Place, stopping: Callable[[], bool] = lambda: False) -> Iterator
             yield Candidate(here, folder_name(here), place, folder=True)
         for entry in entries:
             count += 1
-            if count > MOST:
+            if count > MAX_ENTRIES:
                 yield TooMany(place)
                 return
             try:

@@ -16,7 +16,7 @@ from dflash_tui.application.conversations.store.card import Card, short_title
 from dflash_tui.application.conversations.store.database import Database, StoreError
 
 EXCERPT = 80
-TOLD_EVERY = 2000  # messages written between two calls of `progress`
+REPORT_EVERY = 2000  # messages written between two calls of `progress`
 Progress = Callable[[float], None]
 ENDING = 200  # messages at the end of a conversation that are shown next to the list
 
@@ -51,10 +51,10 @@ class Store:
     def __init__(self, folder: Path, holds: Callable[[], Held | None] = lambda: None) -> None:
 
         def renew(db: sqlite3.Connection) -> bool:
-            held = holds()
-            if held is not None:
-                _insert(db, held)
-            return held is not None
+            stored = holds()
+            if stored is not None:
+                _insert(db, stored)
+            return stored is not None
 
         self.database = Database(folder / "conversations.db", renew)
 
@@ -65,8 +65,8 @@ class Store:
 
     def problem(self) -> str:
         """The problem with the disk, returned once."""
-        said, self.database.problem = self.database.problem, ""
-        return said
+        problem, self.database.problem = self.database.problem, ""
+        return problem
 
     def look(self) -> None:
         """Check whether the file was removed or replaced; if so, continue with the one at its path."""
@@ -96,12 +96,12 @@ class Store:
         self.database.write(change)
         return there
 
-    def put(self, held: Held, progress: Progress | None = None) -> None:
+    def put(self, stored: Held, progress: Progress | None = None) -> None:
         """Add a whole conversation, all of it or nothing. Messages that exist already are not changed.
 
         `progress` gets the share of the messages written so far. Raises StoreError for a text that is too large.
         """
-        self.database.write(lambda db: _insert(db, held, progress))
+        self.database.write(lambda db: _insert(db, stored, progress))
 
     def keep(self, message: str, packed: bytes) -> None:
         """Store the packed record of the turn whose answer is `message`."""
@@ -126,15 +126,15 @@ class Store:
         """Delete a conversation with its messages and their records."""
         self.database.write(lambda db: _run(db, "DELETE FROM conversation WHERE id = ?", conversation))
 
-    def held(self, conversation: str, *, records: bool = True) -> Held:
+    def stored(self, conversation: str, *, records: bool = True) -> Held:
         """A conversation with its stored records, which are large, so that `put` can restore it. Raises StoreError."""
         card, branches = self.find(conversation), self.branches(conversation)
         query = "SELECT message, record FROM turn JOIN message ON id = message WHERE conversation = ?"
 
-        def kept(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
+        def packed_records(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
             return [(str(message), rows.packed(one)) for message, one in db.execute(query, (conversation,))]
 
-        return Held(card, branches, dict(self.database.read_large(kept) if records else []))
+        return Held(card, branches, dict(self.database.read_large(packed_records) if records else []))
 
     # Questions
 
@@ -208,8 +208,10 @@ class Store:
     def record(self, message: str) -> TurnRecord | None:
         """The record of the turn whose answer is `message`, if there is one. Raises FormatError."""
         query = "SELECT record FROM turn WHERE message = ?"
-        kept = self.database.read_large(lambda db: [rows.packed(one) for (one,) in db.execute(query, (message,))])
-        return unpack(kept[-1]) if kept else None
+        packed_records = self.database.read_large(
+            lambda db: [rows.packed(one) for (one,) in db.execute(query, (message,))]
+        )
+        return unpack(packed_records[-1]) if packed_records else None
 
 
 # From the leaf upwards. If the leaf is not a message of the conversation, its newest message is used.
@@ -263,16 +265,16 @@ _ANYWHERE = _FOUND.format(
 )
 
 
-def _insert(db: sqlite3.Connection, held: Held, progress: Progress | None = None) -> None:
-    rows.insert_card(db, held.card)
-    nodes = held.branches.nodes
+def _insert(db: sqlite3.Connection, stored: Held, progress: Progress | None = None) -> None:
+    rows.insert_card(db, stored.card)
+    nodes = stored.branches.nodes
     for place, node in enumerate(nodes):
-        rows.insert_node(db, held.card.id, node)
-        if progress is not None and place % TOLD_EVERY == TOLD_EVERY - 1:
+        rows.insert_node(db, stored.card.id, node)
+        if progress is not None and place % REPORT_EVERY == REPORT_EVERY - 1:
             progress(place / len(nodes))
-    for message, record in held.records.items():
+    for message, record in stored.records.items():
         rows.insert_record(db, message, record)
-    _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", held.branches.leaf, held.card.id)
+    _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", stored.branches.leaf, stored.card.id)
 
 
 def _run(db: sqlite3.Connection, statement: str, *values: str | None) -> None:

@@ -1,4 +1,4 @@
-"""One SQLite file in WAL mode. When the disk fails, nothing is lost, the program goes on, and the user is told once."""
+"""One SQLite file in WAL mode. When the disk fails, nothing is lost, the program goes on, and one message is shown."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StoreError(DFlashError):
 class Database:
     """Reads and changes, from any thread. Every error of a statement is handled by `_go_on`.
 
-    A file that is damaged, newer or foreign is kept under another name, and a new one is created. A file that cannot
+    A file that is damaged, newer or foreign is renamed, and a new one is created. A file that cannot
     be written is not touched: its texts are copied to memory, changes are made there, and each later change first
     tries to write them all to the disk. If the file is removed or replaced while it is open, the program continues
     with the one at its path.
@@ -71,7 +71,7 @@ class Database:
         return self._memory is None
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """The result of `query`. It may raise UnusableError for values that the program cannot have written."""
+        """The result of `query`. `query` may raise UnusableError for values that the program cannot have written."""
         with self._lock:
             self.look()
             for _ in range(2):  # for example a damaged file, then a full disk for the new one
@@ -143,7 +143,9 @@ class Database:
         code = getattr(error, "sqlite_errorcode", None)  # None: a text that is not UTF-8, or an error that is not SQL's
         code = code & 0xFF if code is not None else None
         if code == sqlite3.SQLITE_TOOBIG or isinstance(error, OverflowError):
-            raise StoreError("a text of this size cannot be kept: a database takes up to 1,000,000,000 bytes") from None
+            raise StoreError(
+                "a text of this size cannot be saved: a database takes up to 1,000,000,000 bytes"
+            ) from None
         if self._memory is not None or isinstance(error, sqlite3.ProgrammingError):
             raise error
         if self._disk is not None and _identity(self.path) != self._identity:
@@ -176,16 +178,16 @@ class Database:
             return
         rest = f"; {read:,} messages of it could be read and are here" if read else ""
         rest += ", as is the present conversation" if renewed else ""
-        self._tell(f"{self.path.name} is {what} ({why}); it is kept as {aside}, and a new one is begun{rest}")
+        self._tell(f"{self.path.name} is {what} ({why}); it was renamed to {aside}, and a new one is started{rest}")
 
     def _follow(self) -> None:
         """Switch to the file now at the path, and write the conversation in memory to it."""
-        (file, log), (was, its_log) = _identity(self.path), self._identity
+        (file, log), (was, old_log) = _identity(self.path), self._identity
         with contextlib.suppress(sqlite3.Error):
             if self._disk is not None:
                 self._disk.close()
         self._disk = None
-        if file != was and log is not None and log == its_log:  # of the old file: SQLite would use it for the new one
+        if file != was and log is not None and log == old_log:  # of the old file: SQLite would use it for the new one
             for ending in ("-wal", "-shm"):
                 with contextlib.suppress(OSError):
                     os.unlink(f"{self.path}{ending}")
@@ -195,7 +197,7 @@ class Database:
         renewed = self.read(lambda db: _transact(db, self._renew))
         if self.on_disk and file != was:  # else only its log was removed; closing has merged the log into the file
             how = "removed" if file is None else "replaced by another file"
-            rest = "a new one is begun" if file is None else "the program continues with that one"
+            rest = "a new one is started" if file is None else "the program continues with that one"
             rest += ", and the present conversation is in it" if renewed else ""
             self._tell(f"{self.path} was {how} while the program had it open; {rest}")
 
@@ -206,7 +208,7 @@ class Database:
         _copy(self.path, memory, records=False)
         _transact(memory, self._renew)
         self._unsaved.append(self._renew)
-        self._tell(f"conversations cannot be kept in {self.path}: {why}")
+        self._tell(f"conversations cannot be saved in {self.path}: {why}")
 
     def _catch_up(self) -> None:
         """Write the changes that are in memory only to the disk, if that now works."""
@@ -219,7 +221,7 @@ class Database:
         self._memory.close()
         self._memory = None
         self._unsaved.clear()
-        self._tell(f"conversations are kept in {self.path} again; nothing is missing")
+        self._tell(f"conversations are saved in {self.path} again; nothing is missing")
 
     def _tell(self, problem: str) -> None:
         """Several problems can have one cause; the first one names it. SQLite quotes text that it found in the file."""

@@ -64,10 +64,10 @@ def card(row: Sequence[object]) -> Card:
 def node(row: Sequence[object]) -> Node:
     """A message from the columns of MESSAGES. An unreadable report only costs the figures under an answer."""
     values = dict(zip(_COLUMNS["message"], row))
-    kept, report = values.pop("report"), None
+    stored, report = values.pop("report"), None
     found = typed(values, Node)
     with contextlib.suppress(FormatError):
-        report = parse(kept, _REPORT) if isinstance(kept, str) and kept else None
+        report = parse(stored, _REPORT) if isinstance(stored, str) and stored else None
         if report is not None:
             check_report(report)
             return replace(found, report=report)

@@ -6,25 +6,25 @@ from textual.content import Content
 
 from dflash_tui.widgets.literal import Static
 
-Way = tuple[str, str]
-BACK: Way = ("Esc", "back")
+KeyHint = tuple[str, str]
+BACK: KeyHint = ("Esc", "back")
 
 
-class Ways(Static):
+class KeyHints(Static):
     """Each key as written, and what it does; changed with `tell`."""
 
-    def __init__(self, *ways: Way, id: str | None = None) -> None:
-        super().__init__(_line(ways), id=id)
-        self.ways = ways
+    def __init__(self, *hints: KeyHint, id: str | None = None) -> None:
+        super().__init__(_line(hints), id=id)
+        self.hints = hints
 
-    def tell(self, *ways: Way) -> None:
+    def tell(self, *hints: KeyHint) -> None:
         """These from now on."""
-        self.ways = ways
-        self.update(_line(ways))
+        self.hints = hints
+        self.update(_line(hints))
 
 
-def _line(ways: tuple[Way, ...]) -> Content:
+def _line(hints: tuple[KeyHint, ...]) -> Content:
     parts: list[str | tuple[str, str]] = []
-    for key, what in ways:
+    for key, what in hints:
         parts += ["   " if parts else "", (key, "bold $accent"), f" {what}"]
     return Content.assemble(*parts)
