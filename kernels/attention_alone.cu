@@ -26,8 +26,8 @@
 #include "heads.cuh"
 
 constexpr int NEWEST = GROUP + 2;  // heads that the block with the new position makes: key and value too
-constexpr int MOST_MAKERS = 8;                                       // as in split_attention.py
-constexpr int MAKERS = NEWEST < MOST_MAKERS ? NEWEST : MOST_MAKERS;  // split_attention.py: alone_block
+constexpr int MAX_MAKERS = 8;                                       // as in split_attention.py
+constexpr int MAKERS = NEWEST < MAX_MAKERS ? NEWEST : MAX_MAKERS;  // split_attention.py: single_row_block
 constexpr int ROUNDS = ceil_div(NEWEST, MAKERS);                     // heads of a maker
 static_assert(ROW_WARPS == 1 && GROUP <= ROWS && !ONCE, "a block holds the row, as in narrow passes");
 

@@ -1,7 +1,7 @@
 // How a token is drawn from a row of logits, and what the kernels of a draw pass to each other.
 //
 // Three ways; the knobs alone decide which one is tried:
-//   LISTED  greedy, or top_k up to MOST_LISTED: all tokens that can be drawn are in the blocks of 16 tokens with the
+//   LISTED  greedy, or top_k up to MAX_LISTED: all tokens that can be drawn are in the blocks of 16 tokens with the
 //           largest maxima (the head writes these, logits.cu), so draw_list reads little else.
 //   FRONT   all tokens, or the first ones in order of value (higher first; of equal values, lower id first) that top_k,
 //           top_p or min_p keep. Wherever these cut, no token before the drawn one in that order has a higher score. The
@@ -19,7 +19,7 @@
 #include "state.cuh"
 
 constexpr int DRAW_PART = 4096;    // tokens per thread block of draw_scan and draw_weights
-constexpr int MOST_LISTED = 512;   // top_k up to which tokens are LISTED
+constexpr int MAX_LISTED = 512;   // top_k up to which tokens are LISTED
 constexpr int LIST = 2048;         // tokens of a list, at most; draw_scan adds at most as many again
 // Most blocks of 16 tokens whose maxima decide where the list of FRONT ends. What draw_scan adds to N tokens of a flat row of
 // 248,320 is distributed exponentially with a mean of 248,320 / N: with 256 blocks every ninth row would be TOO_LONG.
@@ -71,7 +71,7 @@ __device__ __forceinline__ int kept_tokens(const StepState* st, int vocab) {
 }
 __device__ __forceinline__ Way way_of(const StepState* st, int vocab) {
     const int kept = kept_tokens(st, vocab);
-    if (kept > 0) return kept <= MOST_LISTED ? Way::LISTED : st->top_p < 1 ? Way::WHOLE : Way::FRONT;
+    if (kept > 0) return kept <= MAX_LISTED ? Way::LISTED : st->top_p < 1 ? Way::WHOLE : Way::FRONT;
     return Way::FRONT;
 }
 __device__ __forceinline__ bool by_count(const StepState* st, int vocab) { return kept_tokens(st, vocab) > 0; }

@@ -22,14 +22,14 @@ struct Scored {
 };
 
 constexpr int FRONT_WARPS = FRONT_THREADS / WARP;
-constexpr int MOST_LEFT = 2048;
+constexpr int MAX_LEFT = 2048;
 
 struct FrontShared {
     // By distance to the best value, in eighths of a power of two: a lower bound of the best score of what is certainly
     // higher in the order, as an integer.
     u32 above[FRONT_THREADS];
     u32 room[FRONT_WARPS];
-    Scored left[MOST_LEFT];
+    Scored left[MAX_LEFT];
     Scored front[FRONT_OF_ROW];
     int size, count;  // of `left` and of `front`
     // For penalised tokens: a float that is a lower bound of the value, and a lower bound of the score.
@@ -75,7 +75,7 @@ template <int EACH> __device__ __forceinline__ void rule_out(
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         if (!(exists >> i & 1)) continue;
-        if (place < MOST_LEFT) s.left[place] = mine[i];
+        if (place < MAX_LEFT) s.left[place] = mine[i];
         ++place;
     }
     __syncthreads();
@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(FRONT_THREADS, 1)
     }
     __syncthreads();
     rule_out(mine, nearest, inverse, s);
-    const bool fits = s.size <= MOST_LEFT;
+    const bool fits = s.size <= MAX_LEFT;
     if (fits) take_front(inverse, s, out);
     int count = fits && s.count <= FRONT_OF_ROW ? s.count : TOO_LONG;
 

@@ -110,7 +110,7 @@ __device__ __forceinline__ float distance_of(int digits) {
 // number. The counts are cleared, with no barrier since.
 __device__ __forceinline__ int list_tokens(
     const float* logits, Maxima& maxima, int vocab, u32 wanted, ListShared& s) {
-    static_assert(ANCHORS <= LIST_THREADS && MOST_LISTED + HISTORY <= LIST_THREADS, "see `floor`");
+    static_assert(ANCHORS <= LIST_THREADS && MAX_LISTED + HISTORY <= LIST_THREADS, "see `floor`");
     const u32 key = ordered(maxima.largest()), highest = largest_of_warp(key), lowest = least_of_warp(key);
     if (lane_id() == 0) s.room[0][warp_id()] = highest, s.room[1][warp_id()] = lowest;
     // What stays if there are fewer than wanted: all of them.

@@ -10,7 +10,7 @@
 #include "draw_tokens.cuh"
 
 constexpr int PART_THREADS = 256, PER_THREAD = DRAW_PART / PART_THREADS;
-constexpr float MOST_NOISE = 22.9f, LOG2_E = 1.44269504f;
+constexpr float MAX_NOISE = 22.9f, LOG2_E = 1.44269504f;
 
 // A thread's tokens of a part, by fours: its first, then every PART_THREADS-th.
 struct Part {
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 3)
         const float* const value = part.value + four;
         // None of them can be added if a token with their largest value and their largest noise could not.
         const float most = fmaxf(fmaxf(value[0], value[1]), fmaxf(value[2], value[3])), least = needed(most);
-        if (!(most > -INFINITE) || least > MOST_NOISE) continue;
+        if (!(most > -INFINITE) || least > MAX_NOISE) continue;
         const uint4 words = noise.words(part.token(four));
         const u32 word[4] = {words.x, words.y, words.z, words.w};
         // Noise of x needs 1 - u <= e^-x, so one exponential gives the word below which noise is not enough.

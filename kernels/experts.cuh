@@ -71,7 +71,7 @@ template <int COUNT> __device__ __forceinline__ void sort_keys(u32 (&key)[COUNT]
 
 // Up to this many scores, a lane sorts its keys. More keys and their places would not fit the registers of a thread
 // of `route`: they stay unsorted, and each rank reads all of them.
-constexpr int MOST_SORTED = 8;
+constexpr int MAX_SORTED = 8;
 
 // What a lane gets of a row: the expert of its rank, and that expert's weight.
 struct Choice {
@@ -85,7 +85,7 @@ struct Choice {
 template <int COUNT, int BEST, bool OF_ALL>
 __device__ __forceinline__ Choice choice_of_row(const float* scores, float scale) {
     constexpr int EACH = ceil_div(COUNT, WARP);  // a lane's: neighbours, so a lower lane has lower experts
-    constexpr bool SORTED = EACH <= MOST_SORTED;
+    constexpr bool SORTED = EACH <= MAX_SORTED;
     const int lane = lane_id();
     float score[EACH];
     u32 key[EACH];

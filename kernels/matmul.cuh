@@ -44,7 +44,7 @@ constexpr int MATMUL_THREADS = WARPS * 32;
 constexpr int COLUMN_BLOCKS = ceil_div(COLUMNS, 8);
 // Units in registers ahead of their use. A wide pass takes so long per unit that two suffice, and it needs the
 // registers.
-constexpr int MOST_SLOTS = COLUMN_BLOCKS <= 4 ? 4 : 2;
+constexpr int MAX_SLOTS = COLUMN_BLOCKS <= 4 ? 4 : 2;
 constexpr int HEAD_AT = COLUMN_BLOCKS <= 4 ? 0 : 2;  // the unit during which the next header is requested
 
 #ifdef ACTS_F16
@@ -68,7 +68,7 @@ template <class F> struct Meeting {
     static constexpr int SECOND = F16_ACTS ? 0 : PLANE_BITS ? ACTS_Q8_BLOCK : SPANS == 2 ? 32 : 0;
     static constexpr int SCALES = F16_ACTS ? ACTS_F16_SCALES : ACTS_Q8_SCALES;
     static constexpr int STAGE = COLUMN_BLOCKS * (BLOCK + SECOND);  // bytes per 256 k
-    static constexpr int WANTED = F::SLOTS < MOST_SLOTS ? F::SLOTS : MOST_SLOTS;
+    static constexpr int WANTED = F::SLOTS < MAX_SLOTS ? F::SLOTS : MAX_SLOTS;
     static constexpr int SLOTS = WANTED > 2 && WANTED * int(sizeof(typename F::Unit)) > AHEAD_BYTES ? 2 : WANTED;
 };
 

@@ -61,7 +61,7 @@ template <class F> struct PlaneCodes {
     u32 value[2][4], lower[2][4];
 
     __device__ __forceinline__ explicit PlaneCodes(const u32 (&a)[2][4]) {
-        static_assert(PLANE_BITS <= F::MOST_PLANE_BITS, "the weights' codes or their sums have no room for that");
+        static_assert(PLANE_BITS <= F::MAX_PLANE_BITS, "the weights' codes or their sums have no room for that");
         constexpr u32 KEPT = 0x01010101u * (0xffu >> PLANE_BITS);
 #pragma unroll
         for (int s = 0; s < 2; ++s) {

@@ -22,8 +22,8 @@ constexpr int SHARED_EXPERTS = 0;
 
 constexpr int SCORES = EXPERTS + SHARED_EXPERTS;  // of a row
 constexpr int ROUTER_STEP = 4 * WARP;
-constexpr int MOST_HELD = 16;  // fours of a row of weights that a lane holds at a time
-constexpr int HELD_FOURS = ceil_div(WIDTH, ROUTER_STEP) < MOST_HELD ? ceil_div(WIDTH, ROUTER_STEP) : MOST_HELD;
+constexpr int MAX_HELD = 16;  // fours of a row of weights that a lane holds at a time
+constexpr int HELD_FOURS = ceil_div(WIDTH, ROUTER_STEP) < MAX_HELD ? ceil_div(WIDTH, ROUTER_STEP) : MAX_HELD;
 
 static_assert(WIDTH % 4 == 0, "a lane holds 4 elements");
 

@@ -16,7 +16,7 @@ constexpr int RUNS = 3, SLOT_BITS = 16;
 constexpr u32 MULTIPLIER = 0x9E3779B1u;
 constexpr int COPIED_CLASS = 11;  // the first class of matches, COPIED of policy/values.py
 constexpr int MATCH_CLASSES = 5;
-constexpr double LEAST_COPIED = 1e-3, LEAST_LOG = -6.907755278982137, LEAST_ODDS = -6.906754778648554;
+constexpr double MIN_COPIED = 1e-3, MIN_LOG = -6.907755278982137, MIN_ODDS = -6.906754778648554;
 
 struct TextView {
     const int* last;    // [RUNS][1 << SLOT_BITS]

@@ -23,7 +23,7 @@ constexpr int VALUE_NODES = 64;
 #ifdef TEXT
 enum Worker { CHOOSES, LOOKS_UP, LOOKS_UP_TOO, KEEPS };  // warps
 constexpr int TEXTUAL = 1;
-constexpr double LEAST_SHARE = 1 / (LEAST_COPIED + 1e-9);
+constexpr double MIN_SHARE = 1 / (MIN_COPIED + 1e-9);
 // An added node takes at most four slots: a sibling, one from the text and two children. An offer whose token its
 // parent already has as a child takes at most two.
 constexpr int VALUE_OFFERS = 6 * VALUE_NODES;
@@ -33,7 +33,7 @@ constexpr int TEXTUAL = 0;
 constexpr int VALUE_OFFERS = 3 * VALUE_NODES + 1;
 #endif
 constexpr int COPIED = 15;                          // as a rank: the offer is from the text
-constexpr int UNLIKELY = 15;                        // as `stated`: not a candidate, or less likely than LEAST_COPIED
+constexpr int UNLIKELY = 15;                        // as `stated`: not a candidate, or less likely than MIN_COPIED
 constexpr double SMALLEST = 1e-4, BLOCK = 15.0;     // policy/values.py
 
 // A token that may be added below `parent`. `stated`: the candidate whose probability it has, by rank, or by slot where
@@ -213,7 +213,7 @@ struct ValueTree {
         const bool lacks = candidate == UNLIKELY;
         const int at = lacks ? 0 : candidate;
         const Stated known = {double(b.stated[depth][at]), b.p[depth][at], b.share[depth][at]};
-        return {lacks ? LEAST_LOG : known.log_prob, lacks ? LEAST_COPIED : known.p, lacks ? LEAST_SHARE : known.share};
+        return {lacks ? MIN_LOG : known.log_prob, lacks ? MIN_COPIED : known.p, lacks ? MIN_SHARE : known.share};
 #else
         return {double(b.stated[depth][candidate]), b.p[depth][candidate], b.share[depth][candidate]};
 #endif
@@ -348,7 +348,7 @@ struct ValueTree {
         const int choice = lane < width ? b.candidate[depth][rank] : -1;
         // Rank 0 means none of the candidates, as the first one is never offered here.
         const bool one = rank > 0 && rank < width;
-        const double odds = one ? fmax(b.odds[depth][rank], LEAST_ODDS) : LEAST_ODDS;
+        const double odds = one ? fmax(b.odds[depth][rank], MIN_ODDS) : MIN_ODDS;
         const double kind = node.node && it.rank() == COPIED ? 2 : node.off ? 1 : 0;
         const double* const w = b.weights[COPIED_CLASS + min(match, MATCH_CLASSES - 1)];
         const double q = chance_at(w[0] + w[1] * odds + w[2] * b.odds[depth][0] + w[4] * kind);
@@ -356,7 +356,7 @@ struct ValueTree {
         const u32 among = __ballot_sync(FULL_WARP, (lane < width) & (choice == found.token));
         __syncwarp();  // the key of an empty slot is stored
         if (match != found.match || (among & (0 - among)) != (rank ? 1u << rank : 0)) return;
-        const int stated = one && b.p[depth][rank] >= LEAST_COPIED ? rank : UNLIKELY;
+        const int stated = one && b.p[depth][rank] >= MIN_COPIED ? rank : UNLIKELY;
         put(slot, Offer::of(found.token, depth, node.node, node.off, COPIED, stated, 0), node.value * q);
         offered = {falling(node.value * q), slot};
     }

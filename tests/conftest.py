@@ -30,7 +30,7 @@ settings.register_profile("the same", settings.get_profile("unhurried"), derando
 
 pytest_plugins = ["support.failures"]
 
-MOST_WORKERS = 4  # each loads torch
+MAX_WORKERS = 4  # each loads torch
 MANY_MODULES = 100  # a tenth of torch
 _FROZEN = pytest.StashKey[int]()  # number of modules when existing objects were last frozen for the collector
 # `make quick` runs these folders, without the files that start programs, compile kernels, decode for long or
@@ -120,7 +120,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two more than there are cores, as tests of the app wait for a screen, others for a terminal. Quick tests do not
     wait, and a worker takes seconds to start."""
     more = 0 if config.getoption("-m") == "quick" else 2
-    return min(len(os.sched_getaffinity(0)) + more, MOST_WORKERS)
+    return min(len(os.sched_getaffinity(0)) + more, MAX_WORKERS)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,7 +13,7 @@
 //     SCALING                   see below
 //     MINIMUM                   whether something is subtracted per sub: Scales::minimum, Scales::minimum_scale
 //     CODES                     see below; the f16 formats have none
-//     MOST_PLANE_BITS           bits of a lower plane of activations (acts.cuh) that fit with its codes and sums
+//     MAX_PLANE_BITS           bits of a lower plane of activations (acts.cuh) that fit with its codes and sums
 //     Unit, load_unit(tile, u, lane), expand(unit, sub of the unit, a)
 //     Head, load_head(tile, lane), decode(head, lane) -> Scales
 //     sub_scale(scales, row, i) integer or float of sub i (or of half sub i): row 0 is the upper one

@@ -36,7 +36,7 @@ struct IQ3_S {
     static constexpr Scaling SCALING = Scaling::INTEGER_32;
     static constexpr bool MINIMUM = false;
     static constexpr Codes CODES = Codes::FULL;
-    static constexpr int MOST_PLANE_BITS = 4;
+    static constexpr int MAX_PLANE_BITS = 4;
     struct Head {
         u32 row[2], d;
     };
@@ -94,7 +94,7 @@ struct IQ3_XXS {
     static constexpr Scaling SCALING = Scaling::INTEGER_32;
     static constexpr bool MINIMUM = false;
     static constexpr Codes CODES = Codes::FULL;
-    static constexpr int MOST_PLANE_BITS = 4;
+    static constexpr int MAX_PLANE_BITS = 4;
     struct Head {
         u32 d;
     };

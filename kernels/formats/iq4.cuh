@@ -31,7 +31,7 @@ struct IQ4_NL {
     static constexpr Scaling SCALING = Scaling::FLOAT_32;
     static constexpr bool MINIMUM = false;
     static constexpr Codes CODES = Codes::FULL;
-    static constexpr int MOST_PLANE_BITS = 4;
+    static constexpr int MAX_PLANE_BITS = 4;
     using Head = SubHead;
     using Scales = SubScales;
     using Unit = Q4_K::Unit;
@@ -56,7 +56,7 @@ struct IQ4_XS {
     static constexpr Scaling SCALING = Scaling::INTEGER_32;
     static constexpr bool MINIMUM = false;
     static constexpr Codes CODES = Codes::FULL;
-    static constexpr int MOST_PLANE_BITS = 2;
+    static constexpr int MAX_PLANE_BITS = 2;
     struct Head {
         uint2 row[2];
     };

@@ -15,7 +15,7 @@ struct Q3_K {
     static constexpr Scaling SCALING = Scaling::INTEGER_16;
     static constexpr bool MINIMUM = false;
     static constexpr Codes CODES = Codes::HIGH;
-    static constexpr int MOST_PLANE_BITS = 4;
+    static constexpr int MAX_PLANE_BITS = 4;
     struct Head {
         uint2 low[2];
         u32 high[2], d;

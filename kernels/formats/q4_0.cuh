@@ -16,7 +16,7 @@ struct Q4_0 {
     static constexpr Scaling SCALING = Scaling::FLOAT_32;
     static constexpr bool MINIMUM = false;
     static constexpr Codes CODES = Codes::HIGH;
-    static constexpr int MOST_PLANE_BITS = 4;
+    static constexpr int MAX_PLANE_BITS = 4;
     using Head = SubHead;
     using Scales = SubScales;
     using Unit = Q4_K::Unit;
@@ -48,7 +48,7 @@ struct Q5_0 {
     static constexpr Scaling SCALING = Scaling::FLOAT_32;
     static constexpr bool MINIMUM = false;
     static constexpr Codes CODES = Codes::HIGH;
-    static constexpr int MOST_PLANE_BITS = 3;
+    static constexpr int MAX_PLANE_BITS = 3;
     using Head = SubHead;
     using Scales = SubScales;
     using Unit = Q5_K::Unit;
@@ -90,7 +90,7 @@ template <class NIBBLES, int NUMBER_> struct WithMinimum {
     static constexpr Scaling SCALING = Scaling::FLOAT_32;
     static constexpr bool MINIMUM = true;
     static constexpr Codes CODES = NIBBLES::CODES;
-    static constexpr int MOST_PLANE_BITS = NIBBLES::MOST_PLANE_BITS;
+    static constexpr int MAX_PLANE_BITS = NIBBLES::MAX_PLANE_BITS;
     using Head = SubMinimumHead;
     using Scales = SubMinimumScales;
     using Unit = typename NIBBLES::Unit;

@@ -47,7 +47,7 @@ struct Q4_K {
     static constexpr Scaling SCALING = Scaling::INTEGER_32;
     static constexpr bool MINIMUM = true;
     static constexpr Codes CODES = Codes::LOW;
-    static constexpr int MOST_PLANE_BITS = 4;
+    static constexpr int MAX_PLANE_BITS = 4;
     using Head = KHead;
     using Scales = KScales;
     struct Unit {

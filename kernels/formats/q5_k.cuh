@@ -12,7 +12,7 @@ struct Q5_K {
     static constexpr Scaling SCALING = Scaling::INTEGER_32;
     static constexpr bool MINIMUM = true;
     static constexpr Codes CODES = Codes::LOW;
-    static constexpr int MOST_PLANE_BITS = 3;
+    static constexpr int MAX_PLANE_BITS = 3;
     using Head = KHead;
     using Scales = KScales;
     struct Unit {

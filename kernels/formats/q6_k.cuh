@@ -14,7 +14,7 @@ struct Q6_K {
     static constexpr Scaling SCALING = Scaling::INTEGER_16;
     static constexpr bool MINIMUM = false;
     static constexpr Codes CODES = Codes::HIGH;
-    static constexpr int MOST_PLANE_BITS = 2;
+    static constexpr int MAX_PLANE_BITS = 2;
     struct Head {
         uint4 row[2];
         u32 d;

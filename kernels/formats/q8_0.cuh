@@ -39,7 +39,7 @@ struct Q8_0 {
     static constexpr Scaling SCALING = Scaling::FLOAT_32;
     static constexpr bool MINIMUM = false;
     static constexpr Codes CODES = Codes::FULL;
-    static constexpr int MOST_PLANE_BITS = 4;
+    static constexpr int MAX_PLANE_BITS = 4;
     using Head = SubHead;
     using Scales = SubScales;
     struct Unit {

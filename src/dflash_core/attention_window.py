@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LEAST_SINKS = 64
+MIN_SINKS = 64
 """First positions that every window keeps visible: a softmax puts much of its weight on them."""
-MOST_RUNS = 2  # of visible positions: the first ones and the last ones
+MAX_RUNS = 2  # of visible positions: the first ones and the last ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class AttentionWindow:
     @staticmethod
     def of(size: int, system: int = 0) -> AttentionWindow:
         """A window of `size`, after a system message that ends at `system`; without a size everything is seen."""
-        return AttentionWindow(size, max(LEAST_SINKS, system)) if size else EVERYTHING
+        return AttentionWindow(size, max(MIN_SINKS, system)) if size else EVERYTHING
 
     def hides(self, length: int) -> bool:
         """Whether any of the first `length` positions does not see all positions before it."""

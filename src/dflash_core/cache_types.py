@@ -113,7 +113,7 @@ def checked(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CacheChoice:
     """A chosen pair of cache types, and why; `why` is empty where the user named it."""
 
     pair: CachePair

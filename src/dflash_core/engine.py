@@ -12,27 +12,27 @@ import torch
 from dflash_core import fits, memory
 from dflash_core.backends.base import Session
 from dflash_core.backends.opened import Target
-from dflash_core.cache_types import AUTO, Choice, checked, named
+from dflash_core.cache_types import AUTO, CacheChoice, checked, named
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.registry import open_draft
 from dflash_core.drafters.several import OpenedSeveral
 from dflash_core.errors import MismatchError, OutOfMemoryError, cpu_instead
-from dflash_core.fits import RanOutError, Reckoner, Setup
+from dflash_core.fits import MemoryEstimator, RanOutError, Setup
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
 from dflash_core.loading import DEFAULT_CARD, CardOptions, open_target
 from dflash_core.memory import OTHERS, Component, MemoryBreakdown, weights_detail
 from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.policy.kept import Kept, fingerprint, pair_of, shipped_beside
 from dflash_core.policy.late import LatePolicy
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
+from dflash_core.policy.saved import SavedValues, fingerprint, pair_of, shipped_beside
 from dflash_core.policy.several import SeveralPolicy
 from dflash_core.progress import Progress, silent
 from dflash_core.runner import Runner
-from dflash_core.snapshots.kept import Snapshots
+from dflash_core.snapshots.snapshots import Snapshots
 from dflash_core.snapshots.store import SnapshotStore, default_cap
 from dflash_core.text.tokenizer import THINK_TAGS
 
@@ -60,7 +60,7 @@ class Engine(Runner):
         draft: Draft | None = None,
         *,
         context_length: int | None = None,
-        kept: Sequence[Kept] = (),
+        kept: Sequence[SavedValues] = (),
         kv: str = AUTO,
         states: SnapshotStore | None = None,
     ) -> None:
@@ -69,14 +69,14 @@ class Engine(Runner):
             raise MismatchError("the drafter was loaded for another target; load it with load_draft(path, target)")
         self.target, self.draft = target, draft
         config, self.machine = target.config, target.machine
-        self._reckoner = target.reckoner(draft)
-        available = fits.loaded_room(self._reckoner, self.machine.available())
-        self._setup = fits.requested_setup(self._reckoner, context_length, wished, available)
-        context, self.kv = self._setup.context, _choice(self._reckoner, self._setup, wished)
+        self._estimator = target.estimator(draft)
+        available = fits.memory_after_load(self._estimator, self.machine.available())
+        self._setup = fits.requested_setup(self._estimator, context_length, wished, available)
+        context, self.kv = self._setup.context, _choice(self._estimator, self._setup, wished)
         self._cut = fits.cut_note(context_length, context)
-        less = fits.default_context(self._reckoner, self._setup.kv, available)
+        less = fits.default_context(self._estimator, self._setup.kv, available)
         remedies = f"a context of {less:,} positions fits; a smaller model or fewer open programs leave memory for more"
-        memory.check(self.machine.breakdown(self._reckoner.sequence(self._setup)), remedies)
+        memory.check(self.machine.breakdown(self._estimator.sequence(self._setup)), remedies)
         session: Session = target.session(
             draft, context=context, kv=self.kv.pair, rows=self._setup.rows, nodes=self._setup.nodes
         )
@@ -127,16 +127,16 @@ class Engine(Runner):
     def limits(self) -> Limits:
         """The limits for the knobs of an answer."""
         most = self.target.config.context_length
-        return replace(super().limits, reasoning=self.target.template.reasoning, most_context=most)
+        return replace(super().limits, reasoning=self.target.template.reasoning, max_context=most)
 
     def ran_out(self, error: OutOfMemoryError) -> RanOutError:
         """Who holds what, and what would help."""
         held = self.memory()
-        reckoner = self.target.reckoner(self.draft)
-        setup = replace(reckoner.base, context=self.context_length, kv=self._setup.kv)
+        estimator = self.target.estimator(self.draft)
+        setup = replace(estimator.base, context=self.context_length, kv=self._setup.kv)
         # All that other processes do not hold: what this engine holds would be free if it were loaded in another way.
         others = sum(one.bytes for one in held.components if one.name == OTHERS)
-        found = fits.plan(reckoner, setup, available=held.total - others)
+        found = fits.plan(estimator, setup, available=held.total - others)
         return fits.ran_out(found, held)
 
     # ---- Description -------------------------------------------------------------------------------------------------
@@ -154,8 +154,8 @@ class Engine(Runner):
         if rows < min(usual, self.context_length):
             notes.append(f"prompts are read {rows:,} tokens at once, not {usual:,}: there is "
                          "no memory left for more")  # fmt: skip
-        if self._setup.nodes < self._reckoner.tree_nodes[0]:
-            notes.append(fits.trees_end(self.session.most_drafted))
+        if self._setup.nodes < self._estimator.tree_nodes[0]:
+            notes.append(fits.trees_end(self.session.max_drafted))
         if self.context_length < self.target.config.context_length:
             full = self.target.config.context_length
             notes.append(f"the context is {self.context_length:,} positions here, of the model's {full:,}")
@@ -169,7 +169,7 @@ class Engine(Runner):
         components = [Component("target", target.weight_bytes, detail)]
         if draft and drafting:
             components.append(Component("drafter", draft.weight_bytes, f"{drafting.block_count} layers"))
-        components += self._reckoner.sequence(self._setup)
+        components += self._estimator.sequence(self._setup)
         return self.machine.breakdown(tuple(components), self.session)
 
     def predicted_step_seconds(self, knobs: Knobs) -> float | None:
@@ -179,13 +179,13 @@ class Engine(Runner):
         return seconds if seconds is not None and seconds > SLOW_STEP_S else None
 
 
-def _choice(reckoner: Reckoner, setup: Setup, wished: str) -> Choice:
+def _choice(estimator: MemoryEstimator, setup: Setup, wished: str) -> CacheChoice:
     """How keys and values are stored, and why, where `auto` chose it."""
-    before = reckoner.auto[: reckoner.auto.index(setup.kv)] if wished == AUTO else ()
+    before = estimator.auto[: estimator.auto.index(setup.kv)] if wished == AUTO else ()
     why = f"{setup.context:,} positions leave no memory to spare as {' or '.join(before)}" if before else ""
     if before and (cost := fits.cache_note(setup.kv)):
         why += f"; {cost}"
-    return Choice(named(setup.kv), why)
+    return CacheChoice(named(setup.kv), why)
 
 
 @cpu_instead()
@@ -215,7 +215,7 @@ def load_pair(
     opened.template  # noqa: B018 - built here for its refusals, tokenizer included
     named = opened.own_draft if draft is None else draft
     opened_draft = open_draft(named, opened) if named is not None else None
-    opened.check_room(opened_draft, context_length, kv)
+    opened.check_memory(opened_draft, context_length, kv)
     opened.load(dtype=torch.float32, progress=say)
     drafter = opened_draft.load(progress=say) if opened_draft else None
     kept = _kept(learned, opened, opened_draft) if opened_draft is not None else ()
@@ -236,13 +236,13 @@ def _space(target: Target, draft: Draft | None) -> str:
     return f"{type(target).__name__} {target.arithmetic} {file} {drafter}"
 
 
-def _kept(folder: Path | None, target: Target, draft: OpenedDraft) -> tuple[Kept, ...]:
+def _kept(folder: Path | None, target: Target, draft: OpenedDraft) -> tuple[SavedValues, ...]:
     """Where what is learned about each drafter is stored; a drafter may also ship with start values."""
     found = []
     for one in draft.parts if isinstance(draft, OpenedSeveral) else (draft,):
         file = one.files[0].path if one.files else None
         pair = pair_of(target.file.path, file if file is not None else one.capabilities.kind)
-        found.append(Kept(folder, pair, shipped_beside(file) if file is not None else None))
+        found.append(SavedValues(folder, pair, shipped_beside(file) if file is not None else None))
     return tuple(found)
 
 

@@ -78,10 +78,10 @@ def write_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
 def read_input(path: Path, most: int) -> bytes:
     """A regular file of at most `most` bytes. Raises InputError for any other; OSError as `open` does."""
     with open_input(path) as file:
-        return read_most(file, most, str(path))
+        return read_limited(file, most, str(path))
 
 
-def read_most(file: BinaryIO, most: int, name: str) -> bytes:
+def read_limited(file: BinaryIO, most: int, name: str) -> bytes:
     """The content of a stream of at most `most` bytes. Raises InputError if it is longer."""
     parts: list[bytes] = []
     left = most + 1

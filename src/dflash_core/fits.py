@@ -1,6 +1,6 @@
 """Plans memory: what a pair needs, the longest context per cache type, and changes that would help.
 
-Nothing is loaded for this. A `Reckoner` predicts the memory of a setup on one machine.
+Nothing is loaded for this. A `MemoryEstimator` predicts the memory of a setup on one machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dflash_core.errors import Code, ContextError, OutOfMemoryError
 from dflash_core.memory import Component, MemoryBreakdown, gib
 
 CONTEXT_STEP = 512  # positions: the steps in which the longest context is searched
-MOST_REMEDIES = 3
+MAX_REMEDIES = 3
 # That a plan compares, in the order of what they cost.
 KV_TYPES = tuple(sorted((*map(str, AUTO_PAIRS), "bf16", "tq3_0"), key=DIVERGENCE.__getitem__))
 # What a change costs the user, for sorting: accuracy, acceptance, speed, or missing positions.
@@ -31,11 +31,11 @@ EMBEDDING_COST = 1.5  # a row is copied over the bus for every token
 DESKTOP = 1 << 30  # bytes that a desktop and its programs use on a card: an assumption
 CEILING = 32_768  # positions where no context is given
 SMALLEST_CONTEXT = 512  # that memory is reserved for
-LEAST_CONTEXT = 2  # that can be requested
+MIN_CONTEXT = 2  # that can be requested
 PREFILL_ROWS = 2048  # of a prompt that a card reads at once
 # Nodes of trees on a card: of the default settings, of one pass, and the most that there can be.
-LEAST_NODES, ONE_PASS, MOST_NODES = 24, 64, 256
-LEAST_PREFILL_ROWS = 256  # where memory is short; with fewer, most of the time would go into converting weights to f16
+MIN_NODES, ONE_PASS, MAX_TREE_NODES = 24, 64, 256
+MIN_PREFILL_ROWS = 256  # where memory is short; with fewer, most of the time would go into converting weights to f16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class Setup:
 
     context: int
     kv: str = "f16"
-    nodes: int = LEAST_NODES
+    nodes: int = MIN_NODES
     draft_type: str = ""
     drafted: bool = True
     embedding: str = ON_CARD
     rows: int = PREFILL_ROWS
 
 
-class Reckoner(Protocol):
+class MemoryEstimator(Protocol):
     """Predicts the memory of a pair on one machine from headers."""
 
     @property
@@ -152,35 +152,35 @@ def ran_out(plan: MemoryPlan, breakdown: MemoryBreakdown) -> RanOutError:
     )
 
 
-def total(reckoner: Reckoner, setup: Setup) -> int:
+def total(estimator: MemoryEstimator, setup: Setup) -> int:
     """Bytes of all components."""
-    return sum(one.bytes for one in reckoner.components(setup))
+    return sum(one.bytes for one in estimator.components(setup))
 
 
-def sequence_bytes(reckoner: Reckoner, setup: Setup) -> int:
+def sequence_bytes(estimator: MemoryEstimator, setup: Setup) -> int:
     """Bytes of the components of a sequence."""
-    return sum(one.bytes for one in reckoner.sequence(setup))
+    return sum(one.bytes for one in estimator.sequence(setup))
 
 
-def loaded_room(reckoner: Reckoner, free: int) -> int:
+def memory_after_load(estimator: MemoryEstimator, free: int) -> int:
     """Bytes for all components, where the pair is loaded and `free` bytes are left for a sequence."""
-    return free + total(reckoner, reckoner.base) - sequence_bytes(reckoner, reckoner.base)
+    return free + total(estimator, estimator.base) - sequence_bytes(estimator, estimator.base)
 
 
-def settled(reckoner: Reckoner, setup: Setup, available: int) -> Setup:
+def settled(estimator: MemoryEstimator, setup: Setup, available: int) -> Setup:
     """`setup` with as many prompt rows at once, and then as large trees, as fit in `available` bytes; the
     smallest where none fit. Trees of more than one pass are rare, and must leave `spare` bytes free."""
-    options = [replace(setup, rows=rows, nodes=reckoner.tree_nodes[-1]) for rows in reckoner.chunk_rows]
-    option = next((option for option in options if total(reckoner, option) <= available), options[-1])
-    trees = [replace(option, nodes=nodes) for nodes in reckoner.tree_nodes]
-    spare = reckoner.spare(available)
-    fitting = (tree for tree in trees if total(reckoner, tree) <= available - spare * (tree.nodes > ONE_PASS))
+    options = [replace(setup, rows=rows, nodes=estimator.tree_nodes[-1]) for rows in estimator.chunk_rows]
+    option = next((option for option in options if total(estimator, option) <= available), options[-1])
+    trees = [replace(option, nodes=nodes) for nodes in estimator.tree_nodes]
+    spare = estimator.spare(available)
+    fitting = (tree for tree in trees if total(estimator, tree) <= available - spare * (tree.nodes > ONE_PASS))
     return next(fitting, option)
 
 
-def min_bytes(reckoner: Reckoner, setup: Setup) -> int:
+def min_bytes(estimator: MemoryEstimator, setup: Setup) -> int:
     """Bytes that `setup` needs with the smallest prompt chunks and the smallest trees."""
-    return total(reckoner, replace(setup, rows=reckoner.chunk_rows[-1], nodes=reckoner.tree_nodes[-1]))
+    return total(estimator, replace(setup, rows=estimator.chunk_rows[-1], nodes=estimator.tree_nodes[-1]))
 
 
 def longest(limit: int, fits: Callable[[int], bool], guess: int = 0) -> int:
@@ -200,13 +200,13 @@ def longest(limit: int, fits: Callable[[int], bool], guess: int = 0) -> int:
     return min(low * CONTEXT_STEP, limit)
 
 
-def longest_context(reckoner: Reckoner, setup: Setup, available: int | None = None) -> int:
+def longest_context(estimator: MemoryEstimator, setup: Setup, available: int | None = None) -> int:
     """The most positions that fit with everything else as in `setup`."""
-    available = reckoner.available if available is None else available
-    trained = reckoner.longest_context
+    available = estimator.available if available is None else available
+    trained = estimator.longest_context
 
     def taken(context: int) -> int:
-        return min_bytes(reckoner, replace(setup, context=context))
+        return min_bytes(estimator, replace(setup, context=context))
 
     few = min(CONTEXT_STEP, trained)
     if taken(trained) <= available:
@@ -220,8 +220,8 @@ def longest_context(reckoner: Reckoner, setup: Setup, available: int | None = No
 
 def check_context(context: int | None) -> None:
     """Raises ContextError for a context too short for a prompt and an answer."""
-    if context is not None and context < LEAST_CONTEXT:
-        raise ContextError(f"a context of {context} positions, expected at least {LEAST_CONTEXT}")
+    if context is not None and context < MIN_CONTEXT:
+        raise ContextError(f"a context of {context} positions, expected at least {MIN_CONTEXT}")
 
 
 def trees_end(budget: int) -> str:
@@ -242,70 +242,70 @@ def cut_note(wished: int | None, context: int) -> tuple[str, ...]:
     return (f"{wished:,} positions were requested, the model has {context:,}",)
 
 
-def requested_setup(reckoner: Reckoner, context: int | None, kv: str, available: int | None = None) -> Setup:
+def requested_setup(estimator: MemoryEstimator, context: int | None, kv: str, available: int | None = None) -> Setup:
     """The setup for a requested context (None: what fits) and cache type (or AUTO), in `available` bytes (default: the
-    reckoner's). Raises ContextError as a load does."""
+    estimator's). Raises ContextError as a load does."""
     check_context(context)
-    available = reckoner.available if available is None else available
-    kinds = reckoner.auto if kv == AUTO else (kv,)
-    wished = context or default_context(reckoner, kinds[-1], available)
-    setup = replace(reckoner.base, context=min(wished, reckoner.longest_context))
+    available = estimator.available if available is None else available
+    kinds = estimator.auto if kv == AUTO else (kv,)
+    wished = context or default_context(estimator, kinds[-1], available)
+    setup = replace(estimator.base, context=min(wished, estimator.longest_context))
     options = [replace(setup, kv=kind) for kind in kinds]
-    limits = (available - reckoner.spare(available), available)
-    chosen = (option for limit in limits for option in options if min_bytes(reckoner, option) <= limit)
-    return settled(reckoner, next(chosen, options[0]), available)
+    limits = (available - estimator.spare(available), available)
+    chosen = (option for limit in limits for option in options if min_bytes(estimator, option) <= limit)
+    return settled(estimator, next(chosen, options[0]), available)
 
 
-def default_context(reckoner: Reckoner, kv: str, available: int) -> int:
+def default_context(estimator: MemoryEstimator, kv: str, available: int) -> int:
     """The default context: the largest of CEILING, CEILING / 2 and so on that leaves `spare` of `available` bytes free
     with keys and values of type `kv`."""
-    context, base = min(CEILING, reckoner.longest_context), replace(reckoner.base, kv=kv)
-    available -= reckoner.spare(available)
-    while context > SMALLEST_CONTEXT and total(reckoner, replace(base, context=context)) > available:
+    context, base = min(CEILING, estimator.longest_context), replace(estimator.base, kv=kv)
+    available -= estimator.spare(available)
+    while context > SMALLEST_CONTEXT and total(estimator, replace(base, context=context)) > available:
         context //= 2
     return context
 
 
-def plan(reckoner: Reckoner, setup: Setup, available: int | None = None) -> MemoryPlan:
+def plan(estimator: MemoryEstimator, setup: Setup, available: int | None = None) -> MemoryPlan:
     """What `setup` needs, with rows and trees as they fit, and what would fit instead, in `available` bytes (default:
-    the reckoner's)."""
-    available = reckoner.available if available is None else available
-    setup = settled(reckoner, setup, available)
-    components = reckoner.components(setup)
-    kinds = dict.fromkeys((*reckoner.kv_types, setup.kv))
-    fitting = {kv: longest_context(reckoner, replace(setup, kv=kv), available) for kv in kinds}
-    found = MemoryPlan(reckoner.machine, setup, components, available, fitting, ())
-    return found if found.fits else replace(found, remedies=tuple(remedies(reckoner, found)))
+    the estimator's)."""
+    available = estimator.available if available is None else available
+    setup = settled(estimator, setup, available)
+    components = estimator.components(setup)
+    kinds = dict.fromkeys((*estimator.kv_types, setup.kv))
+    fitting = {kv: longest_context(estimator, replace(setup, kv=kv), available) for kv in kinds}
+    found = MemoryPlan(estimator.machine, setup, components, available, fitting, ())
+    return found if found.fits else replace(found, remedies=tuple(remedies(estimator, found)))
 
 
-def with_desktop(reckoner: Reckoner, found: MemoryPlan) -> dict[str, int]:
+def with_desktop(estimator: MemoryEstimator, found: MemoryPlan) -> dict[str, int]:
     """The longest contexts by cache type where a desktop and other programs use DESKTOP bytes."""
     available = found.available - DESKTOP
-    return {kv: longest_context(reckoner, replace(found.setup, kv=kv), available) for kv in found.context_that_fits}
+    return {kv: longest_context(estimator, replace(found.setup, kv=kv), available) for kv in found.context_that_fits}
 
 
-def remedies(reckoner: Reckoner, short: MemoryPlan) -> list[Remedy]:
+def remedies(estimator: MemoryEstimator, short: MemoryPlan) -> list[Remedy]:
     """The cheapest changes that make it fit, without any that includes a smaller sufficient one.
 
     Where only a shorter context helps, the cheapest change that allows one.
     """
     setup, available, found = short.setup, short.available, list[Remedy]()
     shorter = short.context_that_fits[setup.kv]
-    options = sorted(reckoner.choices(setup), key=lambda option: cost(option, setup))
+    options = sorted(estimator.choices(setup), key=lambda option: cost(option, setup))
     if shorter:
         options = sorted([*options, replace(setup, context=shorter)], key=lambda option: cost(option, setup))
     for option in options:
         if any(_includes(option, one.setup, setup) for one in found):
             continue
-        taken = total(reckoner, option)
+        taken = total(estimator, option)
         if taken <= available:
             found.append(Remedy(option, taken, short.total - taken))
-        if len(found) == MOST_REMEDIES:
+        if len(found) == MAX_REMEDIES:
             break
     for option in options if not found else []:
-        if total(reckoner, replace(option, context=CONTEXT_STEP)) <= available:
-            best = replace(option, context=longest_context(reckoner, option, available))
-            taken = total(reckoner, best)
+        if total(estimator, replace(option, context=CONTEXT_STEP)) <= available:
+            best = replace(option, context=longest_context(estimator, option, available))
+            taken = total(estimator, best)
             return [Remedy(best, taken, short.total - taken)]
     return found
 

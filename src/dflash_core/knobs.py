@@ -30,8 +30,8 @@ Group = Literal["speculation", "sampling", "answer", "loading"]
 Applies = Literal["next step", "next turn", "reload"]
 
 RANDOM_SEED = -1
-MOST_MTP_DEPTH = 8
-MOST_WIDTH = 64  # candidates per draft position, on any device
+MAX_MTP_DEPTH = 8
+MAX_WIDTH = 64  # candidates per draft position, on any device
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Knobs:
     )  # fmt: skip
     tree_width: int = _knob(
         8, "tree width", "candidates per draft position; a card keeps 8 at most",
-        "speculation", bounds=(1, MOST_WIDTH), slider=(1, 16),
+        "speculation", bounds=(1, MAX_WIDTH), slider=(1, 16),
     )  # fmt: skip
     by_parent: bool = _knob(
         True, "score by parent", "score a draft token by the token above it, where the drafter can", "speculation"
@@ -186,7 +186,7 @@ class Knobs:
     )  # fmt: skip
     mtp_depth: int = _knob(
         3, "MTP depth", "tokens that an MTP head drafts one after the other",
-        "speculation", bounds=(1, MOST_MTP_DEPTH), slider=(1, MOST_MTP_DEPTH),
+        "speculation", bounds=(1, MAX_MTP_DEPTH), slider=(1, MAX_MTP_DEPTH),
     )  # fmt: skip
     draft_vocabulary: int = _knob(
         98_304, "draft vocabulary", "on a card drafts are chosen among so many tokens, the first ones; 0 is all",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from dflash_core.drafters.capabilities import DRAFT_KNOBS, Capabilities
 from dflash_core.errors import KnobError
-from dflash_core.knobs import MOST_WIDTH, SPEC, SPEC_FORMER, Knobs, check_tree_width
+from dflash_core.knobs import MAX_WIDTH, SPEC, SPEC_FORMER, Knobs, check_tree_width
 from dflash_core.text.reasoning import Reasoning
 
 
@@ -19,10 +19,10 @@ class Limits:
 
     drafter: Capabilities | None
     context_length: int
-    tree_width: int = MOST_WIDTH
+    tree_width: int = MAX_WIDTH
     budget: int = int(SPEC["drafting"].maximum)
     reasoning: Reasoning | None = None  # variables that the target's template reads; None where unknown
-    most_context: int = 0
+    max_context: int = 0
 
     def check(self, knobs: Knobs, changed: Collection[str]) -> None:
         """Refuse changes that this pair does not support, or that have no effect on it.

@@ -15,7 +15,7 @@ from dflash_core.backends.opened import Target
 from dflash_core.drafters.base import Draft
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import Code, DeviceError, UnsupportedError, cpu_instead
-from dflash_core.fits import ON_CARD, Reckoner
+from dflash_core.fits import ON_CARD, MemoryEstimator
 from dflash_core.memory import gib
 from dflash_core.progress import Progress, silent
 
@@ -60,7 +60,7 @@ def load_target(
     Raises FormatError, UnsupportedError, DeviceError, OutOfMemoryError.
     """
     target = open_target(path, device, progress=progress, card=card)
-    target.check_room(None, None)
+    target.check_memory(None, None)
     target.load(packed=packed, dtype=dtype, progress=progress or silent)
     return target
 
@@ -136,14 +136,14 @@ def load_draft(
 
 
 @cpu_instead()
-def reckoner_of(
+def estimator_of(
     target: str | Path,
     draft: str | Path | None = None,
     device: str = "auto",
     *,
     memory: int = 0,
     card: CardOptions = DEFAULT_CARD,
-) -> Reckoner:
+) -> MemoryEstimator:
     """What predicts the memory of a pair, for plans of several ways of loading: from headers alone, and without a card.
 
     `memory`: bytes of a card (or on the CPU, of main memory) to plan for; by default those of this machine. Raises what
@@ -151,7 +151,7 @@ def reckoner_of(
     """
     opened = _open_for_plan(target, device, memory, card)
     named = opened.own_draft if draft is None else draft
-    return opened.reckoner(open_draft(named, opened) if named is not None else None)
+    return opened.estimator(open_draft(named, opened) if named is not None else None)
 
 
 def planned_card(device: str, memory: int, card: CardOptions) -> PlannedCard | None:

@@ -66,7 +66,7 @@ class Management:
             found.append(CardMemory(str(self._ask(api.nvmlDeviceGetName, card)), int(memory.total), int(memory.free)))
         return tuple(found)
 
-    def held_by_others(self, bus: str) -> int:
+    def used_by_others(self, bus: str) -> int:
         """Bytes that other processes use on the card at this PCI address, as far as the driver reports them.
 
         Cards have another order here than in CUDA, which may also hide some: only the address is the same.
@@ -91,10 +91,10 @@ def driver_version() -> str:
         return "unknown"
 
 
-def held_by_others(bus: str) -> int:
+def used_by_others(bus: str) -> int:
     """Bytes that other processes use on the card at this PCI address; 0 where the library does not report them."""
     try:
         with Management() as management:
-            return management.held_by_others(bus)
+            return management.used_by_others(bus)
     except DeviceError:  # no library, no permission, or a container that hides processes
         return 0

@@ -24,7 +24,7 @@ VERSION = 2
 READABLE = (1, VERSION)
 """Versions that `decode` understands."""
 FREE_BYTES = 64 * 2**20
-MOST_RATIO = 32  # turns pack to a half or a sixth; gzip makes a thousandth of zeros
+MAX_RATIO = 32  # turns pack to a half or a sixth; gzip makes a thousandth of zeros
 
 
 class Loaded(msgspec.Struct, frozen=True, tag="loaded", tag_field="line"):
@@ -240,9 +240,9 @@ class _Growing:
         return TurnRecord(self._start, tuple(self._pieces), end.report, self._texts, rest, self._ended)
 
 
-def most_unpacked(packed: int) -> int:
+def max_unpacked(packed: int) -> int:
     """The most bytes that `packed` bytes may unpack to: a few kilobytes must not become gigabytes, a long turn may."""
-    return max(FREE_BYTES, MOST_RATIO * packed)
+    return max(FREE_BYTES, MAX_RATIO * packed)
 
 
 def pack(record: TurnRecord) -> bytes:
@@ -257,7 +257,7 @@ def unpack(data: bytes) -> TurnRecord:
     head, _, body = data.partition(b"\n")
     if head not in [b"%d" % version for version in READABLE]:
         raise FormatError(f"a turn's record of version {head[:20].decode(errors='replace')!r}, expected {VERSION}")
-    unpacker, limit = zlib.decompressobj(), most_unpacked(len(body))
+    unpacker, limit = zlib.decompressobj(), max_unpacked(len(body))
     try:
         text = unpacker.decompress(body, limit)
     except zlib.error as error:

@@ -23,11 +23,11 @@ from dflash_core.errors import Code, ContextError, OutOfMemoryError
 from dflash_core.events import Event, PrefillEvent, StepEvent, Stop
 from dflash_core.guards.base import Guard
 from dflash_core.ids import check_ids
-from dflash_core.knobs import MOST_WIDTH, Knobs
+from dflash_core.knobs import MAX_WIDTH, Knobs
 from dflash_core.limits import Limits
 from dflash_core.policy.base import Policy
 from dflash_core.policy.watched import Watched
-from dflash_core.snapshots.kept import Snapshots
+from dflash_core.snapshots.snapshots import Snapshots
 from dflash_core.tree import Candidates
 from dflash_core.turn_stats import FoundRow
 
@@ -42,7 +42,7 @@ class Runner:
         context_length: int,
         vocab_size: int,
         prefill_chunk: int = PREFILL_CHUNK,
-        tree_width: int = MOST_WIDTH,
+        tree_width: int = MAX_WIDTH,
         policy: Policy | None = None,
         kv: str = "",
         snapshots: Snapshots | None = None,
@@ -62,7 +62,7 @@ class Runner:
     @property
     def limits(self) -> Limits:
         """The limits for the knobs of an answer."""
-        return Limits(self.session.capabilities, self.context_length, self._tree_width, self.session.most_drafted)
+        return Limits(self.session.capabilities, self.context_length, self._tree_width, self.session.max_drafted)
 
     def cancel(self) -> None:
         """End the answer under way before its next step or prefill chunk; what is committed stays."""
@@ -284,7 +284,7 @@ class Runner:
             self._keep_what_goes(reachable)
         if window != self._window:
             self._window = window
-            self.session.look_back(window)
+            self.session.set_attention_window(window)
         self._checkpoints = [point for point in self._checkpoints if point.length <= reachable]
         if not self._resume(ids, reachable, whole=whole) and not whole:
             if not reachable or not self.session.cut(reachable):

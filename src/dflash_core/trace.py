@@ -27,28 +27,28 @@ from dflash_core.record import (
     assemble,
     decode,
     encode,
-    most_unpacked,
+    max_unpacked,
 )
 
 GZIP = b"\x1f\x8b"
 INSTEAD = "name a file that was written as one"
 GZIP_WINDOW = 31  # zlib's number for its largest window inside a gzip frame
 CHUNK = 1 << 10  # small: a damaged chunk is lost, and no chunk unpacks to much more than 1 MiB
-MOST_LINE = 32 * 2**20  # a prompt of a million tokens has some 12 MiB with its ids
+MAX_LINE = 32 * 2**20  # a prompt of a million tokens has some 12 MiB with its ids
 
 
 class TraceError(DFlashError):
     """A trace that cannot be written, or read."""
 
 
-class Header(msgspec.Struct, frozen=True):
+class TraceHeader(msgspec.Struct, frozen=True):
     """The first line of a trace."""
 
     trace: str
     version: int
 
 
-HEADER = Header("dflash-tui", VERSION)
+HEADER = TraceHeader("dflash-tui", VERSION)
 
 
 class TraceWriter:
@@ -163,7 +163,7 @@ class _Reader:
         if not data:
             raise TraceError(f"{self.path}: no turn in this trace: {self.problem or 'it is empty'}")
         try:
-            header = msgspec.json.decode(data, type=Header)
+            header = msgspec.json.decode(data, type=TraceHeader)
         except DAMAGED:
             found = quoted(data[:24])
             raise TraceError(
@@ -201,10 +201,10 @@ class _Reader:
                     yield from others[:-1]
                     left, waiting = [others[-1]], 0
                 waiting += len(left[-1])
-                if waiting > MOST_LINE:
-                    self.problem = f"line {self.number + 1} has more than {MOST_LINE:,} bytes, the limit"
+                if waiting > MAX_LINE:
+                    self.problem = f"line {self.number + 1} has more than {MAX_LINE:,} bytes, the limit"
                     return
-                if unpacked > (most := most_unpacked(file.tell())):
+                if unpacked > (most := max_unpacked(file.tell())):
                     self.problem = f"it unpacks to more than {most:,} bytes, the limit for {file.tell():,} packed ones"
                     return
         if waiting:

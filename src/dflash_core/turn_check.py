@@ -15,21 +15,21 @@ from operator import attrgetter
 from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import FormatError
 from dflash_core.events import SHOWN_ROWS, STAGES, Event, PrefillEvent, StageTimes, StepDrafts, StepEvent, StepTree
-from dflash_core.knobs import MOST_WIDTH
+from dflash_core.knobs import MAX_WIDTH
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.turn_stats import PartStats, TurnReport
 
-MOST_NODES = 1 + MAX_NODES
-MOST_DEPTH = 256  # positions of the longest block that a drafter file may have
-MOST_ID = 2**31 - 1
-MOST_POSITIONS = 2**31 - 1
-MOST_BYTES = 2**60  # of a component
-MOST_FOUND_ROWS = 16
-MOST_TRIALS = 2**53  # over the life of a pair
+MAX_TREE_NODES = 1 + MAX_NODES
+MAX_DEPTH = 256  # positions of the longest block that a drafter file may have
+MAX_ID = 2**31 - 1
+MAX_POSITIONS = 2**31 - 1
+MAX_BYTES = 2**60  # of a component
+MAX_FOUND_ROWS = 16
+MAX_TRIALS = 2**53  # over the life of a pair
 LONGEST = 1e9  # seconds: thirty years
 SHORTEST = 1e-10  # seconds: under the nanosecond that the clocks tell; speeds are divisions by times
 SLACK = 1e-3  # of a probability: float32 rounds some a little above 1
-_WIDTHS = frozenset(range(1, MOST_WIDTH + 1))
+_WIDTHS = frozenset(range(1, MAX_WIDTH + 1))
 _stages = attrgetter(*STAGES)
 
 
@@ -41,16 +41,16 @@ def check_start(created: str, prompt_ids: Collection[int], draft_block: int, sin
         year = 0
     if not 1970 <= year < 9999:
         raise FormatError(f"a turn of the time {created[:40]!r}; expected one as in 2026-01-31T12:00:00+00:00")
-    _within("a token id of the prompt", prompt_ids, 0, MOST_ID)
-    _within("the drafter's block", (draft_block,), 0, MOST_DEPTH)
-    _within("the tokens that a window always shows", (sinks,), 0, MOST_POSITIONS)
+    _within("a token id of the prompt", prompt_ids, 0, MAX_ID)
+    _within("the drafter's block", (draft_block,), 0, MAX_DEPTH)
+    _within("the tokens that a window always shows", (sinks,), 0, MAX_POSITIONS)
 
 
 def check_loaded(context_length: int, memory: MemoryBreakdown) -> None:
     """Check a trace's data about the loaded models. Raises FormatError."""
-    _within("the context length", (context_length,), 0, MOST_POSITIONS)
+    _within("the context length", (context_length,), 0, MAX_POSITIONS)
     sizes = [size for one in memory.components for size in (one.bytes, one.measured or 0)]
-    _within("a size in the memory breakdown", (*sizes, memory.total, memory.free, memory.measured), 0, MOST_BYTES)
+    _within("a size in the memory breakdown", (*sizes, memory.total, memory.free, memory.measured), 0, MAX_BYTES)
 
 
 class TurnCheck:
@@ -94,9 +94,9 @@ class TurnCheck:
 def _check_prefill(event: PrefillEvent) -> None:
     if len(event.tokens) > 1:
         raise FormatError(f"a prompt with {len(event.tokens):,} tokens drawn after it; expected one, or none")
-    _within("a token id", event.tokens, 0, MOST_ID)
+    _within("a token id", event.tokens, 0, MAX_ID)
     _read("the prompt", event.prompt_tokens, event.reused_tokens)
-    _within("the tokens that were read again", (event.read_again,), 0, MOST_POSITIONS)
+    _within("the tokens that were read again", (event.read_again,), 0, MAX_POSITIONS)
     _duration("the time of the prompt", event.elapsed_ms, 1e3)
 
 
@@ -110,28 +110,28 @@ def check_step(step: StepEvent) -> None:
     if step.accepted_depth != len(tree.accepted) - 1:
         raise FormatError(f"an accepted depth of {step.accepted_depth:,}; expected {len(tree.accepted) - 1:,}")
     if step.bonus is not None:
-        _within("a token id", (step.bonus,), 0, MOST_ID)
+        _within("a token id", (step.bonus,), 0, MAX_ID)
     walked = [tree.tokens[node] for node in tree.accepted[1:]]
     path, drawn = step.tokens[: len(walked)], step.tokens[len(walked) :]
     other = drawn and step.bonus not in (None, drawn[0])
     if not step.tokens or list(path) != walked[: len(path)] or len(drawn) > 1 or other:
         raise FormatError(f"a step of {len(step.tokens):,} tokens that are not those of its walk")
-    _within("a token id", step.tokens, 0, MOST_ID)
+    _within("a token id", step.tokens, 0, MAX_ID)
     if step.choice is not None:
         if len(step.choice.brings) > len(SHOWN_ROWS):
             raise FormatError(f"{len(step.choice.brings)} expectations of a step; expected {len(SHOWN_ROWS)} at most")
-        _within("the tokens that a tree was expected to bring", step.choice.brings, 0, MOST_NODES)
-        _within("the rows of auto", (step.choice.rows,), 0, MOST_NODES)
-    _within("the length after a step", (step.length,), 0, MOST_POSITIONS)
+        _within("the tokens that a tree was expected to bring", step.choice.brings, 0, MAX_TREE_NODES)
+        _within("the rows of auto", (step.choice.rows,), 0, MAX_TREE_NODES)
+    _within("the length after a step", (step.length,), 0, MAX_POSITIONS)
     _check_stages(step.stages)
 
 
 def _check_tree(tree: StepTree) -> None:
     count = len(tree.tokens)
     columns = (tree.parents, tree.depths, tree.probs, tree.path_probs)
-    if not 1 <= count <= MOST_NODES or any(len(column) != count for column in columns):
+    if not 1 <= count <= MAX_TREE_NODES or any(len(column) != count for column in columns):
         lengths = ", ".join(str(len(column)) for column in (tree.tokens, *columns))
-        raise FormatError(f"a tree with columns of {lengths} nodes; expected five of one length, 1 to {MOST_NODES}")
+        raise FormatError(f"a tree with columns of {lengths} nodes; expected five of one length, 1 to {MAX_TREE_NODES}")
     if tree.parents[0] != -1 or tree.depths[0] != 0:
         raise FormatError("a tree whose node 0 is no root")
     for node in range(1, count):
@@ -143,7 +143,7 @@ def _check_tree(tree: StepTree) -> None:
             )
         if not tree.path_probs[node] <= tree.path_probs[parent] * (1 + SLACK):
             raise FormatError(f"a tree whose node {node} is likelier than the path to its parent")
-    _within("a token id", tree.tokens, 0, MOST_ID)
+    _within("a token id", tree.tokens, 0, MAX_ID)
     _within("a probability", (*tree.probs, *tree.path_probs, *tree.values), 0, 1 + SLACK)
     if len(tree.values) not in (0, count):
         raise FormatError(f"a tree of {count} nodes with {len(tree.values)} learned values; expected as many, or none")
@@ -160,34 +160,34 @@ def _check_tree(tree: StepTree) -> None:
 def _check_drafts(drafts: StepDrafts) -> None:
     widths = {len(row) for row in (*drafts.tokens, *drafts.log_probs)}
     depth = len(drafts.tokens)
-    if depth != len(drafts.log_probs) or depth > MOST_DEPTH or len(widths) > 1 or not widths <= _WIDTHS:
+    if depth != len(drafts.log_probs) or depth > MAX_DEPTH or len(widths) > 1 or not widths <= _WIDTHS:
         raise FormatError(
             f"candidates of {depth:,} depths with {len(drafts.log_probs):,} of log-probabilities, {len(widths)} widths;"
-            f" expected the same of both, up to {MOST_DEPTH} by {MOST_WIDTH}"
+            f" expected the same of both, up to {MAX_DEPTH} by {MAX_WIDTH}"
         )
     for tokens, log_probs in zip(drafts.tokens, drafts.log_probs):
-        _within("a candidate's token id", tokens, 0, MOST_ID)
+        _within("a candidate's token id", tokens, 0, MAX_ID)
         _within("a log-probability", log_probs, -float("inf"), SLACK)
 
 
 def check_report(report: TurnReport) -> None:
     """Check the report of a turn. Raises FormatError."""
     stats = report.stats
-    _within("a token id", report.tokens, 0, MOST_ID)
+    _within("a token id", report.tokens, 0, MAX_ID)
     if stats.tokens != len(report.tokens):
         raise FormatError(f"a report of {stats.tokens:,} tokens that lists {len(report.tokens):,}")
     counts = ("steps", "prompt_tokens", "reused_tokens", "drafted", "verified", "accepted", "copied", "copied_accepted")
-    _within("a count of a report", [getattr(stats, name) for name in (*counts, "read_again")], 0, MOST_POSITIONS)
+    _within("a count of a report", [getattr(stats, name) for name in (*counts, "read_again")], 0, MAX_POSITIONS)
     _read("a report's prompt", stats.prompt_tokens, stats.reused_tokens)
-    if len(stats.nodes) > MOST_NODES or (stats.nodes and sum(stats.nodes) != stats.steps):
+    if len(stats.nodes) > MAX_TREE_NODES or (stats.nodes and sum(stats.nodes) != stats.steps):
         raise FormatError(f"a report of {stats.steps:,} steps whose trees are those of {sum(stats.nodes):,}")
     _within("a report's steps by nodes", stats.nodes, 0, stats.steps)
     depths, rates = stats.drafted_by_depth, stats.accept_rate_by_depth
-    if len(depths) != len(rates) or len(depths) > MOST_DEPTH or any(a < b for a, b in itertools.pairwise(depths)):
+    if len(depths) != len(rates) or len(depths) > MAX_DEPTH or any(a < b for a, b in itertools.pairwise(depths)):
         raise FormatError(f"a report of {len(depths):,} draft positions with {len(rates):,} rates; expected as many")
     _within("a report's steps by draft position", depths, 0, stats.steps)
     _within("a rate", rates, 0, 1)
-    if len(stats.lengths) > MOST_NODES + 1 or (stats.lengths and sum(stats.lengths) != stats.steps):
+    if len(stats.lengths) > MAX_TREE_NODES + 1 or (stats.lengths and sum(stats.lengths) != stats.steps):
         raise FormatError(f"a report of {stats.steps:,} steps whose lengths are those of {sum(stats.lengths):,}")
     _within("a report's steps by length", stats.lengths, 0, stats.steps)
     _check_speeds(stats.acceptance_length, stats.tokens_per_second)
@@ -196,17 +196,17 @@ def check_report(report: TurnReport) -> None:
     _check_stages(stats.stage_ms)
     for part in (stats.thinking, stats.answer):
         _check_part(part)
-    if len(report.learned) > MOST_FOUND_ROWS:
-        raise FormatError(f"a report of {len(report.learned):,} kinds of candidates; {MOST_FOUND_ROWS} at most")
-    _within("a count of tried candidates", [row.trials for row in report.learned], 1, MOST_TRIALS)
+    if len(report.learned) > MAX_FOUND_ROWS:
+        raise FormatError(f"a report of {len(report.learned):,} kinds of candidates; {MAX_FOUND_ROWS} at most")
+    _within("a count of tried candidates", [row.trials for row in report.learned], 1, MAX_TRIALS)
     chances = [chance for row in report.learned for chance in (row.stated, row.learned, row.found)]
     _within("the chance of a candidate", chances, 0, 1 + SLACK)
 
 
 def _check_part(part: PartStats) -> None:
     counts = (part.steps, part.tokens, part.verified, part.accepted, part.copied, part.copied_accepted)
-    _within("a count of a report's part", counts, 0, MOST_POSITIONS)
-    if len(part.drafted_by_depth) != len(part.accept_rate_by_depth) or len(part.drafted_by_depth) > MOST_DEPTH:
+    _within("a count of a report's part", counts, 0, MAX_POSITIONS)
+    if len(part.drafted_by_depth) != len(part.accept_rate_by_depth) or len(part.drafted_by_depth) > MAX_DEPTH:
         raise FormatError(f"a report's part of {len(part.drafted_by_depth):,} draft positions; expected as many rates")
     _within("a report's steps by draft position", part.drafted_by_depth, 0, part.steps)
     _within("a rate", part.accept_rate_by_depth, 0, 1)
@@ -215,8 +215,8 @@ def _check_part(part: PartStats) -> None:
 
 
 def _check_speeds(acceptance_length: float, tokens_per_second: float) -> None:
-    _within("an acceptance length", (acceptance_length,), 0, MOST_NODES)
-    _within("a speed", (tokens_per_second,), 0, MOST_POSITIONS / SHORTEST)
+    _within("an acceptance length", (acceptance_length,), 0, MAX_TREE_NODES)
+    _within("a speed", (tokens_per_second,), 0, MAX_POSITIONS / SHORTEST)
 
 
 def _check_stages(stages: StageTimes) -> None:
@@ -225,7 +225,7 @@ def _check_stages(stages: StageTimes) -> None:
 
 
 def _read(what: str, length: int, reused: int) -> None:
-    if not 0 <= reused <= length <= MOST_POSITIONS:
+    if not 0 <= reused <= length <= MAX_POSITIONS:
         raise FormatError(f"{what} of {length:,} tokens, {reused:,} of them reused")
 
 

@@ -10,7 +10,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import Config, user_file
-from dflash_tui.application.starting import way_back
+from dflash_tui.application.starting import resume_line
 from dflash_tui.terminal.hangup import watched
 from dflash_tui.terminal.output import write_err
 from dflash_tui.terminal.pasting import take_pastes
@@ -35,9 +35,9 @@ def run_app(request: LoadRequest, config: Config | None = None) -> int:
         return load
 
     def check(request: LoadRequest) -> None:
-        from dflash_tui.application.reckoning import reckoner_for  # imports torch
+        from dflash_tui.application.memory_estimate import estimator_for  # imports torch
 
-        reckoner_for(request)
+        estimator_for(request)
 
     first_run = config is not None and "target" not in config.origins and not user_file().exists()
     return open_app(
@@ -61,7 +61,7 @@ def open_app(app: DFlashApp) -> int:
         _keep_states(app)
     state, parts = app.state, app.chat.made
     if state.resumable and not app.again:
-        write_err(f"dflash-tui: to come back: {way_back(sys.argv[1:], state.resumable)}")
+        write_err(f"dflash-tui: to come back: {resume_line(sys.argv[1:], state.resumable)}")
     for line in parts.downloads.last_words() if parts is not None else ():
         write_err(f"dflash-tui: {line}")
     if app.again:

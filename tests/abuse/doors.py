@@ -30,7 +30,7 @@ from dflash_tui.application.conversations.current import CurrentConversation
 from dflash_tui.application.conversations.exchange import from_json, import_file, to_json
 from dflash_tui.application.conversations.history import History
 from dflash_tui.application.conversations.journal import Place
-from dflash_tui.application.conversations.store import Card, Held, Store
+from dflash_tui.application.conversations.store import Card, Store, StoredConversation
 from dflash_tui.application.settings.config import load_config
 from dflash_tui.application.settings.presets import Presets
 from dflash_tui.settings.key_rules import KEY_RULES
@@ -193,7 +193,7 @@ def _export() -> bytes:
         Node("assistant", "", "q", "", "failed", None, "a2", 3.0),
     ]
     nodes = [question, *answers, Node("user", "other", id="q2", created=4.0), Node("user", "on", "a1", id="q3")]
-    return to_json([Held(card, Branches(nodes, "a1"), {"a1": pack(a_turn())})])
+    return to_json([StoredConversation(card, Branches(nodes, "a1"), {"a1": pack(a_turn())})])
 
 
 def _lay_export(rng: random.Random, folder: Path) -> None:

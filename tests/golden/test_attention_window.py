@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from dflash_core import Engine, Knobs, load_draft, load_target
-from dflash_core.attention_window import EVERYTHING, LEAST_SINKS, AttentionWindow
+from dflash_core.attention_window import EVERYTHING, MIN_SINKS, AttentionWindow
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cpu.target import CpuTarget
@@ -85,7 +85,7 @@ def test_against_an_explicit_mask(kind: str, seed: int, tmp_path: Path, monkeypa
         expected = oracle(model, module, ids, window, monkeypatch)
         assert expected.std() > 0.1, "a model that says nothing would pass any test"
         session = target.session()
-        session.look_back(window)
+        session.set_attention_window(window)
         at = 0
         while at < 70:
             end = min(at + int(rng.integers(1, 25)), 70)
@@ -157,7 +157,7 @@ def test_what_is_hidden_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(KVCache, "read", counted)
     session = load_target(golden("tiny-F16.gguf")).session()
-    session.look_back(AttentionWindow(20, 10))
+    session.set_attention_window(AttentionWindow(20, 10))
     for length in (100, 300):
         while session.length < length:
             session.prefill([1] * 25)
@@ -177,7 +177,7 @@ def test_runs_and_borders() -> None:
             assert max(found) < end
     assert [window.hides(length) for length in (0, 12, 13)] == [False, False, True]
     assert AttentionWindow.of(0, 500) == EVERYTHING
-    assert AttentionWindow.of(7) == AttentionWindow(7, LEAST_SINKS)
+    assert AttentionWindow.of(7) == AttentionWindow(7, MIN_SINKS)
     assert AttentionWindow.of(7, 500) == AttentionWindow(7, 500)
     assert window.same_until(AttentionWindow(2, 3), 100) == 5
     assert window.same_until(EVERYTHING, 100) == 12

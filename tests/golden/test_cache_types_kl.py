@@ -105,5 +105,5 @@ def test_a_large_context_costs_what_is_used_of_it() -> None:
     """Memory is proportional to the positions in use, not to those that there is room for."""
     engine = Engine(target(), context_length=32_768, kv="q8_0")
     engine.session.prefill([3, 4, 5])
-    few = {one.name: one.bytes for one in target().reckoner(None).sequence(Setup(256, "q8_0"))}
+    few = {one.name: one.bytes for one in target().estimator(None).sequence(Setup(256, "q8_0"))}
     assert engine.session.nbytes["target KV"] == few["target KV"]

@@ -15,7 +15,7 @@ from tools.bench import replay
 from tools.bench.recorded import Recorded, load, save
 
 from dflash_core.knobs import Knobs
-from dflash_core.policy.costs import Shape
+from dflash_core.policy.costs import CostTable
 from dflash_core.policy.pair import PairState
 from support.grids import full
 
@@ -40,7 +40,7 @@ def test_steps_are_those_of_an_independent_program(texts: list[Recorded], curve:
 @pytest.mark.parametrize(("name", "least"), [("h200", 0.15), full("consumer", 0.12), ("cpu", 0.60)])
 def test_it_beats_a_fixed_tree_on_every_curve(texts: list[Recorded], name: str, least: float) -> None:
     """On this one set; `python -m tools.bench.replay` checks the required figures on six sets."""
-    shape: Shape = replay.CURVES[name]
+    shape: CostTable = replay.CURVES[name]
     budgets = replay.fixed(texts, shape, replay.BUDGETS)
     auto = replay.learned(texts, shape, STOPS, pausing=name == "cpu")
     assert auto.tok_s >= (1 + least) * budgets[22].tok_s

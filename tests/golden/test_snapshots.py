@@ -16,7 +16,7 @@ from dflash_core.backends.base import Session
 from dflash_core.backends.opened import Target
 from dflash_core.events import PrefillEvent
 from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError
-from dflash_core.snapshots.kept import LOG
+from dflash_core.snapshots.snapshots import LOG
 from dflash_core.snapshots.store import SnapshotStore
 from support.golden import other_targets
 from support.mtp_files import with_head
@@ -122,7 +122,7 @@ def test_what_is_kept_already_is_not_copied_again(
     copied, room = list[int](), list[tuple[Any, int]]()
     plain = engine.session.checkpoint
     monkeypatch.setattr(engine.session, "checkpoint", lambda: copied.append(engine.session.length) or plain())
-    monkeypatch.setattr(engine.session, "make_room", lambda spans, most: room.append((spans, most)))
+    monkeypatch.setattr(engine.session, "reserve_host_memory", lambda spans, most: room.append((spans, most)))
     said = [read(engine, one)[1] for one in (a, b)]
     assert [spans for spans, _ in room] == [[(0, 32), (32, 64), (64, 75)], [(0, 32), (32, 55)]]
     assert room[0][1] > room[1][1] > 0

@@ -13,7 +13,7 @@ from dflash_core import Engine, Knobs
 from dflash_core.conversation import Conversation
 from dflash_core.errors import ContextError, DFlashError
 from dflash_core.events import StageTimes, StepEvent
-from dflash_core.lab.cost import FEWEST_STEPS, StepCosts
+from dflash_core.lab.cost import MIN_STEPS, StepTimes
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.whatif import curve, estimate
 from dflash_core.record import TurnRecord
@@ -180,13 +180,13 @@ def timed(step: StepEvent) -> StepEvent:
 
 def test_the_curve_with_measured_steps() -> None:
     record = turn(STORY, Knobs(drafting="tree 22", max_tokens=32))
-    costs = StepCosts(map(timed, record.steps))
+    costs = StepTimes(map(timed, record.steps))
     alone = curve("estimate", estimate(record.steps, BUDGETS), costs, 22)
     assert alone.best is None, "one budget has been timed, which says nothing of others"
     assert [point.budget for point in alone.points if point.tok_s] == [22]
     for nodes in (4, 63):
         step = turn(STORY, Knobs(drafting=f"tree {nodes}", max_tokens=32)).steps[0]
-        for _ in range(FEWEST_STEPS):
+        for _ in range(MIN_STEPS):
             costs.add(timed(step))
     it = curve("estimate", estimate(record.steps, BUDGETS), costs, 22)
     sources = {point.budget: point.source for point in it.points}

@@ -75,7 +75,7 @@ def test_turns_take_no_more_than_was_there(
 ) -> None:
     """Trees of every size in every order, modes, draws, windows and lengths of prompts, read in chunks or in passes,
     and the copies of positions between them."""
-    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 100)
+    monkeypatch.setattr(cuda_session, "MIN_ROWS", 100)
     held, multiply = Allocations(), EmulatedDevice.multiply
 
     def by_the_library(*args: Any, **options: Any) -> None:

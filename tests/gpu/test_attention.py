@@ -381,7 +381,7 @@ class Root:
         args = [state, engine.array(self.projected), *norms, np.int32(launch.order.splits), k, v]
         args += [np.int32(cache.k.shape[1]), out, stats, *shown]
         kernel = engine.kernel("attention_alone.cu", "attn_alone", defines)
-        kernel((blocks, self.heads.kv_heads), launch.alone_block, args, shared=launch.alone_shared)
+        kernel((blocks, self.heads.kv_heads), launch.single_row_block, args, shared=launch.single_row_shared)
         return [one.numpy().view(np.uint8) for one in (out, stats, k, v)]
 
     def _memory(self, engine: Engine, launch: SplitLaunch, length: int, cache: Cache, n: int) -> tuple[Any, ...]:

@@ -113,12 +113,12 @@ def test_trees_leave_the_bits_of_single_steps(
     device_name: str, rng: np.random.Generator, kv: str, size: int, sinks: int
 ) -> None:
     session, vocab = session_of(device_name, kv), pair(device_name, GOLDEN).target.config.vocab_size
-    session.look_back(AttentionWindow(size, sinks))
+    session.set_attention_window(AttentionWindow(size, sinks))
     begin = max(60, sinks + 2 * size)  # some positions are hidden
     ids = rng.integers(0, vocab, begin + 6).tolist()
     plain = Plain.of(session, ids[:begin], ids[begin:], every=3)
     check_walk(session, plain, seeded, (3, 11), vocab, rng)
-    session.look_back(EVERYTHING)
+    session.set_attention_window(EVERYTHING)
     whole = Plain.of(session, ids[:begin], ids[begin : begin + 1])
     assert whole.logits != plain.logits[:1], "a window that hides nothing would pass as well"
 
@@ -133,20 +133,20 @@ def test_prompts_and_steps_are_the_references(
     reference = one.target.session(one.draft, kv=CachePair.parse(kv))
     whole = reference.prefill(ids)
     reference.restore(None)
-    reference.look_back(window)
+    reference.set_attention_window(window)
     expected = reference.prefill(ids)
     hidden = np.abs(whole - expected).mean()
     for least, pairs, cuts in ((10_000, 1 << 20, [90]), (1, 1 << 20, [90]), (1, 700, [25, 70, 71, 90])):
-        monkeypatch.setattr(cuda_session, "LEAST_ROWS", least)
-        monkeypatch.setattr(windowed_rows, "MOST_PAIRS", pairs)
+        monkeypatch.setattr(cuda_session, "MIN_ROWS", least)
+        monkeypatch.setattr(windowed_rows, "MAX_PAIRS", pairs)
         session.restore(None)
-        session.look_back(window)
+        session.set_attention_window(window)
         at = 0
         for end in cuts:
             found, at = session.prefill(ids[at:end]), end
         assert np.abs(found - expected).mean() < hidden / 3
         close(found, expected, 0.25)
-    session.look_back(EVERYTHING)
+    session.set_attention_window(EVERYTHING)
     session.restore(None)
     assert np.abs(session.prefill(ids) - whole).mean() < hidden / 3
 

@@ -98,7 +98,7 @@ def test_drafts_are_the_references(device_name: str, tmp_path: Path, shape: int)
 def test_a_prompts_chunk_captures_the_embedding_too(
     device_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 1)
+    monkeypatch.setattr(cuda_session, "MIN_ROWS", 1)
     pair = block_pair(device_named(device_name), tmp_path, "dspark", target_layers=(2, EMBEDDING))
     ours, theirs = pair.sessions()
     for session in (ours, theirs):

@@ -138,7 +138,7 @@ def test_a_tree_has_the_bits_of_single_steps(device_name: str, kv: str, monkeypa
     close(session.draft(5, 0), reference.draft(5, 0), 0.2)  # its full-attention layers use this type
     exact = one.target.logits(ids)[-1]
     assert np.abs(expected - exact).max() > 0
-    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 1)  # prompts in chunks
+    monkeypatch.setattr(cuda_session, "MIN_ROWS", 1)  # prompts in chunks
     session.restore(None)
     close(session.prefill(ids), expected, 0.2)
     again = session.prefill([1, 2])

@@ -13,7 +13,7 @@ from tools.train_demo.numerics import FORMATS, difference, held_out, measure
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.cuda.layers.norm import norm_launch
-from dflash_core.backends.cuda.prefill import LEAST_ROWS
+from dflash_core.backends.cuda.prefill import MIN_ROWS
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
@@ -41,7 +41,7 @@ def half(request: pytest.FixtureRequest) -> bool:
 
 @cache
 def exact_logits(count: int) -> tuple[list[list[int]], npt.NDArray[np.float32]]:
-    """Held-out texts, and the reference's logits for them."""
+    """StoredConversation-out texts, and the reference's logits for them."""
     texts = held_out(demo_card.reference(), count)
     return texts, np.concatenate([demo_card.reference().logits(ids) for ids in texts])
 
@@ -132,7 +132,7 @@ def test_a_second_turn_goes_on_as_a_fresh_prompt_would(half: bool, kind: str) ->
     context = len(ids) + 50 if kind == "context full" else demo_card.CONTEXT
     engine, fresh = (demo_card.fresh(half, context) for _ in range(2))
     for one in (engine, fresh):
-        one.prefill_chunk = LEAST_ROWS - 1  # the same kernels read prompts and answers
+        one.prefill_chunk = MIN_ROWS - 1  # the same kernels read prompts and answers
     tokens = turn(engine, ids, kind)
     # Steps that were under way when the events were closed belong to the answer too.
     said = (*ids, *tokens[:-1]) if kind != "closed" else tuple(engine._committed)
@@ -173,7 +173,7 @@ def test_linear_layers_are_the_same_bits_at_every_width(half: bool) -> None:
     generator = torch.Generator().manual_seed(1)
     most = WIDTHS[-1]
     with session.device.stream():
-        session.state.plant([0] * most, range(-1, most - 1))
+        session.state.stage_tree([0] * most, range(-1, most - 1))
         session.state.push()
         for name, projection in projections(session):
             x = torch.randn(most, projection.columns, generator=generator)

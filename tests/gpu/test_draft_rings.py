@@ -61,7 +61,7 @@ def test_prompts_steps_and_cuts(
     make: Make, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, places: tuple[int, ...]
 ) -> None:
     """A ring of 64 positions: prompts longer than that in chunks and in passes, and checkpoints further back."""
-    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 70)
+    monkeypatch.setattr(cuda_session, "MIN_ROWS", 70)
     both = make(40), make(0)
     kept: list[list[Checkpoint]] = []
 
@@ -122,7 +122,7 @@ def test_an_answer_is_drafted_again_from_any_position(
     make: Make, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Answers of more positions than a ring has, drafted and plain; also after an earlier answer."""
-    monkeypatch.setattr(DFlash, "most_pending", 40)
+    monkeypatch.setattr(DFlash, "max_pending", 40)
     prompt = ids(rng, 70)
     starts: list[tuple[int, int]] = []
     found: list[list[np.ndarray]] = []

@@ -249,7 +249,7 @@ def test_an_edited_prompt_goes_back_to_a_checkpoint() -> None:
 
 def test_a_prompt_of_chunks_and_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint cuts a long prompt into a part for the library and one for the kernels."""
-    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 24)
+    monkeypatch.setattr(cuda_session, "MIN_ROWS", 24)
     ids = prompt()[:40]
     for keep in ((), (5,), (10, 38)):
         run = runner(fresh())
@@ -343,7 +343,7 @@ def test_without_a_drafter_that_has_no_number_the_answer_goes_on() -> None:
 
 def test_a_turn_that_breaks_off_leaves_nothing_to_the_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's copy of the state then dates from the start of the turn: no more rows than are pending may be used."""
-    monkeypatch.setattr(DFlash, "most_pending", 72)
+    monkeypatch.setattr(DFlash, "max_pending", 72)
     session = fresh()
     run, waited = runner(session), list[int]()
     update = CudaSession.update_drafter
@@ -421,7 +421,7 @@ def test_the_largest_budget_says_what_it_is() -> None:
     """A tree's masks hold 256 nodes with the root, so a budget of 256 becomes 255. With memory for less it ends there,
     and the turn goes on."""
     small = CudaSession(pair("emulated", FILE).device_target, fresh().draft_weights, context=192, nodes=64)
-    assert small.most_drafted == 63
+    assert small.max_drafted == 63
     decoder = small.decoder(Knobs(drafting="tree 64"), frozenset(), 192)
     said = "drafting is set; budget 63: there is memory for trees of 64 nodes with its root"
     assert (decoder.knobs.budget, decoder.decision.reason) == (63, said)

@@ -19,7 +19,7 @@ from dflash_core.backends.cuda.expert_plan import (
     Slabs,
 )
 from dflash_core.backends.cuda.layers.experts import ROUTE_THREADS
-from dflash_core.backends.cuda.plan import Card, Shape, Way, plane_bits
+from dflash_core.backends.cuda.plan import Card, KernelConfig, Shape, plane_bits
 from dflash_core.backends.cuda.repack import TILE_TYPES, repack, tile_type
 from dflash_core.formats.quants import to_float32
 from support import acts
@@ -29,7 +29,7 @@ from support.matmuls import seen_f16, seen_q8
 
 ROWS = 64  # that a buffer of a pass holds
 PLANES = Rounding(planes=2)
-CARD, AS_PLANNED = Card(multiprocessors=3, shared_bytes=227 << 10), Way()
+CARD, AS_PLANNED = Card(multiprocessors=3, shared_bytes=227 << 10), KernelConfig()
 ENTRY = np.dtype([("expert", "<u2"), ("count", "<u2"), ("pair", "<u2", COLUMNS)])
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -201,7 +201,7 @@ def launch(engine: Engine, name: str, plan: ExpertPlan, rows: int, args: list[An
     kernel(plan.grid, plan.warps * 32, args, shared=plan.shared_bytes)
 
 
-def multiply_in(engine: Engine, of: Layer, x: Float32, routed: Routed, way: Way = AS_PLANNED) -> Float32:
+def multiply_in(engine: Engine, of: Layer, x: Float32, routed: Routed, way: KernelConfig = AS_PLANNED) -> Float32:
     """(ranks, rows, stride), NaN where nothing was written."""
     plan, rows = ExpertPlan(of.product, replace(CARD, config=way)), len(x)
     forms = {"PLANE_BITS": 0, "SPANS": 1, **plan.forms}
@@ -212,7 +212,7 @@ def multiply_in(engine: Engine, of: Layer, x: Float32, routed: Routed, way: Way 
     return out.numpy()
 
 
-def multiply_out(engine: Engine, of: Layer, inner: Float32, routed: Routed, way: Way = AS_PLANNED) -> Float32:
+def multiply_out(engine: Engine, of: Layer, inner: Float32, routed: Routed, way: KernelConfig = AS_PLANNED) -> Float32:
     plan, (ranks, rows, stride) = ExpertPlan(of.product, replace(CARD, config=way)), inner.shape
     out = engine.poisoned((ranks, rows, plan.stride), np.float32)
     args = [of.pack(plan), routed.work, routed.weights, engine.array(inner), np.int32(stride), out, np.int32(rows)]

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dflash_core.backends.cuda.layers.delta_shapes import DIM, MAKERS, MOST_MADE, ORDER_INTS, DeltaLaunch, DeltaShape
+from dflash_core.backends.cuda.layers.delta_shapes import (
+    DIM,
+    MAKERS,
+    MAX_MADE_ROWS,
+    ORDER_INTS,
+    DeltaLaunch,
+    DeltaShape,
+)
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.state import MAX_NODES, WIDTHS, width_for
 from dflash_core.errors import UnsupportedError
@@ -92,7 +99,7 @@ class Cut:
         launch = DeltaLaunch.of(shape, nodes, self.card)
         if self.columns:
             launch = DeltaLaunch(shape, nodes, self.columns, self.warps, self.shared_levels)
-        makers = 0 if node0 > 0 or nodes > MOST_MADE else self.makers
+        makers = 0 if node0 > 0 or nodes > MAX_MADE_ROWS else self.makers
         return launch if makers is None else replace(launch, makers=makers)
 
 
@@ -144,7 +151,7 @@ class Layer:
         if launch.nodes == 1 and node0 == 0:
             arguments = [st, *projected_rows, *(m[name] for name in ("s", "k", "u", "decay")), x["out"], capacity]
             kernel = self.engine.kernel("gdn_alone.cu", "gdn_alone", {**launch.state_defines, "SPLIT_K": SPLITS})
-            kernel(launch.grid, launch.alone_block, arguments)
+            kernel(launch.grid, launch.single_row_block, arguments)
             self.commit_conv(st, launch, partials, width, starts["gate"])
             return x["out"].numpy().astype(np.float64)
         order = self.engine.poisoned(ORDER_INTS, np.uint32)
@@ -588,7 +595,7 @@ def test_launches_fit_the_cards() -> None:
         assert launch.grid == 128
         assert launch.far_levels(later_pass=False) == (nodes == 64)
         assert launch.shared <= 160 << 10
-        if nodes > MOST_MADE:
+        if nodes > MAX_MADE_ROWS:
             assert not launch.makers
             continue
         # As many warps on each scheduler.

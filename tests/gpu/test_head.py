@@ -7,7 +7,7 @@ import pytest
 
 from dflash_core import tree as ddtree
 from dflash_core.backends.cuda.activations import INT8, Rounding
-from dflash_core.backends.cuda.plan import Card, Way, plan
+from dflash_core.backends.cuda.plan import Card, KernelConfig, plan
 from dflash_core.backends.cuda.state import MAX_WIDTH
 from support.engines import Engine
 from support.grids import full
@@ -58,7 +58,7 @@ def test_argmax_is_that_of_the_logits(engine: Engine, rng: np.random.Generator, 
 
 
 def test_a_wide_pass_in_two_launches(engine: Engine, rng: np.random.Generator) -> None:
-    card = Card(3, 40 * 1024, Way(chunked=False))
+    card = Card(3, 40 * 1024, KernelConfig(chunked=False))
     weights = random_weights(engine, rng, 512, ("Q4_K", 200))
     x = rng.normal(size=(40, 512)).astype(np.float32)
     assert len(plan(weights.shapes, 512, card, split_k=1).passes(40)) > 1
@@ -115,7 +115,7 @@ def head_logits(
 
 
 PASSES = (
-    (1, SMALL), (5, SMALL), (24, SMALL), (40, Card(3, 40 * 1024)), (40, Card(3, 40 * 1024, Way(chunked=False)))
+    (1, SMALL), (5, SMALL), (24, SMALL), (40, Card(3, 40 * 1024)), (40, Card(3, 40 * 1024, KernelConfig(chunked=False)))
 )  # fmt: skip
 
 

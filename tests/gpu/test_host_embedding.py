@@ -70,7 +70,7 @@ def test_the_same_bits(
     on_card, on_host, spec = sessions(device_name, name, draft, tmp_path)
     ids = rng.integers(0, 250, 40).tolist()
     for least in (10_000, 1):
-        monkeypatch.setattr(cuda_session, "LEAST_ROWS", least)
+        monkeypatch.setattr(cuda_session, "MIN_ROWS", least)
         for session in (on_card, on_host):
             session.restore(None)
         assert np.array_equal(on_card.prefill(ids), on_host.prefill(ids))

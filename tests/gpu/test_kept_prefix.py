@@ -95,7 +95,7 @@ def test_in_passes_a_kept_prefix_changes_nothing(device_name: str, name: str, ac
 def test_chunks_and_passes_differ_by_the_rounding_of_activations(
     device_name: str, monkeypatch: pytest.MonkeyPatch, name: str, activations: str, most: float
 ) -> None:
-    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 1)
+    monkeypatch.setattr(cuda_session, "MIN_ROWS", 1)
     ids, session = text(name), CudaSession(device_target(device_name, name, activations), context=192)
     end, found = min(ALL, len(ids) - TOKENS), []
     for session.chunks_from in (None, NEVER):
@@ -143,7 +143,7 @@ def test_a_kept_state_serves_its_own_arithmetic_alone(monkeypatch: pytest.Monkey
 @pytest.mark.emulator
 def test_prompts_in_passes_are_an_option_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     """They never run in chunks, in wide passes where there is memory for them."""
-    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 1)
+    monkeypatch.setattr(cuda_session, "MIN_ROWS", 1)
     made = engine(monkeypatch, SnapshotStore(0), reading="passes")
     session = made.session
     assert isinstance(session, CudaSession)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dflash_core.backends.cuda.activations import F16, INT8, Rounding
-from dflash_core.backends.cuda.plan import Card, Way, plan
+from dflash_core.backends.cuda.plan import Card, KernelConfig, plan
 from dflash_core.backends.cuda.repack import TILE_TYPES, tile_type
 from dflash_core.formats.quants import BY_NAME
 from support.blocks import HALVES
@@ -285,9 +285,9 @@ def test_shapes_of_a_27b_cut_in_rows(
             assert np.array_equal(planes[..., live].view(np.uint32), widest[:, :width, live].view(np.uint32))
 
 
-@pytest.mark.parametrize("way", [Way(prefetch=3), Way(prefetch=32)], ids=str)
+@pytest.mark.parametrize("way", [KernelConfig(prefetch=3), KernelConfig(prefetch=32)], ids=str)
 @pytest.mark.parametrize("slices", [None, 1], ids=["planned", "one-slice"])
-def test_a_way_changes_no_bit(engine: Engine, rng: np.random.Generator, slices: int | None, way: Way) -> None:
+def test_a_way_changes_no_bit(engine: Engine, rng: np.random.Generator, slices: int | None, way: KernelConfig) -> None:
     """Prefetches stay inside the weights, also where a warp begins in the middle of a row of tiles or has few."""
     weights = random_weights(engine, rng, 1280, ("Q4_K", 530), ("Q6_K", 170), ("Q8_0", 6))
     x = activations(rng, 24, 1280)
@@ -318,7 +318,7 @@ def test_tiles_that_are_claimed_change_no_bit(engine: Engine, rng: np.random.Gen
     types, slices, rounding = CLAIMS[kind]
     weights = random_weights(engine, rng, 1664, *types)
     x = activations(rng, 3, 1664)
-    card = Card(2, 227 << 10, Way(split_k=slices))
+    card = Card(2, 227 << 10, KernelConfig(split_k=slices))
     deal, wide = multiply(engine, weights, x, card, rounding=rounding)
     fixed = replace(card, config=replace(card.config, claimed=False))
     for row in range(len(x)):
@@ -356,7 +356,7 @@ def test_chunks_of_k(
     """A card with little shared memory: several rounds, a last chunk that is short, one pass at every width. The bits
     are those of whole parts of K, in which shares begin within blocks of rows."""
     card = Card(2, 99 << 10)
-    chunks = replace(card, config=Way(chunked=True))
+    chunks = replace(card, config=KernelConfig(chunked=True))
     weights = random_weights(engine, rng, 1664, *types)
     x = activations(rng, 64, 1664)
     deal, widest = multiply(engine, weights, x, card, split_k=slices, rounding=rounding)
@@ -381,7 +381,7 @@ def test_chunks_have_the_bits_of_whole_parts(engine: Engine, rng: np.random.Gene
     x = activations(rng, 24, 1280)
     for warps in 12, 16:
         found = {}
-        for way in (Way(chunked=True), Way(chunked=False)):
+        for way in (KernelConfig(chunked=True), KernelConfig(chunked=False)):
             card = Card(2, 227 << 10, way)
             deal = replace(plan(weights.shapes, 1280, card), warps=warps)
             assert ("CHUNK" in deal.defines(24)) == way.chunked
@@ -398,7 +398,7 @@ def test_every_way_has_the_same_bits_at_every_width(engine: Engine, rng: np.rand
     weights = random_weights(engine, rng, 1280, ("Q5_K", 260), ("Q8_0", 20))
     x = activations(rng, 24, 1280)
     bits: dict[int, np.ndarray] = {}
-    for way in (Way(), Way(split_k=1), Way(split_k=2), Way(chunked=True)):
+    for way in (KernelConfig(), KernelConfig(split_k=1), KernelConfig(split_k=2), KernelConfig(chunked=True)):
         chosen = replace(card, config=way)
         deal, widest = multiply(engine, weights, x, chosen)
         assert deal.config == way

@@ -101,7 +101,7 @@ def test_its_cache_holds_the_targets_hiddens_wherever_the_sequence_goes(
 ) -> None:
     """Prompts in chunks and passes, trees, truncation to earlier checkpoints and to nothing, a ring that wraps
     around."""
-    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 40)
+    monkeypatch.setattr(cuda_session, "MIN_ROWS", 40)
     monkeypatch.setattr(caches, "SPARE", 62)
     both = mtp_pair(device_name).sessions()
     drafter = both[0].drafter
@@ -133,7 +133,7 @@ def test_its_cache_holds_the_targets_hiddens_wherever_the_sequence_goes(
 def test_a_turn_is_drafted_again_as_it_was(device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the hidden states before the turn have been overwritten since."""
     monkeypatch.setattr(caches, "SPARE", 62)
-    monkeypatch.setattr(Mtp, "most_pending", 20)
+    monkeypatch.setattr(Mtp, "max_pending", 20)
     one, text = runner(mtp_pair(device_name)), list(prompt()[:7])
     tokens, steps = answer(one, 68, mode="chain", mtp_depth=2, budget=2)
     text.append(tokens[0])
@@ -187,7 +187,7 @@ def test_auto_picks_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = LatePolicy(device.session.capabilities, PairState(), GivenCosts(H200))
     wished = iter([1, 4, 2, 8, 3, *[5] * 40])
     monkeypatch.setattr(Depths, "best", lambda self, rate: next(wished))
-    monkeypatch.setattr("dflash_core.policy.late.MOST_GAP", 0.0)  # the time of an emulator is no card's
+    monkeypatch.setattr("dflash_core.policy.late.MAX_GAP", 0.0)  # the time of an emulator is no card's
     one = Runner(device.session, frozenset(), CONTEXT, VOCABULARY, policy=policy)
     found, steps = answer(one, 40)
     assert found == plain

@@ -28,7 +28,7 @@ LONGEST = 150  # the pair's context is 192
 
 @pytest.fixture(autouse=True)
 def every_prompt_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 1)
+    monkeypatch.setattr(cuda_session, "MIN_ROWS", 1)
 
 
 def random_prompt(rng: np.random.Generator, length: int) -> list[int]:
@@ -98,7 +98,7 @@ def test_chunks_and_passes_leave_the_same_behind(
     ids = random_prompt(rng, 100)
     chunked, passed = (pair(device_name, "tiny-F16.gguf").sessions()[0] for _ in range(2))
     chunked.prefill(ids)
-    monkeypatch.setattr(cuda_session, "LEAST_ROWS", len(ids) + 1)
+    monkeypatch.setattr(cuda_session, "MIN_ROWS", len(ids) + 1)
     passed.prefill(ids)
     mine, other = chunked.checkpoint(), passed.checkpoint()
     assert mine.length == other.length == len(ids)

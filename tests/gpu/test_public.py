@@ -13,8 +13,8 @@ from dflash_core.backends.cuda import target as cuda_target
 from dflash_core.backends.cuda.allocator import reserved
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.library import WORKSPACE_BYTES
+from dflash_core.backends.cuda.memory_estimator import context_bytes
 from dflash_core.backends.cuda.plan import Card
-from dflash_core.backends.cuda.reckoner import context_bytes
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.bench.steps import StepBench
 from dflash_core.drafters.registry import open_draft
@@ -115,7 +115,7 @@ def test_smaller_chunks_of_prompts_rather_than_no_load(card: EmulatedCard) -> No
     context = 4096
     opened = open_target(TARGET, "cuda", card=HALF)
     draft = open_draft(DRAFT, opened)
-    found, setup = opened.reckoner(draft), Setup(context)
+    found, setup = opened.estimator(draft), Setup(context)
     ways = {rows: total(found, replace(setup, rows=rows)) for rows in found.chunk_rows}
     assert list(ways) == [2048, 1024, 512, 256]
     # The allocator rounds, so fewer rows may take more: such are never taken.
@@ -130,11 +130,11 @@ def test_smaller_chunks_of_prompts_rather_than_no_load(card: EmulatedCard) -> No
 
     put(ways[taken[-1]] - 1)
     with pytest.raises(OutOfMemoryError, match="a context of"):
-        opened.check_room(draft, context, "f16")
+        opened.check_memory(draft, context, "f16")
     for rows in taken:
         put(ways[rows])
-        opened.check_room(draft, context, "f16")
-        made = plan(opened.reckoner(draft), setup)
+        opened.check_memory(draft, context, "f16")
+        made = plan(opened.estimator(draft), setup)
         assert (made.setup.rows, made.fits) == (rows, True)
     opened.load(dtype=torch.float32, progress=lambda *_: None)
     drafter = draft.load()

@@ -26,7 +26,7 @@ def test_cuts_are_compared_bit_for_bit() -> None:
     launches = [Cut.of(text).launch(bench.layers.shape, 8, device) for text in ("auto", "3x4", "2x6+0")]
     assert len({launch.defines["COLUMNS"] * launch.defines["WARPS"] for launch in launches}) > 1
     for parents in trees(8).values():
-        bench.plant(parents, 3)
+        bench.stage_tree(parents, 3)
         before = bench.memory.s.clone()
         bench.check(launches)
         assert not bench.memory.s.equal(before), "a commit moves the states"

@@ -69,7 +69,7 @@ def test_random_configurations(
     ids = [int(token) for token in np.random.default_rng(seed).integers(0, random_model.VOCAB, 80)]
     with torch.no_grad():
         expected = model(torch.tensor([ids]), use_cache=False).logits[0].numpy()
-    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 65)  # a chunk of the prompt, then passes
+    monkeypatch.setattr(cuda_session, "MIN_ROWS", 65)  # a chunk of the prompt, then passes
     found = [on_device.prefill(ids[:70])]
     found = [*found, *on_device.verify(ids[70:], range(-1, len(ids) - 71))]
     assert np.abs(np.array(found) - expected[69:]).max() < TOLERANCE * max(1.0, float(expected.std()))

@@ -10,12 +10,12 @@ import pytest
 
 from dflash_core import load_draft, load_target
 from dflash_core.backends.base import PrefillCancelled
-from dflash_core.backends.cuda import host_room
+from dflash_core.backends.cuda import host_blocks
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters import caches
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
-from dflash_core.backends.cuda.prefill import LEAST_ROWS
+from dflash_core.backends.cuda.prefill import MIN_ROWS
 from dflash_core.backends.cuda.session import PROMPT_ROWS, CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -25,7 +25,7 @@ from dflash_core.errors import OutOfMemoryError
 from dflash_core.knobs import Knobs
 from dflash_core.runner import Runner
 from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError
-from dflash_core.snapshots.kept import Snapshots
+from dflash_core.snapshots.snapshots import Snapshots
 from dflash_core.snapshots.store import SnapshotStore
 from support.device_pairs import device_named, pair
 from support.golden import other_targets
@@ -40,7 +40,7 @@ TREE = [3, 4, 5], [-1, 0, 0]
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every piece large enough to be page-locked."""
-    monkeypatch.setattr(host_room, "LEAST_LOCKED", 1)
+    monkeypatch.setattr(host_blocks, "MIN_LOCKED", 1)
 
 
 def taken(session: CudaSession, ids: Sequence[int]) -> Snapshot:
@@ -49,9 +49,9 @@ def taken(session: CudaSession, ids: Sequence[int]) -> Snapshot:
     pages = tuple(Rows(begin, end, session.rows(begin, end)) for begin, end in spans)
     found = Snapshot(np.asarray(ids, np.int32), pages, session.checkpoint())
     host = session.device.host
-    session.make_room(spans, 1 << 24)
+    session.reserve_host_memory(spans, 1 << 24)
     host.settle()
-    if isinstance(host, host_room.HostRoom) and session.host_drafter is None:
+    if isinstance(host, host_blocks.HostBlocks) and session.host_drafter is None:
         assert all(tensor.is_pinned() for page in pages for tensor in page.tensors)
         assert all(tensor.is_pinned() for tensor in found.state.tensors)
     return found
@@ -126,7 +126,7 @@ def test_a_resumed_sequence_has_the_bits_of_the_one_it_was(
     assert short.length == other.length == 0
 
 
-@pytest.mark.parametrize("new", [30, LEAST_ROWS])
+@pytest.mark.parametrize("new", [30, MIN_ROWS])
 def test_a_prompt_is_read_after_a_resume(
     device_name: str, new: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,12 +143,12 @@ def test_a_prompt_is_read_after_a_resume(
     other.prefill(numbers(rng, 20))
     other.resume(left)
     other.resume(whole)
-    asked = iter((False, True) if new >= LEAST_ROWS else (True,))
+    asked = iter((False, True) if new >= MIN_ROWS else (True,))
     with pytest.raises(PrefillCancelled) as cancelled:
         other.prefill(more, lambda: next(asked))
     read = cancelled.value.committed
     assert other.length == len(ids) + read
-    assert read == (0 if new >= LEAST_ROWS else PROMPT_ROWS)
+    assert read == (0 if new >= MIN_ROWS else PROMPT_ROWS)
     assert np.array_equal(other.prefill(more[read:]), expected)
     same(one, other)
     other.resume(whole)

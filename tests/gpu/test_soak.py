@@ -25,7 +25,7 @@ def record_every_graph(session: CudaSession) -> None:
     for budget in BUDGETS:
         for mode in ("plain", "chain", "tree"):
             for knobs in (Knobs(temperature=0.0), Knobs(temperature=1.0), Knobs(temperature=1.0, top_k=1)):
-                most = {"plain": 0, "chain": session.device_block - 1, "tree": session.most_drafted}[mode]
+                most = {"plain": 0, "chain": session.device_block - 1, "tree": session.max_drafted}[mode]
                 drafts = mode != "plain" and session.device_block > 0
                 kind = StepKind.holding(min(budget, most), knobs, session.head.vocab, drafts=drafts)
                 with session.device.stream():

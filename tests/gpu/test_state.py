@@ -13,7 +13,7 @@ from dflash_core import nvrtc, resources
 from dflash_core.backends.cuda import state
 from dflash_core.backends.cuda.headers import Headers
 from dflash_core.errors import UnsupportedError
-from dflash_core.fits import MOST_NODES
+from dflash_core.fits import MAX_TREE_NODES
 from dflash_core.policy.values import CLASSES, FEATURES
 from support import engines
 
@@ -31,7 +31,7 @@ HEADER_FILES = ("state.cuh", "ring.cuh", "head.cuh", "draw.cuh", "pairs.cuh")
 
 def test_numbers_that_are_stated_on_both_sides_agree() -> None:
     found = Headers("state.cuh").constants
-    assert (found["MAX_NODES"], found["VALUE_CLASSES"], found["VALUE_FEATURES"]) == (MOST_NODES, CLASSES, FEATURES)
+    assert (found["MAX_NODES"], found["VALUE_CLASSES"], found["VALUE_FEATURES"]) == (MAX_TREE_NODES, CLASSES, FEATURES)
     text = "".join((resources.kernels_dir() / name).read_text() for name in ("state.cuh", "ring.cuh"))
     stops = dict(re.findall(r"(\w+) = (\d+)", re.search(r"enum Stop \{(.*?)\}", text)[1]))
     assert {stop.name: str(int(stop)) for stop in state.StopCode} == stops

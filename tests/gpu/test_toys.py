@@ -14,7 +14,7 @@ from dflash_core import load_target
 from dflash_core.arch import registry
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.activations import CHOICES
-from dflash_core.backends.cuda.plan import Way
+from dflash_core.backends.cuda.plan import KernelConfig
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -42,7 +42,7 @@ def file(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return toy_architecture.write(tmp_path / "toy.gguf", model)
 
 
-def session_on(target: Any, shared_bytes: int = 227 << 10, way: Way = Way()) -> CudaSession:  # noqa: B008 - frozen
+def session_on(target: Any, shared_bytes: int = 227 << 10, way: KernelConfig = KernelConfig()) -> CudaSession:  # noqa: B008 - frozen
     device = EmulatedDevice(shared_bytes=shared_bytes)
     device.card = replace(device.card, config=way)
     upload = DeviceUpload(device, target.file)
@@ -104,7 +104,9 @@ def test_a_toy_architecture_with_a_window(tmp_path: Path, monkeypatch: pytest.Mo
 @emulated
 def test_a_toy_architecture_on_a_card_with_little_shared_memory(model: Any, file: Path) -> None:
     """Its matrices are small: only on purpose do they come in chunks, with the same bits."""
-    chunks, whole = (session_on(load_target(file), 99 << 10, way) for way in (Way(chunked=True), Way()))
+    chunks, whole = (
+        session_on(load_target(file), 99 << 10, way) for way in (KernelConfig(chunked=True), KernelConfig())
+    )
     for session, chunked in ((chunks, True), (whole, False)):
         products = [launch for launch in session.pass_launches(16, 0) if launch.file == "matmul.cu"]
         assert {"CHUNK" in launch.defines for launch in products} == {chunked}
@@ -126,6 +128,6 @@ def test_a_toy_architecture_on_a_card(model: Any, file: Path, monkeypatch: pytes
     after = session.prefill([1, 2])
     session.restore(kept)
     assert np.array_equal(session.prefill([1, 2]), after)
-    monkeypatch.setattr(cuda_session, "LEAST_ROWS", 1)  # prompts in chunks
+    monkeypatch.setattr(cuda_session, "MIN_ROWS", 1)  # prompts in chunks
     session.restore(None)
     close(session.prefill(IDS), expected(model, IDS)[-1], 5e-2)

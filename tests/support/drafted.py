@@ -13,7 +13,7 @@ from dflash_core.events import Choice, StageTimes, StepDrafts, StepEvent, StepTr
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision
 from dflash_core.policy.best_first import ValueTree, build
-from dflash_core.policy.costs import CPU, H200, Shape, StepCosts
+from dflash_core.policy.costs import CPU, H200, CostTable, StepCosts
 from dflash_core.policy.late import BUILT, LatePolicy
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
@@ -43,7 +43,7 @@ def target(position: int) -> int:
     return 100 + position
 
 
-def policy_for(late: bool, kind: str = "dflash", shape: Shape | None = None) -> LearnedPolicy | LatePolicy:
+def policy_for(late: bool, kind: str = "dflash", shape: CostTable | None = None) -> LearnedPolicy | LatePolicy:
     drafter = Capabilities(kind, DEPTHS + 1, on_device=late)
     costs = StepCosts(shape or (H200 if late else CPU))
     return (LatePolicy if late else LearnedPolicy)(drafter, PairState(), costs, think_ids=THINK)
@@ -51,7 +51,7 @@ def policy_for(late: bool, kind: str = "dflash", shape: Shape | None = None) -> 
 
 def run(
     policy: LearnedPolicy | LatePolicy,
-    shape: Shape,
+    shape: CostTable,
     right: Callable[[int], int],
     tokens: int = 2000,
     answers: int = 1,
@@ -81,7 +81,7 @@ def run(
 
 
 def step(
-    policy: LearnedPolicy | LatePolicy, decision: Decision, curve: list[float], shape: Shape, at: int, right: int
+    policy: LearnedPolicy | LatePolicy, decision: Decision, curve: list[float], shape: CostTable, at: int, right: int
 ) -> StepEvent:
     root, choice = target(at), None
     if decision.mode == "plain":

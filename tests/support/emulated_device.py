@@ -30,7 +30,7 @@ class HostMemory:
 
 
 class PlainRoom:
-    """Implements `host_room.HostRoom` where memory cannot be locked."""
+    """Implements `host_room.HostBlocks` where memory cannot be locked."""
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         return torch.empty(tuple(shape), dtype=dtype)

@@ -11,7 +11,7 @@ from dflash_core.cache_types import AUTO
 from dflash_core.fits import DESKTOP, MemoryPlan, Setup, longest_context, plan, requested_setup, total
 from dflash_core.memory import gib
 from dflash_tui.application import fits
-from support.reckoned import reckoner
+from support.reckoned import estimator
 
 GIB = 1 << 30
 CARDS = (16, 24, 32, 48, 80)
@@ -22,7 +22,7 @@ ASKED = 131_072  # positions that remedies are shown for
 
 
 def planned(memory: int, model: Model, context: int) -> MemoryPlan:
-    made = reckoner(memory * GIB, "Q8_0", model)
+    made = estimator(memory * GIB, "Q8_0", model)
     return plan(made, replace(Setup(0), context=min(context, made.longest_context)))
 
 
@@ -41,7 +41,7 @@ def fits_table(cards: Sequence[int] = CARDS, models: Mapping[str, Model] = MODEL
 
 def long_table() -> str:
     """What `auto` takes for the 27B pair on 24 GB with ASKED positions, alone and beside a desktop."""
-    made = reckoner(24 * GIB, "Q8_0", SIZE_27B)
+    made = estimator(24 * GIB, "Q8_0", SIZE_27B)
     lines = ["| on the card besides | `--kv auto` | takes | trees | longest context so |", "|---|---|---|---|---|"]
     for what, held in (("nothing", 0), (f"{gib(DESKTOP)} of a desktop", DESKTOP)):
         room = made.available - held

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dflash_core.cache_types import AUTO, checked
 from dflash_core.fits import MemoryPlan, plan, requested_setup
-from dflash_core.loading import DEFAULT_CARD, CardOptions, reckoner_of
+from dflash_core.loading import DEFAULT_CARD, CardOptions, estimator_of
 
 
 def plan_pair(
@@ -21,5 +21,5 @@ def plan_pair(
 ) -> MemoryPlan:
     """The plan of a pair, with context and type of cache as they are requested of a load."""
     kind = checked(kv)
-    reckoner = reckoner_of(target, draft, device, memory=memory, card=card)
-    return plan(reckoner, requested_setup(reckoner, context, kind))
+    estimator = estimator_of(target, draft, device, memory=memory, card=card)
+    return plan(estimator, requested_setup(estimator, context, kind))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator
 from dflash_core.backends.cuda.planned import card_of
-from dflash_core.backends.cuda.reckoner import CardReckoner
-from dflash_core.bench.shapes import card_reckoner, headers
+from dflash_core.bench.shapes import card_estimator, headers
 from dflash_core.bench.synthetic_models import SIZE_27B, Model
 
 
-def reckoner(memory: int, draft: str = "BF16", model: Model = SIZE_27B) -> CardReckoner:
+def estimator(memory: int, draft: str = "BF16", model: Model = SIZE_27B) -> CardMemoryEstimator:
     """The model and its DFlash drafter on a card of `memory` bytes; the drafter's matrices are of type `draft`."""
     spec, target, drafter = headers(model, draft)
-    return card_reckoner(spec, target, drafter, card_of(memory))
+    return card_estimator(spec, target, drafter, card_of(memory))

@@ -17,7 +17,7 @@ from dflash_core.lab.results import Result, Trial
 from dflash_tui.application.conversations import exchange
 from support.turns import step_of, turn_of
 
-LINES = (trace.Header, record.Loaded, record.Start, record.Read, record.Step, record.End)
+LINES = (trace.TraceHeader, record.Loaded, record.Start, record.Read, record.Step, record.End)
 NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
 KNOBS = "object: every [parameter](knobs.md) by its name"
 

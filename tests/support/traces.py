@@ -15,7 +15,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.events import StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.lab import plain, whatif
-from dflash_core.lab.cost import StepCosts
+from dflash_core.lab.cost import StepTimes
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Loaded, encode, lines
 from dflash_core.rejected import first_rejection, rejected
@@ -70,7 +70,7 @@ def look_at(trace: Trace) -> None:
         course(record)
         scrubber.spark([float(len(step.tokens)) for step in record.steps], 40)
         deltas.measured(record)
-        deltas.on_the_way(record)
+        deltas.along_the_steps(record)
         text = step_text.StepText(record, 40)
         calibration.drawn(record.steps, 60, "this turn")
         for number, step in enumerate(record.steps, 1):
@@ -81,7 +81,7 @@ def look_at(trace: Trace) -> None:
                 tree_text.drawn(step, record.token_text, 90, left_out=left_out, taken_only=True)
             tree_text.rejection_line(step, record.token_text)
             rejected(step), first_rejection(step)
-        costs = StepCosts(record.steps)
+        costs = StepTimes(record.steps)
         try:
             reach = whatif.estimate(record.steps, (1, 8, 64))
         except DFlashError:  # a turn that drafted nothing

@@ -17,15 +17,15 @@ from textual.app import App
 from textual.message_pump import MessagePump
 from textual.pilot import Pilot
 
-MOST_TURNS = 20_000  # iterations of the event loop, if something never becomes idle
-MOST_FRAMES = 100  # frames of an answer that is written meanwhile
+MAX_TURNS = 20_000  # iterations of the event loop, if something never becomes idle
+MAX_FRAMES = 100  # frames of an answer that is written meanwhile
 FRAME_S = 1 / 60
 
 
 async def all_handled(app: App[Any]) -> None:
     """Wait until no message is pending and the screen is drawn. Work that waits for a thread, the clock or the test is
     not included: use `wait_until` for that."""
-    for _ in range(MOST_FRAMES):
+    for _ in range(MAX_FRAMES):
         await nothing_ready()
         if app._exception is not None or not awaits_a_frame(app):
             return
@@ -36,7 +36,7 @@ async def nothing_ready() -> None:
     """Wait until no task of the loop can go on."""
     ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
     quiet = 0
-    for _ in range(MOST_TURNS):
+    for _ in range(MAX_TURNS):
         await asyncio.sleep(0)
         quiet = 0 if ready else quiet + 1
         if quiet == 2:  # timers that were due have run, too

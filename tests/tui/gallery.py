@@ -10,13 +10,13 @@ from textual.pilot import Pilot
 
 from dflash_core.events import StageTimes, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.cost import StepCosts
+from dflash_core.lab.cost import StepTimes
 from dflash_core.lab.grid import Arm
 from dflash_core.lab.results import Result, Trial
 from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
-from dflash_tui.application.figures.measurements import Measurements, Row
-from dflash_tui.application.hub.files import HubError, Wanted
+from dflash_tui.application.figures.measurements import MeasuredRow, Measurements
+from dflash_tui.application.hub.files import FileRequest, HubError
 from dflash_tui.screens.experiment import ExperimentScreen
 from dflash_tui.screens.experiments import ABScreen, SweepScreen, TuneScreen
 from dflash_tui.screens.explain import ExplainScreen, figures
@@ -272,11 +272,13 @@ async def past(app: DFlashApp, pilot: Pilot[int]) -> None:
     if not kept.newest_first:
         more = "+18 % (+14 to +21 %)"
         rows = [
-            Row("tree 15, p_min 0.1", Knobs(drafting="auto up to 15", p_min=0.1), 165.0, 6.6, 25.0, 10, "best", more)
+            MeasuredRow(
+                "tree 15, p_min 0.1", Knobs(drafting="auto up to 15", p_min=0.1), 165.0, 6.6, 25.0, 10, "best", more
+            )
         ]
         rows += [
-            Row("tree 22", Knobs(), 140.0, 5.6, 25.0, 10, "now"),
-            Row("plain", Knobs(drafting="plain"), 21.0, 1, 47, 1),
+            MeasuredRow("tree 22", Knobs(), 140.0, 5.6, 25.0, 10, "now"),
+            MeasuredRow("plain", Knobs(drafting="plain"), 21.0, 1, 47, 1),
         ]
         kept.add("sweep", "best: tree 15, 152.0 tok/s", rows[:2])
         kept.add("tune", "tree 15, p_min 0.1: 165 tok/s, +18 % against tree 22 (+14 to +21 %, 9 of 10 pairs)", rows)
@@ -293,7 +295,7 @@ async def whatif(app: DFlashApp, pilot: Pilot[int]) -> None:
     screen = WhatIfScreen(app.chat.parts)
     await app.push_screen(screen)
     await wait_until(pilot, lambda: app.chat.state.experiment is None)  # what the fake turn gives, before these figures
-    screen.costs = StepCosts(timed(nodes) for nodes in BUDGETS for _ in range(6))
+    screen.costs = StepTimes(timed(nodes) for nodes in BUDGETS for _ in range(6))
     lengths = [(budget, 8 - 6.2 / (1 + budget / 9)) for budget in screen.budgets]
     screen.take("estimate", tuple(Acceptance(budget, length, budget, 40) for budget, length in lengths))
     screen.draw()
@@ -358,7 +360,7 @@ class Running(NoHub):
     """A download that stays half done."""
 
     def work(self) -> None:
-        self.files = [Wanted(self.pair.target, "m.gguf", 18 << 30)]
+        self.files = [FileRequest(self.pair.target, "m.gguf", 18 << 30)]
         self.ready = True
         self.done, self.file = 7 << 30, "m.gguf"
         while not self.stopping:

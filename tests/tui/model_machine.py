@@ -15,9 +15,9 @@ from dflash_core.errors import DeviceError, FormatError
 from dflash_core.memory import HostMemory
 from dflash_core.progress import Progress
 from dflash_tui.app import DFlashApp
-from dflash_tui.application.hub import fetch, room
+from dflash_tui.application.hub import fetch, fitting
 from dflash_tui.application.hub.catalogue import Catalogue, Pair, Source
-from dflash_tui.application.hub.room import Room
+from dflash_tui.application.hub.fitting import FitCheck
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.screens import models as screen
 from dflash_tui.screens.models import ModelsScreen
@@ -44,10 +44,10 @@ def furnish(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other.parent.mkdir()
     shutil.copy(demo_target_path(), other)
     monkeypatch.chdir(near)
-    monkeypatch.setattr(room, "host_memory", lambda: HostMemory(32 << 30, 30 << 30, 0))
-    monkeypatch.setattr(room, "Management", _no_cards)
+    monkeypatch.setattr(fitting, "host_memory", lambda: HostMemory(32 << 30, 30 << 30, 0))
+    monkeypatch.setattr(fitting, "Management", _no_cards)
     monkeypatch.setattr(
-        screen, "room_for", lambda request, freed: Room(32768, 32768, 5 << 30, 0, "a card", weights=3 << 30)
+        screen, "room_for", lambda request, freed: FitCheck(32768, 32768, 5 << 30, 0, "a card", weights=3 << 30)
     )
 
 
@@ -77,7 +77,7 @@ def a_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setattr(f"{place}.load_catalogue", lambda: Catalogue(PAIRS, ()))
     monkeypatch.setattr(fetch, "PAUSE_S", 0.01)
     monkeypatch.setattr(fetch, "TIMEOUT_S", 300.0)
-    monkeypatch.setattr(room, "card", lambda: None)
+    monkeypatch.setattr(fitting, "card", lambda: None)
     with serving() as it:
         for name, value in (
             ("ENDPOINT", it.endpoint),

@@ -34,7 +34,7 @@ class Small(FakeSession):
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.capabilities, self.context_length, most_context=4096)
+        return Limits(self.capabilities, self.context_length, max_context=4096)
 
 
 def full(session: FakeSession) -> None:

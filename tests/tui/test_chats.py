@@ -17,7 +17,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.application.conversations.branches import Node
 from dflash_tui.application.conversations.current import CUT_OFF
 from dflash_tui.application.conversations.journal import Place
-from dflash_tui.application.conversations.store import Card, Held, Store
+from dflash_tui.application.conversations.store import Card, Store, StoredConversation
 from dflash_tui.chat import files
 from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.text.pages import render
@@ -394,7 +394,7 @@ async def test_an_export_is_made_beside_the_app_and_reads_records_for_json_alone
     threads: list[threading.Thread] = []
     records: list[str] = []
 
-    def rendered(conversations: Sequence[Held], kind: str) -> bytes:
+    def rendered(conversations: Sequence[StoredConversation], kind: str) -> bytes:
         threads.append(threading.current_thread())
         records.extend(kind for one in conversations if one.records)
         return render(conversations, kind)

@@ -80,7 +80,7 @@ def over(options: Callable[[Midst], dict[str, Any]]) -> Callable[[Act], Act]:
     return add
 
 
-class Held(FakeSession):
+class StoredConversation(FakeSession):
     """An answer that is held after its first pieces."""
 
     midst: Midst
@@ -93,7 +93,7 @@ class Held(FakeSession):
 
 
 def held(midst: Midst) -> dict[str, Any]:
-    session = Held()
+    session = StoredConversation()
     session.midst = midst
     return {"session": session}
 

@@ -19,12 +19,12 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 import dflash_tui
-from dflash_core.backends.cuda.reckoner import CardReckoner
+from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator
 from dflash_tui import screens
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.fetching import Fetching
 from dflash_tui.application.hub.catalogue import Pair, Source
-from dflash_tui.application.hub.files import Wanted
+from dflash_tui.application.hub.files import FileRequest
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.screens.experiment import ExperimentScreen
@@ -41,7 +41,7 @@ from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.inspector import TABS
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.text_dialog import TextScreen
-from support.reckoned import reckoner
+from support.reckoned import estimator
 
 from .fake import FakeSession
 from .scenes import answered
@@ -60,8 +60,8 @@ CHAT = {ChatScreen, ReplayScreen}  # the same keys; a replay has no prompt to ty
 
 
 @functools.cache
-def card() -> CardReckoner:
-    return reckoner(24 << 30)
+def card() -> CardMemoryEstimator:
+    return estimator(24 << 30)
 
 
 TINY = Pair("tiny", "a pair", "mit", Source("o/n", "m.gguf"), None)
@@ -71,7 +71,7 @@ class NoHub(Fetching):
     """Downloads complete at once, and nothing is requested."""
 
     def work(self) -> None:
-        self.files = [Wanted(self.pair.target, "m.gguf", 1 << 20)]
+        self.files = [FileRequest(self.pair.target, "m.gguf", 1 << 20)]
         self.ready = True
         self.wait()
         self.complete = not self.stopping

@@ -33,9 +33,9 @@ TOO_LARGE = OutOfMemoryError("the drafter needs 9.1 GiB, and 4.0 GiB are free; a
 
 class Machine:
     """Loads pairs, each into a session of its own. `faults`: by target, the error that loading it raises. No context of
-    more than `MOST` positions fits."""
+    more than `MAX_CONTEXT` positions fits."""
 
-    MOST = 32_768
+    MAX_CONTEXT = 32_768
 
     def __init__(self, **faults: Exception) -> None:
         self.faults: dict[str, Exception] = dict(faults)
@@ -50,10 +50,10 @@ class Machine:
             progress("weights", 0.5)
             if name in self.faults:
                 raise self.faults[name]
-            if request.context > self.MOST:
+            if request.context > self.MAX_CONTEXT:
                 raise TOO_LARGE
             self.hold.wait()
-            return FakeSession(title=name, context_length=request.context or self.MOST)
+            return FakeSession(title=name, context_length=request.context or self.MAX_CONTEXT)
 
         return load
 
@@ -250,9 +250,9 @@ async def test_real_files(make_app: MakeApp, tmp_path: Path) -> None:
         return load
 
     def check(request: LoadRequest) -> None:
-        from dflash_tui.application.reckoning import reckoner_for
+        from dflash_tui.application.memory_estimate import estimator_for
 
-        reckoner_for(request)
+        estimator_for(request)
 
     knobs = Knobs(max_tokens=3, ignore_eos=True)
     app = make_app(load=loaders(first), loaders=loaders, check=check, knobs=knobs)

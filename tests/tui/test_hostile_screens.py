@@ -23,7 +23,7 @@ from dflash_core.trace import TraceWriter, read_trace
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.journal import Place
-from dflash_tui.application.conversations.store import Card, Held, Store
+from dflash_tui.application.conversations.store import Card, Store, StoredConversation
 from dflash_tui.application.replay import replaying
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import Config, config_folder
@@ -133,7 +133,7 @@ def put(home: Path) -> Card:
     reply = Node("assistant", TEXT, question.id, TEXT, TEXT, a_report(TEXT))
     other = Node("assistant", TEXT, question.id, "", TEXT)
     card = Card(TEXT, TEXT, model=TEXT)
-    store.put(Held(card, Branches([question, other, reply], reply.id), {reply.id: pack(a_turn())}))
+    store.put(StoredConversation(card, Branches([question, other, reply], reply.id), {reply.id: pack(a_turn())}))
     store.close()
     return card
 

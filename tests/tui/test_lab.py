@@ -18,7 +18,7 @@ from dflash_core.demo import demo_draft, demo_draft_path, demo_target_path
 from dflash_core.engine import Engine, load_pair
 from dflash_core.events import StageTimes, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.cost import StepCosts
+from dflash_core.lab.cost import StepTimes
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.whatif import Acceptance
 from dflash_tui.app import DFlashApp
@@ -145,7 +145,7 @@ class TestWhatIf:
             assert screen.curve is not None
             assert screen.curve.kind == "estimate"
             assert "ESTIMATE" in text_of(screen, "#whatif-finding")
-            screen.costs = StepCosts(timed(nodes) for nodes in (2, 4, 8) for _ in range(6))
+            screen.costs = StepTimes(timed(nodes) for nodes in (2, 4, 8) for _ in range(6))
             await pilot.press("e")
             await finished(pilot)
             assert screen.curve.kind == "exact"
@@ -162,7 +162,7 @@ class TestWhatIf:
             rows = json.loads((tmp_path / "curve.json").read_text())
             assert [row["budget"] for row in rows] == [*TIMED, KNOBS.budget]
             assert {row["p_min"] for row in rows} == {0.1}
-            screen.costs = StepCosts(timed(nodes) for nodes in (2, 4, 8) for _ in range(6))
+            screen.costs = StepTimes(timed(nodes) for nodes in (2, 4, 8) for _ in range(6))
             screen.take("estimate", screen._estimate)
             best = screen.curve.best if screen.curve is not None else None
             assert best is not None
@@ -537,7 +537,7 @@ async def whatif(pilot: Pilot[int]) -> WhatIfScreen:
     await asked(pilot)
     screen = await opened(pilot, "/whatif", WhatIfScreen)
     assert isinstance(screen, WhatIfScreen)
-    screen.costs = StepCosts(timed(nodes) for nodes in (4, 8, 15, 22, 32, 48) for _ in range(6))
+    screen.costs = StepTimes(timed(nodes) for nodes in (4, 8, 15, 22, 32, 48) for _ in range(6))
     lengths = [(budget, 8 - 6.2 / (1 + budget / 9)) for budget in screen.budgets]
     screen.take("estimate", tuple(Acceptance(budget, length, budget, 40) for budget, length in lengths))
     screen.draw()

@@ -16,8 +16,8 @@ from dflash_core.demo import demo_target_path
 from dflash_core.errors import DeviceError, FormatError
 from dflash_core.memory import HostMemory
 from dflash_tui.app import DFlashApp
-from dflash_tui.application.hub.header import Header
-from dflash_tui.application.hub.room import Room
+from dflash_tui.application.hub.fitting import FitCheck
+from dflash_tui.application.hub.header import ModelHeader
 from dflash_tui.application.session import Loader, LoadRequest, Progress
 from dflash_tui.application.settings.config import load_config, user_file
 from dflash_tui.screens.models import ModelsScreen
@@ -189,11 +189,11 @@ async def test_snapshots_of_the_dialogs(
     model.write_bytes(b"GGUF")
     os.truncate(model, 16_547_400_000)  # of that size, and nearly all of it a hole
     monkeypatch.chdir(tmp_path / "near")
-    monkeypatch.setattr("dflash_tui.application.hub.room.host_memory", lambda: HostMemory(64 << 30, 12 << 30, 0))
-    monkeypatch.setattr("dflash_tui.application.hub.room.Management", no_management)
-    header = Header("target", "", "Qwen3.6 27B", "qwen35", 26_900_000_000, "Q4_K", 262_144, 5120, own_head=True)
+    monkeypatch.setattr("dflash_tui.application.hub.fitting.host_memory", lambda: HostMemory(64 << 30, 12 << 30, 0))
+    monkeypatch.setattr("dflash_tui.application.hub.fitting.Management", no_management)
+    header = ModelHeader("target", "", "Qwen3.6 27B", "qwen35", 26_900_000_000, "Q4_K", 262_144, 5120, own_head=True)
     monkeypatch.setattr("dflash_tui.application.hub.find.read_header", lambda path, folder: header)
-    room = Room(32_768, 32_768, 19 << 30, 0, "12.0 GiB of main memory, on the CPU", weights=17 << 30)
+    room = FitCheck(32_768, 32_768, 19 << 30, 0, "12.0 GiB of main memory, on the CPU", weights=17 << 30)
     monkeypatch.setattr("dflash_tui.screens.models.room_for", lambda request, freed: room)
     app = models_app(make_app, [], first_run=True)
     prefix = f"{size[0]}x{size[1]}"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from dflash_core.backends.cuda.reckoner import CardReckoner
+from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator
 from dflash_core.fits import Setup, plan
 from dflash_tui.app import DFlashApp
-from dflash_tui.application.hub.room import Room
+from dflash_tui.application.hub.fitting import FitCheck
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.chat.program import ProgramController
 from dflash_tui.screens import models
@@ -20,7 +20,7 @@ from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.plan import PlanScreen, bar, drawn
 from support.grids import full
-from support.reckoned import reckoner
+from support.reckoned import estimator
 
 from .fake import FakeSession, loader
 from .support import leave, loaded, screen_text, settled, shows, wait_until
@@ -51,7 +51,7 @@ async def opened(pilot: Pilot[int], app: DFlashApp, path: Path) -> None:
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that is planned for a card of 24 GiB, whatever this machine has."""
-    monkeypatch.setattr(screen, "reckoner_of", lambda request: reckoner(24 * GIB, "Q8_0"))
+    monkeypatch.setattr(screen, "estimator_of", lambda request: estimator(24 * GIB, "Q8_0"))
     monkeypatch.setattr(models, "machine", lambda: "a machine")
     monkeypatch.setattr(ProgramController, "given_back", 0)
     monkeypatch.chdir(tmp_path)
@@ -90,7 +90,7 @@ async def test_what_the_present_pair_holds_is_room(
 ) -> None:
     """The present pair is unloaded before another one is loaded. Without its memory a full card had room for
     nothing."""
-    monkeypatch.setattr(screen, "reckoner_of", lambda request: reckoner(10 * GIB, "Q8_0"))
+    monkeypatch.setattr(screen, "estimator_of", lambda request: estimator(10 * GIB, "Q8_0"))
     monkeypatch.setattr(ProgramController, "given_back", 14 * GIB)
     app = app_of(make_app, [])
     async with app.run_test(size=(100, 30)) as pilot:
@@ -104,12 +104,12 @@ async def test_a_pair_that_is_not_here_is_planned_and_then_fetched(
     """From its shapes; Enter asks for the download instead of a load."""
     planned = list[tuple[str, str]]()
 
-    def reckoned(request: LoadRequest) -> CardReckoner:
+    def reckoned(request: LoadRequest) -> CardMemoryEstimator:
         planned.append(request.shapes)
-        return reckoner(24 * GIB, "Q8_0")
+        return estimator(24 * GIB, "Q8_0")
 
-    monkeypatch.setattr(screen, "reckoner_of", reckoned)
-    monkeypatch.setattr(models, "room_for", lambda request, freed: Room(512, 512, 1 << 30, 0, "a card"))
+    monkeypatch.setattr(screen, "estimator_of", reckoned)
+    monkeypatch.setattr(models, "room_for", lambda request, freed: FitCheck(512, 512, 1 << 30, 0, "a card"))
     requests: list[LoadRequest] = []
     app = app_of(make_app, requests)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -153,7 +153,7 @@ async def test_a_file_that_is_no_model_is_one_line(make_app: Callable[..., DFlas
 @pytest.mark.parametrize("memory", [full(12), 16, 24, 80])
 def test_the_bar_is_the_card(memory: int) -> None:
     """The bar has its full width, divided by the components' shares; red is what does not fit, and only that."""
-    made = reckoner(memory * GIB)
+    made = estimator(memory * GIB)
     for context in (512, 65_536, 262_144):
         found = plan(made, Setup(context))
         cells = bar(found, 50)

@@ -12,7 +12,7 @@ import pytest
 from dflash_core.errors import KernelError
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.session import LAST, LISTED, LoadRequest
-from dflash_tui.application.starting import arguments_again, way_back
+from dflash_tui.application.starting import arguments_again, resume_line
 from dflash_tui.chat.state import AppState
 from dflash_tui.cli.options import build_parser
 from dflash_tui.launch import open_app
@@ -103,7 +103,7 @@ def test_the_command_line_is_that_of_the_present_state(given: str, request_: Loa
     ],
 )
 def test_the_command_to_come_back_with(given: str, expected: str) -> None:
-    assert way_back(given.split(), "12") == f"dflash-tui {expected}"
+    assert resume_line(given.split(), "12") == f"dflash-tui {expected}"
 
 
 @pytest.mark.parametrize(

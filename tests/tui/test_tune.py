@@ -18,7 +18,7 @@ from dflash_core.lab.grid import Arm
 from dflash_core.lab.table import best, rows
 from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
-from dflash_tui.application.figures.measurements import Measurements, Row
+from dflash_tui.application.figures.measurements import MeasuredRow, Measurements
 from dflash_tui.screens.experiments import TuneScreen
 from dflash_tui.screens.past import PastScreen
 from dflash_tui.widgets import literal as widgets
@@ -191,7 +191,7 @@ async def test_the_footer_of_what_was_measured_before(app: DFlashApp) -> None:
         await wait_until(pilot, lambda: footer(pilot) == "F1 Help  Esc Back")
         await pilot.press("escape")
         kept = Measurements(app.chat.state.past.folder, app.chat.state.model)
-        kept.add("tune", "plain is the best", [Row("plain", KNOBS.replace(mode="plain"), 21.0, 1, 47, 1)])
+        kept.add("tune", "plain is the best", [MeasuredRow("plain", KNOBS.replace(mode="plain"), 21.0, 1, 47, 1)])
         app.chat.open_page("past")
         await wait_until(pilot, lambda: footer(pilot) == "Enter Settings  F1 Help  Esc Back")
         await pilot.press("enter")

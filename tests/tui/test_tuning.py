@@ -15,7 +15,7 @@ from dflash_core.record import TurnRecord, pack
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.comparing import LOOK_BACK
-from dflash_tui.application.conversations.store import Card, Held, Store
+from dflash_tui.application.conversations.store import Card, Store, StoredConversation
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import config_folder
 from dflash_tui.widgets import choices
@@ -348,7 +348,7 @@ async def test_a_long_conversation_is_there_before_its_comparisons(
         node = Node("assistant", f"answer {number}", branches.leaf, report=record.report)
         branches.add(node)
         records[node.id] = record
-    store.put(Held(card, branches, {message: pack(record) for message, record in records.items()}))
+    store.put(StoredConversation(card, branches, {message: pack(record) for message, record in records.items()}))
     read: list[str] = []
     threads: set[int] = set()
     fetch = Store.record

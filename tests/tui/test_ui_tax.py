@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from textual.pilot import Pilot
 from tools.bench import ui_tax
-from tools.bench.ui_tax import MOST_TURNS, Place, UiTax, measure_lag, measure_tax, tax_notes, tax_table
+from tools.bench.ui_tax import MAX_TURNS, Place, UiTax, measure_lag, measure_tax, tax_notes, tax_table
 
 from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
@@ -109,7 +109,7 @@ async def test_bench_counts_what_both_arms_decoded(make_app: MakeApp) -> None:
         assert {knobs.mode for _, knobs in session.asked} == {"plain", "tree"}
         for pair in tax.pairs:
             assert len(pair.headless) == len(pair.app)
-            assert len(pair.app) in range(2, 2 * MOST_TURNS + 1, 2), "short turns are run again, in each round as often"
+            assert len(pair.app) in range(2, 2 * MAX_TURNS + 1, 2), "short turns are run again, in each round as often"
             assert len({(one.tokens, one.steps) for one in (*pair.headless, *pair.app)}) == 1
             assert all(one.app_s > 0 for one in (*pair.headless, *pair.app))
         headless, shown = tax.rates

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from tools.bench.replay import CONSUMER
 
-from dflash_core.policy.allowance import MOST_CREDIT, SHARE, START_SPARE, Allowance
-from dflash_core.policy.costs import CPU, H200, Shape
+from dflash_core.policy.allowance import MAX_CREDIT, SHARE, START_SPARE, Allowance
+from dflash_core.policy.costs import CPU, H200, CostTable
 from support.drafted import policy_for, run
 
 SHAPES = {
     "27b on a data-centre card": H200,
     "27b on a consumer card": CONSUMER,
     "24 million parameters on a CPU": CPU,
-    "24 million parameters on a card": Shape({1: 0.85, 8: 0.9, 16: 0.95, 24: 1.0, 64: 1.6}, plain=0.35, draft=0.5),
-    "a drafter that is larger than its target": Shape({1: 7.5, 8: 8, 24: 8.2, 64: 9}, plain=1.0, draft=6.5),
-    "the same on a CPU": Shape({1: 60, 8: 70, 16: 80, 24: 90, 64: 150}, plain=12, draft=45),
+    "24 million parameters on a card": CostTable({1: 0.85, 8: 0.9, 16: 0.95, 24: 1.0, 64: 1.6}, plain=0.35, draft=0.5),
+    "a drafter that is larger than its target": CostTable({1: 7.5, 8: 8, 24: 8.2, 64: 9}, plain=1.0, draft=6.5),
+    "the same on a CPU": CostTable({1: 60, 8: 70, 16: 80, 24: 90, 64: 150}, plain=12, draft=45),
 }
 """The machine that a policy starts from is another one: CPU or H200."""
 
@@ -65,7 +65,7 @@ def test_one_that_becomes_useful_late_is_found(name: str, late: bool, kind: str)
 def test_one_that_was_useful_and_dies_may_not_lose_for_long(name: str, late: bool) -> None:
     shape = SHAPES[name]
     ran = run(policy_for(late), shape, lambda position: 6 if position < 1000 else 0, 3000)
-    most = MOST_CREDIT + 2 * START_SPARE + 2 * shape.curve()[24] / shape.plain + 2000 * SHARE
+    most = MAX_CREDIT + 2 * START_SPARE + 2 * shape.curve()[24] / shape.plain + 2000 * SHARE
     assert ran.lost(3000, 1000) <= most / 2000
 
 
@@ -95,7 +95,7 @@ def test_an_allowance_counts_what_was_lost() -> None:
     assert it.spare == pytest.approx(START_SPARE - 2.5 + 100 * SHARE)
     for _ in range(100):
         it.settle(1.0)
-    assert it.credit == MOST_CREDIT
+    assert it.credit == MAX_CREDIT
 
 
 def test_plain_steps_are_decided_and_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from tools.bench.replay import GivenCosts
 from dflash_core.errors import FormatError
 from dflash_core.events import Choice, Piece, PrefillEvent, StageTimes, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.cost import StepCosts
+from dflash_core.lab.cost import StepTimes
 from dflash_core.lab.whatif import auto_turn, curve, estimate
 from dflash_core.policy.costs import CPU
 from dflash_core.policy.learned import LearnedPolicy
@@ -112,7 +112,7 @@ def test_what_a_fixed_budget_would_have_taken() -> None:
     auto = auto_turn(steps)
     assert auto is not None
     assert auto.length == pytest.approx(sum(len(step.tokens) for step in steps) / len(steps))
-    costs = StepCosts()
+    costs = StepTimes()
     for nodes in (3, 22):
         for _ in range(5):
             ones = (1.0,) * (nodes + 1)
@@ -126,7 +126,7 @@ def test_what_a_fixed_budget_would_have_taken() -> None:
     assert " s that budget 22 takes" in lab_text.auto_line(auto, found)
     short = lab_text.auto_line(replace(auto, tokens=9, seconds=0.12), found)
     assert re.search(r"; auto lost \d+ ms against the \d+ ms that budget 22 takes$", short)
-    untimed = curve("estimate", estimate(steps, (7, 22)), StepCosts(), 22)
+    untimed = curve("estimate", estimate(steps, (7, 22)), StepTimes(), 22)
     assert lab_text.auto_line(auto, untimed).endswith("; how long budget 22 would take is not known")
     assert " now " not in lab_text.best_line(found), "the turn ran under auto, not with the budget"
     fixed, _ = answered(knobs=Knobs().replace(budget=6))

@@ -279,7 +279,7 @@ def test_options_that_would_do_nothing_are_refused(options: list[str], capsys: p
     with pytest.raises(SystemExit):
         main(["bench", *options])
     name = next(option for option in options if option != "kernels")
-    assert f"bench: {name} goes with modes and step times alone" in capsys.readouterr().err
+    assert f"bench: {name} goes only with modes and step times" in capsys.readouterr().err
 
 
 def test_a_kernels_share_is_what_it_adds_to_the_step() -> None:

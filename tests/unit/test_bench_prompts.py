@@ -93,7 +93,7 @@ def test_a_lone_surrogate_in_a_name_or_an_answer_is_none_either(tmp_path: Path, 
 def test_damage_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, content: bytes, message: str
 ) -> None:
-    monkeypatch.setattr(prompts, "MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(prompts, "MAX_BYTES", 1_000_000)
     path = tmp_path / file
     path.write_bytes(content)
     with pytest.raises(FormatError, match=message):

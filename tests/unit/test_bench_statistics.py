@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dflash_core.bench.interleave import Slot, interleave
-from dflash_core.bench.statistics import FEWEST_PAIRS, LEVEL, compare, interval, summary
+from dflash_core.bench.statistics import LEVEL, MIN_PAIRS, compare, interval, summary
 
 
 def test_a_summary_of_known_values() -> None:
@@ -30,7 +30,7 @@ def test_the_interval_is_the_narrowest_that_covers_the_median(n: int) -> None:
     """Outcomes are counted one by one: each value is above the median, or below it, like a coin."""
     values = [float(value) for value in range(n)]
     found = interval(values[::-1])
-    if n < FEWEST_PAIRS:
+    if n < MIN_PAIRS:
         assert found is None
         assert coverage(n, 1) < 1 - LEVEL
         return

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_core.backends.cpu.machine import CpuMachine
-from dflash_core.backends.cpu.reckoner import HostReckoner
+from dflash_core.backends.cpu.memory_estimator import HostMemoryEstimator
 from dflash_core.bench.synthetic_models import DRAFT_27B, SIZE_27B, TARGET_27B, target_types
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, CHUNK_BYTES, DIVERGENCE, TYPES, CachePair, checked
 from dflash_core.engine import _choice
 from dflash_core.errors import KnobError
-from dflash_core.fits import loaded_room, requested_setup, sequence_bytes
+from dflash_core.fits import memory_after_load, requested_setup, sequence_bytes
 from dflash_core.models.cache_rows import CODECS, hadamard
 from dflash_core.models.kv_cache import KVCache
 from dflash_tui.application.settings.config import load_config
@@ -132,16 +132,16 @@ def test_a_node_and_a_committed_position_are_the_same_bytes(pair: CachePair, len
 def test_auto_takes_the_first_that_holds_the_context(share: float, chosen: str) -> None:
     """Half of the memory that weights and states leave is `share` times what 8,192 positions take as f16."""
     file = cast("GGUFFile", header("27b", TARGET_27B.tensors(), target_types(TARGET_27B, SIZE_27B)))
-    reckoner = HostReckoner(CpuMachine(), file, TARGET_27B, None, 1 << 40)
+    estimator = HostMemoryEstimator(CpuMachine(), file, TARGET_27B, None, 1 << 40)
     needed = 8192 * TARGET_27B.position_bytes(AUTO_PAIRS[0])
-    room = loaded_room(reckoner, int(2 * (share * needed + sequence_bytes(reckoner, reckoner.base))))
-    setup = requested_setup(reckoner, 8192, AUTO, available=room)
+    room = memory_after_load(estimator, int(2 * (share * needed + sequence_bytes(estimator, estimator.base))))
+    setup = requested_setup(estimator, 8192, AUTO, available=room)
     assert (setup.context, setup.kv) == (8192, chosen)
-    why = _choice(reckoner, setup, AUTO).why
+    why = _choice(estimator, setup, AUTO).why
     assert bool(why) == (chosen != "f32")
     assert not why or why.startswith("8,192 positions leave no memory to spare as f32")
     assert (f"{chosen} costs a mean KL divergence of {DIVERGENCE[chosen]:.1e} nats" in why) == bool(DIVERGENCE[chosen])
-    assert requested_setup(reckoner, 8192, "tq3_0", available=room).kv == "tq3_0"
+    assert requested_setup(estimator, 8192, "tq3_0", available=room).kv == "tq3_0"
 
 
 def test_auto_goes_by_what_was_measured() -> None:

@@ -14,7 +14,7 @@ from dflash_core.clean import LINE, clean, escaped, lines, marked, one_line, str
 from dflash_core.errors import DFlashError, KernelError
 from dflash_tui.application import log
 from dflash_tui.application.conversations.branches import Branches, Node
-from dflash_tui.application.conversations.store import Card, Held
+from dflash_tui.application.conversations.store import Card, StoredConversation
 from dflash_tui.chat.flow import fault
 from dflash_tui.terminal.output import Notes, write_err
 from dflash_tui.text.pages import to_svg
@@ -91,6 +91,6 @@ def test_a_picture_of_hostile_text_is_well_formed() -> None:
         "assistant", f"{EVERY}\n\n{entities} [{EVERY[:32]}](http://x/{EVERY[:32]})", question.id, EVERY, EVERY
     )
     card = Card(EVERY, model=EVERY)
-    svg = to_svg(Held(card, Branches([question, answer], answer.id)))
+    svg = to_svg(StoredConversation(card, Branches([question, answer], answer.id)))
     assert len(list(ElementTree.fromstring(svg).iter())) > 10
     assert not obeyed(svg)

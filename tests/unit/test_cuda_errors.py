@@ -18,14 +18,14 @@ from dflash_core.backends.cuda import target
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.driver import Driver
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.reckoner import sequence_components
+from dflash_core.backends.cuda.memory_estimator import sequence_components
 from dflash_core.backends.cuda.runtime import Module
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.cache_types import AUTO_PAIRS, F16, CachePair
 from dflash_core.drafters.registry import open_draft
 from dflash_core.engine import load_pair
 from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemoryError, UnsupportedError
-from dflash_core.fits import LEAST_PREFILL_ROWS, Setup, requested_setup
+from dflash_core.fits import MIN_PREFILL_ROWS, Setup, requested_setup
 from dflash_core.loading import CardOptions, load_target, open_target
 from support.fake_cuda import FakeDriver, R
 from support.golden import golden
@@ -56,7 +56,7 @@ def needs(context: int, kv: CachePair = F16) -> dict[str, int]:
     draft = open_draft(DRAFT, opened)
     opened.footprint.add_draft(draft.file, draft.config)
     held = {"target": opened.footprint.target_bytes, "drafter": opened.footprint.draft_bytes}
-    setup = Setup(context, str(kv), rows=LEAST_PREFILL_ROWS)
+    setup = Setup(context, str(kv), rows=MIN_PREFILL_ROWS)
     components = sequence_components(opened.footprint, True, setup)
     return held | {one.name: one.bytes for one in components}
 
@@ -104,10 +104,10 @@ def test_what_torch_only_keeps_is_free(card_with: Any, monkeypatch: pytest.Monke
     made.runtime.memory = lambda: (free[-1], 80 << 30)
     opened = CudaTarget(TARGET, device=made)  # type: ignore[arg-type]
     with pytest.raises(OutOfMemoryError):
-        opened.check_room(None, 512)
+        opened.check_memory(None, 512)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.append(1 << 40))
-    opened.check_room(None, 512)
-    assert requested_setup(opened.reckoner(None), None, "f16").context == 4096
+    opened.check_memory(None, 512)
+    assert requested_setup(opened.estimator(None), None, "f16").context == 4096
 
 
 @pytest.fixture
@@ -200,8 +200,8 @@ def test_a_file_with_an_mtp_head_drafts_by_itself(tmp_path: Path) -> None:
     opened = CudaTarget(with_head(tmp_path / "whole.gguf"), device=MadeUpCard(1 << 40))  # type: ignore[arg-type]
     assert opened.own_draft == "mtp"
     head = open_draft("mtp", opened)
-    opened.check_room(head, None)
-    components = opened.reckoner(head).components(Setup(512))
+    opened.check_memory(head, None)
+    components = opened.estimator(head).components(Setup(512))
     assert {one.name for one in components if one.bytes} >= {"drafter", "drafter KV"}
     with pytest.raises(UnsupportedError, match=r"^2 drafters at once \(mtp\+text\) on a card, expected one; load"):
-        opened.check_room(open_draft("mtp+text", opened), None)
+        opened.check_memory(open_draft("mtp+text", opened), None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
 from dflash_tui.application.figures import deltas
-from dflash_tui.application.figures.deltas import measured, on_the_way, stretches
+from dflash_tui.application.figures.deltas import along_the_steps, measured, stretches
 from support.turns import step_of, tree_of, turn_of
 
 LONG = tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3))  # four tokens
@@ -82,8 +82,8 @@ def test_a_turn_that_was_changed_on_the_way() -> None:
     one, two = stretches(record)
     assert (one.first, one.steps, one.tokens) == (1, 5, 10)
     assert (two.first, two.steps, two.tokens) == (6, 5, 20)
-    assert on_the_way(record) == ["drafting auto up to 40 from step 6 on"]
-    assert on_the_way(turn(SHORT, Knobs())) == []
+    assert along_the_steps(record) == ["drafting auto up to 40 from step 6 on"]
+    assert along_the_steps(turn(SHORT, Knobs())) == []
     assert against_earlier(record, [turn(LONG, Knobs(drafting="plain"))]) == "", "it ran with two settings"
 
 

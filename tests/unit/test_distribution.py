@@ -20,7 +20,7 @@ from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs, Value
 from dflash_core.models.kv_cache import KVCache
-from dflash_core.policy.costs import Shape
+from dflash_core.policy.costs import CostTable
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
 from dflash_core.sampling import philox
@@ -206,7 +206,7 @@ def test_an_mtp_head_keeps_it_too(turns: int) -> None:
     assert value < bound
 
 
-FLAT = Shape({1: 1.0, 64: 1.01}, plain=1.0, draft=0.0)  # rows cost next to nothing, so trees are large
+FLAT = CostTable({1: 1.0, 64: 1.01}, plain=1.0, draft=0.0)  # rows cost next to nothing, so trees are large
 
 
 def said(backend: ToyBackend, tokens: int) -> list[int]:

@@ -26,7 +26,7 @@ from dflash_core.errors import (
     UnsupportedError,
 )
 from dflash_core.events import PrefillEvent, StepEvent
-from dflash_core.loading import reckoner_of
+from dflash_core.loading import estimator_of
 from dflash_core.memory import Component, MemoryBreakdown, check, gib, host_memory
 from support.golden import draft, golden, goldens, target
 from support.processes import run_python
@@ -212,7 +212,7 @@ def test_damaged_weights_are_named(damage: str, where: str) -> None:
 
 
 def test_devices() -> None:
-    for load in (load_target, load_pair, reckoner_of):
+    for load in (load_target, load_pair, estimator_of):
         with pytest.raises(DeviceError, match=r"[^,]+, or run it on the CPU$") as refusal:
             load(golden("tiny-F16.gguf"), device="cuda")
         assert refusal.value.code is Code.NO_DEVICE

@@ -16,14 +16,14 @@ from dflash_core.errors import FormatError
 from dflash_core.record import pack
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.exchange import file_name, from_json, import_file, to_json
-from dflash_tui.application.conversations.store import Card, Held, Store
+from dflash_tui.application.conversations.store import Card, Store, StoredConversation
 from dflash_tui.application.conversations.store.card import LONGEST_TITLE
 from dflash_tui.application.conversations.store.conversations import ENDING
 from dflash_tui.text.pages import to_markdown, to_svg
 from support.stored import a_report, a_turn
 
 
-def a_conversation() -> Held:
+def a_conversation() -> StoredConversation:
     """Two answers to one question, and an edited first message; the older answer is the present one."""
     card = Card("Trees & <chains>", "Be brief.", "pair", "c0", 1_700_000_000.0, 1_700_000_100.0)
     question = Node("user", "Why *trees*?\n\n```py\nif a < b: pass\n```", id="q", created=1.0)
@@ -32,7 +32,7 @@ def a_conversation() -> Held:
         Node("assistant", "", "q", "", "failed", None, "a2", 3.0),
     ]
     other = Node("user", "other", id="q2", created=4.0)
-    return Held(card, Branches([question, *answers, other], "a1"), {"a1": pack(a_turn())})
+    return StoredConversation(card, Branches([question, *answers, other], "a1"), {"a1": pack(a_turn())})
 
 
 def test_json_there_and_back_is_the_same_conversation(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_an_id_that_no_command_could_name_is_replaced(tmp_path: Path, id: str) -
     [read] = from_json(spoilt(lambda file: first(file)["card"].update(id=id)))
     card = import_file(store, read)
     assert card.id != id
-    [read] = from_json(to_json([Held(read.card, Branches([Node("user", "text", id=id)]))]))
+    [read] = from_json(to_json([StoredConversation(read.card, Branches([Node("user", "text", id=id)]))]))
     assert id not in [node.id for node in store.branches(import_file(store, read).id).nodes]
     for entry in store.list():
         store.delete(store.find(entry.card.id).id)
@@ -193,7 +193,7 @@ def test_the_time_of_a_long_conversation_is_that_of_its_messages(tmp_path: Path)
     branches = Branches()
     for number in range(6000):
         branches.add(Node("assistant" if number % 2 else "user", f"message {number}", branches.leaf))
-    [read] = from_json(to_json([Held(Card("long"), branches)]))
+    [read] = from_json(to_json([StoredConversation(Card("long"), branches)]))
     store, shares, steps = Store(tmp_path), [], 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:

@@ -16,7 +16,7 @@ from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.timings import Identity, Timings
 from dflash_core.bench.synthetic_models import SIZE_27B, SIZE_35B_A3B, Model, target_types
 from dflash_core.knobs import Knobs
-from dflash_core.policy.costs import H200, Shape
+from dflash_core.policy.costs import H200, CostTable
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
 from support.counting import CountingBackend
@@ -32,7 +32,7 @@ def footprint(model: Model) -> Footprint:
     return Footprint(header(model.name, spec.tensors(), target_types(spec, model)), spec, CARDS["sm_90a"])
 
 
-def most_tokens(shape: Shape, chance: float) -> int:
+def most_tokens(shape: CostTable, chance: float) -> int:
     """How many nodes the chain has that brings the most tokens per millisecond, if each node is accepted with this
     chance once the one before it is; 0 where plain decoding brings more."""
     curve, rates = shape.curve(), [1 / shape.plain]
@@ -61,7 +61,7 @@ def test_chains_are_short_where_a_node_costs_its_own_experts() -> None:
     assert [most_tokens(experts, chance) for chance in (0.5, 0.8)] == [0, 7]
 
 
-def most_rows(shape: Shape) -> int:
+def most_rows(shape: CostTable) -> int:
     """The most rows of a step that auto settles on, with a drafter that is right for five tokens at a time."""
     policy = LearnedPolicy(CountingBackend().capabilities, PairState(), GivenCosts(shape), pausing=False)
     steps = decoded(CountingBackend(right=5, block=16), Knobs(from_text=False), policy, 200)

@@ -17,8 +17,8 @@ pytest.importorskip("cuda.bindings")
 from dflash_core import Engine, loading, memory
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
+from dflash_core.backends.cuda.memory_estimator import SPARE, CardMemoryEstimator, context_bytes, sequence_components
 from dflash_core.backends.cuda.planned import KNOWN, card_of
-from dflash_core.backends.cuda.reckoner import SPARE, CardReckoner, context_bytes, sequence_components
 from dflash_core.demo import demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.registry import open_draft
@@ -28,9 +28,9 @@ from dflash_core.fits import (
     SMALLEST_CONTEXT,
     MemoryPlan,
     Setup,
-    loaded_room,
     longest,
     longest_context,
+    memory_after_load,
     min_bytes,
     plan,
     sequence_bytes,
@@ -46,7 +46,7 @@ from dflash_tui.text.fits import lines as page
 from support.golden import draft, golden, target
 from support.made_up_card import MadeUpCard
 from support.plans import plan_pair
-from support.reckoned import reckoner
+from support.reckoned import estimator
 
 TARGET, DRAFT = golden("tiny-F16.gguf"), golden("tiny-dflash")
 GIB, MIB = 1 << 30, 1 << 20
@@ -72,7 +72,7 @@ def test_the_plan_of_a_card_adds_up(memory: str, capsys: pytest.CaptureFixture[s
 
 
 def test_a_plan_predicts_what_a_load_predicts() -> None:
-    """The components of `check_room`, the driver's share beside them."""
+    """The components of `check_memory`, the driver's share beside them."""
     made = plan_pair(TARGET, DRAFT, memory=24 * GIB, context=2048)
     opened = loading._open_for_plan(TARGET, "auto", 24 * GIB, CardOptions())
     opened.footprint.add_draft(*(lambda one: (one.file, one.config))(open_draft(DRAFT, opened)))  # type: ignore[attr-defined]
@@ -89,7 +89,7 @@ def test_the_weights_of_all_drafters_count() -> None:
     opened = load_target(demo_target_path())
 
     def needed(draft: OpenedDraft | Draft) -> int:
-        parts = opened.reckoner(draft).components(Setup(512, "f32"))
+        parts = opened.estimator(draft).components(Setup(512, "f32"))
         return sum(one.bytes for one in parts if one.name == "drafter")
 
     each = [needed(open_draft(path, opened)) for path in paths]
@@ -103,12 +103,12 @@ def test_the_weights_of_all_drafters_count() -> None:
 def test_a_loaded_target_counts_as_it_is_held(packed: bool) -> None:
     """Whatever a load would choose now."""
     loaded = load_target(golden("tiny-Q4_K_M.gguf"), packed=packed)
-    parts = {one.name: one.bytes for one in loaded.reckoner(None).components(Setup(512, "f32"))}
+    parts = {one.name: one.bytes for one in loaded.estimator(None).components(Setup(512, "f32"))}
     assert parts["target"] == loaded.weight_bytes
 
 
 def test_the_longest_context_is_the_longest() -> None:
-    found = reckoner(24 * GIB)
+    found = estimator(24 * GIB)
     setup = Setup(131_072)
     most = longest_context(found, setup)
     assert min_bytes(found, replace(setup, context=most)) <= 24 * GIB
@@ -118,8 +118,8 @@ def test_the_longest_context_is_the_longest() -> None:
 
 def test_the_token_embedding_is_a_remedy() -> None:
     """It is offered where its bytes are what is missing; after such a load the plan is smaller by them."""
-    roomy = plan(reckoner(24 * GIB), Setup(8192))
-    short = reckoner(min_bytes(reckoner(24 * GIB), roomy.setup) - 100 * MIB)
+    roomy = plan(estimator(24 * GIB), Setup(8192))
+    short = estimator(min_bytes(estimator(24 * GIB), roomy.setup) - 100 * MIB)
     made = plan(short, Setup(8192))
     walk(made, short)
     (remedy,) = (one for one in made.remedies if one.setup == replace(made.setup, embedding="host"))
@@ -132,7 +132,7 @@ def test_the_token_embedding_is_a_remedy() -> None:
     assert asked_so.total < other.total
 
 
-def walk(made: MemoryPlan, found: CardReckoner) -> None:
+def walk(made: MemoryPlan, found: CardMemoryEstimator) -> None:
     """Every remedy says what it takes, and fits."""
     for one in made.remedies:
         assert one.total == total(found, one.setup) <= made.available
@@ -151,7 +151,7 @@ def walk(made: MemoryPlan, found: CardReckoner) -> None:
     ],
 )
 def test_remedies_fit(memory: int, context: int) -> None:
-    found = reckoner(memory * GIB)
+    found = estimator(memory * GIB)
     made = plan(found, Setup(context))
     assert made.fits == (made.total <= memory * GIB)
     assert bool(made.remedies) == (not made.fits and memory > 16)
@@ -161,27 +161,27 @@ def test_remedies_fit(memory: int, context: int) -> None:
 
 def test_smaller_chunks_of_prompts_make_it_fit() -> None:
     """As large as fits, down to the smallest; a line says so where they are smaller than usual."""
-    wide = reckoner(24 * GIB)
+    wide = estimator(24 * GIB)
     ways = {rows: total(wide, Setup(32_768, rows=rows)) for rows in wide.chunk_rows}
     assert list(ways) == [2048, 1024, 512, 256]
     assert len(set(ways.values())) > 1
     for size in ways.values():
-        made = plan(reckoner(size), Setup(32_768))
+        made = plan(estimator(size), Setup(32_768))
         most = max(other for other, taken in ways.items() if taken <= size)  # fewer rows need not take less
         assert (made.setup.rows, made.total, made.fits, made.remedies) == (most, size, True, ())
         said = [line for line in page(made) if "prompts are read" in line]
         assert len(said) == (most < 2048)
         assert all(f"{most:,} tokens at once, not 2,048" in line for line in said)
         assert made.context_that_fits["f16"] >= 32_768
-        assert fitting(reckoner(size), 32_768, "f16").rows == most
-    short = plan(reckoner(min(ways.values()) - 1), Setup(32_768))
+        assert fitting(estimator(size), 32_768, "f16").rows == most
+    short = plan(estimator(min(ways.values()) - 1), Setup(32_768))
     assert (short.fits, short.setup.rows) == (False, 256)
     assert not any("prompts are read" in line for line in page(short))
 
 
 def test_trees_end_where_memory_ends() -> None:
     """The 27B pair with 131,072 positions on 24 GiB, and on less: the context stays, and prompts are read as fast."""
-    found = reckoner(24 * GIB, draft="Q8_0")
+    found = estimator(24 * GIB, draft="Q8_0")
     setup = fitting(found, 131_072, "auto")
     assert (setup.context, setup.kv, setup.rows, setup.nodes) == (131_072, "q8_0", 2048, 128)
     assert total(found, setup) <= 24 * GIB - SPARE
@@ -191,20 +191,20 @@ def test_trees_end_where_memory_ends() -> None:
         assert ways == (replace(setup, nodes=nodes), replace(setup, nodes=smaller))
     made = plan(found, setup)
     assert "trees end at a budget of 127 here: there is no memory left for larger ones" in "".join(page(made))
-    roomy = reckoner(80 * GIB, draft="Q8_0")
+    roomy = estimator(80 * GIB, draft="Q8_0")
     assert fitting(roomy, 131_072, "auto").nodes == 256
     assert "trees end" not in "".join(page(plan(roomy, setup)))
 
 
 def test_what_a_load_leaves_free_a_plan_leaves_too() -> None:
     """A type that is chosen automatically leaves memory to spare if possible; a requested one may take all."""
-    wide = reckoner(24 * GIB)
+    wide = estimator(24 * GIB)
     f16, q4 = (min_bytes(wide, Setup(40_960, kv)) for kv in ("f16", "q4_0"))
     for room, kv in ((f16 + SPARE, "f16"), (f16 + SPARE - 1, "q8_0"), (q4, "q4_0"), (q4 - 1, "f16")):
-        made = reckoner(room)
+        made = estimator(room)
         made.auto = ("f16", "q8_0", "q4_0")
         assert fitting(made, 40_960, "auto").kv == kv
-    assert fitting(reckoner(f16), 40_960, "f16").kv == "f16"
+    assert fitting(estimator(f16), 40_960, "f16").kv == "f16"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_what_a_load_leaves_free_a_plan_leaves_too() -> None:
 )
 def test_a_plan_is_what_a_load_takes(context: int | None, kv: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Context, type, rows of prompts at once, and trees: on cards on which a byte decides."""
-    made = reckoner(24 * GIB)
+    made = estimator(24 * GIB)
     monkeypatch.setattr(CudaMachine, "other_processes", lambda self: 0)
     weights = total(made, made.base) - sequence_bytes(made, made.base)
     sizes = {
@@ -226,7 +226,7 @@ def test_a_plan_is_what_a_load_takes(context: int | None, kv: str, monkeypatch: 
         made.available, free = room, room - weights
         machine = CudaMachine(MadeUpCard(free, free + 40 * GIB), made._of(made.base))  # type: ignore[arg-type]
         planned = fitting(made, context, kv)
-        assert planned == fitting(made, context, kv, loaded_room(made, machine.available())), room - 24 * GIB
+        assert planned == fitting(made, context, kv, memory_after_load(made, machine.available())), room - 24 * GIB
         found.add(planned)
     assert len(found) > 1
 
@@ -236,7 +236,7 @@ def test_a_plan_for_the_processor_is_what_a_load_takes(
     context: int | None, kv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It leaves half of what the weights leave free, as a load does; a byte more or less decides."""
-    made = loading.reckoner_of(TARGET, DRAFT, "cpu", memory=2 * GIB)
+    made = loading.estimator_of(TARGET, DRAFT, "cpu", memory=2 * GIB)
     weights = total(made, made.base) - sequence_bytes(made, made.base)
     sizes = {sequence_bytes(made, Setup(context or 2048, kind)) for kind in made.auto}
     pair, found = (target(), draft()), set()  # loaded before memory seems short
@@ -256,7 +256,7 @@ def test_a_plan_for_the_processor_is_what_a_load_takes(
 
 def test_remedies_change_no_more_than_they_must() -> None:
     """A small excess gets a small remedy; a remedy that is sufficient alone is not offered combined with another."""
-    found = reckoner(24 * GIB)
+    found = estimator(24 * GIB)
     most = longest_context(found, Setup(32_768))
     made = plan(found, Setup(most + CONTEXT_STEP))
     walk(made, found)
@@ -271,7 +271,7 @@ def test_remedies_change_no_more_than_they_must() -> None:
 
 
 def test_nothing_helps_where_the_weights_are_too_large(capsys: pytest.CaptureFixture[str]) -> None:
-    made = plan(reckoner(12 * GIB), Setup(512))
+    made = plan(estimator(12 * GIB), Setup(512))
     assert not made.fits
     assert not made.remedies
     assert set(made.context_that_fits.values()) == {0}
@@ -287,15 +287,15 @@ def test_no_card_has_more_than_it_has(memory: int) -> None:
 
 
 def test_a_packed_drafter_is_what_a_load_makes_of_it() -> None:
-    found = reckoner(24 * GIB)
+    found = estimator(24 * GIB)
     plain, packed = (
         {one.name: one.bytes for one in found.components(Setup(8192, draft_type=kind))} for kind in ("", "q8_0")
     )
     assert plain["drafter"] / packed["drafter"] == pytest.approx(2 / (34 / 32), rel=0.02)
-    q8 = {one.name: one.bytes for one in reckoner(24 * GIB, "Q8_0").components(Setup(8192))}
+    q8 = {one.name: one.bytes for one in estimator(24 * GIB, "Q8_0").components(Setup(8192))}
     assert packed == q8
     for kind, tighter in (("BF16", {"", "q8_0", "q4_0"}), ("Q8_0", {"", "q4_0"}), ("Q4_K", {""})):
-        assert {way.draft_type for way in reckoner(24 * GIB, kind).choices(Setup(8192)) if way.drafted} == tighter
+        assert {way.draft_type for way in estimator(24 * GIB, kind).choices(Setup(8192)) if way.drafted} == tighter
     q4 = {one.name: one.bytes for one in found.components(Setup(8192, draft_type="q4_0"))}
     assert q4["drafter"] / packed["drafter"] == pytest.approx(18 / 34, rel=0.02)
 
@@ -385,7 +385,7 @@ def test_a_plan_asks_for_few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
         return whole(self, context, **options)
 
     monkeypatch.setattr(Footprint, "sequence", counted)
-    found = reckoner(24 * GIB)
+    found = estimator(24 * GIB)
     made = plan(found, Setup(32_768))
     assert len(made.context_that_fits) == 8
     assert asked.total() <= 55

@@ -14,7 +14,7 @@ from dflash_core.backends.cuda.allocator import Pieces, reserved
 from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.library import WORKSPACE_BYTES
-from dflash_core.backends.cuda.reckoner import CHUNK_ROWS
+from dflash_core.backends.cuda.memory_estimator import CHUNK_ROWS
 from dflash_core.backends.cuda.sequence import CAPACITIES
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget

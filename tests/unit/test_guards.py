@@ -14,7 +14,7 @@ from dflash_core.errors import KnobError
 from dflash_core.events import Event, StepEvent
 from dflash_core.guards.base import LAG, Intervention
 from dflash_core.guards.loops import COVERAGE, WINDOW, find_loop
-from dflash_core.guards.turn import CHECKED_EVERY, LEAST_THINKING, TurnGuard
+from dflash_core.guards.turn import CHECKED_EVERY, MIN_THINKING, TurnGuard
 from dflash_core.knobs import Knobs, parse_settings
 from dflash_core.runner import Runner
 from dflash_core.turn_check import check_step
@@ -193,7 +193,7 @@ def test_a_budget_beside_the_other_ends() -> None:
 
 
 def test_a_loop_in_thinking_is_closed_once_and_exactly() -> None:
-    found = -(-LEAST_THINKING // CHECKED_EVERY) * CHECKED_EVERY
+    found = -(-MIN_THINKING // CHECKED_EVERY) * CHECKED_EVERY
     expected = [*[n % 12 for n in range(found + LAG)], CLOSE, *range(40, 50), END]
     for mode, right in LONG_WAYS:
         events = turn(Looping(right), Knobs(max_tokens=5000).replace(mode=mode, budget=9))
@@ -224,8 +224,8 @@ def test_a_loop_in_the_answer_is_stopped_unless_that_is_off() -> None:
 def test_a_loop_that_ends_by_itself_is_left_alone() -> None:
     """A loop found in the thinking does not count for the answer after it."""
     guard = TurnGuard(TOKENIZER, Knobs(), opens_thinking=True)
-    guard.see([n % 12 for n in range(LEAST_THINKING)])
-    assert guard.limit == LEAST_THINKING + LAG
+    guard.see([n % 12 for n in range(MIN_THINKING)])
+    assert guard.limit == MIN_THINKING + LAG
     guard.see([5, CLOSE])
     assert guard.limit is None
     assert guard.intervention is None

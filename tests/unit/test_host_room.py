@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.host_room import LEAST_LOCKED, HostRoom, block_size
+from dflash_core.backends.cuda.host_blocks import MIN_LOCKED, HostBlocks, block_size
 from dflash_core.errors import KernelError
 
 MIB = 1 << 20
@@ -33,23 +33,23 @@ class System:
 
 
 @contextmanager
-def room(system: System) -> Iterator[HostRoom]:
-    made = HostRoom(system.lock, system.unlock)
+def room(system: System) -> Iterator[HostBlocks]:
+    made = HostBlocks(system.lock, system.unlock)
     yield made
     made.close()
     assert not system.locked, "all is given back"
 
 
-def ready(on: HostRoom, *sizes: int, most: int = 1 << 40) -> None:
+def ready(on: HostBlocks, *sizes: int, most: int = 1 << 40) -> None:
     on.prepare(sizes, most)
     on.settle()
 
 
-def piece(on: HostRoom, nbytes: int = 2 * MIB) -> Tensor:
+def piece(on: HostBlocks, nbytes: int = 2 * MIB) -> Tensor:
     return on.empty((nbytes // 4,), torch.float32)
 
 
-def locked(on: HostRoom, tensor: Tensor) -> bool:
+def locked(on: HostBlocks, tensor: Tensor) -> bool:
     """Whether the memory of a tensor is page-locked."""
     block = on._blocks.get(tensor.untyped_storage().data_ptr())
     return block is not None and block.locked
@@ -59,7 +59,7 @@ def test_what_a_turn_makes_is_locked_behind_it() -> None:
     system = System()
     with room(system) as made:
         made.pause()
-        first, small = piece(made), piece(made, LEAST_LOCKED // 2)
+        first, small = piece(made), piece(made, MIN_LOCKED // 2)
         first[:] = 7
         assert not locked(made, first)
         assert not system.locked
@@ -85,7 +85,7 @@ def test_a_paused_room_waits() -> None:
 def test_memory_is_ready_and_used_again() -> None:
     system = System()
     with room(system) as made:
-        ready(made, 2 * MIB, 3 * MIB, LEAST_LOCKED // 4)
+        ready(made, 2 * MIB, 3 * MIB, MIN_LOCKED // 4)
         assert made.nbytes == (5 * MIB, 5 * MIB)
         first = piece(made)
         where = first.data_ptr()
@@ -163,6 +163,6 @@ def test_copies_outlast_a_closed_room() -> None:
 
 
 def test_blocks_are_hardly_larger_than_what_lies_in_them() -> None:
-    for nbytes in (LEAST_LOCKED, 16 * MIB, 144 * MIB, 5 * MIB + 12345, 150_994_944):
+    for nbytes in (MIN_LOCKED, 16 * MIB, 144 * MIB, 5 * MIB + 12345, 150_994_944):
         assert nbytes <= block_size(nbytes) <= nbytes * 9 / 8
     assert block_size(144 * MIB) == 144 * MIB

@@ -16,7 +16,7 @@ from dflash_core.record import lines, pack
 from dflash_core.trace import TraceWriter
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.exchange import to_json
-from dflash_tui.application.conversations.store import Card, Held, Store
+from dflash_tui.application.conversations.store import Card, Store, StoredConversation
 from dflash_tui.application.log import log_file
 from dflash_tui.cli import ask, main
 from dflash_tui.terminal.output import Notes
@@ -138,7 +138,7 @@ def export() -> bytes:
     question = Node("user", TEXT)
     answer = Node("assistant", TEXT, question.id, TEXT, TEXT, a_report(TEXT))
     card = Card(TEXT, TEXT, model=TEXT)
-    return to_json([Held(card, Branches([question, answer], answer.id), {answer.id: pack(a_turn())})])
+    return to_json([StoredConversation(card, Branches([question, answer], answer.id), {answer.id: pack(a_turn())})])
 
 
 def imported(home: Path) -> Words:
@@ -172,7 +172,7 @@ def kept(home: Path) -> Card:
     question = Node("user", TEXT)
     answer = Node("assistant", TEXT, question.id, TEXT, TEXT, a_report(TEXT))
     card = Card(TEXT, TEXT, model=TEXT)
-    store.put(Held(card, Branches([question, answer], answer.id), {answer.id: pack(a_turn())}))
+    store.put(StoredConversation(card, Branches([question, answer], answer.id), {answer.id: pack(a_turn())}))
     store.close()
     return card
 

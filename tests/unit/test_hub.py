@@ -16,10 +16,10 @@ import pytest
 
 from dflash_tui.application.hub import catalogue as catalogues
 from dflash_tui.application.hub import fetch as fetching
-from dflash_tui.application.hub import files, room
+from dflash_tui.application.hub import files, fitting
 from dflash_tui.application.hub.catalogue import CatalogueError, Pair, Source, load_catalogue
 from dflash_tui.application.hub.fetch import CancelledError, fetch, requested_files
-from dflash_tui.application.hub.files import HubError, Wanted, check_room, here, part_of, place, received
+from dflash_tui.application.hub.files import FileRequest, HubError, check_disk, here, part_of, place, received
 from dflash_tui.application.hub.places import downloads
 from dflash_tui.cli import get, models
 from dflash_tui.cli.command_line import main
@@ -220,7 +220,7 @@ def test_a_hub_in_trouble_is_asked_again(hub: Hub, tmp_path: Path, status: int) 
 def test_a_hub_that_stops_in_the_middle(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "TIMEOUT_S", 2.0)  # in which a busy machine answers, too
     [one] = requested_files(pair("good"), hub.endpoint)
-    one = Wanted(Source("o/stall", "m.gguf"), one.file, one.size, one.commit, one.sum)
+    one = FileRequest(Source("o/stall", "m.gguf"), one.file, one.size, one.commit, one.sum)
     progress: list[str] = []
     path = fetch(one, tmp_path, lambda file, here, size, more: progress.append(more), hub.endpoint)
     assert path.read_bytes() == BODY
@@ -261,7 +261,7 @@ def test_parts_of_older_versions_do_not_stay(hub: Hub, tmp_path: Path) -> None:
         path.write_bytes(b"some")
     with used.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        check_room([one], tmp_path)
+        check_disk([one], tmp_path)
         assert not older.exists()
         assert used.exists(), "it is being fetched"
     assert fetched(hub, "good", tmp_path).read_bytes() == BODY
@@ -285,7 +285,7 @@ def test_small_files_are_checked_too(hub: Hub, tmp_path: Path) -> None:
     hub.body = b'{"a": 1}'
     [one] = requested_files(pair("small"), hub.endpoint)
     assert fetch(one, tmp_path, nothing, hub.endpoint).read_bytes() == hub.body
-    spoiled = Wanted(one.source, one.file, one.size, one.commit, "0" * 40)
+    spoiled = FileRequest(one.source, one.file, one.size, one.commit, "0" * 40)
     with pytest.raises(HubError, match="checksum"):
         fetch(spoiled, tmp_path / "other", nothing, hub.endpoint)
 
@@ -298,15 +298,15 @@ def test_the_token_is_the_librarys_own(hub: Hub, tmp_path: Path, monkeypatch: py
 
 def test_a_full_disk_is_said_before_a_byte_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 300 << 20})())
-    one = Wanted(Source("o/good", "m.gguf"), "m.gguf", 10**9, "", "a" * 64)
+    one = FileRequest(Source("o/good", "m.gguf"), "m.gguf", 10**9, "", "a" * 64)
     with pytest.raises(HubError, match="free some space"):
-        check_room([one], tmp_path / "not" / "there")
+        check_disk([one], tmp_path / "not" / "there")
     part = part_of(one, tmp_path)
     part.parent.mkdir(parents=True)
     part.touch()
     with part.open("r+b") as file:
         file.truncate(10**9 - 1000)
-    check_room([one], tmp_path)  # all but a thousand bytes is here
+    check_disk([one], tmp_path)  # all but a thousand bytes is here
 
 
 def test_a_disk_that_fills_up(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +319,7 @@ def test_a_disk_that_fills_up(hub: Hub, tmp_path: Path, monkeypatch: pytest.Monk
                 raise OSError(errno.ENOSPC, "No space left on device")
             return super().write(data)
 
-    def onto_a_full_disk(url: str, one: Wanted, file: Any, watch: Any) -> None:
+    def onto_a_full_disk(url: str, one: FileRequest, file: Any, watch: Any) -> None:
         with Full(file.name, "a") as full:
             complete(url, one, full, watch)  # type: ignore[arg-type]
 
@@ -512,9 +512,9 @@ def test_ctrl_c_keeps_what_is_here(
 def test_what_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from dflash_core.nvml import CardMemory
 
-    monkeypatch.setattr(room, "card", lambda: CardMemory("NVIDIA GeForce RTX 3060", 12 << 30, 0))
-    assert room.by_size(4 << 30).startswith("fits: about 5.6 GiB of 12.0 GiB")
-    assert room.by_size(16 << 30).startswith("does not fit: about 17.6 GiB")
+    monkeypatch.setattr(fitting, "card", lambda: CardMemory("NVIDIA GeForce RTX 3060", 12 << 30, 0))
+    assert fitting.by_size(4 << 30).startswith("fits: about 5.6 GiB of 12.0 GiB")
+    assert fitting.by_size(16 << 30).startswith("does not fit: about 17.6 GiB")
 
 
 def test_where_files_are_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,20 +15,20 @@ import pytest
 
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.errors import UnsupportedError
-from dflash_core.fits import Reckoner
+from dflash_core.fits import MemoryEstimator
 from dflash_tui.application.hub import header as headers
 from dflash_tui.application.hub import pairing
 from dflash_tui.application.hub.find import look
+from dflash_tui.application.hub.fitting import room_for
 from dflash_tui.application.hub.found import Found, PassedOver
 from dflash_tui.application.hub.pairing import likeness
 from dflash_tui.application.hub.places import Place, places
-from dflash_tui.application.hub.room import room_for
 from dflash_tui.application.hub.shelf import Shelf
 from dflash_tui.application.hub.walk import of_name, walk
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.command_line import main
 from support.homes import work_at_home
-from support.reckoned import reckoner
+from support.reckoned import estimator
 
 TARGET, DRAFT = demo_target_path(), demo_draft_path()
 DIGEST = "ab" * 32
@@ -205,7 +205,7 @@ def test_an_unchanged_file_is_not_opened_again(home: Path, monkeypatch: pytest.M
     opened: list[Path] = []
     read = headers.read_header
 
-    def counted(path: Path, *, folder: bool = False) -> headers.Header | None:
+    def counted(path: Path, *, folder: bool = False) -> headers.ModelHeader | None:
         opened.append(path)
         return read(path, folder=folder)
 
@@ -258,7 +258,7 @@ def test_a_file_that_moved_is_found_by_its_name(home: Path) -> None:
 
 @pytest.mark.parametrize(("memory", "says"), [(80, "fits, "), (24, "fits, "), (12, "does not fit, ")])
 def test_room_is_that_of_a_plan(memory: int, says: str) -> None:
-    make: Callable[[LoadRequest], Reckoner] = lambda request: reckoner(memory << 30)  # noqa: E731
+    make: Callable[[LoadRequest], MemoryEstimator] = lambda request: estimator(memory << 30)  # noqa: E731
     room = room_for(LoadRequest(), make=make)
     assert room.words.startswith(says)
     assert room_for(LoadRequest(), 80 << 30, make).short == 0, "what the present pair gives back counts"

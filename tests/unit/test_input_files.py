@@ -14,7 +14,7 @@ import pytest
 from dflash_core.bench import prompts
 from dflash_core.bench.prompts import read_prompts
 from dflash_core.errors import ContextError, DFlashError, InputError
-from dflash_core.files import open_output, read_input, read_most
+from dflash_core.files import open_output, read_input, read_limited
 from dflash_core.trace import TraceWriter, read_trace
 from dflash_tui.application.conversations import exchange
 from dflash_tui.cli import ask
@@ -94,10 +94,10 @@ def test_a_file_of_more_bytes_than_are_read(tmp_path: Path, monkeypatch: pytest.
     path.write_bytes(b"word " * 30)
     with pytest.raises(InputError, match=r"long\.txt holds more than 149 bytes"):
         read_input(path, 149)
-    monkeypatch.setattr(prompts, "MOST_BYTES", 100)
+    monkeypatch.setattr(prompts, "MAX_BYTES", 100)
     with pytest.raises(InputError, match="more than 100 bytes"):
         read_prompts(path)
-    monkeypatch.setattr(exchange, "MOST_BYTES", 100)
+    monkeypatch.setattr(exchange, "MAX_BYTES", 100)
     with pytest.raises(InputError, match="more than 100 bytes"):
         exchange.from_file(path)
 
@@ -120,14 +120,14 @@ class Endless(io.RawIOBase):
 def test_a_stream_without_end() -> None:
     stream = Endless()
     with pytest.raises(InputError, match="more than 5,000,000 bytes"):
-        read_most(stream, 5_000_000, "standard input")  # type: ignore[arg-type]
+        read_limited(stream, 5_000_000, "standard input")  # type: ignore[arg-type]
     assert stream.given < 8_000_000
 
 
 def test_a_prompt_from_a_pipe_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ask, "MOST_PIPED", 1_000_000)
+    monkeypatch.setattr(ask, "MAX_PIPED", 1_000_000)
     stream = Endless()
-    with pytest.raises(ContextError, match="more than any context holds"):
+    with pytest.raises(ContextError, match="which fits no context"):
         ask.read_prompt(["-"], io.TextIOWrapper(io.BufferedReader(stream)))
     assert stream.given < 3_000_000
 
@@ -144,5 +144,5 @@ def test_yes_beside_words(tmp_path: Path) -> None:
         )
         yes.kill()
     assert done.returncode == 1
-    assert "more than any context holds" in done.stderr
+    assert "which fits no context" in done.stderr
     assert done.stderr.count("\n") == 1

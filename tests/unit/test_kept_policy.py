@@ -13,15 +13,15 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs
 from dflash_core.policy.choosing import Found
 from dflash_core.policy.costs import CPU, StepCosts
-from dflash_core.policy.kept import Kept, fingerprint, pair_of, shipped_beside
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
+from dflash_core.policy.saved import SavedValues, fingerprint, pair_of, shipped_beside
 from dflash_core.policy.values import Learned, start_weights
 from support.counting import CountingBackend
 from support.deciding import decoded
 
 
-def learned(kept: Kept) -> LearnedPolicy:
+def learned(kept: SavedValues) -> LearnedPolicy:
     policy = LearnedPolicy(Capabilities("counting", 8), kept.read(), StepCosts(CPU), keep=kept.write)
     decoded(CountingBackend(), Knobs(), policy, 60)
     policy.end()
@@ -29,7 +29,7 @@ def learned(kept: Kept) -> LearnedPolicy:
 
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "deep" / "folder", "pair")
+    kept = SavedValues(tmp_path / "deep" / "folder", "pair")
     state = learned(kept).state
     state.parts["answer"].after = {"all": Found(6.0, 5.0, 2.0)}
     kept.write(state)
@@ -49,7 +49,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_where_nothing_was_learned(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, "pair")
+    kept = SavedValues(tmp_path, "pair")
     LearnedPolicy(Capabilities("counting", 8), kept.read(), StepCosts(CPU), keep=kept.write).end()
     assert list(tmp_path.iterdir()) == []
 
@@ -83,7 +83,7 @@ def _with(data: bytes, field: str, value: object) -> bytes:
 
 def test_sums_of_older_files_are_read(tmp_path: Path) -> None:
     """Their sums have one more field, which is no longer used."""
-    kept = Kept(tmp_path, "pair")
+    kept = SavedValues(tmp_path, "pair")
     learned(kept)
     assert kept.path is not None
     kept.path.write_bytes(_with(kept.path.read_bytes(), "drafts", {"all": [6.0, 5.0, 2.0, 20.0]}))
@@ -93,7 +93,7 @@ def test_sums_of_older_files_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_file_gives_start_values_and_a_note(tmp_path: Path, damage: object) -> None:
-    kept = Kept(tmp_path, "pair")
+    kept = SavedValues(tmp_path, "pair")
     learned(kept)
     assert kept.path is not None
     kept.path.write_bytes(damage(kept.path.read_bytes()))  # type: ignore[operator]
@@ -108,7 +108,7 @@ def test_a_damaged_file_gives_start_values_and_a_note(tmp_path: Path, damage: ob
 
 def test_where_it_cannot_be_written_the_answer_stands(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    kept = Kept(tmp_path / "file", "pair")
+    kept = SavedValues(tmp_path / "file", "pair")
     learned(kept)
     assert kept.note is not None
     assert "cannot be kept" in kept.note
@@ -127,7 +127,7 @@ def test_pairs_are_told_apart_by_their_bytes(tmp_path: Path) -> None:
 
 def test_the_demo_pair_ships_with_what_it_has_learned(tmp_path: Path) -> None:
     beside = shipped_beside(demo.demo_draft_path())
-    kept = Kept(tmp_path, "pair", beside)
+    kept = SavedValues(tmp_path, "pair", beside)
     state = kept.read()
     assert kept.note is None
     assert not np.array_equal(state.parts["answer"].learned.weights, start_weights())

@@ -21,7 +21,7 @@ from _pytest.mark import ParameterSet
 pytest.importorskip("cuda.bindings")
 pytest.importorskip("torch")
 from dflash_core import kernel_source, nvrtc, resources
-from dflash_core.backends.cuda.layers.experts import MOST_EXPERTS, MOST_USED
+from dflash_core.backends.cuda.layers.experts import MAX_EXPERTS, MAX_USED
 from dflash_core.backends.cuda.programs import Variant
 from dflash_core.user_folders import user_folder
 from support import kernel_use
@@ -132,7 +132,7 @@ def test_every_variant_compiles_without_spills(arch: str, quick: bool) -> None:
 
 @pytest.mark.parametrize("arch", [arch if arch == "sm_120" else pytest.param(arch, marks=pytest.mark.full)
                                   for arch in ARCHITECTURES])  # fmt: skip
-@pytest.mark.parametrize(("experts", "used", "whole"), [(512, 10, 1), (MOST_EXPERTS, MOST_USED, 1)])
+@pytest.mark.parametrize(("experts", "used", "whole"), [(512, 10, 1), (MAX_EXPERTS, MAX_USED, 1)])
 def test_no_number_of_experts_spills(arch: str, experts: int, used: int, whole: int) -> None:
     """Also for numbers beyond those of the models that the variants come from."""
     defines = {"WIDTH": 4096, "EXPERTS": experts, "USED": used, "ALL": whole, "SHARED": 1}

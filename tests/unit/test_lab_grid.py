@@ -7,7 +7,7 @@ import pytest
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import KnobError
 from dflash_core.knobs import Knobs
-from dflash_core.lab.grid import MOST_SETTINGS, parse_axes, parse_axis, settings
+from dflash_core.lab.grid import MAX_SETTINGS, parse_axes, parse_axis, settings
 from dflash_core.lab.versus import parse_pair
 from dflash_core.limits import Limits
 
@@ -107,7 +107,7 @@ def test_impossible_combinations(words: list[str], base: Knobs, limits: Limits, 
 
 
 def test_as_many_as_allowed() -> None:
-    assert len(settings(parse_axes(["budget=1..256:1"]), Knobs(), PAIR)) == MOST_SETTINGS
+    assert len(settings(parse_axes(["budget=1..256:1"]), Knobs(), PAIR)) == MAX_SETTINGS
 
 
 @pytest.mark.parametrize("mode", ["plain", "chain", "tree", "auto"])

@@ -10,7 +10,7 @@ import pytest
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.events import StageTimes, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.cost import FEWEST_STEPS, Cost, StepCosts
+from dflash_core.lab.cost import MIN_STEPS, Cost, StepTimes
 from dflash_core.lab.diff import diff
 from dflash_core.lab.experiment import Case, default_repeats
 from dflash_tui.application.lab_request import Options, parse_ab, parse_sweep
@@ -24,8 +24,8 @@ def step(nodes: int, ms: float, mode: str = "tree") -> StepEvent:
     return replace(step_of(tree), stages=StageTimes(verify=ms), mode=mode)
 
 
-def costs(**ms: float) -> StepCosts:
-    return StepCosts(step(int(nodes[1:]), value) for nodes, value in ms.items() for _ in range(FEWEST_STEPS))
+def costs(**ms: float) -> StepTimes:
+    return StepTimes(step(int(nodes[1:]), value) for nodes, value in ms.items() for _ in range(MIN_STEPS))
 
 
 def test_costs_say_how_they_are_known() -> None:
@@ -41,7 +41,7 @@ def test_costs_say_how_they_are_known() -> None:
 
 
 def test_costs_that_are_not_known() -> None:
-    assert StepCosts().at(4) is None
+    assert StepTimes().at(4) is None
     assert costs(n4=10).at(8) is None
     assert costs(n4=10).at(4) == Cost(10, "measured")
     falling = costs(n4=10, n8=9)
@@ -50,9 +50,9 @@ def test_costs_that_are_not_known() -> None:
     assert neighbours.at(21) == Cost(47, "extrapolated")
     assert neighbours.at(26) == Cost(62, "extrapolated")
     assert [neighbours.at(nodes) for nodes in (1, 6, 20, 27, 64)] == [None] * 5, "too far for so small a difference"
-    few = StepCosts([step(4, 10)] * (FEWEST_STEPS - 1))
+    few = StepTimes([step(4, 10)] * (MIN_STEPS - 1))
     assert few.measured == {}
-    assert StepCosts([step(0, 10, "plain")] * 9).measured == {}
+    assert StepTimes([step(0, 10, "plain")] * 9).measured == {}
 
 
 def test_a_median_shrugs_off_a_slow_step() -> None:

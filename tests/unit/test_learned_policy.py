@@ -15,8 +15,8 @@ from dflash_core.drafters.successors import Successors
 from dflash_core.events import StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
-from dflash_core.policy.costs import CPU, FEWEST, H200, KEPT, StepCosts, gains, least_slopes, paying, rising
-from dflash_core.policy.learned import MOST_NODES, LearnedPolicy
+from dflash_core.policy.costs import CPU, H200, KEPT, MIN_STEPS, StepCosts, gains, min_slopes, paying, rising
+from dflash_core.policy.learned import MAX_TREE_NODES, LearnedPolicy
 from dflash_core.policy.pace import Copies, chain
 from dflash_core.policy.pair import AFTER, PairState
 from dflash_core.policy.values import CLASSES, COPIED, Learned, Stated, start_weights
@@ -161,7 +161,7 @@ def test_how_many_rows_pay() -> None:
 @settings(max_examples=60)
 def test_a_tree_that_ends_early_is_as_good(seed: int, shape: object, rate: float) -> None:
     curve = StepCosts(shape).curve()  # type: ignore[arg-type]
-    slopes = least_slopes(curve)
+    slopes = min_slopes(curve)
     drafts = stated(np.random.default_rng(seed))
     whole = build(drafts, Learned(), None, 1, (), 63)
     short = build(drafts, Learned(), None, 1, (), 63, DEEPEST, lambda value, nodes: 2 * value <= rate * slopes[nodes])
@@ -187,14 +187,14 @@ def test_costs_follow_what_is_measured() -> None:
     assert costs.curve()[16] == pytest.approx(57), "one step scales the whole shape"
     assert costs.curve()[40] == pytest.approx(80)
     assert costs.plain == pytest.approx(2 * 9.6)
-    for _ in range(FEWEST):
+    for _ in range(MIN_STEPS):
         costs.add(_ran(4, 10.0), drafted=True)
         costs.add(_ran(40, 20.0), drafted=True)
     assert costs.measured == {4: 10.0, 40: 20.0}
     assert costs.curve()[4] == pytest.approx(10, rel=0.02)
     assert costs.curve()[40] == pytest.approx(20, rel=0.02)
     assert 10 < costs.curve()[16] < 20
-    for _ in range(FEWEST):
+    for _ in range(MIN_STEPS):
         costs.add(_ran(1, 3.0, 0.0), drafted=False)
     assert costs.plain == 3
     assert costs.copying(1)[1] == 3
@@ -311,7 +311,7 @@ def test_the_same_step_is_decided_once() -> None:
     policy.begin([1, 2, 3], frozenset())
     assert policy.next(Knobs()) is policy.next(Knobs())
     assert policy.next(Knobs(drafting="plain")).mode == "plain"
-    assert policy.next(Knobs()).budget == MOST_NODES
+    assert policy.next(Knobs()).budget == MAX_TREE_NODES
     assert policy.next(Knobs(drafting="auto up to 5")).budget == 5
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from dflash_tui.application.mentions import (
     LOOKED_AT,
-    MOST_BYTES,
-    MOST_FILES,
-    MOST_LISTED,
+    MAX_BYTES,
+    MAX_FILES,
+    MAX_LISTED,
     MentionError,
     collapse,
     files,
@@ -57,21 +57,21 @@ def test_what_is_no_mention(folder: Path, text: str) -> None:
         ("@src/*.rs", "@src/*.rs: no file has such a name"),
         ("@empty.md", "@empty.md: there is nothing to read in it; name a file with text"),
         ("@picture.txt", "@picture.txt is not text; only text in UTF-8 can be sent"),
-        ("@large.log", f"holds more than {MOST_BYTES:,} bytes"),
+        ("@large.log", f"holds more than {MAX_BYTES:,} bytes"),
         ("@locked.txt", "@locked.txt cannot be read: Permission denied; the message is not sent"),
         ("@pipe.txt", "a FIFO"),
-        ("@many/*", f"more than {MOST_FILES} files"),
+        ("@many/*", f"more than {MAX_FILES} files"),
     ],
 )
 def test_refused_in_one_line(folder: Path, name: str, why: str) -> None:
     (folder / "empty.md").write_text(" \n\u200b\n")
     (folder / "picture.txt").write_bytes(b"\x89PNG\0\xff")
-    (folder / "large.log").write_bytes(b"x" * (MOST_BYTES + 1))
+    (folder / "large.log").write_bytes(b"x" * (MAX_BYTES + 1))
     (folder / "locked.txt").write_text("x")
     os.chmod(folder / "locked.txt", 0)
     os.mkfifo(folder / "pipe.txt")
     (folder / "many").mkdir()
-    for number in range(MOST_FILES + 1):
+    for number in range(MAX_FILES + 1):
         (folder / "many" / f"{number}.txt").write_text("x")
     if name == "@locked.txt" and os.access(folder / "locked.txt", os.R_OK):
         pytest.skip("this user may read everything")
@@ -94,7 +94,7 @@ def test_names_while_they_are_typed(folder: Path) -> None:
 
 
 def test_a_name_is_found_among_any_number_of_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(MOST_LISTED + 10):
+    for number in range(MAX_LISTED + 10):
         (folder / f"f{number:03}").touch()
     (folder / "zeta.txt").write_text("z")
     looked: list[Path] = []
@@ -132,7 +132,7 @@ def test_only_what_can_be_sent_is_offered(folder: Path, monkeypatch: pytest.Monk
         (folder / "device.md").symlink_to("/dev/zero")
         (folder / "picture.md").write_bytes(b"\x89PNG\r\n")
         (folder / "zeros.md").write_bytes(b"text\0more")
-        (folder / "large.md").write_bytes(b"x" * (MOST_BYTES + 1))
+        (folder / "large.md").write_bytes(b"x" * (MAX_BYTES + 1))
         (folder / "gone.md").symlink_to("nowhere")
         (folder / "empty.md").touch()
         (folder / "cut.md").write_text("x" * (LOOKED_AT - 1) + "é")  # a letter at the end of what is looked at

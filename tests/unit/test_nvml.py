@@ -91,10 +91,10 @@ def test_what_it_knows(library: FakeLibrary) -> None:
 def test_other_processes_are_those_of_the_card_at_this_address(library: FakeLibrary) -> None:
     """Not of the first card: CUDA may hide that one, or count cards in another order."""
     with Management() as management:
-        assert management.held_by_others("0000:65:00.0") == 3 * GIB
-        assert management.held_by_others("0000:1a:00.0") == 0
+        assert management.used_by_others("0000:65:00.0") == 3 * GIB
+        assert management.used_by_others("0000:1a:00.0") == 0
         with pytest.raises(DeviceError, match=r"^Not Found$"):
-            management.held_by_others("")
+            management.used_by_others("")
 
 
 def test_it_is_closed_behind_an_error(library: FakeLibrary) -> None:
@@ -142,17 +142,17 @@ def test_a_card_s_breakdown_opens_it_once(library: FakeLibrary) -> None:
 
 def test_who_asks_it(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     """`doctor`, a benchmark and the list of models; each closes it, and has its own message for no library."""
-    from dflash_tui.application.hub import room
+    from dflash_tui.application.hub import fitting
     from dflash_tui.cli import probe
 
     facts = probe.management()
     assert (facts["driver"], facts["cuda"], len(facts["cards"])) == ("580.95.05", (13, 1), 2)
     assert facts["cards"][0] == {"name": "A card at 0000:1a:00.0", "total": 80 * GIB, "free": 70 * GIB}
     assert driver_version() == "580.95.05"
-    assert "A card at 0000:65:00.0: 70.0 GiB of 80.0 GiB free." in room.machine()
+    assert "A card at 0000:65:00.0: 70.0 GiB of 80.0 GiB free." in fitting.machine()
     assert (library.inits, library.opened) == (3, 0)
     monkeypatch.setattr(library, "nvmlInit", library.fail)
     assert driver_version() == "unknown"
-    assert "A card" not in room.machine()
+    assert "A card" not in fitting.machine()
     with pytest.raises(DeviceError, match=r"^Unknown Error$"):
         probe.management()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 pytest.importorskip("cuda.bindings")
-from dflash_core.backends.cuda.upload import PACKED, QUANTISE, _floats, held_type
+from dflash_core.backends.cuda.upload import PACKED, QUANTISE, _floats, stored_type
 from dflash_core.errors import UnsupportedError
 
 
@@ -29,11 +29,11 @@ def test_blocks_are_those_of_the_format(kind: str, levels: int) -> None:
 
 
 def test_what_is_packed() -> None:
-    assert [held_type(kind, "q8_0") for kind in ("F32", "BF16", "Q8_0", "Q4_K")] == ["Q8_0", "Q8_0", "Q8_0", "Q4_K"]
-    assert [held_type(kind, "q4_0") for kind in ("F16", "Q8_0", "Q6_K")] == ["Q4_0", "Q4_0", "Q6_K"]
-    assert all(held_type(kind) == kind for kind in ("F16", "Q8_0"))
+    assert [stored_type(kind, "q8_0") for kind in ("F32", "BF16", "Q8_0", "Q4_K")] == ["Q8_0", "Q8_0", "Q8_0", "Q4_K"]
+    assert [stored_type(kind, "q4_0") for kind in ("F16", "Q8_0", "Q6_K")] == ["Q4_0", "Q4_0", "Q6_K"]
+    assert all(stored_type(kind) == kind for kind in ("F16", "Q8_0"))
     with pytest.raises(UnsupportedError, match=f"expected {' or '.join(PACKED)}"):
-        held_type("F16", "q3")
+        stored_type("F16", "q3")
     for quantise in QUANTISE.values():
         with pytest.raises(UnsupportedError, match="expected a multiple of 32"):
             quantise(torch.zeros(2, 33))

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 from dflash_core.backends.cuda.activations import CHOICES
-from dflash_core.backends.cuda.plan import Card, Plan, Shape, Way, plan
+from dflash_core.backends.cuda.plan import Card, KernelConfig, Plan, Shape, plan
 from dflash_core.backends.cuda.repack import TILE_TYPES
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.bench.kernels import products_27b
@@ -18,7 +18,7 @@ KIB = 1 << 10
 # Multiprocessors of cards whose thread blocks have 99 KiB of shared memory.
 SMALL = {"3090": 82, "4090": 128, "5090": 170, "one of few": 14}
 PRODUCTS = list(dict.fromkeys(products_27b()))
-MOST_PARTIALS = 4_000_000
+MAX_PARTIALS = 4_000_000
 L2 = 72 << 20  # of a 4090
 
 
@@ -48,7 +48,7 @@ def test_partials_of_a_launch_stay_small(processors: int) -> None:
     for l2 in (0, 6 << 20, L2):
         for deal in planned(Card(processors, 99 * KIB, l2_bytes=l2)):
             size = deal.split_k * deal.stride * 24 * 4
-            assert size < max(MOST_PARTIALS, l2 / 4) or deal.split_k == 1
+            assert size < max(MAX_PARTIALS, l2 / 4) or deal.split_k == 1
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_every_row_and_every_tile_has_one_owner(card: Card) -> None:
 
 def test_the_plan_of_a_card_does_not_depend_on_the_width() -> None:
     """Neither parts nor rows: widths differ in shared memory and in what kernels are compiled for, and in no sum."""
-    for deal in planned(Card(82, 99 * KIB, Way(chunked=True))):
+    for deal in planned(Card(82, 99 * KIB, KernelConfig(chunked=True))):
         chunks = {width: deal.defines(width)["CHUNK"] for width in WIDTHS}
         assert all(1 <= size <= deal.longest_part for size in chunks.values())
         assert chunks[64] <= chunks[1]
@@ -83,7 +83,7 @@ def test_the_plan_of_a_card_does_not_depend_on_the_width() -> None:
 @pytest.mark.parametrize("card", [Card(132, 227 * KIB), Card(82, 99 * KIB), Card(128, 99 * KIB, l2_bytes=L2)])
 def test_chunks_are_for_what_does_not_fit(card: Card) -> None:
     """A pass stages whole parts of K as long as they fit, and the plan is the same either way."""
-    for deal, other in zip(planned(card), planned(replace(card, config=Way(chunked=True))), strict=True):
+    for deal, other in zip(planned(card), planned(replace(card, config=KernelConfig(chunked=True))), strict=True):
         chunked = [width for width in WIDTHS if "CHUNK" in deal.defines(width)]
         assert chunked == [width for width in WIDTHS if width > max(set(WIDTHS) - set(chunked), default=0)]
         assert not deal.chunked(8)
@@ -98,14 +98,16 @@ def test_one_row_claims_tiles_where_their_sums_fit() -> None:
     assert all("CLAIMED" in deal.defines(1) for deal in planned(Card(82, 99 * KIB))[:-1])
     for deal in planned(Card(132, 227 * KIB)):
         claims = {width for width in WIDTHS if "CLAIMED" in deal.defines(width)}
-        sums = 64 * deal.most_tiles * (1 if deal.rounding.half else deal.rounding.spans)
+        sums = 64 * deal.max_tiles * (1 if deal.rounding.half else deal.rounding.spans)
         assert claims == ({1} if sums <= 64 * KIB else set())
         if claims:
             assert sums + deal.longest_part * 2208 <= deal.shared_bytes(1) <= 227 * KIB
     head = plan([Shape("Q6_K", 248_320)], 5120, Card(132, 227 * KIB), split_k=1)
     assert "CLAIMED" not in head.defines(1)
-    assert all("CLAIMED" not in deal.defines(1) for deal in planned(Card(82, 99 * KIB, Way(chunked=True))))
-    assert "CLAIMED" not in plan([Shape("Q4_K", 5120)], 6144, Card(132, 227 * KIB, Way(claimed=False))).defines(1)
+    assert all("CLAIMED" not in deal.defines(1) for deal in planned(Card(82, 99 * KIB, KernelConfig(chunked=True))))
+    assert "CLAIMED" not in plan(
+        [Shape("Q4_K", 5120)], 6144, Card(132, 227 * KIB, KernelConfig(claimed=False))
+    ).defines(1)
 
 
 def test_as_many_warps_divide_the_tiles_at_every_width() -> None:
@@ -119,7 +121,7 @@ def test_as_many_warps_divide_the_tiles_at_every_width() -> None:
         ),
         (None, True),
     ):
-        deal = plan([shape], columns, Card(132, 227 * KIB, Way(chunked=chunked)))
+        deal = plan([shape], columns, Card(132, 227 * KIB, KernelConfig(chunked=chunked)))
         for width in WIDTHS:
             defines = deal.defines(width)
             warps = defines.get("WARPS", 16)
@@ -142,7 +144,7 @@ def test_shares_cover_every_block_of_rows_of_every_part() -> None:
 
 def test_a_way_is_taken_at_its_word() -> None:
     shapes = [Shape("Q4_K", 5120)]
-    card = Card(132, 227 * KIB, Way(chunked=True, split_k=2))
+    card = Card(132, 227 * KIB, KernelConfig(chunked=True, split_k=2))
     deal = plan(shapes, 6144, card)
     assert (deal.chunked(1), deal.split_k) == (True, 2)
     assert plan(shapes, 6144, card, split_k=1).split_k == 1, "a head is never split"

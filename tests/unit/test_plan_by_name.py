@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("cuda.bindings")
 from dflash_tui.application.hub.catalogue import CatalogueError, load_catalogue
 from dflash_tui.application.hub.files import HubError
+from dflash_tui.application.hub.fitting import room_for
 from dflash_tui.application.hub.quantisations import Quantisation, chosen, grouped
-from dflash_tui.application.hub.room import room_for
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli import get
 from dflash_tui.cli.command_line import main

@@ -18,7 +18,7 @@ from dflash_core.policy.base import LATELY, Decision
 from dflash_core.policy.costs import CPU, H200, StepCosts
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.late import LatePolicy
-from dflash_core.policy.learned import MOST_NODES, LearnedPolicy, most_nodes
+from dflash_core.policy.learned import MAX_TREE_NODES, LearnedPolicy, max_nodes
 from dflash_core.policy.pace import Worth
 from dflash_core.policy.pair import PairState
 from dflash_core.policy.several import SeveralPolicy
@@ -130,10 +130,10 @@ def test_neither_the_policy_nor_what_a_drafter_can_do_brings_torch() -> None:
 def test_a_cap_of_any_budget_can_be_asked_for() -> None:
     """Also a cap equal to the default size."""
     default = DEFAULT_NODES
-    assert most_nodes(Knobs()) == MOST_NODES
-    assert most_nodes(Knobs().replace(budget=9, policy="auto")) == 9
-    assert most_nodes(Knobs().replace(budget=default, policy="auto")) == default
-    assert most_nodes(Knobs(drafting="auto up to 22")) == default
+    assert max_nodes(Knobs()) == MAX_TREE_NODES
+    assert max_nodes(Knobs().replace(budget=9, policy="auto")) == 9
+    assert max_nodes(Knobs().replace(budget=default, policy="auto")) == default
+    assert max_nodes(Knobs(drafting="auto up to 22")) == default
     assert Knobs().replace(budget=default).drafting == f"tree {default}"
     assert Knobs().replace(budget=default).replace(policy="auto").cap is None
     assert Knobs().replace(budget=default).replace(policy="capped").cap == default

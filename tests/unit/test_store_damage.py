@@ -14,7 +14,7 @@ import pytest
 from dflash_core.errors import FormatError
 from dflash_core.record import pack
 from dflash_tui.application.conversations.branches import Branches, Node
-from dflash_tui.application.conversations.store import Card, Held, Store, StoreError
+from dflash_tui.application.conversations.store import Card, Store, StoredConversation, StoreError
 from dflash_tui.application.conversations.store.card import LONGEST_TITLE
 from support.stored import a_turn, stored_file, talk, titles
 
@@ -197,7 +197,7 @@ def test_damage_while_the_file_is_open(sound: bytes, tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(sound)
     card, branches = Card("on the screen"), Branches()
     branches.add(Node("user", "asked"))
-    store = Store(tmp_path, lambda: Held(card, branches, {}))
+    store = Store(tmp_path, lambda: StoredConversation(card, branches, {}))
     other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     other.execute("PRAGMA writable_schema = ON")
     other.execute(SCHEMA.format("old.number", "old.numbes", "message_content_gone"))
@@ -210,11 +210,11 @@ def test_damage_while_the_file_is_open(sound: bytes, tmp_path: Path) -> None:
     assert store.branches(card.id).path == branches.path
 
 
-def held(text: str = "on the screen") -> Held:
+def held(text: str = "on the screen") -> StoredConversation:
     branches = Branches([Node("user", text)])
     branches.add(Node("assistant", "answered", branches.leaf))
     assert branches.leaf is not None
-    return Held(Card(text), branches, {branches.leaf: pack(a_turn())})
+    return StoredConversation(Card(text), branches, {branches.leaf: pack(a_turn())})
 
 
 def remove(file: Path) -> None:

@@ -15,7 +15,7 @@ from tools.bench.recorded import Recorded
 
 from dflash_core.demo import demo_target_path
 from dflash_core.drafters.text import CAPABILITIES
-from dflash_core.policy.costs import CPU, H200, Shape
+from dflash_core.policy.costs import CPU, H200, CostTable
 from dflash_core.text.tokenizer import Tokenizer
 
 CODE = '''\
@@ -149,7 +149,7 @@ def test_there_are_twenty_prompts_and_each_changes_what_it_says() -> None:
 
 @pytest.mark.parametrize("shape", [CPU, H200])
 @pytest.mark.parametrize("edit", EDITS, ids=[ask for ask, _, _ in EDITS])
-def test_answers_that_repeat_their_prompt_take_half_the_steps(edit: tuple[str, str, str], shape: Shape) -> None:
+def test_answers_that_repeat_their_prompt_take_half_the_steps(edit: tuple[str, str, str], shape: CostTable) -> None:
     ran = replay.learned([recorded(*edit)], shape, frozenset(), pausing=True, drafter=CAPABILITIES)
     assert ran.length >= 2, f"{ran.length:.2f} tokens a step"
     assert ran.tok_s >= 1.0 / shape.plain * 1e3, "never slower than plain decoding"

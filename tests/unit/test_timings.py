@@ -97,7 +97,7 @@ def test_a_machine_learns_what_passes_of_a_large_target_take(tmp_path: Path, mon
     made = machine.CudaMachine(device, footprint, found)  # type: ignore[arg-type]
     made.learn(session, silent)
     assert made.passes == {}, "a small one is not worth the compiling"
-    monkeypatch.setattr(machine, "LEAST_LEARNED", 0)
+    monkeypatch.setattr(machine, "MIN_LEARNED", 0)
     made.learn(session, silent)
     assert tuple(made.passes) == WIDTHS
     later = machine.CudaMachine(device, footprint, timings.Timer(device, tmp_path))  # type: ignore[arg-type]
@@ -118,7 +118,7 @@ def test_a_machine_learns_what_passes_of_a_large_target_take(tmp_path: Path, mon
 def test_prompts_run_in_wide_passes_where_those_are_faster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ms: dict[int, float], wide: bool
 ) -> None:
-    monkeypatch.setattr(machine, "LEAST_LEARNED", 0)
+    monkeypatch.setattr(machine, "MIN_LEARNED", 0)
     timed: list[int] = []
     monkeypatch.setattr(timings, "time_chunks", lambda session, progress: timed.append(1) or ms)
     pair, device = tiny(), TimedDevice()

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("cuda.bindings")
 from dflash_core.backends.cuda import target
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.reckoner import context_bytes
+from dflash_core.backends.cuda.memory_estimator import context_bytes
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.drafters.registry import open_draft
 from dflash_core.engine import load_pair
@@ -63,8 +63,8 @@ def test_others_do_not_count_towards_a_limit(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_limit_plans_as_the_same_memory_does() -> None:
     draft = open_draft(DRAFT, opened(1 << 40))
-    limited = opened(80 * GIB, vram_limit=GIB).reckoner(draft)
-    small = opened(GIB, GIB).reckoner(draft)
+    limited = opened(80 * GIB, vram_limit=GIB).estimator(draft)
+    small = opened(GIB, GIB).estimator(draft)
     assert limited.available == small.available == GIB
     assert requested_setup(limited, None, "auto") == requested_setup(small, None, "auto")
 

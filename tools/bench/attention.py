@@ -123,7 +123,7 @@ def compare(
             for depth in depths:
                 layers = Layers(device, kv, depth, window)
                 for rows in widths:
-                    layers.state.plant([0] * rows, range(-1, rows - 1))
+                    layers.state.stage_tree([0] * rows, range(-1, rows - 1))
                     layers.state.push()
                     for name in orders:
                         order, launch = layers.ordered(name, rows)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.bench.interleave import interleave
-from dflash_core.bench.steps import MOST, Case, StepBench
+from dflash_core.bench.steps import MAX_TOKENS, StepBench, StepCase
 from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.engine import Engine
@@ -44,16 +44,16 @@ class OneWidth(LatePolicy):
         return Decision("tree", self._rows - 1, "auto: the width that is timed", depth=self._depth(knobs))
 
 
-def cases() -> list[Case]:
+def cases() -> list[StepCase]:
     """For each width the fixed tree, then `auto`."""
-    knobs, found = Knobs(temperature=0.0, ignore_eos=True, max_tokens=MOST), list[Case]()
+    knobs, found = Knobs(temperature=0.0, ignore_eos=True, max_tokens=MAX_TOKENS), list[StepCase]()
     for rows in CHOICES:
 
         def policy(session: CudaSession, rows: int = rows) -> OneWidth:
             return OneWidth(session.capabilities, rows)
 
-        found.append(Case(f"{rows} rows", knobs.replace(mode="tree", budget=rows - 1), trace=TRACE))
-        found.append(Case(f"{rows} rows by auto", knobs, trace=TRACE, policy=policy))
+        found.append(StepCase(f"{rows} rows", knobs.replace(mode="tree", budget=rows - 1), trace=TRACE))
+        found.append(StepCase(f"{rows} rows by auto", knobs, trace=TRACE, policy=policy))
     return found
 
 

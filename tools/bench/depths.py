@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dflash_core.bench.steps import CONTEXT, MOST, ROOM, Case, StepBench
+from dflash_core.bench.steps import CONTEXT, MAX_TOKENS, ROOM, StepBench, StepCase
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.cache_types import TYPES
@@ -26,13 +26,13 @@ from tools.bench.tool import run_tool
 CONTEXTS = (200, 32_768, 131_072)
 NODES = 23
 STEPS, ROUNDS = 40, 3
-BASE = Knobs(temperature=0.0, ignore_eos=True, max_tokens=MOST)
+BASE = Knobs(temperature=0.0, ignore_eos=True, max_tokens=MAX_TOKENS)
 
 
-def cases(contexts: Sequence[int]) -> list[Case]:
+def cases(contexts: Sequence[int]) -> list[StepCase]:
     """A plain step and a tree after each context."""
     plain, tree = BASE.replace(drafting="plain"), BASE.replace(drafting=f"tree {NODES}")
-    return [Case(name, knobs, depth) for name, knobs in (("plain", plain), ("tree", tree)) for depth in contexts]
+    return [StepCase(name, knobs, depth) for name, knobs in (("plain", plain), ("tree", tree)) for depth in contexts]
 
 
 def measure(folder: Path, model: str, kinds: Sequence[str], contexts: Sequence[int]) -> Iterator[str]:
@@ -49,7 +49,7 @@ def measure(folder: Path, model: str, kinds: Sequence[str], contexts: Sequence[i
         del engine  # two of them need not fit at the same time
 
 
-def _times(engine: Engine, wanted: Sequence[Case]) -> list[float]:
+def _times(engine: Engine, wanted: Sequence[StepCase]) -> list[float]:
     bench = StepBench(engine)
     rounds = [[bench.time(case, STEPS)[0] for case in wanted] for _ in range(ROUNDS)]
     return [statistics.median(times) for times in zip(*rounds, strict=True)]

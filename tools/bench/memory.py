@@ -15,13 +15,13 @@ from typing import Any
 
 from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.bench.steps import Case, StepBench, acceptance_pattern, spine
+from dflash_core.bench.steps import StepBench, StepCase, acceptance_pattern, spine
 from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.engine import load_pair
 from dflash_core.fits import ON_CARD, ON_HOST, plan, requested_setup
 from dflash_core.knobs import Knobs
-from dflash_core.loading import CardOptions, reckoner_of
+from dflash_core.loading import CardOptions, estimator_of
 from dflash_core.memory import parse_bytes
 from tools.bench.tool import run_tool
 
@@ -44,16 +44,16 @@ def measure(
     """Load, decode `steps` steps after a context that is nearly full, under an attention window if there is one, and
     compare."""
     card = CardOptions(vram_limit=limit, embedding=embedding)
-    reckoner = reckoner_of(target, draft, "cuda", card=card)
-    planned = plan(reckoner, requested_setup(reckoner, context, kv))
+    estimator = estimator_of(target, draft, "cuda", card=card)
+    planned = plan(estimator, requested_setup(estimator, context, kv))
     engine = load_pair(target, draft, "cuda", context_length=context, kv=kv, card=card)
     machine = engine.machine
     assert isinstance(machine, CudaMachine), "a card's"
     bench = StepBench(engine)
-    engine.session.look_back(AttentionWindow.of(window))
+    engine.session.set_attention_window(AttentionWindow.of(window))
     trace = tuple(spine(length) for length in acceptance_pattern(acceptance))
     knobs = Knobs(drafting=f"tree {budget}", temperature=0.0, ignore_eos=True, max_tokens=1 << 20, chain_seed=True)
-    wall, events = bench.time(Case("forced", knobs, engine.context_length - SPARE_POSITIONS, trace), steps)
+    wall, events = bench.time(StepCase("forced", knobs, engine.context_length - SPARE_POSITIONS, trace), steps)
     tokens = sum(len(event.tokens) for event in events) / len(events)
     held = engine.memory()
     return {

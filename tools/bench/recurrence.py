@@ -139,7 +139,7 @@ class Recurrences:
             return Arena.of(Arena.need(wanted), device.torch_device)
 
         self.memory = memory = self.layers.memory(
-            0, PASS_ROWS, arena(self.layers.pass_room(0)), arena(self.layers.rows_room(PASS_ROWS))
+            0, PASS_ROWS, arena(self.layers.pass_buffers(0)), arena(self.layers.row_buffers(PASS_ROWS))
         )
         inputs, out = self.layers.projections(0)
         lasting, partials = PassBuffers.lasting(hidden, [inputs], [out]), PassBuffers.partials([inputs], [out])
@@ -150,9 +150,9 @@ class Recurrences:
         memory.k.copy_(torch.nn.functional.normalize(memory.k, dim=-1))
         memory.decay.sigmoid_()
 
-    def plant(self, parents: Sequence[int], accepted: int) -> None:
+    def stage_tree(self, parents: Sequence[int], accepted: int) -> None:
         """The tree that is run, after a commit of `accepted` nodes."""
-        self.state.plant([0] * len(parents), parents)
+        self.state.stage_tree([0] * len(parents), parents)
         self.state.host["pending"], self.state.host["pending_path"][:accepted] = accepted, range(accepted)
         self.state.push()
 
@@ -194,7 +194,7 @@ def compare(device: CudaDevice, cuts: Sequence[Cut], widths: Sequence[int], acce
         for width in widths:
             launches = {str(cut): cut.launch(shape, width, device) for cut in cuts}
             for name, parents in trees(width).items():
-                bench.plant(parents, min(accepted, PASS_ROWS))
+                bench.stage_tree(parents, min(accepted, PASS_ROWS))
                 bench.check(list(launches.values()))
                 for cut, launch in launches.items():
                     run = device.record("recurrence", device.bind(list(bench.launches(launch))))

@@ -20,14 +20,14 @@ from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import LATELY, Policy
 from dflash_core.policy.best_first import DEEPEST
-from dflash_core.policy.costs import CPU, H200, WIDTHS, Shape, StepCosts
+from dflash_core.policy.costs import CPU, H200, WIDTHS, CostTable, StepCosts
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
 from dflash_core.tree import NO_CANDIDATES, Candidates, build
 from tools.bench.recorded import Recorded, load
 from tools.bench.tool import run_tool
 
-CONSUMER = Shape(
+CONSUMER = CostTable(
     {1: 29.5, 8: 30.0, 16: 30.8, 24: 32.0, 32: 33.5, 40: 40.0, 48: 46.0, 64: 58.0}, plain=26.5, draft=3.0,
     widths=WIDTHS,
 )  # fmt: skip
@@ -87,7 +87,7 @@ class Stepped:
 
 def learned(
     texts: Sequence[Recorded],
-    shape: Shape,
+    shape: CostTable,
     stops: frozenset[int],
     *,
     pausing: bool = False,
@@ -157,7 +157,7 @@ def _decode(
 
 
 def fixed(
-    texts: Sequence[Recorded], shape: Shape, budgets: Iterable[int] = (22,), *, chain_seed: bool = True
+    texts: Sequence[Recorded], shape: CostTable, budgets: Iterable[int] = (22,), *, chain_seed: bool = True
 ) -> dict[int, Ran]:
     """Best-first trees of fixed budgets by the drafter's own probabilities, today's or with a chain first."""
     costs, budgets = GivenCosts(shape), list(budgets)
@@ -179,7 +179,7 @@ def fixed(
     return runs
 
 
-def plain(texts: Sequence[Recorded], shape: Shape) -> Ran:
+def plain(texts: Sequence[Recorded], shape: CostTable) -> Ran:
     """Plain decoding."""
     tokens = sum(len(text.answer) - 1 for text in texts)
     return Ran(tokens, tokens, tokens * shape.plain, tokens)

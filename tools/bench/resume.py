@@ -56,7 +56,7 @@ def measure(engine: Engine, reused: int, new: int, rounds: int) -> dict[str, Any
     store = engine.snapshots.store if engine.snapshots else None
     return {
         "reused": found, "new": new, "in_place_ms": first, "resumed_ms": second, "ratio": second / first,
-        "first_resume_ms": resumed[0], "held_bytes": store.nbytes if store else 0,
+        "first_resume_ms": resumed[0], "stored_bytes": store.nbytes if store else 0,
     }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_core.bench.interleave import interleave
-from dflash_core.bench.steps import MOST, Case, StepBench
+from dflash_core.bench.steps import MAX_TOKENS, StepBench, StepCase
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs, Value
 from dflash_core.user_folders import user_folder
@@ -37,10 +37,10 @@ KINDS: dict[str, dict[str, Value]] = {
 }
 
 
-def cases() -> list[Case]:
+def cases() -> list[StepCase]:
     """A case per kind of sampling, at a temperature of 0.8 unless it says otherwise."""
-    base = Knobs(drafting="tree 23", temperature=0.8, ignore_eos=True, max_tokens=MOST)
-    return [Case(name, base.replace(**knobs)) for name, knobs in KINDS.items()]
+    base = Knobs(drafting="tree 23", temperature=0.8, ignore_eos=True, max_tokens=MAX_TOKENS)
+    return [StepCase(name, base.replace(**knobs)) for name, knobs in KINDS.items()]
 
 
 def compare(engine: Engine, rounds: int, steps: int) -> Iterator[str]:

@@ -30,7 +30,7 @@ from dflash_tui.terminal.output import Notes
 from tools.bench.tool import add_options, report, request_of, run_tool
 
 COLUMNS, ROWS = 120, 40
-MOST_S = 300.0  # seconds for one start
+MAX_S = 300.0  # seconds for one start
 # Text that marks each stage on the terminal: the prompt's row is drawn last, and the page of an empty
 # conversation says how to open another model once one is loaded.
 MARKS = {"first frame": (b"Ask anything",), "loaded": (b"opens another", b"to look around with")}
@@ -84,7 +84,7 @@ def _start(command: list[str], folder: Path, marks: tuple[bytes, ...]) -> Start:
             os._exit(1)
     drawn, seen = b"", False
     with contextlib.suppress(OSError):  # Linux raises this when the other end of a pseudo-terminal has closed
-        while not seen and select.select([screen], [], [], max(began + MOST_S - time.monotonic(), 0.0))[0]:
+        while not seen and select.select([screen], [], [], max(began + MAX_S - time.monotonic(), 0.0))[0]:
             if not (part := os.read(screen, 1 << 16)):
                 break
             drawn += part

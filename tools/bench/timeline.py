@@ -19,7 +19,7 @@ from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
 
-from dflash_core.bench.steps import Case, StepBench, default_cases
+from dflash_core.bench.steps import StepBench, StepCase, default_cases
 from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.errors import KernelError
 from dflash_core.user_folders import user_folder
@@ -70,7 +70,7 @@ def shares(ran: Sequence[Ran]) -> list[Share]:
     return sorted(found, key=lambda share: -share.microseconds)
 
 
-def profiled(bench: StepBench, case: Case, steps: int) -> list[Ran]:
+def profiled(bench: StepBench, case: StepCase, steps: int) -> list[Ran]:
     """The kernels of some steps, by torch's profiler."""
     bench.time(case, steps)  # graphs are recorded first
     with profile(activities=[ProfilerActivity.CUDA]) as found:

@@ -33,8 +33,8 @@ from tools.bench.ui_feed import DOCUMENTS, RATE, FedTurn
 
 ROUNDS = 7
 SPAN_S = 0.5  # seconds of decoding in each arm of a prompt per round: short turns are repeated
-MOST_TURNS = 4  # turns in an arm of a round
-MOST_TOKENS = 256  # tokens of a turn: the app's cost per second does not change after that
+MAX_TURNS = 4  # turns in an arm of a round
+MAX_TOKENS = 256  # tokens of a turn: the app's cost per second does not change after that
 LOOK_S = 0.05  # seconds between checks for the end of a turn, the same in both arms
 BEAT_S = 0.01  # seconds between probes of the app's loop
 Say = Callable[[str], None]
@@ -187,7 +187,7 @@ async def measure_tax(
             of_round = f"round {number:,} of {rounds:,}" if number else "warming up"
             say(f"{of_round} · prompt {at} of {len(cases)}, {mode}")
             knobs = place.state.knobs.replace(
-                temperature=0.0, mode=mode, max_tokens=min(place.state.knobs.max_tokens, MOST_TOKENS)
+                temperature=0.0, mode=mode, max_tokens=min(place.state.knobs.max_tokens, MAX_TOKENS)
             )
             # Which arm goes first changes from turn to turn.
             for turn in range(arms.turns):
@@ -196,7 +196,7 @@ async def measure_tax(
                     if number:
                         (arms.app if shown else arms.headless).append(timed)
                     else:
-                        arms.turns = min(math.ceil(SPAN_S / max(timed.seconds, SPAN_S / MOST_TURNS)), MOST_TURNS)
+                        arms.turns = min(math.ceil(SPAN_S / max(timed.seconds, SPAN_S / MAX_TURNS)), MAX_TURNS)
             if len({(one.tokens, one.steps) for one in (*arms.headless, *arms.app)}) > 1:
                 raise DFlashError(f"the arms decoded {prompt!r} in different steps; there is nothing to compare")
     pairs = (Pair(prompt, tuple(arms.headless), tuple(arms.app), mode) for (prompt, mode), arms in cases.items())

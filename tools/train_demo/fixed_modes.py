@@ -24,7 +24,7 @@ from dflash_core.bench.interleave import interleave
 from dflash_core.bench.prompts import read_prompts, sample
 from dflash_core.demo.pair import demo_draft, demo_target_path
 from dflash_core.messages import Message, build_prompt
-from dflash_core.policy.kept import Kept, shipped_beside
+from dflash_core.policy.saved import SavedValues, shipped_beside
 
 from .bench_prompts import held_questions
 from .record_drafts import _say
@@ -89,7 +89,7 @@ def main() -> None:
     drafter = load_draft(draft, target)
     for name, texts in sets.items():
         built = [build_prompt(target.tokenizer, target.template, [Message("user", text)], False) for text in texts]
-        engine = Engine(target, drafter, kept=[Kept(None, "dflash", shipped_beside(draft))])
+        engine = Engine(target, drafter, kept=[SavedValues(None, "dflash", shipped_beside(draft))])
         rates = speeds(engine, [one.ids[:LONGEST_PROMPT] for one in built], asked.repeats)
         over += [auto / tree for auto, tree in zip(rates[AUTO], rates[DEFAULT], strict=True)]
         _say(line(name, rates))

@@ -11,12 +11,12 @@ from dflash_core.arch.rope import Yarn, gguf_scaling
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
-from dflash_core.formats.metadata import MOST_EPS, Settings
+from dflash_core.formats.metadata import MAX_EPS, Settings
 from dflash_core.formats.weights import in_parts
 
 SOFTMAX = (0, 1)
 """expert_gating_func of a softmax over all scores; 0 is a file that leaves it open."""
-MOST_EXPERTS = 1 << 16
+MAX_EXPERTS = 1 << 16
 
 
 def check_settings(keys: Settings) -> None:
@@ -41,7 +41,7 @@ def attention(keys: Settings, *, gated: bool, rotary: int | None = None) -> Atte
         head_dim=head_dim,
         rope_base=base,
         rotary=keys.integer("rope.dimension_count", low=2, high=head_dim, default=rotary),
-        eps=keys.number("attention.layer_norm_rms_epsilon", high=MOST_EPS),
+        eps=keys.number("attention.layer_norm_rms_epsilon", high=MAX_EPS),
         gated=gated,
         scaling=gguf_scaling(keys, base),
     )
@@ -53,7 +53,7 @@ def attention(keys: Settings, *, gated: bool, rotary: int | None = None) -> Atte
 
 def experts(keys: Settings, head: Head, index: int) -> Experts:
     """The experts of layer `index`. Raises FormatError or UnsupportedError."""
-    count, used = keys.integer("expert_count", high=MOST_EXPERTS), keys.integer("expert_used_count", high=MOST_EXPERTS)
+    count, used = keys.integer("expert_count", high=MAX_EXPERTS), keys.integer("expert_used_count", high=MAX_EXPERTS)
     if used > count:
         raise FormatError(
             f"{keys.source}: expert_used_count is {used:,}, expected at most expert_count ({count:,}); convert it again"

@@ -17,7 +17,7 @@ from dflash_core.events import GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.policy.base import Decision, Policy
-from dflash_core.policy.costs import Shape
+from dflash_core.policy.costs import CostTable
 from dflash_core.snapshots.base import Resumable, State
 from dflash_core.tree import Candidates
 
@@ -72,7 +72,7 @@ class Backend(Protocol):
     def commit(self, path: Sequence[int]) -> None:
         """Keep the nodes `path` of the last verify: the state becomes that of decoding them one by one."""
 
-    def look_back(self, window: AttentionWindow) -> None:
+    def set_attention_window(self, window: AttentionWindow) -> None:
         """What the target's layers of full attention see, of all rows from here on."""
 
     def checkpoint(self) -> Checkpoint:
@@ -144,7 +144,7 @@ class Session(Backend, Resumable, Protocol):
         """Bytes held now, by component of the memory breakdown."""
 
     @property
-    def most_drafted(self) -> int:
+    def max_drafted(self) -> int:
         """The most drafted tokens of a tree: the budgets that memory is reserved for."""
 
     def leave(self) -> None:
@@ -155,7 +155,7 @@ class Session(Backend, Resumable, Protocol):
 
 
 class Machine(Protocol):
-    """Where a pair runs: what it can do, and what memory there is. `Target.reckoner` predicts a pair's share."""
+    """Where a pair runs: what it can do, and what memory there is. `Target.estimator` predicts a pair's share."""
 
     @property
     def name(self) -> str: ...
@@ -168,7 +168,7 @@ class Machine(Protocol):
     def tree_width(self) -> int:
         """Candidates per draft position that a step can keep, at most."""
 
-    def step_costs(self, drafter: Capabilities) -> Shape | None:
+    def step_costs(self, drafter: Capabilities) -> CostTable | None:
         """How the cost of a step with `drafter` grows with its rows, before any is measured; None where the knobs alone
         decide."""
 

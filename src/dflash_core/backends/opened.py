@@ -19,7 +19,7 @@ from dflash_core.drafters import registry
 from dflash_core.drafters.base import Draft, OpenedDraft, OpenedModel
 from dflash_core.drafters.mtp import KIND
 from dflash_core.errors import ContextError, MismatchError
-from dflash_core.fits import PREFILL_ROWS, Reckoner
+from dflash_core.fits import PREFILL_ROWS, MemoryEstimator
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.ids import check_ids
 
@@ -88,11 +88,11 @@ class Target(ABC):
         """What the weights take in memory as they are held."""
 
     @abstractmethod
-    def reckoner(self, draft: OpenedDraft | Draft | None) -> Reckoner:
+    def estimator(self, draft: OpenedDraft | Draft | None) -> MemoryEstimator:
         """Predicts the memory that this target and `draft` would take here, loaded in one way or another."""
 
     @abstractmethod
-    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
+    def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
         """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions, with
         keys and values kept as `kv` says. Raises OutOfMemoryError."""
 

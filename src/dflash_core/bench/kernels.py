@@ -30,10 +30,10 @@ from dflash_core.errors import OutOfMemoryError
 from dflash_core.progress import Progress
 
 ARENA = 3 << 30
-MOST_COPIES = 24
+MAX_COPIES = 24
 REPLAYS = 9
 CHAIN_ROUNDS = 3
-MOST_SPLIT_K = 16
+MAX_SPLIT_K = 16
 
 FULL = (("attn_q", "attn_k", "attn_v"), ("attn_output",))
 DELTA = (("attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta"), ("ssm_out",))
@@ -118,7 +118,7 @@ class Bench:
             for at in range(0, arena, 1 << 30):
                 self.weights[at : at + (1 << 30)].random_(0, 256)
             self.acts = acts_for(max(p.columns for p in products), cuda)
-            rows = max(sum(16 * blocks_of(r) for _, r in p.matrices) * (p.split_k or MOST_SPLIT_K) for p in products)
+            rows = max(sum(16 * blocks_of(r) for _, r in p.matrices) * (p.split_k or MAX_SPLIT_K) for p in products)
             self.out = torch.empty(WIDTHS[-1] * rows, device=cuda)
 
     def place(self, product: Product, at: int) -> tuple[Projection, int]:
@@ -133,7 +133,7 @@ class Bench:
 
     def copies(self, product: Product) -> list[Projection]:
         """The same product at as many places as there are, two at least where the arena holds them."""
-        count = max(1, min(MOST_COPIES, self.weights.nbytes // product.nbytes))
+        count = max(1, min(MAX_COPIES, self.weights.nbytes // product.nbytes))
         return [self.place(product, i * product.nbytes)[0] for i in range(count)]
 
     def launches(self, projections: Iterable[Projection], width: int) -> list[Launch]:

@@ -18,10 +18,10 @@ from typing import Any, BinaryIO, cast
 
 from dflash_core.clean import encodable
 from dflash_core.errors import FormatError
-from dflash_core.files import open_input, read_most
+from dflash_core.files import open_input, read_limited
 
 SAMPLES, SEED = 10, 42
-MOST_BYTES = 256 * 2**20  # of a file, unpacked: the largest set here has some 10 MiB
+MAX_BYTES = 256 * 2**20  # of a file, unpacked: the largest set here has some 10 MiB
 # The prompts where no file is named.
 PROMPTS = (
     "Hello! What can you do?",
@@ -41,7 +41,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PromptLayout:
     """How a set writes a task: the fields that identify it, the field of the prompt, of its name and of the answer."""
 
     set: str
@@ -53,12 +53,12 @@ class Layout:
 
 # The first that fits counts: the more telling ones come first.
 LAYOUTS = (
-    Layout("HumanEval", frozenset({"task_id", "prompt"}), "prompt", "task_id"),
-    Layout("MATH", frozenset({"problem", "answer"}), "problem", "unique_id", "answer"),
-    Layout("MATH", frozenset({"problem", "solution"}), "problem", "unique_id", "solution"),
-    Layout("GSM8K", frozenset({"question", "answer"}), "question", reference="answer"),
-    Layout("MT-bench", frozenset({"turns"}), "turns", "question_id"),
-    *(Layout("plain", frozenset({field}), field, "id") for field in ("prompt", "text", "question", "problem")),
+    PromptLayout("HumanEval", frozenset({"task_id", "prompt"}), "prompt", "task_id"),
+    PromptLayout("MATH", frozenset({"problem", "answer"}), "problem", "unique_id", "answer"),
+    PromptLayout("MATH", frozenset({"problem", "solution"}), "problem", "unique_id", "solution"),
+    PromptLayout("GSM8K", frozenset({"question", "answer"}), "question", reference="answer"),
+    PromptLayout("MT-bench", frozenset({"turns"}), "turns", "question_id"),
+    *(PromptLayout("plain", frozenset({field}), field, "id") for field in ("prompt", "text", "question", "problem")),
 )
 
 
@@ -91,9 +91,9 @@ def _read(path: Path) -> str:
         with open_input(path) as file:
             if path.name.endswith(".gz"):
                 with gzip.open(file) as unpacked:
-                    data = read_most(cast(BinaryIO, unpacked), MOST_BYTES, str(path))
+                    data = read_limited(cast(BinaryIO, unpacked), MAX_BYTES, str(path))
             else:
-                data = read_most(file, MOST_BYTES, str(path))
+                data = read_limited(file, MAX_BYTES, str(path))
         return data.decode("utf-8-sig")
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise FormatError(f"{path} is not a whole gzip file; get it again") from None
@@ -115,7 +115,7 @@ def _object(path: Path, number: int, line: str) -> dict[str, Any]:
     return value
 
 
-def _layout(path: Path, number: int, fields: dict[str, Any]) -> Layout:
+def _layout(path: Path, number: int, fields: dict[str, Any]) -> PromptLayout:
     layout = next((one for one in LAYOUTS if one.known_by <= fields.keys()), None)
     if layout is None:
         found = ", ".join(sorted(map(str, fields))[:8]) or "none"
@@ -125,7 +125,7 @@ def _layout(path: Path, number: int, fields: dict[str, Any]) -> Layout:
     return layout
 
 
-def _task(path: Path, number: int, fields: dict[str, Any], layout: Layout) -> Task:
+def _task(path: Path, number: int, fields: dict[str, Any], layout: PromptLayout) -> Task:
     text = fields.get(layout.text)
     if layout.text == "turns" and isinstance(text, list) and text:
         text = text[0]

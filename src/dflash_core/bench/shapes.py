@@ -10,21 +10,21 @@ from typing import Any
 
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cpu.machine import CpuMachine
-from dflash_core.backends.cpu.reckoner import HostReckoner
+from dflash_core.backends.cpu.memory_estimator import HostMemoryEstimator
 from dflash_core.backends.cuda.activations import activations
 from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator
 from dflash_core.backends.cuda.planned import PlannedCard
-from dflash_core.backends.cuda.reckoner import CardReckoner
 from dflash_core.bench.synthetic_models import Model, draft_types, target_types
 from dflash_core.config import DraftConfig
-from dflash_core.fits import ON_HOST, Reckoner
+from dflash_core.fits import ON_HOST, MemoryEstimator
 from dflash_core.formats.quants import BY_NAME, LIST_TYPES
 from dflash_core.formats.weights import TensorInfo
 from dflash_core.loading import DEFAULT_CARD, CardOptions, planned_card
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ShapeHeader:
     """The part of a WeightFile that plans need: the shapes and types of tensors."""
 
     path: Path
@@ -35,18 +35,18 @@ class Header:
 class ShapedDraft:
     """The part of an OpenedDraft that plans need."""
 
-    files: tuple[Header, ...]
+    files: tuple[ShapeHeader, ...]
     config: DraftConfig
 
 
-def header(name: str, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> Header:
+def header(name: str, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> ShapeHeader:
     """A file of these tensors."""
     kinds, tensors = {**BY_NAME, **LIST_TYPES}, {}
     for tensor, shape in shapes.items():
         elements, kind = math.prod(shape), kinds[types[tensor]]
         nbytes = elements // kind.block * kind.size
         tensors[tensor] = TensorInfo(tensor, tuple(shape), types[tensor], nbytes, elements, 0, 0)
-    return Header(Path(name), tensors)
+    return ShapeHeader(Path(name), tensors)
 
 
 def headers(model: Model, draft: str) -> tuple[ModelSpec, Any, Any]:
@@ -57,26 +57,26 @@ def headers(model: Model, draft: str) -> tuple[ModelSpec, Any, Any]:
     return spec, header(model.name, spec.tensors(), target_types(spec, model)), drafter
 
 
-def reckoner_of_shapes(
+def estimator_of_shapes(
     model: Model, draft: str, device: str = "auto", *, memory: int = 0, card: CardOptions = DEFAULT_CARD
-) -> Reckoner:
-    """The reckoner of a model and its drafter, with the options of `loading.reckoner_of`."""
+) -> MemoryEstimator:
+    """The estimator of a model and its drafter, with the options of `loading.estimator_of`."""
     spec, target, drafter = headers(model, draft)
     found = planned_card(device, memory, card)
     if found is None:
-        return HostReckoner(CpuMachine(), target, spec, drafter, memory)
+        return HostMemoryEstimator(CpuMachine(), target, spec, drafter, memory)
     if 0 < card.vram_limit < found.free:
         found = replace(found, free=card.vram_limit)
-    return card_reckoner(spec, target, drafter, found, card)
+    return card_estimator(spec, target, drafter, found, card)
 
 
-def card_reckoner(
+def card_estimator(
     spec: ModelSpec, target: Any, drafter: Any, found: PlannedCard, card: CardOptions = DEFAULT_CARD
-) -> CardReckoner:
-    """The reckoner of these headers on a card."""
+) -> CardMemoryEstimator:
+    """The estimator of these headers on a card."""
     on_host = card.embedding == ON_HOST
     footprint = Footprint(target, spec, found.layout, activations(card.activations), embedding_on_host=on_host)
-    return CardReckoner(
+    return CardMemoryEstimator(
         footprint, spec, drafter, machine=found.name, processors=found.layout.multiprocessors, available=found.free,
         draft_type=card.draft_type, embedding=card.embedding,
     )  # fmt: skip

@@ -38,11 +38,11 @@ STEPS = 40
 ROUNDS = 5
 READ_BYTES = 4 << 30
 ROWS = (16, 24, 40, 64)
-MOST = 1 << 20
+MAX_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class StepCase:
     """One kind of step. `trace`: the nodes that every walk takes, step by step; `depth`: positions after it. `policy`:
     what picks the steps, without one the knobs do."""
 
@@ -111,30 +111,30 @@ DEPTHS = (1, 2, 3, 4, 6, 8)
 
 def default_cases(
     block: int, acceptance: Sequence[int] = (), depths: Sequence[int] = (), contexts: Sequence[int] = (DEEP,)
-) -> list[Case]:
+) -> list[StepCase]:
     """The steps that are always timed, and where lengths are given, the same with that acceptance forced. `depths`: of
     chains of a drafter whose every token costs a pass of it; others draft their `block` at once. `contexts`: positions
     that plain steps, and where there are several of them trees too, are timed after."""
-    base = Knobs(temperature=0.0, ignore_eos=True, max_tokens=MOST)
+    base = Knobs(temperature=0.0, ignore_eos=True, max_tokens=MAX_TOKENS)
     # With the chain put in first: a forced walk follows it.
     seeded = base.replace(drafting="tree", chain_seed=True)
-    tree = [Case(f"tree {rows - 1}", seeded.replace(budget=rows - 1)) for rows in ROWS]
-    chains = [Case(f"chain {n}", base.replace(drafting=f"chain {n}", mtp_depth=n)) for n in depths]
-    chains = chains or [Case(f"chain {block - 1}", base.replace(drafting=f"chain {block - 1}"))]
+    tree = [StepCase(f"tree {rows - 1}", seeded.replace(budget=rows - 1)) for rows in ROWS]
+    chains = [StepCase(f"chain {n}", base.replace(drafting=f"chain {n}", mtp_depth=n)) for n in depths]
+    chains = chains or [StepCase(f"chain {block - 1}", base.replace(drafting=f"chain {block - 1}"))]
     cases = [
-        Case("plain", base.replace(drafting="plain")),
+        StepCase("plain", base.replace(drafting="plain")),
         *chains,
         *tree,
         # No chain is put in first, and every candidate of a synthetic drafter is about as likely: as wide as trees get.
-        Case("bushy tree 23", base.replace(drafting="tree 23", chain_seed=False)),
-        Case("sampled tree 23", base.replace(drafting="tree 23", temperature=0.8, top_k=40)),
-        *(Case(f"plain at {depth:,}", base.replace(drafting="plain"), depth) for depth in contexts),
-        *(Case(f"tree 23 at {depth:,}", tree[1].knobs, depth) for depth in contexts if len(contexts) > 1),
+        StepCase("bushy tree 23", base.replace(drafting="tree 23", chain_seed=False)),
+        StepCase("sampled tree 23", base.replace(drafting="tree 23", temperature=0.8, top_k=40)),
+        *(StepCase(f"plain at {depth:,}", base.replace(drafting="plain"), depth) for depth in contexts),
+        *(StepCase(f"tree 23 at {depth:,}", tree[1].knobs, depth) for depth in contexts if len(contexts) > 1),
     ]
     if acceptance:
         trace = tuple(spine(length) for length in acceptance)
-        cases.append(Case("forced chain", chains[-1].knobs, trace=trace))
-        cases.append(Case("forced tree 23", tree[1].knobs, trace=trace))
+        cases.append(StepCase("forced chain", chains[-1].knobs, trace=trace))
+        cases.append(StepCase("forced tree 23", tree[1].knobs, trace=trace))
     return cases
 
 
@@ -171,7 +171,9 @@ class StepBench:
         self.target, self.device = engine.target, engine.target.device
         self._vocab = engine.target.config.vocab_size
 
-    def run(self, cases: Sequence[Case], rounds: int = ROUNDS, steps: int = STEPS) -> Iterator[tuple[int, int, str]]:
+    def run(
+        self, cases: Sequence[StepCase], rounds: int = ROUNDS, steps: int = STEPS
+    ) -> Iterator[tuple[int, int, str]]:
         """Yields (done, total, what comes next); `report` is there afterwards."""
         found: dict[int, _Rounds] = {}
         order = list(interleave(len(cases), 1, rounds))
@@ -203,7 +205,7 @@ class StepBench:
                 self.session.update_drafter()
                 self.session.state.host["length"] = self.session.state.host["draft_length"] = depth
 
-    def time(self, case: Case, steps: int) -> tuple[float, list[StepEvent]]:
+    def time(self, case: StepCase, steps: int) -> tuple[float, list[StepEvent]]:
         """Milliseconds of a step by the host's clock, and the steps."""
         self._begin_at(case.depth)
         self.session.steps.force(case.trace)
@@ -249,7 +251,7 @@ class StepBench:
         return int(self.target.weight_bytes - model.embedding.device_bytes - model.idle_bytes(1) + 2 * states)
 
 
-def _timed(case: Case, rounds: _Rounds) -> Timed:
+def _timed(case: StepCase, rounds: _Rounds) -> Timed:
     events = rounds.events
     stages = {name: statistics.median(getattr(event.stages, name) for event in events) for name in STAGES}
     wall = summary(rounds.walls)

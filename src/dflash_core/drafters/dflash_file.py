@@ -24,7 +24,7 @@ from dflash_core.drafters.kinds import KINDS
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.files import folder_name
 from dflash_core.formats.gguf import open_gguf
-from dflash_core.formats.metadata import MOST_EPS, Settings
+from dflash_core.formats.metadata import MAX_EPS, Settings
 from dflash_core.formats.safetensors import open_safetensors, read_json
 from dflash_core.formats.unread import check_unread
 from dflash_core.formats.weights import RenamedWeights, WeightFile, check_tensors, shown
@@ -93,7 +93,7 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
         head_count=keys.uniform("attention.head_count"),
         head_count_kv=keys.uniform("attention.head_count_kv"),
         key_length=keys.integer("attention.key_length"),
-        rms_eps=keys.number("attention.layer_norm_rms_epsilon", high=MOST_EPS),
+        rms_eps=keys.number("attention.layer_norm_rms_epsilon", high=MAX_EPS),
         rope_freq_base=base,
         block_size=keys.integer(given, low=2, high=MAX_BLOCK) if given else usual,
         target_layers=_gguf_layers(keys),
@@ -247,7 +247,7 @@ def _zlab_config(name: str, keys: Settings, weights: WeightFile) -> DraftConfig:
         head_count=keys.integer("num_attention_heads"),
         head_count_kv=keys.integer("num_key_value_heads"),
         key_length=keys.integer("head_dim"),
-        rms_eps=keys.number("rms_norm_eps", high=MOST_EPS),
+        rms_eps=keys.number("rms_norm_eps", high=MAX_EPS),
         rope_freq_base=rope.number("rope_theta"),
         rope_scaling=json_scaling(keys, rope.number("rope_theta")),
         block_size=both.integer("block_size", "dspark_block_size", low=2, high=MAX_BLOCK),

@@ -12,9 +12,9 @@ from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.weights import TensorInfo
 
-MOST_TAPS = 64
-MOST_RANK = 1 << 16
-MOST_TOP_K = 1 << 12
+MAX_TAPS = 64
+MAX_RANK = 1 << 16
+MAX_TOP_K = 1 << 12
 _TWO = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 
 
@@ -60,10 +60,10 @@ def _heads(
     markov = _markov(keys, have)
     conv = selector = None
     if folded:
-        conv = Convolution(keys.integer(_TWO[0], high=MOST_TAPS), keys.integer(_TWO[1], high=hidden))
+        conv = Convolution(keys.integer(_TWO[0], high=MAX_TAPS), keys.integer(_TWO[1], high=hidden))
         keys.check_divides(_TWO[1], conv.group, width, hidden)
     if two:
-        selector = Selector(keys.integer(_TWO[2], high=MOST_RANK), keys.integer(_TWO[3], high=MOST_TOP_K))
+        selector = Selector(keys.integer(_TWO[2], high=MAX_RANK), keys.integer(_TWO[3], high=MAX_TOP_K))
     anchor = keys.flag("sample_from_anchor", "dflash.sample_from_anchor")
     if anchor and not markov:
         raise UnsupportedError(
@@ -99,7 +99,7 @@ def _markov(keys: Settings, have: Mapping[str, tuple[int, ...]]) -> Markov | Non
             f"{keys.source} has a Markov head of type {name}, expected vanilla; use a drafter with such a head"
         )
     shape = have.get("markov_w1.weight", (0, 0))
-    known = keys.integer(rank, high=MOST_RANK) if rank else shape[-1] or 1
+    known = keys.integer(rank, high=MAX_RANK) if rank else shape[-1] or 1
     head = have.get("conf_proj.weight")
     confidence = head[-1] if head else 0
     joined = keys.flag("confidence_head_with_markov")

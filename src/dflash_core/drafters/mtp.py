@@ -19,7 +19,7 @@ from dflash_core.errors import MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, architecture_of, open_gguf
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.weights import RenamedWeights, WeightFile, check_tensors
-from dflash_core.knobs import MOST_MTP_DEPTH
+from dflash_core.knobs import MAX_MTP_DEPTH
 
 KIND = "mtp"
 # A head sees all of the context: a window has no effect.
@@ -31,7 +31,7 @@ OWN_HEAD = "the MTP head in the target's own file drafts, mtp_depth tokens at a 
 def capabilities(config: MtpConfig, *, on_device: bool = False) -> Capabilities:
     """What a head can do."""
     knobs = FOLLOWED | ON_DEVICE if on_device else FOLLOWED
-    return Capabilities(KIND, 1 + MOST_MTP_DEPTH, on_device, (config.index - 1,), knobs)
+    return Capabilities(KIND, 1 + MAX_MTP_DEPTH, on_device, (config.index - 1,), knobs)
 
 
 def open_mtp(path: str | Path, target: DraftTarget) -> OpenedModel[MtpConfig]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 KIND = "text"
 BLOCK = 32
-LEAST_CHANCE = 0.01  # probability of the whole run below which nothing more is proposed
+MIN_CHANCE = 0.01  # probability of the whole run below which nothing more is proposed
 # A tree temperature softens a distribution over the vocabulary and a width takes more of it; here there is one token.
 FOLLOWED = frozenset({"p_min", "chain_seed"})
 CAPABILITIES = Capabilities(KIND, BLOCK, knobs=FOLLOWED)
@@ -86,7 +86,7 @@ def follow(text: Successors, tail: tuple[int, ...], within: int) -> Iterator[Suc
     chance = 1.0
     for _ in range(CAPABILITIES.depths):
         found = text.after(tail, within)
-        if found is None or (chance := chance * HIT_RATES[found.match]) < LEAST_CHANCE:
+        if found is None or (chance := chance * HIT_RATES[found.match]) < MIN_CHANCE:
             return
         yield found
         tail = (*tail[1 - LONGEST :], found.token)

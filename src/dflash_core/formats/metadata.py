@@ -10,7 +10,7 @@ import numpy as np
 
 from dflash_core.errors import FormatError
 
-MOST_EPS = 1.0
+MAX_EPS = 1.0
 """The upper bound of a norm's epsilon: in files it is about 1e-6; near 1 a norm's output would be useless."""
 
 

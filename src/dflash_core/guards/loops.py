@@ -15,13 +15,13 @@ import numpy.typing as npt
 WINDOW = 2048
 """Tokens of the tail that are checked."""
 COVERAGE = 768  # tokens that a loop has to fill
-MOST_PERIOD = 512
-RATES = ((8, 0.995), (64, 0.99), (MOST_PERIOD, 0.98))  # by largest period, the share of the tail that has to repeat
+MAX_PERIOD = 512
+RATES = ((8, 0.995), (64, 0.99), (MAX_PERIOD, 0.98))  # by largest period, the share of the tail that has to repeat
 SAMPLE = 128  # tokens whose comparison excludes most periods
 RUNS = (8, 16, 32)
-LEAST_TIMES = 3
-LOW_ENTROPY = 1024  # tokens that hold LEAST_KINDS ids at most, MOST_USED of them LEAST_SHARE of all
-LEAST_KINDS, MOST_USED, LEAST_SHARE = 32, 8, 0.95
+MIN_REPEATS = 3
+LOW_ENTROPY = 1024  # tokens that hold MIN_DISTINCT ids at most, MAX_USED of them MIN_SHARE of all
+MIN_DISTINCT, MAX_USED, MIN_SHARE = 32, 8, 0.95
 
 Ids = npt.NDArray[np.int64]
 
@@ -35,7 +35,7 @@ def find_loop(ids: Sequence[int], *, runs: bool) -> str:
 
 def _periodic(tail: Ids) -> str:
     n = len(tail)
-    max_period = min(MOST_PERIOD, n // 3, n - COVERAGE)
+    max_period = min(MAX_PERIOD, n // 3, n - COVERAGE)
     if max_period < 1:
         return ""
     # The differences allowed in the whole tail may all be in its last tokens: few texts have a period left after these.
@@ -66,12 +66,12 @@ def _repeated_runs(tail: Ids) -> str:
             continue
         _, which, counts = np.unique(hashed, return_inverse=True, return_counts=True)
         edges = np.zeros(n + 1, np.int64)
-        starts = np.flatnonzero(counts[which] >= LEAST_TIMES)
+        starts = np.flatnonzero(counts[which] >= MIN_REPEATS)
         np.add.at(edges, starts, 1)
         np.add.at(edges, starts + length, -1)
         covered = int((np.cumsum(edges) > 0).sum())
         if covered >= max(COVERAGE, n / 2):
-            return f"runs of {length} tokens that occur {LEAST_TIMES} times or more fill {covered:,} of the last {n:,}"
+            return f"runs of {length} tokens that occur {MIN_REPEATS} times or more fill {covered:,} of the last {n:,}"
     return ""
 
 
@@ -79,8 +79,8 @@ def _low_entropy(tail: Ids) -> str:
     if len(tail) < LOW_ENTROPY:
         return ""
     _, counts = np.unique(tail[-LOW_ENTROPY:], return_counts=True)
-    share = np.sort(counts)[-MOST_USED:].sum() / LOW_ENTROPY
-    if len(counts) > LEAST_KINDS or share < LEAST_SHARE:
+    share = np.sort(counts)[-MAX_USED:].sum() / LOW_ENTROPY
+    if len(counts) > MIN_DISTINCT or share < MIN_SHARE:
         return ""
-    used = min(MOST_USED, len(counts))
+    used = min(MAX_USED, len(counts))
     return f"{len(counts)} different tokens in the last {LOW_ENTROPY:,}, {used} of them {share:.1%}"

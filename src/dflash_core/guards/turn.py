@@ -13,7 +13,7 @@ from dflash_core.text.thinking import CLOSE, OPEN, ThinkingSplit
 from dflash_core.text.tokenizer import Tokenizer
 
 CHECKED_EVERY = 32  # tokens
-LEAST_THINKING = 1024  # tokens of reasoning before loops are searched
+MIN_THINKING = 1024  # tokens of reasoning before loops are searched
 TAGS, TAGS_AMONG = 16, 64  # think tags among the newest tokens of an answer that make a loop
 
 
@@ -96,7 +96,7 @@ class TurnGuard:
         tags = 0 if thinking else sum(token in self._tags for token in ids[-TAGS_AMONG:])
         if tags >= TAGS:
             found = f"{tags} think tags among {TAGS_AMONG} tokens"
-        elif len(ids) >= (LEAST_THINKING if thinking else COVERAGE):
+        elif len(ids) >= (MIN_THINKING if thinking else COVERAGE):
             found = find_loop(ids[-WINDOW:], runs=thinking)
         else:
             return

@@ -19,7 +19,7 @@ from typing import Literal
 
 from dflash_core.events import StepEvent
 
-FEWEST_STEPS = 5
+MIN_STEPS = 5
 """The least number of steps with the same count of nodes whose median counts as measured."""
 
 Source = Literal["measured", "interpolated", "extrapolated"]
@@ -33,7 +33,7 @@ class Cost:
     source: Source
 
 
-class StepCosts:
+class StepTimes:
     """Times of a session's steps by the nodes that they verified, without the root. Plain decoding is left out."""
 
     def __init__(self, steps: Iterable[StepEvent] = ()) -> None:
@@ -49,7 +49,7 @@ class StepCosts:
     @property
     def measured(self) -> dict[int, float]:
         """Median milliseconds by nodes, where there are enough steps; ascending."""
-        enough = ((nodes, times) for nodes, times in sorted(self._times.items()) if len(times) >= FEWEST_STEPS)
+        enough = ((nodes, times) for nodes, times in sorted(self._times.items()) if len(times) >= MIN_STEPS)
         return {nodes: statistics.median(times) for nodes, times in enough}
 
     def at(self, nodes: float) -> Cost | None:

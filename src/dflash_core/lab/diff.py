@@ -13,7 +13,7 @@ _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class DiffSpan:
     """A stretch of both texts: the same words, or the words that differ; either may be empty."""
 
     a: str
@@ -24,12 +24,12 @@ class Stretch:
         return self.a == self.b
 
 
-def diff(a: str, b: str) -> tuple[Stretch, ...]:
+def diff(a: str, b: str) -> tuple[DiffSpan, ...]:
     """Stretches that make up `a` and `b`, word by word; alternately same and different."""
     return tuple(_stretches(_WORDS.findall(a), _WORDS.findall(b)))
 
 
-def _stretches(a: list[str], b: list[str]) -> Iterator[Stretch]:
+def _stretches(a: list[str], b: list[str]) -> Iterator[DiffSpan]:
     # Equal ends are cut off first: the matcher's time grows with the square of what is left, and texts that begin
     # alike are the rule here.
     head = common_prefix(a, b)
@@ -44,5 +44,5 @@ def _stretches(a: list[str], b: list[str]) -> Iterator[Stretch]:
         yield _stretch(a[len(a) - tail :], b[len(b) - tail :])
 
 
-def _stretch(a: list[str], b: list[str]) -> Stretch:
-    return Stretch("".join(a), "".join(b))
+def _stretch(a: list[str], b: list[str]) -> DiffSpan:
+    return DiffSpan("".join(a), "".join(b))

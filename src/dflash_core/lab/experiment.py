@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from dflash_core.bench.interleave import Slot
 from dflash_core.bench.prompts import Task
 from dflash_core.bench.scoring import is_right
-from dflash_core.bench.statistics import FEWEST_PAIRS
+from dflash_core.bench.statistics import MIN_PAIRS
 from dflash_core.errors import ContextError, DFlashError
 from dflash_core.knobs import Knobs
 from dflash_core.lab.grid import Arm
@@ -84,7 +84,7 @@ def plain_design(case: Case, knobs: Knobs) -> Design:
 
 def default_repeats(prompts: int) -> int:
     """The fewest repeats that can show a difference; one if there are enough prompts."""
-    return math.ceil(FEWEST_PAIRS / prompts)
+    return math.ceil(MIN_PAIRS / prompts)
 
 
 class Experiment:

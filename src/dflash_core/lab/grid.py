@@ -19,9 +19,9 @@ from dflash_core.knobs import Knobs, Spec, Value, spec_of
 from dflash_core.limits import Limits
 from dflash_core.policy.fixed import FixedPolicy
 
-MOST_VALUES = 12
+MAX_VALUES = 12
 """A range without a step gets at most this many values."""
-MOST_SETTINGS = 256
+MAX_SETTINGS = 256
 NICE = (1, 2, 4, 5, 8)
 ONLY_IN_TREES = frozenset({"tree_width", "chain_seed"})
 
@@ -89,8 +89,8 @@ def settings(axes: Sequence[Axis], base: Knobs, limits: Limits) -> tuple[Arm, ..
     Raises KnobError for combinations that the loaded pair with these `limits` cannot run, with the valid range.
     """
     count = math.prod(len(axis.values) for axis in axes)
-    if count > MOST_SETTINGS:
-        raise KnobError(f"{count:,} combinations, at most {MOST_SETTINGS} are run; give a larger step: 4..63:8")
+    if count > MAX_SETTINGS:
+        raise KnobError(f"{count:,} combinations, at most {MAX_SETTINGS} are run; give a larger step: 4..63:8")
     out = []
     for values in itertools.product(*(axis.values for axis in axes)):
         changes = {axis.name: value for axis, value in zip(axes, values)}
@@ -141,8 +141,8 @@ def _range(spec: Spec, text: str) -> list[Value]:
         raise KnobError(f"{spec.name}={text}: the range runs backwards; write {high_text}..{low_text}")
     step = _step(spec, step_text) if step_text else _nice_step(spec, high - low)
     count = math.floor((high - low) / step + 1e-9) + 1
-    if count > MOST_SETTINGS:
-        raise KnobError(f"{spec.name}={text}: {count:,} values, at most {MOST_SETTINGS} are run; give a larger step")
+    if count > MAX_SETTINGS:
+        raise KnobError(f"{spec.name}={text}: {count:,} values, at most {MAX_SETTINGS} are run; give a larger step")
     # Rounded: 3 * 0.1 is not 0.3 in binary, and labels and equal values would show it.
     return [*(spec.check(round(low + place * step, 9)) for place in range(count)), high]
 
@@ -164,6 +164,6 @@ def _nice_step(spec: Spec, span: float) -> float:
     for power in itertools.count():
         for nice in NICE:
             step = unit * nice * 10.0**power
-            if span / step <= MOST_VALUES - 1:
+            if span / step <= MAX_VALUES - 1:
                 return step
     raise AssertionError("unreachable")

@@ -12,7 +12,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.knobs import spec_of
 from dflash_core.lab.grid import show
 from dflash_core.lab.results import Result
-from dflash_core.lab.table import Row, best, rows
+from dflash_core.lab.table import ArmRow, best, rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ def draw(result: Result, format: str) -> bytes:
     return out.getvalue()
 
 
-def _curves(figure: Figure, result: Result, table: Sequence[Row]) -> None:
+def _curves(figure: Figure, result: Result, table: Sequence[ArmRow]) -> None:
     spec = spec_of(result.axes[0]) if result.axes else None
     speed, acceptance, step = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 2))
     numeric = spec is not None and spec.kind in ("int", "float")
@@ -74,7 +74,7 @@ def _curves(figure: Figure, result: Result, table: Sequence[Row]) -> None:
         step.set_xticks(x, [row.arm.label for row in table])
 
 
-def _field(figure: Figure, result: Result, table: Sequence[Row]) -> None:
+def _field(figure: Figure, result: Result, table: Sequence[ArmRow]) -> None:
     down, across = result.axes
     by_place = {(getattr(row.arm.knobs, down), getattr(row.arm.knobs, across)): row for row in table}
     ys = list(dict.fromkeys(getattr(arm.knobs, down) for arm in result.arms))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dflash_core.lab.results import Result
     from dflash_core.record import TurnRecord
 
-FEWEST_STEPS = 16
+MIN_STEPS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def of_result(result: Result, how: str) -> PlainSpeed | None:
     """The speed of an experiment's plain arm, the median of its runs; None without one, or for too few steps."""
     its = [trial.report for trial in result.trials if result.arms[trial.setting].knobs.mode == "plain"]
     steps = sum(report.stats.steps for report in its)
-    if steps < FEWEST_STEPS:
+    if steps < MIN_STEPS:
         return None
     tok_s = statistics.median(report.stats.tokens_per_second for report in its)
     positions = round(statistics.median(report.stats.prompt_tokens for report in its))
@@ -41,7 +41,7 @@ def of_result(result: Result, how: str) -> PlainSpeed | None:
 def plain_speed(steps: list[StepEvent], positions: int, how: str) -> PlainSpeed | None:
     """The speed of `steps`, by their wall time; None for too few steps, or if no time was measured."""
     seconds = sum(step.stages.total for step in steps) / 1e3
-    if len(steps) < FEWEST_STEPS or seconds <= 0:
+    if len(steps) < MIN_STEPS or seconds <= 0:
         return None
     taken = datetime.now(UTC).isoformat(timespec="seconds")
     return PlainSpeed(sum(len(step.tokens) for step in steps) / seconds, len(steps), positions, taken, how)

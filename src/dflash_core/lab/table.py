@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dflash_core.bench.statistics import FEWEST_PAIRS, Comparison, Summary, compare, summary
+from dflash_core.bench.statistics import MIN_PAIRS, Comparison, Summary, compare, summary
 from dflash_core.lab.grid import Arm
 from dflash_core.lab.results import Result, Trial
 from dflash_core.turn_stats import TurnReport
@@ -20,7 +20,7 @@ Figure = Callable[[TurnReport], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ArmRow:
     """One arm. `tok_s`: medians and quartiles over runs; `acceptance`: tokens per step over all of its steps;
     `accepted`: as `TurnStats.accept_rate_by_depth`, over all of its steps.
 
@@ -49,7 +49,7 @@ class Row:
         return self.versus.difference if self.versus is not None else 0.0
 
 
-def rows(result: Result) -> tuple[Row, ...]:
+def rows(result: Result) -> tuple[ArmRow, ...]:
     """A row per arm that was measured, in the order of the arms.
 
     Only runs that every arm has which is left are counted, so that a cancelled experiment compares equal sets; of a
@@ -83,7 +83,7 @@ def rows(result: Result) -> tuple[Row, ...]:
     return tuple(replace(row, best=row.index == top_at, versus=versus(row.index, base_at)) for row in out)
 
 
-def best(table: Sequence[Row]) -> Row | None:
+def best(table: Sequence[ArmRow]) -> ArmRow | None:
     """The row of the fastest arm."""
     return next((row for row in table if row.best), None)
 
@@ -110,7 +110,7 @@ def against(a: Pairs, b: Pairs, pairs: Sequence[tuple[int, int]], figure: Figure
     ordered = sorted(pairs)
     prompts = list(dict.fromkeys(prompt for prompt, _ in ordered))
     groups = [[pair] for pair in ordered]
-    if len(prompts) >= FEWEST_PAIRS:
+    if len(prompts) >= MIN_PAIRS:
         groups = [[pair for pair in ordered if pair[0] == prompt] for prompt in prompts]
     left, right = (
         [statistics.median(figure(side[pair].report) for pair in group) for group in groups] for side in (a, b)
@@ -160,7 +160,7 @@ def _drawn(arm: Arm, trial: Trial) -> tuple[object, ...]:
 
 def _row(
     arm: Arm, index: int, trials: Sequence[Trial], texts: dict[tuple[object, ...], tuple[int, ...]], *, left: bool
-) -> Row:
+) -> ArmRow:
     stats = [trial.report.stats for trial in trials]
     steps = sum(one.steps for one in stats)
     scored = [trial.right for trial in trials if trial.right is not None]
@@ -170,7 +170,7 @@ def _row(
         for depth, (count, rate) in enumerate(zip(one.drafted_by_depth, one.accept_rate_by_depth)):
             drafted[depth] += count
             reached[depth] += count * rate
-    return Row(
+    return ArmRow(
         index=index,
         arm=arm,
         runs=len(trials),

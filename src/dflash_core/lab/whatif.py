@@ -25,7 +25,7 @@ import numpy as np
 from dflash_core.errors import DFlashError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.cost import Cost, Source, StepCosts
+from dflash_core.lab.cost import Cost, Source, StepTimes
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.tree import Candidates, build, deepest_draft, walk
 
@@ -229,7 +229,7 @@ def own_ms(steps: Sequence[StepEvent], drafter: str = "") -> float | None:
 
 
 def curve(
-    kind: Kind, acceptance: Sequence[Acceptance], costs: StepCosts, current: int, own: float | None = None
+    kind: Kind, acceptance: Sequence[Acceptance], costs: StepTimes, current: int, own: float | None = None
 ) -> Curve:
     """Add a cost to every acceptance length. `own`: ms per step of the turn itself, which had the budget `current`:
     that one was measured, however few of its steps were of one size."""

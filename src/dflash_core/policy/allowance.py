@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 SHARE = 0.01  # of the time, for drafts that may lose some
 START_SPARE = 2.0  # plain steps: a turn that thinks and answers starts three allowances, and may lose 5 % of 256 tokens
-MOST_CREDIT = 12.0  # the most that gains add up to, so that a drafter which was good may not lose for long
+MAX_CREDIT = 12.0  # the most that gains add up to, so that a drafter which was good may not lose for long
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Allowance:
         """Count the result of a draft: plain steps gained, or lost where negative. `lost`: what it was expected to
         lose, which a try uses up at least."""
         self.spare -= lost
-        self.credit = min(self.credit + (gained if gained > 0 else min(gained + lost, 0.0)), MOST_CREDIT)
+        self.credit = min(self.credit + (gained if gained > 0 else min(gained + lost, 0.0)), MAX_CREDIT)
         if self.credit < 0:
             self.spare, self.credit = self.spare + self.credit, 0.0
 

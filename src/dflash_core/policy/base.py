@@ -36,7 +36,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StepPlan:
     """The tree of a step, where the policy builds it itself, and what the policy knew about it."""
 
     tree: Tree
@@ -66,7 +66,7 @@ class Policy:
         """The text from which a device's trees by value copy successors, or None."""
         return None
 
-    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
+    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> StepPlan | None:
         """The tree after `root` for the decision of `next`, at most `deepest` deep; None: the best-first tree that the
         knobs describe."""
         return None

@@ -19,7 +19,7 @@ from dflash_core.policy.values import (
     CHILD,
     COPIED,
     DEEPER,
-    LEAST_COPIED,
+    MIN_COPIED,
     SPINE,
     Features,
     Learned,
@@ -147,7 +147,7 @@ def build(
         trial.append(x)
         if depth < deepest:
             value = values[node] * learned.value(COPIED + match, x)
-            push(heap, (-value, order, node, token, -1, offs[node] + 1, math.log(max(p, LEAST_COPIED))))
+            push(heap, (-value, order, node, token, -1, offs[node] + 1, math.log(max(p, MIN_COPIED))))
             order += 1
 
     offer(0, 0)

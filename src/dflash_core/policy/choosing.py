@@ -33,7 +33,7 @@ LENGTHS = (1, 2, 4, 8)
 NOBODY, FIRST, ALL = "nobody", "first", "all"
 DOUBTS = (0.03, 0.1, 0.3)
 """Upper bounds of classes for the mean of -log of the target's probability of its newest tokens."""
-LEAST_CERTAIN = 1e-4
+MIN_CERTAINTY = 1e-4
 
 Circumstance = str
 """The class of the previous step: its drafter and tokens; without a draft, how certain the target was of its newest
@@ -205,7 +205,7 @@ class Chooser:
         Called before the step is counted."""
         if not certain:
             self._doubts.clear()
-        self._doubts.extend(-math.log(max(p, LEAST_CERTAIN)) for p in certain)
+        self._doubts.extend(-math.log(max(p, MIN_CERTAINTY)) for p in certain)
 
     def rested(self) -> None:
         """Count a step without a draft."""

@@ -16,16 +16,16 @@ import numpy as np
 
 from dflash_core.events import StepEvent
 
-FEWEST = 5
+MIN_STEPS = 5
 """Least number of steps of one kind and size whose median is used."""
-FEWEST_PLAIN = 2  # the same for steps without drafts: a loss is judged by them from the first draft on
+MIN_PLAIN = 2  # the same for steps without drafts: a loss is judged by them from the first draft on
 KEPT = 33  # newest times per kind and size: the context grows, and the time of a step with it
 SAME = 1e-3  # relative change of a median; below it the curve is not computed again
-MOST_ROWS = 64
+MAX_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CostTable:
     """Recorded times of a machine. `steps`: a whole step by rows, drafting included; `plain`: a step without drafts;
     `draft`: drafting alone."""
 
@@ -39,16 +39,16 @@ class Shape:
         """The number of rows of a pass after padding."""
         return next((width for width in self.widths if width >= rows), rows)
 
-    def reading(self, more: Callable[[int], float]) -> Shape:
+    def reading(self, more: Callable[[int], float]) -> CostTable:
         """The same machine with a target whose pass of `rows` rows reads `more(rows)` times as much as a pass of one
         row. A step then takes at least the time of that reading."""
         own = {rows: max(ms, self.draft + self.plain * more(rows)) for rows, ms in self.steps.items()}
         return replace(self, steps=own)
 
     def curve(self) -> list[float]:
-        """Milliseconds by rows, 0..MOST_ROWS + 1."""
+        """Milliseconds by rows, 0..MAX_ROWS + 1."""
         known = sorted(self.steps)
-        rows = np.arange(MOST_ROWS + 2)
+        rows = np.arange(MAX_ROWS + 2)
         if self.widths:
             filled = np.searchsorted(np.array(self.widths), rows)
             rows = np.array(self.widths)[np.minimum(filled, len(self.widths) - 1)]
@@ -56,10 +56,10 @@ class Shape:
         return curve
 
 
-CPU = Shape({1: 18.3, 4: 22.3, 8: 25.5, 16: 28.5, 23: 32.5, 40: 40.0, 64: 51.5}, plain=9.6, draft=7.8)
+CPU = CostTable({1: 18.3, 4: 22.3, 8: 25.5, 16: 28.5, 23: 32.5, 40: 40.0, 64: 51.5}, plain=9.6, draft=7.8)
 """The demo pair on one core."""
 WIDTHS = (1, 8, 16, 24, 32, 40, 48, 64)  # of the recorded curves; a measured table has its own
-H200 = Shape(
+H200 = CostTable(
     {1: 6.41, 8: 6.79, 16: 7.28, 24: 7.94, 32: 8.95, 40: 10.53, 48: 11.85, 64: 15.15}, plain=5.49, draft=0.92,
     widths=WIDTHS,
 )  # fmt: skip
@@ -69,7 +69,7 @@ H200 = Shape(
 class StepCosts:
     """The cost curve: medians where enough steps were measured; between and beyond them the shape, scaled to them."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: CostTable) -> None:
         self._shape, self._shape_curve = shape, shape.curve()
         self._drafted: dict[int, deque[float]] = {}
         self._verified: dict[int, deque[float]] = {}  # without drafting; 1 row is plain decoding
@@ -90,7 +90,7 @@ class StepCosts:
         self._plain = self._draft = None
         times = (self._drafted if drafted else self._verified).setdefault(rows, deque(maxlen=KEPT))
         times.append(ms)
-        shape = self._shape_curve[min(rows, MOST_ROWS)]
+        shape = self._shape_curve[min(rows, MAX_ROWS)]
         if drafted:
             self._drafts.append(step.stages.draft)
             self._any_drafted.append(ms / shape)
@@ -118,14 +118,14 @@ class StepCosts:
         return statistics.median(self._any) if self._any else 1.0
 
     def curve(self) -> list[float]:
-        """Milliseconds of a step that drafts, by rows 0..MOST_ROWS + 1; non-decreasing."""
+        """Milliseconds of a step that drafts, by rows 0..MAX_ROWS + 1; non-decreasing."""
         if self._curve is None:
             self._curve = self._scaled()
         return self._curve
 
     def _scaled(self) -> list[float]:
         self._made_of = self.measured
-        ratios = {rows: ms / self._shape_curve[min(rows, MOST_ROWS)] for rows, ms in self._made_of.items()}
+        ratios = {rows: ms / self._shape_curve[min(rows, MAX_ROWS)] for rows, ms in self._made_of.items()}
         self._by_shape = not ratios
         if not ratios:
             # A drafter may be slower or faster here, beside its target, than on the machine of the shape.
@@ -139,26 +139,26 @@ class StepCosts:
     def draft(self) -> float:
         """Milliseconds of drafting alone."""
         if self._draft is None:
-            known = len(self._drafts) >= FEWEST
+            known = len(self._drafts) >= MIN_STEPS
             self._draft = statistics.median(self._drafts) if known else self._shape.draft * self.scale
         return self._draft
 
     def typical(self, rows: int) -> float:
         """Milliseconds of a step that drafts and verifies `rows` rows: of those that ran, few as they may be."""
         times = self._drafted.get(self._shape.filled(rows))
-        return statistics.median(times) if times and len(times) < FEWEST else self.curve()[rows]
+        return statistics.median(times) if times and len(times) < MIN_STEPS else self.curve()[rows]
 
     @property
     def knows_plain(self) -> bool:
         """Whether steps without drafts were measured."""
-        return len(self._verified.get(1, ())) >= FEWEST
+        return len(self._verified.get(1, ())) >= MIN_STEPS
 
     @property
     def plain(self) -> float:
         """Milliseconds of a step without drafts."""
         if self._plain is None:
             times = self._verified.get(1, ())
-            self._plain = statistics.median(times) if len(times) >= FEWEST_PLAIN else self._shape.plain * self.scale
+            self._plain = statistics.median(times) if len(times) >= MIN_PLAIN else self._shape.plain * self.scale
         return self._plain
 
     def copying(self, rows: int) -> list[float]:
@@ -171,7 +171,7 @@ class StepCosts:
 
 
 def _medians(times: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    return {rows: statistics.median(some) for rows, some in sorted(times.items()) if len(some) >= FEWEST}
+    return {rows: statistics.median(some) for rows, some in sorted(times.items()) if len(some) >= MIN_STEPS}
 
 
 def rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
@@ -187,7 +187,7 @@ def rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     return [mean for mean, _, count in pools for _ in range(count)]
 
 
-def least_slopes(curve: Sequence[float]) -> list[float]:
+def min_slopes(curve: Sequence[float]) -> list[float]:
     """By number of nodes below the root: the least cost of a further node, on average over any number of added ones."""
     costs, rows = np.array(curve), np.arange(len(curve))
     more = rows[None, :] - rows[:, None]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dflash_core.knobs import MOST_MTP_DEPTH, SPEC, Knobs
+from dflash_core.knobs import MAX_MTP_DEPTH, SPEC, Knobs
 
 START_CHANCE, PRIOR_TRIALS = 0.7, 4.0
 FORGET_AT = 200.0
 FIRST_STEPS = 4  # steps with START_DEPTH, before anything is known
 PROBE_EVERY = 32  # one step in so many goes a token deeper
-LEAST_WEIGHT = 0.05  # least weight of a step in the mean time of a pass
+MIN_WEIGHT = 0.05  # least weight of a step in the mean time of a pass
 START_DEPTH = SPEC["mtp_depth"].default
 
 
@@ -24,8 +24,8 @@ class Depths:
     """Counts for depths 1, 2, ..: `trials` of each and `hits` of them; `pass_ms`: mean time of a pass of the drafter, 0
     until it is known."""
 
-    trials: list[float] = field(default_factory=lambda: [0.0] * MOST_MTP_DEPTH)
-    hits: list[float] = field(default_factory=lambda: [0.0] * MOST_MTP_DEPTH)
+    trials: list[float] = field(default_factory=lambda: [0.0] * MAX_MTP_DEPTH)
+    hits: list[float] = field(default_factory=lambda: [0.0] * MAX_MTP_DEPTH)
     pass_ms: float = 0.0
     steps: int = 0
 
@@ -48,7 +48,7 @@ class Depths:
                 self.trials[at] /= 2
                 self.hits[at] /= 2
         self.steps += 1
-        self.pass_ms += max(LEAST_WEIGHT, 1 / self.steps) * (ms / drafted - self.pass_ms)
+        self.pass_ms += max(MIN_WEIGHT, 1 / self.steps) * (ms / drafted - self.pass_ms)
 
     def best(self, rate: float) -> int:
         """The tokens to draft at `rate` tokens per millisecond."""
@@ -60,15 +60,15 @@ class Depths:
             if reach < rate * self.pass_ms:
                 break
             depth += 1
-        return min(max(depth, 1) + (self.steps % PROBE_EVERY == 0), MOST_MTP_DEPTH)
+        return min(max(depth, 1) + (self.steps % PROBE_EVERY == 0), MAX_MTP_DEPTH)
 
 
-def most_depth(knobs: Knobs) -> int:
+def max_depth(knobs: Knobs) -> int:
     """The greatest depth that the program may choose; 0 where the user has set one, which is then used as it is. Under
     `auto up to N` the knob is an upper limit. Its default applies to trees and chains only."""
     if knobs.cap is not None:
         return knobs.mtp_depth
-    return MOST_MTP_DEPTH if knobs.mtp_depth == START_DEPTH else 0
+    return MAX_MTP_DEPTH if knobs.mtp_depth == START_DEPTH else 0
 
 
 def at_depth(knobs: Knobs, depth: int) -> Knobs:

@@ -22,7 +22,7 @@ from dflash_core.policy.allowance import SHARE, Allowance, further
 from dflash_core.policy.base import Decision
 from dflash_core.policy.best_first import ValueTree, copied_trial, trials
 from dflash_core.policy.depth import Depths
-from dflash_core.policy.learned import most_nodes
+from dflash_core.policy.learned import max_nodes
 from dflash_core.policy.pace import START_ROWS, START_TOKENS
 from dflash_core.policy.pair import PARTS, PairPolicy, PairState, Part
 from dflash_core.policy.values import BLOCK, CHILD, DEEPER, SMALLEST, SPINE, Array, Features, Stated, logit
@@ -34,13 +34,13 @@ BUILT = 23
 CHOICES = (8, 16, 24)
 """The possible numbers of rows: those that a session has memory for from the start. 32 would be chosen in 2 of 100
 steps."""
-LEAST_WEIGHT = 0.05  # weight of a step in the mean of a width
+MIN_WEIGHT = 0.05  # weight of a step in the mean of a width
 FIRST_STEPS = 4  # before anything is known
 PROVEN = 2.0  # tokens of a draft: with so many, drafts need not wait for results
-LEAST_LOST = 0.1  # plain steps that a try is taken to lose at least
+MIN_TRY_LOSS = 0.1  # plain steps that a try is taken to lose at least
 LAG = 4  # results after which a step that was decided has been reported: a card queues two, and a halt drops some
-MOST_RESTED = 64  # plain steps that are decided and counted at once: each by itself takes the host long
-MOST_GAP = 8.0  # steps of a draft: a longer time before it is one that does not come again, such as recording a graph
+MAX_PLAIN_BATCH = 64  # plain steps that are decided and counted at once: each by itself takes the host long
+MAX_GAP = 8.0  # steps of a draft: a longer time before it is one that does not come again, such as recording a graph
 LEARNED_AT_ONCE = 4  # steps: each update costs the host 0.3 ms, and a copy of the weights to the device
 
 
@@ -107,7 +107,7 @@ class LatePolicy(PairPolicy):
         return self._decided[1]
 
     def _decide(self, knobs: Knobs) -> Decision:
-        worth, allowance, most = self._state.worth, self._allowance, most_nodes(knobs) + 1
+        worth, allowance, most = self._state.worth, self._allowance, max_nodes(knobs) + 1
         it = self._resting
         if it is not None and it[0] == self._part and it[1] is knobs and (self._flying or not allowance.covers(it[2])):
             return it[3]  # quickly: a plain step of a small model is short
@@ -122,7 +122,7 @@ class LatePolicy(PairPolicy):
         if self._steps < FIRST_STEPS:
             decision = replace(decision, budget=min(START_ROWS, most) - 1, reason="auto: nothing is known yet")
         takes = curve[best] / plain
-        lost = max(takes - (worth.tokens if worth.drafts else START_TOKENS), LEAST_LOST)
+        lost = max(takes - (worth.tokens if worth.drafts else START_TOKENS), MIN_TRY_LOSS)
         pays = not worth.beaten_by(1 - rate * plain) if worth.drafts else takes < START_TOKENS
         if proven and pays and allowance.left > 0:
             return decision
@@ -133,10 +133,10 @@ class LatePolicy(PairPolicy):
             return replace(decision, reason=why)
         brought = f"{worth.tokens:.1f} tokens for {worth.ms / plain:.1f} plain steps"
         rest = Decision("plain", 0, f"auto: drafts brought {brought}; they are tried again")
-        wanted = LEAST_LOST if pays else lost
+        wanted = MIN_TRY_LOSS if pays else lost
         self._resting = self._part, knobs, wanted, rest
         if not self._flying and self._results:
-            results = min(math.floor((wanted - allowance.spare) / SHARE), MOST_RESTED)
+            results = min(math.floor((wanted - allowance.spare) / SHARE), MAX_PLAIN_BATCH)
             self._rested = results if results > 1 else 0
         return rest
 
@@ -206,13 +206,13 @@ class LatePolicy(PairPolicy):
         usual = self.costs.typical(len(step.tree.tokens)) if spent else 0.0  # one step may have been delayed
         if tried:  # what plain steps have left for the drafter is done before its step
             gap = step.stages.host
-            usual += gap if gap < MOST_GAP * usual else min(gap, usual)
+            usual += gap if gap < MAX_GAP * usual else min(gap, usual)
         allowance.settle(step.accepted_depth + 1 - usual / plain)
         part.worth.observed(step.accepted_depth + 1, spent, step.accepted_depth + 1 - rate * spent)
         if step.choice is None:
             return
         self._steps += 1
-        weight = max(LEAST_WEIGHT, 1 / self._steps)
+        weight = max(MIN_WEIGHT, 1 / self._steps)
         known = dict(zip(SHOWN_ROWS, step.choice.brings))
         most = step.choice.brings[-1] if step.choice.brings else 1.0
         for rows in CHOICES:

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field, replace
 from dflash_core.drafters.successors import Successors
 from dflash_core.events import Choice, StepEvent, brings
 from dflash_core.knobs import Knobs
-from dflash_core.policy.base import Decision, Plan
+from dflash_core.policy.base import Decision, StepPlan
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.choosing import ALL, Chooser, Expected, Picked
-from dflash_core.policy.costs import MOST_ROWS, least_slopes, paying
+from dflash_core.policy.costs import MAX_ROWS, min_slopes, paying
 from dflash_core.policy.depth import Depths
 from dflash_core.policy.pace import START_ROWS, Chain, chain, chain_rows
 from dflash_core.policy.pair import PairPolicy, PairState
 from dflash_core.policy.values import Stated
 from dflash_core.tree import Candidates, Tree
 
-MOST_NODES = MOST_ROWS - 1
+MAX_TREE_NODES = MAX_ROWS - 1
 NEVER_RIGHT = 4.0  # decayed steps of a drafter without an accepted token, after which certainty predicts nothing
 RANKS = 8  # candidates per depth that are considered
 _MORE = 8  # rows that the reason mentions
@@ -106,7 +106,7 @@ class LearnedPolicy(PairPolicy):
         """The next step without a draft, at `rate` tokens per millisecond."""
         if self._rest is None or not _same(self._rest[0], knobs):
             known = self._text if knobs.from_text or self.copies_only else Successors()
-            found = chain(known, self._state.copies, self._stops, most_nodes(knobs))
+            found = chain(known, self._state.copies, self._stops, max_nodes(knobs))
             self._rest = knobs, Rest(found, *chain_rows(found, self.costs.copying(len(found.values)), rate))
         return self._rest[1]
 
@@ -137,7 +137,7 @@ class LearnedPolicy(PairPolicy):
             assert self._step is not None, "a step that was decided"
         return self._step.decision
 
-    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
+    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> StepPlan | None:
         self.next(knobs)
         step = self._step
         assert step is not None, "a plan before its decision"
@@ -212,7 +212,7 @@ class LearnedPolicy(PairPolicy):
         why = "auto: as many candidates as pay"
         if picked.tries:
             why = f"auto: drafts are tried again; {picked.lost:.1f} plain steps may be lost"
-        decision = Decision("tree", most_nodes(knobs), why, depth=self._depth(knobs))
+        decision = Decision("tree", max_nodes(knobs), why, depth=self._depth(knobs))
         return _Step(decision, knobs, rate=self.rate, picked=picked)
 
     def _without_drafts(self, knobs: Knobs, picked: Picked) -> _Step:
@@ -237,7 +237,7 @@ class LearnedPolicy(PairPolicy):
         self._resting = step if self._pause else None
         return step
 
-    def _copied(self, step: _Step, found: Chain, root: int, deepest: int) -> Plan:
+    def _copied(self, step: _Step, found: Chain, root: int, deepest: int) -> StepPlan:
         nodes = min(step.nodes, deepest)
         tokens = [one.token for one in found.found[:nodes]]
         values = found.values[: nodes + 1]
@@ -246,31 +246,31 @@ class LearnedPolicy(PairPolicy):
         steps = (0.0, *(after - before for before, after in itertools.pairwise(paths)))
         tree = Tree((root, *tokens), tuple(range(-1, count - 1)), tuple(range(count)), steps, paths,
                     tuple(values), tuple(range(1, count)))  # fmt: skip
-        return Plan(tree, step.decision, Choice(brings(found.values), count))
+        return StepPlan(tree, step.decision, Choice(brings(found.values), count))
 
     def _tree(
         self, knobs: Knobs, root: int, drafts: Candidates, rate: float, deepest: int
     ) -> tuple[ValueTree, Stated, list[float]]:
         curve = self.costs.curve()
-        slopes = least_slopes(curve)
+        slopes = min_slopes(curve)
         text = self._text if knobs.from_text and self._text.tokens[-1:] == [root] else None
         own = drafts.cut(len(drafts.tokens), RANKS) if drafts.given is not None else None
         stated = Stated(drafts.tokens[:, :RANKS], drafts.log_probs[:, :RANKS], own, root)
         tree = build(
-            stated, self._state.learned, text, root, self._stops, most_nodes(knobs),
+            stated, self._state.learned, text, root, self._stops, max_nodes(knobs),
             min(DEEPEST, deepest),
             lambda value, nodes: _TWICE * value <= rate * slopes[nodes],
         )  # fmt: skip
         return tree, stated, curve
 
-    def _valued(self, step: _Step, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan:
+    def _valued(self, step: _Step, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> StepPlan:
         step.tree, step.stated, curve = self._tree(knobs, root, drafts, step.rate, deepest)
         nodes = paying(step.tree.values, curve, step.rate)
         tree = step.tree.first(nodes)
         tried = step.picked is not None and step.picked.tries
         why = step.decision.reason if tried else _why(step.tree, nodes, curve, step.rate)
         decision = replace(step.decision, budget=nodes, reason=why)
-        return Plan(tree, decision, Choice(brings(step.tree.values), nodes + 1))
+        return StepPlan(tree, decision, Choice(brings(step.tree.values), nodes + 1))
 
     def _learn(self, done: _Step, step: StepEvent) -> None:
         drafted = done.decision.drafts and done.decision.mode != "plain"
@@ -299,7 +299,7 @@ class LearnedPolicy(PairPolicy):
 
     def _weigh(self, picked: Picked, step: StepEvent) -> None:
         """Learn whether drafts pay. The usual time of such steps is used: a single step may have been delayed."""
-        rows, costs = min(len(step.tree.tokens), MOST_ROWS), self.costs
+        rows, costs = min(len(step.tree.tokens), MAX_ROWS), self.costs
         plain = (costs.copying(rows)[rows] if picked.at is None else costs.typical(rows)) / costs.plain
         if picked.at is None:
             self._chooser.rested()
@@ -315,9 +315,9 @@ def _same(one: Knobs, other: Knobs) -> bool:
     return one is other or one == other
 
 
-def most_nodes(knobs: Knobs) -> int:
+def max_nodes(knobs: Knobs) -> int:
     """The most nodes that `auto` may choose."""
-    return min(MOST_NODES, knobs.cap or MOST_NODES)
+    return min(MAX_TREE_NODES, knobs.cap or MAX_TREE_NODES)
 
 
 def _why(tree: ValueTree, nodes: int, curve: Sequence[float], rate: float) -> str:

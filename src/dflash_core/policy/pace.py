@@ -9,10 +9,10 @@ from dflash_core.drafters.successors import HIT_RATES, LONGEST, MATCH_CLASSES, S
 from dflash_core.policy.costs import paying
 
 START_TOKENS, START_ROWS = 3.0, 16  # before any step ran: the assumed tokens of a step, and its rows
-LEAST_WEIGHT = 0.02
+MIN_WEIGHT = 0.02
 NET_WEIGHT, PROBE_WEIGHT = 0.05, 0.25
 FORGET_AT = 200.0
-LEAST_VALUE = 0.01  # least value of a node in a chain of copied text
+MIN_VALUE = 0.01  # least value of a node in a chain of copied text
 _PRIOR_TRIALS = 4.0
 
 
@@ -31,7 +31,7 @@ class Pace:
     def add(self, tokens: int, ms: float, unit_ms: float, *, drafted: bool = True) -> None:
         """Count a step."""
         self.steps += drafted
-        weight = max(LEAST_WEIGHT, 1 / (5 + self.steps)) if drafted else LEAST_WEIGHT
+        weight = max(MIN_WEIGHT, 1 / (5 + self.steps)) if drafted else MIN_WEIGHT
         self.tokens += weight * (tokens - self.tokens)
         self.units += weight * (ms / unit_ms - self.units)
 
@@ -72,7 +72,7 @@ def chain(text: Successors, copies: Copies, stops: frozenset[int], most: int) ->
         if successor is None:
             break
         value = values[-1] * copies.rate(successor.match)
-        if value < LEAST_VALUE:
+        if value < MIN_VALUE:
             break
         found.append(successor)
         values.append(value)

@@ -12,7 +12,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Policy
 from dflash_core.policy.choosing import Drafts
 from dflash_core.policy.costs import StepCosts
-from dflash_core.policy.depth import Depths, most_depth
+from dflash_core.policy.depth import Depths, max_depth
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.pace import START_ROWS, Copies, Pace, Worth
 from dflash_core.policy.values import CHILD, CLASSES, COPIED, DEEPER, SPINE, Learned
@@ -121,7 +121,7 @@ class PairPolicy(Policy):
 
     def _depth(self, knobs: Knobs) -> int:
         """Tokens to draft where each costs a pass; 0 for the knobs' value."""
-        most = most_depth(knobs)
+        most = max_depth(knobs)
         return min(self._depths[self._part].best(self.rate), most) if self._by_token and most else 0
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.policy.base import Decision, Plan, Policy
+from dflash_core.policy.base import Decision, Policy, StepPlan
 from dflash_core.policy.choosing import Chooser, Expected, Picked
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pace import START_ROWS, Pace
@@ -66,7 +66,7 @@ class SeveralPolicy(Policy):
             self._chosen, self._knobs = True, knobs
         return self._named(self.current.next(knobs))
 
-    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
+    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> StepPlan | None:
         self.next(knobs)
         plan = self.current.plan(knobs, root, drafts, deepest)
         return plan and replace(plan, decision=self._named(plan.decision))

@@ -26,7 +26,7 @@ SPINE, CHILD, DEEPER, COPIED = 0, 3, 6, 11
 and above. From COPIED on successors from the text, by the length of their match."""
 BLOCK = 15.0  # the divisor of depths
 SMALLEST = 1e-4  # probabilities are kept this far from 0 and 1
-LEAST_COPIED = 1e-3  # the assumed probability of a token that is not among the drafter's candidates
+MIN_COPIED = 1e-3  # the assumed probability of a token that is not among the drafter's candidates
 BEYOND = (0.05, 0.5)  # below the last drafted depth: the successor's and the best candidate's stated probability
 VARIANCE = (0.1, 0.05, 0.02, 0.1, 0.1)
 _BIAS_OF_MATCH = (-0.6, 0.1, 0.6, 1.2, 1.8)
@@ -150,7 +150,7 @@ class Stated:
 def copied_features(p: float, best: float, kind: int) -> Features:
     """Features of a successor. `p`, `best`: the drafter's probabilities of it and of its own first choice there; `kind`
     0 below the spine, 1 off it, 2 below another successor."""
-    return 1.0, logit(max(p, LEAST_COPIED)), logit(best), 0.0, float(kind)
+    return 1.0, logit(max(p, MIN_COPIED)), logit(best), 0.0, float(kind)
 
 
 class Learned:

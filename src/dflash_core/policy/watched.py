@@ -11,7 +11,7 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import NumericsError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.policy.base import Decision, Plan, Policy
+from dflash_core.policy.base import Decision, Policy, StepPlan
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.several import SeveralPolicy
 from dflash_core.turn_stats import FoundRow
@@ -101,7 +101,7 @@ class Watched(Policy):
     def copies_from(self, knobs: Knobs) -> TextTable | None:
         return None if self._none else self.policy.copies_from(knobs)
 
-    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> Plan | None:
+    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> StepPlan | None:
         return None if self._none else self.policy.plan(knobs, root, drafts, deepest)
 
     def asks_certain(self, knobs: Knobs) -> bool:

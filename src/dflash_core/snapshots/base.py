@@ -78,7 +78,7 @@ class Resumable(Protocol):
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
         """Copies of the state of the committed positions begin..end, including a drafter's, in host memory."""
 
-    def make_room(self, spans: Sequence[tuple[int, int]], most: int) -> None:
+    def reserve_host_memory(self, spans: Sequence[tuple[int, int]], most: int) -> None:
         """Called between turns: `checkpoint` and `rows` of these positions may come next. May reserve up to `most`
         bytes for them."""
 

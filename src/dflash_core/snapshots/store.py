@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from dflash_core.snapshots.folder import StateFolder
 
 PAGE = 512  # positions
-MOST_BYTES, SHARE = 8 << 30, 4  # by default a quarter of what is free, 8 GiB at most
+MAX_BYTES, SHARE = 8 << 30, 4  # by default a quarter of what is free, 8 GiB at most
 Key = tuple[str, bytes]
 
 
 def default_cap() -> int:
     """Bytes that snapshots may take by default."""
-    return min(MOST_BYTES, host_memory().free // SHARE)
+    return min(MAX_BYTES, host_memory().free // SHARE)
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class SnapshotStore:
         spans = list(self._spans(space, ids))
         held = {name for name, _, _ in spans}
         new = [span for span in spans if span[0] not in self._pages]
-        if not self._make_room(state.nbytes + per_position * sum(end - begin for _, begin, end in new), held):
+        if not self._drop_oldest(state.nbytes + per_position * sum(end - begin for _, begin, end in new), held):
             return False
         for name, begin, end in new:
             self._pages[name] = _Page(Rows(begin, end, rows(begin, end)))
@@ -180,7 +180,7 @@ class SnapshotStore:
             digest.update(ids[begin:end].tobytes())
             yield (space, digest.digest()), begin, end
 
-    def _make_room(self, need: int, held: Collection[Key]) -> bool:
+    def _drop_oldest(self, need: int, held: Collection[Key]) -> bool:
         """Drop the least recently used until `need` bytes fit; pages named in `held` are kept."""
         if need > self.most_bytes:
             return False

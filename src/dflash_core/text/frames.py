@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 HEAD = struct.Struct(">Q")
-MOST_BYTES = 2**28  # of one message: a prompt at its limit has 2^24 characters, an escaped one up to six bytes each
+MAX_BYTES = 2**28  # of one message: a prompt at its limit has 2^24 characters, an escaped one up to six bytes each
 
 
 def packed(message: dict[str, Any]) -> bytes:

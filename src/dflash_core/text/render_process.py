@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash_core.errors import LateTemplateError, TemplateError
-from dflash_core.text.frames import HEAD, MOST_BYTES, packed, unpacked
+from dflash_core.text.frames import HEAD, MAX_BYTES, packed, unpacked
 
 if TYPE_CHECKING:
     from dflash_core.text.reasoning import Messages, Variables
@@ -144,7 +144,7 @@ class _Worker:
 
     def _receive(self, deadline: float) -> dict[str, Any]:
         (length,) = HEAD.unpack(self._read(HEAD.size, deadline))
-        if length > MOST_BYTES:
+        if length > MAX_BYTES:
             raise _GoneError
         return unpacked(self._read(length, deadline))
 

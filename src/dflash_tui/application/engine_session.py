@@ -26,7 +26,7 @@ from dflash_core.turn_stats import FoundRow
 from dflash_core.user_folders import user_folder
 from dflash_tui import __version__
 from dflash_tui.application.log import LOG
-from dflash_tui.application.reckoning import card_options
+from dflash_tui.application.memory_estimate import card_options
 from dflash_tui.application.session import LoadRequest
 
 

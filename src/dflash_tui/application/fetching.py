@@ -12,7 +12,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.memory import gib
 from dflash_tui.application.background import Background
 from dflash_tui.application.hub.catalogue import Pair
-from dflash_tui.application.hub.files import Wanted, check_room, here, received
+from dflash_tui.application.hub.files import FileRequest, check_disk, here, received
 
 STALE_S = 5.0  # seconds over which a speed is measured
 QUIET_S = 3.0  # seconds without a byte, after which a message is shown
@@ -38,8 +38,8 @@ class Fetching(Background):
     def __init__(self, pair: Pair, folder: Path) -> None:
         super().__init__("dflash-get")
         self.pair, self.folder = pair, folder
-        self.others: Callable[[], Iterable[Wanted]] = tuple
-        self.files: list[Wanted] = []
+        self.others: Callable[[], Iterable[FileRequest]] = tuple
+        self.files: list[FileRequest] = []
         self.ready = False  # the files are known and fit on the disk
         self.agreed = False
         self.going = False
@@ -140,12 +140,12 @@ class Fetching(Background):
         files = requested_files(self.pair, stop=self._stop)
         self.done = sum(here(one, self.folder) for one in files)
         self.files = files
-        check_room(files, self.folder, self.others())
+        check_disk(files, self.folder, self.others())
         self.ready = True
         self.wait()
         if self.stopping:
             return
-        check_room(files, self.folder, self.others())  # it may have waited for a long time
+        check_disk(files, self.folder, self.others())  # it may have waited for a long time
         for one in files:
             self._elsewhere = sum(here(other, self.folder) for other in files if other is not one)
             fetch(one, self.folder, self._progress, stop=self._stop)

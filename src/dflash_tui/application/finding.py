@@ -6,12 +6,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from dflash_tui.application.background import Background
+from dflash_tui.application.hub.fitting import FitCheck, room_for
 from dflash_tui.application.hub.found import Found, PassedOver
 from dflash_tui.application.hub.places import Place
-from dflash_tui.application.hub.room import Room, room_for
 from dflash_tui.application.session import LoadRequest
 
-Reckon = Callable[[LoadRequest, int], Room]
+Reckon = Callable[[LoadRequest, int], FitCheck]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Finding(Background):
         self._questions: Sequence[Question] = ()
         self.models: dict[str, Found] = {}
         self.others: list[PassedOver] = []
-        self.fits: dict[Hashable, Room] = {}
+        self.fits: dict[Hashable, FitCheck] = {}
         self.changes = 0
         self.looked = False  # the search is complete
 

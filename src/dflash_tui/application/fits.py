@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dflash_core.fits import MOST_NODES, PREFILL_ROWS, MemoryPlan, Remedy, Setup, cache_note, trees_end
+from dflash_core.fits import MAX_TREE_NODES, PREFILL_ROWS, MemoryPlan, Remedy, Setup, cache_note, trees_end
 from dflash_core.memory import gib
 
 
@@ -45,5 +45,5 @@ def reduced(setup: Setup) -> Iterator[str]:
         yield f"prompts are read {setup.rows:,} tokens at once, not {PREFILL_ROWS:,}, to make it fit"
     if note := cache_note(setup.kv):
         yield note
-    if 0 < setup.nodes < MOST_NODES:
+    if 0 < setup.nodes < MAX_TREE_NODES:
         yield trees_end(setup.nodes - 1)

@@ -17,9 +17,9 @@ from dflash_core.errors import DFlashError, InputError
 from dflash_core.files import open_input, read_input
 from dflash_tui.application.amounts import short
 
-MOST_BYTES = 1 << 20  # bytes of one file
-MOST_FILES = 20  # files of one pattern, and of one message
-MOST_LISTED = 400  # entries of a folder that begin as the name being typed, and are checked
+MAX_BYTES = 1 << 20  # bytes of one file
+MAX_FILES = 20  # files of one pattern, and of one message
+MAX_LISTED = 400  # entries of a folder that begin as the name being typed, and are checked
 OFFERED = 40
 LOOKED_AT = 4_096  # bytes of a file that are checked for being text
 BYTES_PER_TOKEN = 4  # typical for text; the tokens are counted once the model is loaded
@@ -85,8 +85,8 @@ def attached(names: Sequence[str], folder: Path, how: Named = TYPED) -> str:
         for path in _paths(name, folder, how):
             shown = one_line(str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path))
             found.append(files.setdefault(shown, attach(path, shown, how)))
-            if len(files) > MOST_FILES:
-                raise MentionError(f"{how.mark}{name}: more than {MOST_FILES} files in one message; name fewer")
+            if len(files) > MAX_FILES:
+                raise MentionError(f"{how.mark}{name}: more than {MAX_FILES} files in one message; name fewer")
         if found and all(blank(one.text) for one in found):  # of a pattern's files some may be empty
             raise MentionError(f"{how.mark}{name}: there is nothing to read in it; name a file with text")
     return "".join(one.as_text() for one in files.values())
@@ -101,7 +101,7 @@ def mentioned(text: str) -> Iterator[str]:
 def attach(path: Path, name: str, how: Named = TYPED) -> Attached:
     """Read a text file. Raises MentionError for any other file."""
     try:
-        data = read_input(path, MOST_BYTES)
+        data = read_input(path, MAX_BYTES)
     except InputError as error:
         raise MentionError(f"{how.mark}{name} {error.what}") from None
     except OSError as error:
@@ -146,8 +146,8 @@ def _glob(name: str, folder: Path, how: Named) -> list[Path]:
     for one in base.glob(pattern):
         if one.is_file() and not one.name.startswith("."):
             found.append(one)
-        if len(found) > MOST_FILES:
-            raise MentionError(f"{how.mark}{name}: more than {MOST_FILES} files; a narrower pattern is needed")
+        if len(found) > MAX_FILES:
+            raise MentionError(f"{how.mark}{name}: more than {MAX_FILES} files; a narrower pattern is needed")
     return sorted(found)
 
 
@@ -199,7 +199,7 @@ def _named(folder: Path, start: str) -> list[str]:
             for one in entries
             if one.name.casefold().startswith(start.casefold()) and (start or not one.name.startswith("."))
         ]
-    return [name for _, name in sorted(found)[:MOST_LISTED]]
+    return [name for _, name in sorted(found)[:MAX_LISTED]]
 
 
 def _offer(before: str, full: str, path: Path, quote: str) -> Offer | None:
@@ -207,7 +207,7 @@ def _offer(before: str, full: str, path: Path, quote: str) -> Offer | None:
         if path.is_dir():
             return Offer(f"{before}@{quote}{full}/", f"{full}/", "a folder; * for its files")
         size = path.stat().st_size
-        if size > MOST_BYTES or not _is_text(path):
+        if size > MAX_BYTES or not _is_text(path):
             return None
     except (OSError, InputError):
         return None

@@ -15,7 +15,7 @@ from dflash_core.progress import Progress
 if TYPE_CHECKING:
     from dflash_core.conversation import Reread
     from dflash_core.events import Piece
-    from dflash_core.fits import Reckoner, Setup
+    from dflash_core.fits import MemoryEstimator, Setup
     from dflash_core.lab.experiment import Design
     from dflash_core.lab.progress import ExperimentProgress
     from dflash_core.lab.results import Result
@@ -71,11 +71,11 @@ class LoadRequest:
             return demo_target_path(), demo_draft(self.draft)
         return self.target, self.draft
 
-    def setup(self, reckoner: Reckoner, available: int | None = None) -> Setup:
+    def setup(self, estimator: MemoryEstimator, available: int | None = None) -> Setup:
         """How it would be loaded, see `fits.requested_setup`."""
         from dflash_core.fits import requested_setup
 
-        return requested_setup(reckoner, self.context or None, self.kv, available)
+        return requested_setup(estimator, self.context or None, self.kv, available)
 
     def title(self, *, endings: bool = False) -> str:
         """The name of the pair; with the `endings` of its files while it is not loaded yet."""

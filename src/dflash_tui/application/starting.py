@@ -22,7 +22,7 @@ def arguments_again(arguments: Sequence[str], request: LoadRequest, conversation
     return [*words, *(["--resume", conversation] if conversation else [])]
 
 
-def way_back(arguments: Sequence[str], conversation: str) -> str:
+def resume_line(arguments: Sequence[str], conversation: str) -> str:
     """The command, as typed, that opens the program with `arguments` and the conversation of that id."""
     return shlex.join(["dflash-tui", *_without(arguments, OTHERS), "--resume", conversation])
 

@@ -42,7 +42,7 @@ class BackgroundPlain(Controller):
             self._typed = self.prompt.text
             self.screen.set_timer(QUIET_S, self._begin)
 
-    def give_way(self) -> Callable[[], None]:
+    def yield_to_turn(self) -> Callable[[], None]:
         """Something else needs the decoder: stop the measurement. Returns a function that waits for its end, which is
         not for the app's thread: a part of a prompt takes a while."""
         experiment, self._experiment, self._run = self._experiment, None, None
@@ -57,9 +57,9 @@ class BackgroundPlain(Controller):
         return ended
 
     def stop(self) -> None:
-        """As `give_way`, and wait here, though not for long."""
+        """As `yield_to_turn`, and wait here, though not for long."""
         experiment = self._experiment
-        self.give_way()
+        self.yield_to_turn()
         if experiment is not None:
             experiment.join(JOIN_S)
 

@@ -83,7 +83,7 @@ class ContextKeeper(Controller):
     def fullness(self) -> Fullness:
         session = self.state.session
         capacity = session.context_length if session is not None else 0
-        max_context = session.limits.most_context if session is not None else 0
+        max_context = session.limits.max_context if session is not None else 0
         before, (needed, tokens) = self._gauges.used, self.state.overlong
         # For megabytes of text the decoder counts only a lower bound.
         message = max(needed - before, tokens, 0)

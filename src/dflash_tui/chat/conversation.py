@@ -16,7 +16,7 @@ from dflash_tui.application.amounts import counted
 from dflash_tui.application.conversations.branches import Node
 from dflash_tui.application.conversations.comparing import Comparing
 from dflash_tui.application.conversations.current import CurrentConversation
-from dflash_tui.application.conversations.store import Held
+from dflash_tui.application.conversations.store import StoredConversation
 from dflash_tui.application.experiment import UNDER_WAY
 from dflash_tui.application.mentions import collapse
 from dflash_tui.application.session import LAST, LISTED, OnPrefill, TurnLike
@@ -238,7 +238,7 @@ class ConversationController(Controller):
         else:
             self.say("there is no earlier conversation; the first message begins one")
 
-    async def delete(self, conversation: str) -> Held:
+    async def delete(self, conversation: str) -> StoredConversation:
         """Delete a stored conversation; if it is the present one, start an empty one. Returns what restores it."""
         stored = self._current.store.stored(conversation)
         if self._current.delete(conversation):

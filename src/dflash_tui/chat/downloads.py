@@ -24,7 +24,7 @@ from dflash_tui.widgets.strip import TitleRow
 if TYPE_CHECKING:
     from dflash_tui.application.fetching import Fetching
     from dflash_tui.application.hub.catalogue import Pair
-    from dflash_tui.application.hub.files import Wanted
+    from dflash_tui.application.hub.files import FileRequest
 
 AT_ONCE = 2
 LOOK_S = 0.25
@@ -65,7 +65,7 @@ class Downloads(Controller):
         """The running downloads. Also called on the threads of downloads."""
         return [one for one in [*self._open] if not one.over]
 
-    def before(self, it: Fetching) -> set[Wanted]:
+    def before(self, it: Fetching) -> set[FileRequest]:
         """The files of the downloads that come before `it`."""
         return {file for one in takewhile(lambda one: one is not it, self.under_way) for file in one.files}
 

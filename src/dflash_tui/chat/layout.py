@@ -1,4 +1,4 @@
-"""Layout of the chat screen by terminal size: sets CSS classes for the style sheet."""
+"""ChatLayout of the chat screen by terminal size: sets CSS classes for the style sheet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TALL = 40  # rows from which on a column has two panels, one below the other
 MIN_SIZE = (40, 12)
 
 
-class Layout(Controller):
+class ChatLayout(Controller):
     """Belongs to one chat. Whether the inspector is open is stored separately for narrow and other terminals. None: it
     is open once there are figures; on a wide terminal the panels that need none are open before."""
 

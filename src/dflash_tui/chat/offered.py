@@ -18,7 +18,18 @@ from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat.downloads import Downloads
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.widgets.model_rows import DEMO, FILE, PAIR, PROFILE, Choice, beside, choices, option, passed_over, takes
+from dflash_tui.widgets.model_rows import (
+    DEMO,
+    FILE,
+    PAIR,
+    PROFILE,
+    ModelChoice,
+    beside,
+    choices,
+    option,
+    passed_over,
+    takes,
+)
 
 ABOUT_DEMO = """A small pair that comes with the program.
 
@@ -133,7 +144,7 @@ class Offered:
         """Choose another of its known drafters."""
         self._drafters[path] = (self._drafters.get(path, 0) + by) % len(choices(self._finding.models[path]))
 
-    def _choice(self, path: str, one: Found) -> Choice | None:
+    def _choice(self, path: str, one: Found) -> ModelChoice | None:
         """The drafter that Enter selects, once its drafters are known."""
         if one.drafters is None:
             return None

@@ -14,7 +14,7 @@ from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.copying import Copying
 from dflash_tui.chat.downloads import Downloads
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.layout import Layout
+from dflash_tui.chat.layout import ChatLayout
 from dflash_tui.chat.profiles import ProfileKeeper
 from dflash_tui.chat.program import ProgramController
 from dflash_tui.chat.sending import Sending
@@ -33,7 +33,7 @@ class ChatParts(Controller):
         screen: Screen[Any],
         gauges: Gauges,
         tuning: Tuning,
-        places: Layout,
+        places: ChatLayout,
         open_page: Callable[[str, str], None],
         complete: Callable[[str, ChatParts], list[Completion]],
         run: Callable[[str, ChatParts], Awaitable[None]],

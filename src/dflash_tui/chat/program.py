@@ -38,7 +38,7 @@ TAKEN_BACK = "messages for the other model are back in the prompt"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PendingLoad:
     """A pair to load, and to remember once it has loaded. `profile`: its parameters then apply."""
 
     request: LoadRequest
@@ -70,7 +70,7 @@ class ProgramController(Controller):
         self._gauges, self._tuning, self._plain = gauges, tuning, plain
         self._conversation, self._sending = conversation, sending
         self.presets = tuning.presets
-        self._pending: Wanted | None = None
+        self._pending: PendingLoad | None = None
         self._asked = self._loader = state.loader  # the requested loader; what `begin` calls for it
         self._last: _Pair | None = None  # the newest that loaded
         self._why: Note | None = None  # while the last one is loaded again: why the new one did not load
@@ -99,7 +99,7 @@ class ProgramController(Controller):
     ) -> None:
         """Load another pair, and remember it if it loads; None: the demo pair. `same`: it is loaded already. `context`
         and `kv`: those chosen for it, otherwise as before."""
-        pending = Wanted(self.planned(target, draft, context, kv))
+        pending = PendingLoad(self.planned(target, draft, context, kv))
         if same:
             self._pending = pending
             self._remember_loaded()
@@ -109,7 +109,7 @@ class ProgramController(Controller):
     def use_profile(self, profile: Profile) -> None:
         """Load a profile's pair; its parameters apply once it is loaded, and not at all if it does not load."""
         request = self.planned(profile.target, profile.draft, profile.context, profile.kv)
-        self._change(Wanted(replace(request, knobs=profile.knobs), profile))
+        self._change(PendingLoad(replace(request, knobs=profile.knobs), profile))
 
     @property
     def refusal(self) -> str:
@@ -121,7 +121,7 @@ class ProgramController(Controller):
         runs = state.busy or state.loading or state.experiment is not None
         return f"a load or an answer is running: {remedy}" if runs else ""
 
-    def _change(self, pending: Wanted) -> None:
+    def _change(self, pending: PendingLoad) -> None:
         if refusal := self.refusal:
             self.say(refusal)
         else:

@@ -100,7 +100,7 @@ class Sending(Controller):
             return
         if not block.entered:
             self.prompt.withdraw(block.typed)  # a refused message that was returned is being sent again
-        decoder_is_free = self._plain.give_way()
+        decoder_is_free = self._plain.yield_to_turn()
         self._tuning.turn_begins()
         opens = self._conversation.opens(block, state.used)
 

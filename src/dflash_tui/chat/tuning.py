@@ -244,7 +244,7 @@ class Tuning(Controller):
         """Stage another context for the next load. Raises KnobError for an invalid one, and for more than the model was
         made for: that would not load, and a profile would keep it."""
         session = self.state.session
-        most = session.limits.most_context if session is not None else 0
+        most = session.limits.max_context if session is not None else 0
         spec = replace(CONTEXT, maximum=most or CONTEXT.maximum)
         try:
             self.state.context = int(spec.parse(wanted.replace(",", "")))

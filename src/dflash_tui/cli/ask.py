@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dflash_core.conversation import Turn
 
 PIPE_PATIENCE_S = 0.5
-MOST_PIPED = 64 * 2**20  # characters: a pipe may be endless
+MAX_PIPED = 64 * 2**20  # characters: a pipe may be endless
 
 
 def run(call: Invocation) -> int:
@@ -49,11 +49,9 @@ def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
         return text
     if not wait and not _ready(stdin):
         return text
-    piped = stdin.read(MOST_PIPED + 1)
-    if len(piped) > MOST_PIPED:
-        raise ContextError(
-            f"standard input is longer than {MOST_PIPED:,} characters, which fits no context; shorten it"
-        )
+    piped = stdin.read(MAX_PIPED + 1)
+    if len(piped) > MAX_PIPED:
+        raise ContextError(f"standard input is longer than {MAX_PIPED:,} characters, which fits no context; shorten it")
     piped = piped.strip("\n")
     return f"{text}\n\n{piped}" if text and piped else text or piped
 

@@ -24,7 +24,7 @@ from dflash_core.memory import gib
 from dflash_core.nvml import driver_version
 from dflash_core.user_folders import user_folder
 from dflash_tui import __version__
-from dflash_tui.application.reckoning import card_options
+from dflash_tui.application.memory_estimate import card_options
 from dflash_tui.cli.options import Invocation
 from dflash_tui.cli.share import shared
 from dflash_tui.terminal.output import Notes, keep_json, write_json, write_out

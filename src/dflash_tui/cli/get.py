@@ -9,10 +9,10 @@ from pathlib import Path
 from dflash_core.memory import gib
 from dflash_tui.application.hub.catalogue import Pair, load_catalogue
 from dflash_tui.application.hub.fetch import OnProgress, fetch, requested_files
-from dflash_tui.application.hub.files import HubError, Wanted, check_room, fetched, received
+from dflash_tui.application.hub.files import FileRequest, HubError, check_disk, fetched, received
+from dflash_tui.application.hub.fitting import by_size
 from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.hub.quantisations import Quantisation, chosen, quantisations
-from dflash_tui.application.hub.room import by_size
 from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, write_out
@@ -42,7 +42,7 @@ def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -
     files = requested_files(pair, endpoint)
     for line in before_a_byte(pair, files, folder):
         notes.line(line)
-    check_room(files, folder)
+    check_disk(files, folder)
     if not yes:
         if not sys.stdin.isatty():
             notes.line("nothing was fetched; --yes fetches without asking")
@@ -72,7 +72,7 @@ def listed(one: Quantisation) -> str:
     return f"  {one.name:<14}{gib(one.size):>10}  {by_size(one.size).partition(':')[0]:<14}{one.file}\n"
 
 
-def before_a_byte(pair: Pair, files: list[Wanted], folder: Path) -> list[str]:
+def before_a_byte(pair: Pair, files: list[FileRequest], folder: Path) -> list[str]:
     """The description of a pair before anything of it is fetched."""
     size = sum(one.size for one in files)
     return [

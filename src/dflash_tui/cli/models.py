@@ -9,9 +9,9 @@ from dflash_core.memory import gib
 from dflash_tui.application.hub.catalogue import Pair, load_catalogue
 from dflash_tui.application.hub.files import begun, begun_words
 from dflash_tui.application.hub.find import look
+from dflash_tui.application.hub.fitting import FitCheck, room_for
 from dflash_tui.application.hub.found import Found, PassedOver, counted_others
 from dflash_tui.application.hub.places import downloads, places
-from dflash_tui.application.hub.room import Room, room_for
 from dflash_tui.application.hub.shelf import Shelf
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import Settings
@@ -78,7 +78,7 @@ def _request(settings: Settings, one: Found) -> LoadRequest:
     return LoadRequest(one.path, one.draft, settings.device, settings.knobs, kv=settings.kv)
 
 
-def _facts(one: Found, fit: Room) -> dict[str, Any]:
+def _facts(one: Found, fit: FitCheck) -> dict[str, Any]:
     return {
         "path": str(one.path), "name": one.name, "where": one.where, "architecture": one.header.architecture,
         "bytes": one.size, "types": one.header.types, "parameters": one.header.parameters,

@@ -71,7 +71,7 @@ def memory_size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def at_least_one(text: str) -> int:
+def positive(text: str) -> int:
     """A count of one or more, for argparse's `type`."""
     try:
         count = int(text)
@@ -105,8 +105,8 @@ def _sweep_options(parser: argparse.ArgumentParser) -> None:
     add("axes", nargs="+", metavar="NAME=VALUES", help="one or two parameters: budget=4,15,22 or 4..63 or 4..63:8")
     add("--prompt", metavar="TEXT", help="the prompt to measure on")
     add("--prompts", type=file_path, metavar="FILE", help="prompts: HumanEval, GSM8K, MATH-500, MT-bench, JSONL, text")
-    add("--samples", type=at_least_one, metavar="N", help="how many of them, drawn with seed 42 (10)")
-    add("--repeats", type=at_least_one, metavar="N", help="runs of each setting on each prompt")
+    add("--samples", type=positive, metavar="N", help="how many of them, drawn with seed 42 (10)")
+    add("--repeats", type=positive, metavar="N", help="runs of each setting on each prompt")
     add("--out", type=file_path, action="append", default=[], metavar="FILE", help="write .json, .csv, .png or .svg")
 
 

@@ -11,7 +11,7 @@ from dflash_tui.application import fits
 from dflash_tui.application.hub.catalogue import named
 from dflash_tui.application.hub.files import begun, fetched
 from dflash_tui.application.hub.places import downloads
-from dflash_tui.application.reckoning import reckoner_for
+from dflash_tui.application.memory_estimate import estimator_for
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import write_json, write_out
@@ -25,9 +25,9 @@ SHAPED = "weights as Q4_K_M, of the published shapes: files that mix types are 4
 def run(call: Invocation) -> int:
     """Plan what the command line asks for, for a card of --memory or for this machine. Raises DFlashError."""
     request, memory = of_catalogue(call.request), call.args.memory
-    reckoner = reckoner_for(request, memory)
-    found = plan(reckoner, request.setup(reckoner))
-    desktop = with_desktop(reckoner, found) if memory else {}
+    estimator = estimator_for(request, memory)
+    found = plan(estimator, request.setup(estimator))
+    desktop = with_desktop(estimator, found) if memory else {}
     if call.args.json:
         write_json({**facts(found), "context_beside_a_desktop": desktop})
         return 0

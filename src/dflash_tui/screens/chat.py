@@ -18,7 +18,7 @@ from dflash_core.errors import DFlashError
 from dflash_tui.application.log import log_file
 from dflash_tui.application.settings.presets import Presets
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.layout import Layout
+from dflash_tui.chat.layout import ChatLayout
 from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.screens.pages import PAGES, action_provider
@@ -68,7 +68,7 @@ class ChatScreen(Screen[None]):
         self._begun = False  # the first frame is drawn, and deferred work has begun
         self.gauges = Gauges(state, self)
         self.tuning = Tuning(state, self, self.gauges, Presets())
-        self.places = Layout(state, self, self.gauges)
+        self.places = ChatLayout(state, self, self.gauges)
         self._find = FindBar()
         self._completions = Completions()
 
@@ -372,7 +372,7 @@ class ChatScreen(Screen[None]):
 
         self.app.push_screen(HelpScreen(self.about_focused, without=self.state.refused))
 
-    # Layout and text
+    # ChatLayout and text
 
     def take_text(self, event: Key | Paste) -> None:
         """As `Typed.take`: called before the focused widget gets the event."""

@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 
 from dflash_core.clean import clean, one_line
 from dflash_tui.application.amounts import counted
-from dflash_tui.application.conversations.store import Entry, Held
+from dflash_tui.application.conversations.store import Entry, StoredConversation
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
@@ -56,7 +56,7 @@ class ChatsScreen(Screen[None]):
         self._conversation = chat.conversation
         self._entries: list[Entry] = []
         self._pause: Timer | None = None
-        self._deleted: Held | None = None  # the last deleted conversation
+        self._deleted: StoredConversation | None = None  # the last deleted conversation
 
     def compose(self) -> ComposeResult:
         with Container(id="chats"):

@@ -19,7 +19,7 @@ from textual.widgets import Input
 from dflash_core.clean import clean
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import Knobs
-from dflash_core.lab.diff import Stretch, diff
+from dflash_core.lab.diff import DiffSpan, diff
 from dflash_core.lab.experiment import Case, Design, last_prompts
 from dflash_core.lab.export import ENDINGS, check_path, write
 from dflash_core.lab.grid import Arm
@@ -29,7 +29,7 @@ from dflash_core.lab.results import Result, Trial
 from dflash_core.lab.table import best, rows
 from dflash_tui.application import experiment as background
 from dflash_tui.application.amounts import counted
-from dflash_tui.application.figures.measurements import Row, What
+from dflash_tui.application.figures.measurements import MeasuredRow, What
 from dflash_tui.application.new_file import new_path
 from dflash_tui.application.session import ExperimentLike, SessionLike, messages_of
 from dflash_tui.application.settings.presets import Preset, changed
@@ -335,14 +335,14 @@ class ExperimentScreen(LabScreen):
         self.begin(writing(), lambda it: None if it.error else self.say(f"written: {path}"))
 
 
-def _answer(heading: str, stretches: list[tuple[Stretch, str]]) -> Content:
+def _answer(heading: str, stretches: list[tuple[DiffSpan, str]]) -> Content:
     parts = [(text, "" if stretch.same else OTHER) for stretch, text in stretches]
     return Content.assemble((f"{heading}\n\n", "bold $primary"), *parts)
 
 
-def _rows(result: Result) -> list[Row]:
+def _rows(result: Result) -> list[MeasuredRow]:
     return [
-        Row(
+        MeasuredRow(
             one.arm.label, one.arm.knobs, one.tok_s.median, one.acceptance, one.step_ms, one.runs,
             "best" if one.best else one.arm.role, lab_text.against(one, result),
         )

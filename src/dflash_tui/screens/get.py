@@ -15,7 +15,7 @@ from dflash_core.memory import gib
 from dflash_tui.application.fetching import Fetching, about
 from dflash_tui.application.hub.catalogue import Pair
 from dflash_tui.application.hub.files import fetched
-from dflash_tui.application.hub.room import by_size
+from dflash_tui.application.hub.fitting import by_size
 from dflash_tui.chat.downloads import KEY, in_background
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import bar

@@ -21,8 +21,8 @@ from dflash_core.errors import DFlashError
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.finding import Finding
 from dflash_tui.application.hub.catalogue import Catalogue, Pair, load_catalogue
+from dflash_tui.application.hub.fitting import machine, room_for
 from dflash_tui.application.hub.places import places
-from dflash_tui.application.hub.room import machine, room_for
 from dflash_tui.application.hub.typed_pair import typed_pair
 from dflash_tui.chat.offered import Offered
 from dflash_tui.chat.parts import ChatParts

@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from dflash_core.errors import KnobError
 from dflash_tui.application.amounts import speed
-from dflash_tui.application.figures.measurements import Measurement, Measurements, Row
+from dflash_tui.application.figures.measurements import MeasuredRow, Measurement, Measurements
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
@@ -36,7 +36,7 @@ class PastScreen(LabScreen):
     def __init__(self, chat: ChatParts) -> None:
         super().__init__(chat)
         self._all = Measurements(chat.state.past.folder, chat.state.model).newest_first if chat.state.model else ()
-        self._rows: tuple[Row, ...] = ()
+        self._rows: tuple[MeasuredRow, ...] = ()
 
     def body(self) -> Iterable[Widget]:
         yield Static("" if self._all else "Nothing measured yet: F8 in the chat tunes.", id="past-words")

@@ -15,12 +15,12 @@ from textual.screen import ModalScreen
 
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
-from dflash_core.fits import MemoryPlan, Reckoner, Setup, plan
+from dflash_core.fits import MemoryEstimator, MemoryPlan, Setup, plan
 from dflash_core.memory import gib
 from dflash_tui.application import advice, fits
 from dflash_tui.application.background import Background
 from dflash_tui.application.hub.catalogue import Pair
-from dflash_tui.application.hub.room import reckoner_of
+from dflash_tui.application.hub.fitting import estimator_of
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import fit
 from dflash_tui.widgets.key_hints import BACK, KeyHints
@@ -38,11 +38,13 @@ class Planning(Background):
     `freed`: bytes that the current pair frees before another one is loaded.
     """
 
-    def __init__(self, make: Callable[[], Reckoner], first: Callable[[Reckoner], Setup], freed: int) -> None:
+    def __init__(
+        self, make: Callable[[], MemoryEstimator], first: Callable[[MemoryEstimator], Setup], freed: int
+    ) -> None:
         super().__init__("dflash-plan")
         self._make, self._first, self._freed = make, first, freed
         self._requested: Setup | None = None
-        self.reckoner: Reckoner | None = None
+        self.estimator: MemoryEstimator | None = None
         self.plan: MemoryPlan | None = None
 
     def want(self, setup: Setup) -> None:
@@ -51,13 +53,13 @@ class Planning(Background):
         self.wake()
 
     def work(self) -> None:
-        reckoner = self.reckoner = self._make()
-        available = reckoner.available + self._freed
-        self.plan = plan(reckoner, self._first(reckoner), available)
+        estimator = self.estimator = self._make()
+        available = estimator.available + self._freed
+        self.plan = plan(estimator, self._first(estimator), available)
         while not self.stopping:
             self.wait()
             if self._requested is not None and not self.stopping:
-                self.plan = plan(reckoner, self._requested, available)
+                self.plan = plan(estimator, self._requested, available)
 
 
 class PlanScreen(ModalScreen[bool]):
@@ -78,7 +80,7 @@ class PlanScreen(ModalScreen[bool]):
         chat: ChatParts,
         target: Path | None,
         draft: Path | None,
-        make: Callable[[], Reckoner] | None = None,
+        make: Callable[[], MemoryEstimator] | None = None,
         *,
         context: int | None = None,
         kv: str = "",
@@ -91,8 +93,8 @@ class PlanScreen(ModalScreen[bool]):
         if unfetched is not None:
             request = unfetched.planned(request)
         self._planning = Planning(
-            make or (lambda: reckoner_of(request)),
-            lambda reckoner: request.setup(reckoner, reckoner.available + chat.program.given_back),
+            make or (lambda: estimator_of(request)),
+            lambda estimator: request.setup(estimator, estimator.available + chat.program.given_back),
             chat.program.given_back,
         )
         self._setup: Setup | None = None
@@ -130,15 +132,15 @@ class PlanScreen(ModalScreen[bool]):
 
     def action_context(self, by: int) -> None:
         """The next context of the scale."""
-        if self._setup is None or self._planning.reckoner is None:
+        if self._setup is None or self._planning.estimator is None:
             return
-        self._want(context=_next(contexts(self._planning.reckoner), self._setup.context, by))
+        self._want(context=_next(contexts(self._planning.estimator), self._setup.context, by))
 
     def action_kind(self, by: int) -> None:
         """The next type of keys and values."""
-        if self._setup is None or self._planning.reckoner is None:
+        if self._setup is None or self._planning.estimator is None:
             return
-        kinds = list(dict.fromkeys((*self._planning.reckoner.kv_types, self._setup.kv)))
+        kinds = list(dict.fromkeys((*self._planning.estimator.kv_types, self._setup.kv)))
         at = kinds.index(self._setup.kv) + by
         self._want(kv=kinds[min(max(at, 0), len(kinds) - 1)])
 
@@ -161,9 +163,9 @@ class PlanScreen(ModalScreen[bool]):
         self.dismiss(False)
 
 
-def contexts(reckoner: Reckoner) -> list[int]:
+def contexts(estimator: MemoryEstimator) -> list[int]:
     """The scale of contexts: powers of two up to the model's own length."""
-    longest = reckoner.longest_context
+    longest = estimator.longest_context
     return [*(1 << power for power in range(9, 21) if 1 << power < longest), longest]
 
 

@@ -36,7 +36,7 @@ from dflash_tui.widgets.scrubber import Scrubber
 
 NARROW, WIDE, TALL = 110, 160, 30
 LOW = 18  # below this many rows the figures take two lines
-MOST_TURNS = 20  # calibration over all turns uses at most this many of the newest
+MAX_TURNS = 20  # calibration over all turns uses at most this many of the newest
 VIEWS = ("tree", "text", "calibration")
 SHOWN_KNOBS = ("drafting", "p_min", "tree_width", "tree_temperature", "temperature")
 
@@ -224,7 +224,7 @@ class StepsScreen(Passing, Screen[None]):
     def _draw_calibration(self, record: TurnRecord) -> None:
         heading, body, _, width = self._shown("calibration")
         heading.display = False  # the table has its own heading
-        turns = self.turns[-MOST_TURNS:] if self.all_turns else [record]
+        turns = self.turns[-MAX_TURNS:] if self.all_turns else [record]
         steps = [step for turn in turns for step in turn.steps]
         which = f"the newest {counted(len(turns), 'turn')}" if self.all_turns else "this turn"
         of = f"{counted(len(steps), 'step')} of {which}"
@@ -294,7 +294,7 @@ class StepsScreen(Passing, Screen[None]):
 
     def action_export(self) -> None:
         """Write the steps of the turn, or in its view the calibration, to a file."""
-        turns = self.turns[-MOST_TURNS:] if self.all_turns else [self._record] if self._record is not None else []
+        turns = self.turns[-MAX_TURNS:] if self.all_turns else [self._record] if self._record is not None else []
         of = [step for turn in turns for step in turn.steps]
         if self.view == "calibration":
             rows = [{"by": "position", **asdict(one), "low": "", "high": ""} for one in by_position(of)]

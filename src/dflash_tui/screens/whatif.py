@@ -15,7 +15,7 @@ from textual.widget import Widget
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC, Value
 from dflash_core.lab.candidates import BUDGETS, P_MINS
-from dflash_core.lab.cost import StepCosts
+from dflash_core.lab.cost import StepTimes
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.whatif import (
     Acceptance,
@@ -71,7 +71,7 @@ class WhatIfScreen(LabScreen):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self.costs = StepCosts()
+        self.costs = StepTimes()
         self._estimate: tuple[Acceptance, ...] = ()
         self.p_min = self._own_p_min = 0.0
         self.drafter = ""  # the shown drafter, if several are loaded
@@ -92,7 +92,7 @@ class WhatIfScreen(LabScreen):
         self.drafter = self._first()
         self.p_min = self._own_p_min = self.record.knobs.p_min
         # Unpacking and rebuilding the trees of long turns takes a while, so it is an experiment too.
-        self.begin(self._reckon(), self._reckoned)
+        self.begin(self._reckon(), self._estimated)
 
     def _reckon(self) -> Iterator[ExperimentProgress]:
         assert self.record is not None
@@ -105,7 +105,7 @@ class WhatIfScreen(LabScreen):
         self._estimate = estimate(self.record.steps, self.budgets, self.drafter, self.p_min)
         self.take("estimate", self._estimate)
 
-    def _reckoned(self, experiment: Experiment) -> None:
+    def _estimated(self, experiment: Experiment) -> None:
         """Show the estimate; if Esc stopped it, there is nothing to show, so close."""
         if experiment.stopping:
             self.dismiss()
@@ -113,7 +113,7 @@ class WhatIfScreen(LabScreen):
             self.draw()
 
     def hint(self, action: str, label: str) -> str:
-        return label if action == "back" and self._then == self._reckoned else super().hint(action, label)
+        return label if action == "back" and self._then == self._estimated else super().hint(action, label)
 
     @property
     def drafters(self) -> tuple[str, ...]:
@@ -150,8 +150,8 @@ class WhatIfScreen(LabScreen):
         if self.record is None or self.measurable() is None:
             return
         self.drafter = self.drafters[(self.drafters.index(self.drafter) + 1) % len(self.drafters)]
-        self.costs, self._estimate, self.curve = StepCosts(), (), None
-        self.begin(self._reckon(), self._reckoned)
+        self.costs, self._estimate, self.curve = StepTimes(), (), None
+        self.begin(self._reckon(), self._estimated)
 
     def action_p_min(self) -> None:
         """The same with the next p_min."""
@@ -159,8 +159,8 @@ class WhatIfScreen(LabScreen):
             return
         values = sorted({*P_MINS, self._own_p_min})
         self.p_min = values[(values.index(self.p_min) + 1) % len(values)]
-        self.costs, self._estimate, self.curve = StepCosts(), (), None
-        self.begin(self._reckon(), self._reckoned)
+        self.costs, self._estimate, self.curve = StepTimes(), (), None
+        self.begin(self._reckon(), self._estimated)
 
     def action_export(self) -> None:
         """Write the curve to a file."""

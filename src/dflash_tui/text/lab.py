@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dflash_core.bench.statistics import FEWEST_PAIRS, Comparison, Summary
+from dflash_core.bench.statistics import MIN_PAIRS, Comparison, Summary
 from dflash_core.drafting import kind_of
 from dflash_core.knobs import SPEC, spec_of
 from dflash_core.lab.grid import show
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.results import Result
-from dflash_core.lab.table import Row, best, rows
+from dflash_core.lab.table import ArmRow, best, rows
 from dflash_core.lab.whatif import AutoTurn, Curve, Point
 from dflash_tui.application.amounts import change, counted, percent, seconds, speed
 from dflash_tui.text.bars import bar, meter
@@ -32,7 +32,7 @@ def columns(result: Result, width: int) -> list[str]:
     return [first, *names]
 
 
-def cells(result: Result, found_rows: Sequence[Row], width: int) -> list[list[str]]:
+def cells(result: Result, found_rows: Sequence[ArmRow], width: int) -> list[list[str]]:
     """The rows of the table, a text per column. Bars are speeds by the paired difference, all on one scale."""
     names = columns(result, width)
     top = max((1 + row.gain for row in found_rows), default=1.0)
@@ -51,14 +51,14 @@ def cells(result: Result, found_rows: Sequence[Row], width: int) -> list[list[st
     return found
 
 
-def named(row: Row, axes: Sequence[str]) -> str:
+def named(row: ArmRow, axes: Sequence[str]) -> str:
     """The mark of a row and its setting: a star for the best, a dot for one that was dropped."""
     values = ", ".join(show(spec_of(name), getattr(row.arm.knobs, name)) for name in axes)
     role = f"  {row.arm.role}" if row.arm.role and row.arm.role != row.arm.label else ""
     return f"{'★' if row.best else ' ' if row.left else '·'} {values or row.arm.label}{role}"
 
 
-def sorted_rows(result: Result) -> list[Row]:
+def sorted_rows(result: Result) -> list[ArmRow]:
     """Rows as they are shown: a sweep in the order of its values, others with the fastest first, dropped ones last."""
     found_rows = list(rows(result))
     if result.left is None:
@@ -71,7 +71,7 @@ def spread(it: Summary) -> str:
     return f"{speed(it.low)}–{speed(it.high)}" if it.n > 1 else "one run"
 
 
-def against(row: Row, result: Result) -> str:
+def against(row: ArmRow, result: Result) -> str:
     """The paired difference of a row with what the experiment compares with, and its interval; empty where there is
     nothing to compare with yet."""
     it = row.versus
@@ -92,7 +92,7 @@ def _interval(it: Comparison) -> str:
 
 def too_few(pairs: int) -> str:
     """The text for a comparison with too few pairs."""
-    return f"only {counted(pairs, 'pair')}, {FEWEST_PAIRS} needed"
+    return f"only {counted(pairs, 'pair')}, {MIN_PAIRS} needed"
 
 
 def finding(result: Result, *, running: bool = False) -> str:

@@ -14,7 +14,7 @@ from rich.text import Text
 from dflash_core.clean import clean, one_line
 from dflash_tui.application.conversations.branches import Node
 from dflash_tui.application.conversations.exchange import to_json
-from dflash_tui.application.conversations.store import Held
+from dflash_tui.application.conversations.store import StoredConversation
 from dflash_tui.application.turn import figures
 
 KINDS = ("md", "json", "svg")
@@ -22,7 +22,7 @@ WIDTH = 100  # columns of a picture
 _WEB_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
-def render(conversations: Sequence[Held], kind: str) -> bytes:
+def render(conversations: Sequence[StoredConversation], kind: str) -> bytes:
     """A file's contents: `kind` is json, or for a single conversation md or svg."""
     if kind == "json":
         return to_json(conversations)
@@ -31,7 +31,7 @@ def render(conversations: Sequence[Held], kind: str) -> bytes:
     return text.encode(errors="replace")
 
 
-def to_markdown(one: Held) -> str:
+def to_markdown(one: StoredConversation) -> str:
     """The messages under headings, thinking folded, the figures of each answer below it."""
     parts = [f"# {one.card.title}", f"*{_about(one)}*"]
     if one.card.system:
@@ -45,7 +45,7 @@ def to_markdown(one: Held) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def to_svg(one: Held) -> str:
+def to_svg(one: StoredConversation) -> str:
     """A picture of the whole branch, as a terminal of 100 columns would show it. Opening it fetches nothing."""
     from rich.markdown import Markdown  # imports the base of all lexers; the chat needs it only here
 
@@ -72,7 +72,7 @@ def to_svg(one: Held) -> str:
     return clean(_WEB_FONTS.sub("", console.export_svg(title=one_line(one.card.title))))
 
 
-def _about(one: Held) -> str:
+def _about(one: StoredConversation) -> str:
     day = datetime.fromtimestamp(one.card.created).strftime("%d %B %Y")
     return " · ".join(part for part in (one.card.model, day) if part)
 

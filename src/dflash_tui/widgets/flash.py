@@ -12,7 +12,7 @@ from dflash_tui.settings.keys import retold
 from dflash_tui.text.notices import Notices
 from dflash_tui.widgets.literal import Static
 
-LEAST_S, PER_CHARACTER_S = 5.0, 0.07  # slow reading, so that a refusal's remedy can be read and typed
+MIN_S, PER_CHARACTER_S = 5.0, 0.07  # slow reading, so that a refusal's remedy can be read and typed
 FADE_S = 0.4
 
 
@@ -27,7 +27,7 @@ class Saying(Protocol):
 
 def stays_s(text: str) -> float:
     """How long a notice is shown, in seconds."""
-    return max(LEAST_S, PER_CHARACTER_S * len(text))
+    return max(MIN_S, PER_CHARACTER_S * len(text))
 
 
 class Flash(Static):

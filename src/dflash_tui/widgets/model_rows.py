@@ -12,8 +12,8 @@ from textual.widgets.option_list import Option
 from dflash_core.clean import one_line
 from dflash_core.memory import gib
 from dflash_tui.application.amounts import short
+from dflash_tui.application.hub.fitting import FitCheck
 from dflash_tui.application.hub.found import Found, PassedOver, counted_others
-from dflash_tui.application.hub.room import Room
 
 DIM = "$foreground 75%"
 DEMO = "demo"
@@ -21,7 +21,7 @@ FILE, PROFILE, PAIR, TYPED = "file ", "profile ", "pair ", "typed"  # beginnings
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ModelChoice:
     """A drafter that a target may get: in words, and as it is loaded."""
 
     words: str
@@ -34,14 +34,16 @@ def at_home(path: Path) -> str:
     return one_line(f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path))
 
 
-def choices(one: Found) -> list[Choice]:
+def choices(one: Found) -> list[ModelChoice]:
     """What a target can draft with, the best guess first."""
-    belongs = [Choice(drafter.name, drafter.path) for drafter in one.drafters or () if drafter.belongs]
+    belongs = [ModelChoice(drafter.name, drafter.path) for drafter in one.drafters or () if drafter.belongs]
     others = [
-        Choice(f"{drafter.name} (of another?)", drafter.path) for drafter in one.drafters or () if not drafter.belongs
+        ModelChoice(f"{drafter.name} (of another?)", drafter.path)
+        for drafter in one.drafters or ()
+        if not drafter.belongs
     ]
-    own = Choice("its own MTP head" if one.header.own_head else "no drafter", None)
-    return [*belongs, own, Choice("text", Path("text")), *others]
+    own = ModelChoice("its own MTP head" if one.header.own_head else "no drafter", None)
+    return [*belongs, own, ModelChoice("text", Path("text")), *others]
 
 
 def option(
@@ -50,8 +52,8 @@ def option(
     about: str,
     found: Found | None = None,
     *,
-    choice: Choice | None = None,
-    fit: Room | None = None,
+    choice: ModelChoice | None = None,
+    fit: FitCheck | None = None,
     gone: Path | None = None,
     present: bool = False,
     fetched: str = "",
@@ -76,18 +78,18 @@ def option(
     return Option(Content.assemble(*first, "\n  ", *parts), id=id)
 
 
-def _with(choice: Choice | None) -> str:
+def _with(choice: ModelChoice | None) -> str:
     if choice is None:
         return "looking for its drafter"
     return choice.words if choice.draft is None else f"+ {choice.words}"
 
 
-def colour(fit: Room) -> str:
+def colour(fit: FitCheck) -> str:
     """Green where it fits, red where it does not."""
     return DIM if fit.why else "$success" if not fit.short else "$warning" if fit.context else "$error"
 
 
-def beside(one: Found, drafters: Sequence[Choice], chosen: Choice | None, fit: Room | None) -> Content:
+def beside(one: Found, drafters: Sequence[ModelChoice], chosen: ModelChoice | None, fit: FitCheck | None) -> Content:
     """The details of a model; Enter takes the drafter `chosen`."""
     header = one.header
     parts: list[tuple[str, str] | str] = [
@@ -118,7 +120,7 @@ def beside(one: Found, drafters: Sequence[Choice], chosen: Choice | None, fit: R
     return Content.assemble(*parts)
 
 
-def takes(fit: Room | None) -> list[tuple[str, str]]:
+def takes(fit: FitCheck | None) -> list[tuple[str, str]]:
     """The memory of a pair that is not here yet, from its shapes."""
     if fit is None or fit.why:
         return []

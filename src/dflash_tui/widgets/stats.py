@@ -13,7 +13,7 @@ from dflash_core.events import STAGES
 from dflash_core.turn_stats import FoundRow, PartStats, TurnReport, TurnStats, so_far
 from dflash_tui.application.amounts import counted, seconds, short, speed
 from dflash_tui.application.figures.course import course
-from dflash_tui.application.figures.deltas import on_the_way
+from dflash_tui.application.figures.deltas import along_the_steps
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.figures.plain_speeds import when
 from dflash_tui.application.figures.speeds import Verdict
@@ -51,7 +51,7 @@ def of_turn(
 ) -> Figures:
     """A finished turn's figures: the decoder's own."""
     lengths = [len(step.tokens) for step in record.steps]
-    changes = on_the_way(record)
+    changes = along_the_steps(record)
     return Figures(
         "Last turn", report.stats, report.mode, report.reason, course(record), lengths, changes, plain, learned, verdict
     )

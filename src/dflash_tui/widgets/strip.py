@@ -19,7 +19,7 @@ from dflash_tui.text.bars import clip, fit, meter
 
 _GIB = 1 << 30
 WIDE = 100  # cells from which on the gauge is drawn, too
-LEAST_TITLE = 24  # cells of a conversation's title for which the pair's name is shortened
+MIN_TITLE = 24  # cells of a conversation's title for which the pair's name is shortened
 NEARLY_FULL = 0.8
 """The share of the context from which on a warning says that it fills up."""
 MANY = 10  # times the context, from which on words are clearer than a share
@@ -74,7 +74,7 @@ class TitleRow(Widget):
             return clip(self.title, available)
         if cell_len(f"{self.title} · {self.conversation}") <= available:
             return f"{self.title} · {self.conversation}"
-        short_title = self.title.split(" ")[0] if cell_len(self.title) > available - LEAST_TITLE else self.title
+        short_title = self.title.split(" ")[0] if cell_len(self.title) > available - MIN_TITLE else self.title
         return clip(f"{clip(short_title, available // 2)} · {self.conversation}", available)
 
     @property
@@ -124,7 +124,7 @@ _SHOWN = (
     ("drafting", "", {"drafting"}), ("p_min", "p_min ", {"p_min"}), ("temperature", "T ", {"temperature"}),
     ("thinking", "think ", {"thinking", "reasoning_effort"}),
 )  # fmt: skip
-LEAST_REASON = 12  # cells
+MIN_REASON = 12  # cells
 _MORE = " …"
 _SHOWN_KNOBS = {*(name for _, _, names in _SHOWN for name in names)}
 
@@ -163,7 +163,7 @@ class StatusStrip(Widget):
         reason = f"  │ {why}" if it.mode else ""
         if cell_len(reason) > available:  # a few letters of a reason are not readable
             reason = (
-                clip(reason, available) if available >= cell_len(f"  │ {asked}: ") + LEAST_REASON else f"  │ {asked}…"
+                clip(reason, available) if available >= cell_len(f"  │ {asked}: ") + MIN_REASON else f"  │ {asked}…"
             )
         parts.append((reason, "$foreground 80%"))
         return _clipped(parts, width)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dflash_core import memory
 from dflash_core.backends.base import PREFILL_CHUNK, Session
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.knobs import MOST_WIDTH
+from dflash_core.knobs import MAX_WIDTH
 from dflash_core.memory import Component, MemoryBreakdown
-from dflash_core.policy.costs import CPU, Shape
+from dflash_core.policy.costs import CPU, CostTable
 from dflash_core.progress import Progress
 
 
@@ -16,7 +16,7 @@ class CpuMachine:
 
     name = "this machine"
     prefill_chunk = PREFILL_CHUNK
-    tree_width = MOST_WIDTH
+    tree_width = MAX_WIDTH
     notes: tuple[str, ...] = ()
 
     def __init__(self, program_bytes: int = 0) -> None:
@@ -25,7 +25,7 @@ class CpuMachine:
     def learn(self, session: Session, progress: Progress) -> None:
         """Nothing: the reference has no alternatives."""
 
-    def step_costs(self, drafter: Capabilities) -> Shape | None:
+    def step_costs(self, drafter: Capabilities) -> CostTable | None:
         return CPU
 
     def available(self) -> int:

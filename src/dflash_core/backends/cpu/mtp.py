@@ -20,7 +20,7 @@ from dflash_core.models.mtp import Mtp
 from dflash_core.models.target import TargetModel
 from dflash_core.tree import NO_CANDIDATES, Candidates
 
-LEAST_ROWS = 256  # space for hidden states
+MIN_ROWS = 256  # space for hidden states
 
 
 class CpuMtpDrafter:
@@ -54,7 +54,7 @@ class CpuMtpDrafter:
         """Committed tokens, and the hiddens that the head reads at them."""
         length, end = len(self._tokens), len(self._tokens) + len(tokens)
         if end > len(self._hidden):
-            grown = self._hidden.new_empty(max(end, 2 * len(self._hidden), LEAST_ROWS), self._hidden.shape[1])
+            grown = self._hidden.new_empty(max(end, 2 * len(self._hidden), MIN_ROWS), self._hidden.shape[1])
             grown[:length] = self._hidden[:length]
             self._hidden = grown
         self._hidden[length:end] = hidden

@@ -60,7 +60,7 @@ class CpuSession:
         self.window = EVERYTHING
         self._reset()
 
-    def look_back(self, window: AttentionWindow) -> None:
+    def set_attention_window(self, window: AttentionWindow) -> None:
         self.window = window
 
     def _reset(self) -> None:
@@ -84,7 +84,7 @@ class CpuSession:
         return h
 
     @property
-    def most_drafted(self) -> int:
+    def max_drafted(self) -> int:
         return MAX_NODES
 
     @torch.inference_mode()
@@ -146,11 +146,11 @@ class CpuSession:
         self._cut(length)
         return True
 
-    def make_room(self, spans: Sequence[tuple[int, int]], most: int) -> None:
+    def reserve_host_memory(self, spans: Sequence[tuple[int, int]], most: int) -> None:
         """Any memory does."""
 
     def leave(self) -> None:
-        """See `make_room`."""
+        """See `reserve_host_memory`."""
 
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
         found = [tensor for state in self.states for tensor in state.positions(begin, end)]

@@ -10,7 +10,7 @@ import torch
 
 from dflash_core import memory
 from dflash_core.backends.cpu.machine import CpuMachine
-from dflash_core.backends.cpu.reckoner import DENSE_SHARE, HostReckoner, held_bytes, stays_packed
+from dflash_core.backends.cpu.memory_estimator import DENSE_SHARE, HostMemoryEstimator, stays_packed, stored_bytes
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cpu.speed import time_step
 from dflash_core.backends.opened import Target
@@ -52,16 +52,16 @@ class CpuTarget(Target):
 
     @property
     def weight_bytes(self) -> int:
-        return held_bytes(target_weights(self.file, self.config), self.packed)
+        return stored_bytes(target_weights(self.file, self.config), self.packed)
 
-    def reckoner(self, draft: OpenedDraft | Draft | None) -> HostReckoner:
-        return HostReckoner(self.machine, self.file, self.config, draft, self._memory_bytes, self._packed)
+    def estimator(self, draft: OpenedDraft | Draft | None) -> HostMemoryEstimator:
+        return HostMemoryEstimator(self.machine, self.file, self.config, draft, self._memory_bytes, self._packed)
 
-    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
+    def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
         """Nothing: weights stay packed where floats would not fit."""
 
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
-        dense = held_bytes(target_weights(self.file, self.config), packed=False)
+        dense = stored_bytes(target_weights(self.file, self.config), packed=False)
         self._packed = stays_packed(dense, memory.host_memory().free) if packed is None else packed
         if not self.packed:
             _check_fits("target", self.file, dense)
@@ -70,7 +70,7 @@ class CpuTarget(Target):
 
     def load_draft(self, opened: OpenedModel[Any], dtype: torch.dtype | None = None) -> Draft:
         load: Loader = registry.loader(opened.config.kind, CPU)
-        held = held_bytes(opened.file.tensors.values(), self.packed)
+        held = stored_bytes(opened.file.tensors.values(), self.packed)
         if not self.packed:
             _check_fits("drafter", opened.file, held)
         return load(opened, Weights(opened.file, dtype=dtype or torch.float32, packed=self.packed), self.model, held)
@@ -97,7 +97,7 @@ class CpuTarget(Target):
 def _check_fits(component: str, file: WeightFile, dense: int) -> None:
     """Refuse weights that do not fit as floats, before any of them is read."""
     host = memory.host_memory()
-    packed = held_bytes(file.tensors.values(), packed=True)
+    packed = stored_bytes(file.tensors.values(), packed=True)
     remedies = (
         f"keep the weights packed (packed=True, {gib(packed)} read from the file as needed), "
         f"take a model of at most {gib(int(DENSE_SHARE * host.free))} as floats, "

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 BLOCK = 512  # every piece is rounded up to a multiple of this
-MOST_SMALL = 1 << 20  # pieces up to this size share segments of SMALL_SEGMENT
+MAX_SMALL = 1 << 20  # pieces up to this size share segments of SMALL_SEGMENT
 SMALL_SEGMENT = 2 << 20
-LEAST_OWN = 10 << 20  # larger pieces below this size share segments of SHARED_SEGMENT; the others get their own
+MIN_OWN = 10 << 20  # larger pieces below this size share segments of SHARED_SEGMENT; the others get their own
 SHARED_SEGMENT = 20 << 20
 OWN_STEP = 2 << 20  # segments of a single piece are rounded up to a multiple of this
 
@@ -63,9 +63,9 @@ def reserved(sizes: Iterable[int]) -> int:
     less than planned (docs/notes/memory.md).
     """
     needs = [_rounded(size, BLOCK) for size in sizes]
-    small = sum(need for need in needs if need <= MOST_SMALL)
-    shared = sum(need for need in needs if MOST_SMALL < need < LEAST_OWN)
-    own = sum(_rounded(need, OWN_STEP) for need in needs if need >= LEAST_OWN)
+    small = sum(need for need in needs if need <= MAX_SMALL)
+    shared = sum(need for need in needs if MAX_SMALL < need < MIN_OWN)
+    own = sum(_rounded(need, OWN_STEP) for need in needs if need >= MIN_OWN)
     return _rounded(small, SMALL_SEGMENT) + _rounded(shared, SHARED_SEGMENT) + own
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dflash_core.attention_window import EVERYTHING, MOST_RUNS, AttentionWindow
+from dflash_core.attention_window import EVERYTHING, MAX_RUNS, AttentionWindow
 from dflash_core.backends.cuda.launch import At, Device
 from dflash_core.backends.cuda.products import WEIGHT_BYTES, Arena, Ops, Products, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
@@ -32,7 +32,7 @@ class Chunk:
         self.rows, self.window, self.runs = needs.rows, EVERYTHING, list[slice]()
         self.counts = torch.zeros(2, dtype=torch.int32, device=on)
         self.tokens = torch.zeros(needs.rows, dtype=torch.int32, device=on)
-        self.run_counts = torch.zeros(MOST_RUNS, 2, dtype=torch.int32, device=on)  # (positions of the run, 0)
+        self.run_counts = torch.zeros(MAX_RUNS, 2, dtype=torch.int32, device=on)  # (positions of the run, 0)
         self.h, self.x, self.weights, shared, *self.lasting = arena.carve(*needs.pieces)
         self.arena = Arena(shared)
         self.ops = Ops(device)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.cache import CubinCache
-from dflash_core.backends.cuda.host_room import HostRoom
+from dflash_core.backends.cuda.host_blocks import HostBlocks
 from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Run, Size
 from dflash_core.backends.cuda.library import WORKSPACE_BYTES, Library
 from dflash_core.backends.cuda.plan import Card
@@ -29,7 +29,7 @@ class CudaDevice:
         self.runtime = Runtime.open(index)
         self.programs = Programs(self.runtime, CubinCache())
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
-        self.host = HostRoom(self.runtime.lock, self.runtime.unlock)
+        self.host = HostBlocks(self.runtime.lock, self.runtime.unlock)
         self.card = Card.of(self.runtime.card)
 
     @contextmanager

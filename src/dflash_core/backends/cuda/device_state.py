@@ -42,7 +42,7 @@ class DeviceState:
         """Copy the whole state from the device; waits for all launches."""
         self._copy.view(np.uint8)[:] = self.bytes.cpu().numpy()
 
-    def plant(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
+    def stage_tree(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         """Make `tokens` with these parents the tree of the next pass, in the host's copy only."""
         n, state = len(tokens), self.host
         related = ancestors(parents)

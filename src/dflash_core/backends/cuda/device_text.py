@@ -13,7 +13,7 @@ from dflash_core.drafters.text_table import RUNS, SLOTS, TextTable
 
 DEFINES: dict[str, object] = {"TEXT": 1}
 BLOCKS = 2  # of tree_build: one builds the tree, the other prefetches the text
-MOST_NEWS = 1024  # the most changed numbers in a list: those of 256 new tokens
+MAX_CHANGES = 1024  # the most changed numbers in a list: those of 256 new tokens
 LISTS = 4  # lists that are used in rotation: more than the steps that run or are queued
 NEWS_THREADS = 4 * WARP
 
@@ -45,7 +45,7 @@ class DeviceText:
         grown by many tokens."""
         begin, end = self._known, len(text)
         cut = self._source is not text or self._cuts != text.cuts
-        if cut or (1 + RUNS) * (end - begin) > MOST_NEWS:
+        if cut or (1 + RUNS) * (end - begin) > MAX_CHANGES:
             send(text.last.reshape(-1), self._text[: self._last])
             send(text.tokens, self._text[self._last :][:end])
         elif begin < end:
@@ -66,5 +66,5 @@ class DeviceText:
         take_over()
 
     def _list(self) -> tuple[PinnedMemory, Run]:
-        news = self._device.pinned((1 + MOST_NEWS, 2), np.int32)
+        news = self._device.pinned((1 + MAX_CHANGES, 2), np.int32)
         return news, self._device.bind([self.launch(news.address)])

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.host_room import HostRoom
+from dflash_core.backends.cuda.host_blocks import HostBlocks
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.progress import Progress
 
@@ -88,7 +88,7 @@ class Device(Protocol):
     def card(self) -> Card: ...
 
     @property
-    def host(self) -> HostRoom:
+    def host(self) -> HostBlocks:
         """Host memory for copies of sequences."""
 
     def bind(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:

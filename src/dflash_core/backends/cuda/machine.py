@@ -11,8 +11,8 @@ import torch
 
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.memory_estimator import context_bytes
 from dflash_core.backends.cuda.prompts import NEVER, chunks_from
-from dflash_core.backends.cuda.reckoner import context_bytes
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH
 from dflash_core.drafters.capabilities import Capabilities
@@ -20,14 +20,14 @@ from dflash_core.errors import DeviceError
 from dflash_core.fits import PREFILL_ROWS
 from dflash_core.memory import OTHERS, Component, MemoryBreakdown
 from dflash_core.nvml import Management
-from dflash_core.policy.costs import H200, Shape
+from dflash_core.policy.costs import H200, CostTable
 
 if TYPE_CHECKING:
     from dflash_core.backends.base import Session
     from dflash_core.backends.cuda.timings import Timer
     from dflash_core.progress import Progress
 
-LEAST_LEARNED = 1 << 30  # bytes of a target; for smaller ones, compiling passes of every width is not worthwhile
+MIN_LEARNED = 1 << 30  # bytes of a target; for smaller ones, compiling passes of every width is not worthwhile
 
 
 class CudaMachine:
@@ -68,14 +68,14 @@ class CudaMachine:
         only_passes = session.chunks_from == NEVER
         if only_passes:
             session.read_in_passes(NEVER, progress)  # wide ones are faster
-        if self.timer is None or self.footprint.target_bytes < LEAST_LEARNED:
+        if self.timer is None or self.footprint.target_bytes < MIN_LEARNED:
             return
         self._passes = self.timer.passes(session, progress)
         below = None if only_passes else chunks_from(self._passes, self.timer.chunks(session, progress))
         if below is not None:
             session.read_in_passes(below, progress)
 
-    def step_costs(self, drafter: Capabilities) -> Shape | None:
+    def step_costs(self, drafter: Capabilities) -> CostTable | None:
         """The costs measured on this card by an earlier load; otherwise those of a known card."""
         if not drafter.on_device or not self._passes:
             return H200.reading(self.footprint.more_bytes) if drafter.on_device else None
@@ -83,7 +83,7 @@ class CudaMachine:
         draft = H200.draft * plain / H200.plain
         rows = sorted(self._passes)
         slowest = accumulate((self._passes[row] for row in rows), max)  # more rows are never faster, except by chance
-        return Shape({row: ms + draft for row, ms in zip(rows, slowest, strict=True)}, plain, draft, tuple(rows))
+        return CostTable({row: ms + draft for row, ms in zip(rows, slowest, strict=True)}, plain, draft, tuple(rows))
 
     @property
     def processors(self) -> int:
@@ -92,7 +92,7 @@ class CudaMachine:
     def available(self) -> int:
         return self._memory()[0]
 
-    def room_and_context(self) -> int:
+    def available_with_context(self) -> int:
         """`available` plus the driver's memory for this process, but at most the card's memory."""
         free, total = self._memory()
         return min(free + context_bytes(self.processors), total)
@@ -136,7 +136,7 @@ class CudaMachine:
             if self._management is None:
                 self._management = Management()
                 weakref.finalize(self, self._management.close)
-            return self._management.held_by_others(self.device.runtime.card.bus)
+            return self._management.used_by_others(self.device.runtime.card.bus)
         except DeviceError:  # no library, no permission, or a container that hides processes
             return 0
 

@@ -9,12 +9,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.host_room import HostRoom
+from dflash_core.backends.cuda.host_blocks import HostBlocks
 from dflash_core.backends.cuda.launch import At, HasAddress, Launch, PinnedMemory, Run, Size
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, tile_type
-from dflash_core.backends.cuda.upload import aligned, held_type
+from dflash_core.backends.cuda.upload import aligned, stored_type
 from dflash_core.formats.weights import WeightFile
 from dflash_core.progress import Progress
 
@@ -31,7 +31,7 @@ class MetaDevice:
         return nullcontext()
 
     @property
-    def host(self) -> HostRoom:
+    def host(self) -> HostBlocks:
         raise NotImplementedError
 
     def bind(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:
@@ -66,7 +66,7 @@ class MetaUpload:
     def matrix(self, name: str) -> Matrix:
         info = self.file.tensors[name]
         rows, columns = info.n_elements // info.shape[-1], info.shape[-1]
-        kind = held_type(info.type, self.requantise)
+        kind = stored_type(info.type, self.requantise)
         shape = (blocks_of(rows), groups_of(columns), tile_type(kind).bytes)
         return Matrix(kind, rows, columns, self._empty(shape, torch.uint8))
 

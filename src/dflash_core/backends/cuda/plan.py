@@ -22,10 +22,10 @@ from dflash_core.backends.cuda.acts import F16_BLOCK, q8_read
 from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups_of, packed_bytes, tile_type
 from dflash_core.backends.cuda.shares import (
     FEWER_WARPS,
-    LEAST_PARTIALS,
+    MIN_PARTIALS,
     PARTIALS_OF_L2,
     WARPS,
-    Layout,
+    ShareLayout,
     chunks_bytes,
     warps_for,
     whole_bytes,
@@ -43,11 +43,11 @@ _PREFETCHED_COLUMNS = 8  # the widest pass that one more prefetched tile makes f
 
 # For kernels/matmul_chunks.cuh.
 _WHOLE_PARTS = 160 << 10  # with this much shared memory, whole parts of K are staged at most widths
-_MOST_CHUNK = 8  # the most tiles of a chunk; more hardly reduce the number of barriers
+_MAX_CHUNK = 8  # the most tiles of a chunk; more hardly reduce the number of barriers
 _WIDE = 32  # columns from which fewer warps with more registers each are faster; here they decide no sum
 
 # For kernels/matmul_claims.cuh.
-_MOST_SUMS = 64 << 10  # the most shared memory for sums of tiles; those of a head would leave little L1
+_MAX_SUMS = 64 << 10  # the most shared memory for sums of tiles; those of a head would leave little L1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class KernelConfig:
     """How a launch is computed, where the shapes leave a choice, at every width alike.
 
     `split_k`: the number of parts of K, which decides the order of sums; the other fields do not change results.
@@ -102,7 +102,7 @@ class Card:
 
     multiprocessors: int
     shared_bytes: int  # dynamic shared memory that a thread block may have
-    config: Way = Way()  # only tests and measurements set it
+    config: KernelConfig = KernelConfig()  # only tests and measurements set it
     overlaps: bool = False  # whether it can start a kernel while the previous one still runs
     l2_bytes: int = 0
 
@@ -111,9 +111,9 @@ class Card:
         return cls(facts.processors, facts.shared_bytes, overlaps=facts.overlaps, l2_bytes=facts.l2_bytes)
 
     @property
-    def most_partials(self) -> int:
+    def max_partials(self) -> int:
         """The most bytes of partials of a launch that stay in the L2 for the next one."""
-        return max(LEAST_PARTIALS, int(self.l2_bytes * PARTIALS_OF_L2))
+        return max(MIN_PARTIALS, int(self.l2_bytes * PARTIALS_OF_L2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Plan:
     rounding: Rounding
     shared_limit: int
     overlaps: bool
-    config: Way
+    config: KernelConfig
     warps: int = WARPS
 
     @property
@@ -188,12 +188,12 @@ class Plan:
     def _claimed(self, columns: int) -> bool:
         """Whether warps claim tiles as they become free; only with one column."""
         claims = columns == 1 and not self.chunked(1) and self.config.claimed is not False
-        return claims and self._sums_bytes <= _MOST_SUMS and self._claimed_bytes <= self.shared_limit
+        return claims and self._sums_bytes <= _MAX_SUMS and self._claimed_bytes <= self.shared_limit
 
     @property
     def _sums_bytes(self) -> int:
         """Bytes of shared memory for the sums of each tile, for one column."""
-        return self.most_tiles * ROWS * 4 * (1 if self.rounding.half else self.rounding.spans)
+        return self.max_tiles * ROWS * 4 * (1 if self.rounding.half else self.rounding.spans)
 
     @property
     def _claimed_bytes(self) -> int:
@@ -201,7 +201,7 @@ class Plan:
         return self.longest_part * self._staged + self._sums_bytes
 
     @property
-    def most_tiles(self) -> int:
+    def max_tiles(self) -> int:
         """The most tiles of any thread block."""
         begins = [self.tiles_k * part // self.split_k for part in range(self.split_k + 1)]
         return max((begins[part + 1] - begins[part]) * (end - first) for part, first, end in self.shares())
@@ -236,7 +236,7 @@ class Plan:
 
     def _chunk(self, columns: int) -> int:
         """Tiles of a chunk: two chunks fit in shared memory, and the longest part is split evenly."""
-        fitting = min(_MOST_CHUNK, self.shared_limit // chunks_bytes(1, self._staged, columns))
+        fitting = min(_MAX_CHUNK, self.shared_limit // chunks_bytes(1, self._staged, columns))
         return -(-self.longest_part // -(-self.longest_part // max(1, fitting)))
 
     def passes(self, columns: int) -> tuple[tuple[int, int], ...]:
@@ -303,11 +303,11 @@ def _plan(product: Product, card: Card) -> Plan:
     if not 0 < len(shapes) <= MAX_SEGMENTS:
         raise UnsupportedError(f"{len(shapes)} matrices in one launch, expected 1 to {MAX_SEGMENTS}")
     costs = tuple((blocks_of(s.rows), tile_type(s.type).bytes) for s in shapes)
-    most_partials = card.most_partials if card.shared_bytes < _WHOLE_PARTS else 0
+    max_partials = card.max_partials if card.shared_bytes < _WHOLE_PARTS else 0
     shared_limit = card.shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
     grid = min(card.multiprocessors, MAX_GRID)
     block = staged_block(shapes, rounding)
-    layout = Layout(groups_of(product.columns), costs, block, grid, shared_limit, most_partials)
+    layout = ShareLayout(groups_of(product.columns), costs, block, grid, shared_limit, max_partials)
     choices = layout.choices(product.split_k or config.split_k, rounding.planes)
     if not choices or chunks_bytes(1, block, 1) > shared_limit:
         raise UnsupportedError(
@@ -322,7 +322,7 @@ def _plan(product: Product, card: Card) -> Plan:
         shapes, layout.tiles_k, best.split_k, best.part_begin, best.row_begin, offsets, layout.stride, rounding,
         shared_limit, card.overlaps, config,
     )  # fmt: skip
-    return replace(found, warps=warps_for(min(size for _, size in costs), found.most_tiles))
+    return replace(found, warps=warps_for(min(size for _, size in costs), found.max_tiles))
 
 
 def forms_of(shapes: Sequence[Shape], rounding: Rounding) -> dict[str, object]:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dflash_core.backends.cuda.driver import CardFacts, Driver, describe_card, find_driver
+from dflash_core.backends.cuda.memory_estimator import context_bytes
 from dflash_core.backends.cuda.meta import MetaDevice
 from dflash_core.backends.cuda.plan import Card
-from dflash_core.backends.cuda.reckoner import context_bytes
 from dflash_core.memory import gib
-from dflash_core.nvml import held_by_others
+from dflash_core.nvml import used_by_others
 
 GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
 SMALL_SHARED, LARGE_SHARED = 99 * KIB, 227 * KIB
@@ -57,7 +57,7 @@ def card_here() -> PlannedCard:
     """The first visible card, as its driver describes it. Raises DeviceError or UnsupportedError."""
     facts: CardFacts = describe_card(Driver(find_driver()))
     # Add back what this program itself uses. If the driver does not report memory by process, that is all used memory.
-    own = max(facts.total - facts.free - held_by_others(facts.bus), 0)
+    own = max(facts.total - facts.free - used_by_others(facts.bus), 0)
     free = facts.free + min(own, context_bytes(facts.processors))
     return PlannedCard(facts.name, free, Card.of(facts))
 

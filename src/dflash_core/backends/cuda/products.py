@@ -18,7 +18,7 @@ from dflash_core.backends.cuda.upload import aligned
 
 # The most bytes of a part of a matrix as f16: a gate of 6,144 x 5,120, a third of an FFN matrix of 17,408 x 5,120.
 WEIGHT_BYTES = 60 << 20
-MOST_WARPS = 8  # the most tiles that a block of `dequant` converts, one per warp
+MAX_WARPS = 8  # the most tiles that a block of `dequant` converts, one per warp
 
 
 class Op:
@@ -95,7 +95,7 @@ class Products:
 
     def _dequant(self, matrix: Matrix, rows: range, first: int, tiles: int, out: At) -> Launch:
         form = tile_type(matrix.type)
-        warps = math.gcd(tiles, MOST_WARPS)  # a divisor, so that no block passes the last column
+        warps = math.gcd(tiles, MAX_WARPS)  # a divisor, so that no block passes the last column
         block = rows.start // ROWS
         return Launch(
             "dequant.cu", "dequant", {f"WITH_{form.name}": 1, "WARPS": warps},

@@ -12,7 +12,7 @@ from dflash_core.backends.cuda.runtime import Kernel, Module, Runtime
 
 # Called with the number of programs that are ready, and the number of all programs.
 Counted = Callable[[int, int], None]
-MOST_THREADS = 16
+MAX_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Programs:
         """
         wanted = [variant for variant in dict.fromkeys(variants) if variant not in self._modules]
         arch = self.runtime.card.arch
-        with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as pool:
             codes = {pool.submit(self.cache.get, v.file, arch, dict(v.defines)): v for v in wanted}
             try:
                 for done, future in enumerate(as_completed(codes), 1):

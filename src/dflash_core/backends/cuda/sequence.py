@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 import torch
 
-from dflash_core.backends.cuda.allocator import MOST_SMALL
+from dflash_core.backends.cuda.allocator import MAX_SMALL
 from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk, ChunkNeeds
 from dflash_core.backends.cuda.device_state import DeviceState
@@ -30,12 +30,12 @@ from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, STAMPS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.fits import LEAST_NODES, PREFILL_ROWS
+from dflash_core.fits import MIN_NODES, PREFILL_ROWS
 from dflash_core.snapshots.store import PAGE
 
 # Tree sizes in nodes that memory is reserved for, the largest first: whole passes; for the least, the default settings.
-CAPACITIES = (*range(MAX_NODES, 0, -PASS_ROWS), LEAST_NODES)
-SMALL_RESULTS = [MOST_SMALL] * 4  # torch never takes a small result from the memory of a large one
+CAPACITIES = (*range(MAX_NODES, 0, -PASS_ROWS), MIN_NODES)
+SMALL_RESULTS = [MAX_SMALL] * 4  # torch never takes a small result from the memory of a large one
 
 
 class SequenceMemory:
@@ -60,29 +60,29 @@ class SequenceMemory:
         device, hidden = target.device.torch_device, target.spec.embedding_length
         self.capacity, self.slots = capacity, context + MAX_NODES
         partials = PassBuffers.partials(*target.projections())
-        pieces = [mixer.pass_room(context, kv) for mixer in target.mixers]
-        pieces += [block.ffn.pass_room for block in target.blk]
+        pieces = [mixer.pass_buffers(context, kv) for mixer in target.mixers]
+        pieces += [block.ffn.pass_buffers for block in target.blk]
         scratch = Arena.need(partials) + max(map(Arena.need, pieces))
         scratch = max(
-            scratch, Arena.need(draft.pass_room(context, kv)) if draft else 0, Arena.need(Head.pieces(target))
+            scratch, Arena.need(draft.pass_buffers(context, kv)) if draft else 0, Arena.need(Head.pieces(target))
         )
-        passes = scratch + sum(Arena.need(mixer.rows_room(capacity)) for mixer in target.mixers)
+        passes = scratch + sum(Arena.need(mixer.row_buffers(capacity)) for mixer in target.mixers)
         chunk = chunk_needs(target, min(rows, context), draft, context, kv) if target.chunked else None
         shared = max(passes, Arena.need(chunk.pieces) if chunk else 0)
         buffers = PassBuffers.lasting(hidden, *target.projections())
         lasting = [*buffers, *CapturedLayers.pieces(captured, hidden, capacity)]
-        own_bytes = Arena.need([*lasting, *(draft.own_room() if draft else ())])
+        own_bytes = Arena.need([*lasting, *(draft.own_buffers() if draft else ())])
         self.arena = Arena.of(shared + own_bytes, device)
-        lasting_room = Arena(self.arena.bytes[shared:])
-        self.buffers = PassBuffers(hidden, *target.projections(), lasting_room, self.arena)
+        lasting_arena = Arena(self.arena.bytes[shared:])
+        self.buffers = PassBuffers(hidden, *target.projections(), lasting_arena, self.arena)
         inside, left = self.arena.after(*partials), Arena(self.arena.bytes[scratch:])
         self.mixers: list[MixerMemory] = []
         for mixer in target.mixers:
             self.mixers.append(mixer.memory(context, capacity, inside, left, kv))
-            left = left.after(*mixer.rows_room(capacity))
-        self.captured = CapturedLayers(captured, hidden, capacity, lasting_room.after(*buffers))
-        own_room = lasting_room.after(*lasting)
-        self.drafting: DraftMemory | None = draft.memory(context, self.arena, own_room, kv) if draft else None
+            left = left.after(*mixer.row_buffers(capacity))
+        self.captured = CapturedLayers(captured, hidden, capacity, lasting_arena.after(*buffers))
+        own_buffers = lasting_arena.after(*lasting)
+        self.drafting: DraftMemory | None = draft.memory(context, self.arena, own_buffers, kv) if draft else None
         self.chunk = Chunk(target.device, chunk, self.arena) if chunk else None
         self.one = torch.ones(1, dtype=torch.int32, device=device)  # the count of a single row
         self.state = DeviceState(device)
@@ -135,8 +135,8 @@ def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None, context
     inputs, outputs = target.projections()
     projections = [p for p in (*inputs, *outputs) if isinstance(p, Projection)]  # multiplied by the library
     projections += [*(draft.chunk_projections() if draft else ())]
-    pieces = [piece for mixer in target.mixers for piece in mixer.chunk_rooms(rows, context, kv)]
-    pieces += [piece for block in target.blk for piece in block.ffn.chunk_rooms(rows)]
-    pieces += draft.chunk_rooms(rows) if draft else ()
+    pieces = [piece for mixer in target.mixers for piece in mixer.chunk_buffers(rows, context, kv)]
+    pieces += [piece for block in target.blk for piece in block.ffn.chunk_buffers(rows)]
+    pieces += draft.chunk_buffers(rows) if draft else ()
     lasting = draft.chunk_lasting(rows) if draft else ()
     return ChunkNeeds(rows, target.spec.embedding_length, projections, pieces, lasting)

@@ -51,7 +51,7 @@ class SequencePasses(ABC):
                 code=Code.NOT_ON_THIS_DEVICE,
             )
         self.captured_layers = tuple(draft.capabilities.captured_layers if draft else captured)
-        self._tokens: list[int] = []  # tokens of the last planted tree
+        self._tokens: list[int] = []  # tokens of the last staged tree
         with self.device.stream():
             self.memory = SequenceMemory(target, context, self.captured_layers, draft, kv, rows, nodes)
             self.state, self.head, self.stamps = self.memory.state, self.memory.head, self.memory.stamps
@@ -68,7 +68,7 @@ class SequencePasses(ABC):
         return int(self.state.host["length"])
 
     @property
-    def most_drafted(self) -> int:
+    def max_drafted(self) -> int:
         return self.memory.capacity - 1
 
     @property
@@ -126,11 +126,11 @@ class SequencePasses(ABC):
         if self.drafter is not None:
             self.drafter.update_cache(self.launch)
 
-    def plant(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
+    def stage_tree(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         """Set the tree of the next pass."""
         assert self.length + len(tokens) <= self.memory.slots, "more positions than the sequence's memory holds"
         assert len(tokens) <= self.memory.capacity, "a larger tree than the sequence's memory holds"
-        self.state.plant(tokens, parents)
+        self.state.stage_tree(tokens, parents)
         self.state.push()
         self._rows = len(tokens)
         self._tokens = list(tokens)
@@ -145,7 +145,7 @@ class SequencePasses(ABC):
             self.state.host["pending"] = 0  # the pass has updated the states
 
     def _commit(self, path: Sequence[int]) -> None:
-        if self.drafter is not None and self.drafter.pending + len(path) > self.drafter.most_pending:
+        if self.drafter is not None and self.drafter.pending + len(path) > self.drafter.max_pending:
             self.update_drafter()
         if self.host_drafter is not None:
             self.host_drafter.observe([self._tokens[node] for node in path], None)

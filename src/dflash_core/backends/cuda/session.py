@@ -13,9 +13,9 @@ from torch import Tensor
 from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled
 from dflash_core.backends.cuda.drafters.base import OnDevice
-from dflash_core.backends.cuda.layers.base import Kept
+from dflash_core.backends.cuda.layers.base import MixerTensors
 from dflash_core.backends.cuda.parts_ahead import PartsAhead
-from dflash_core.backends.cuda.prefill import LEAST_ROWS, ChunkPass
+from dflash_core.backends.cuda.prefill import MIN_ROWS, ChunkPass
 from dflash_core.backends.cuda.sequence_passes import CHUNK_WIDTHS, SequencePasses
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.backends.cuda.step import CudaDecoder
@@ -35,7 +35,7 @@ from dflash_core.tree import Candidates
 
 USUAL = ("plain", "auto")  # what most answers are drafted with
 PROMPT_ROWS = 24  # of a pass over a prompt that is too short for chunks
-FEWEST_ROWS = 64  # the fewest rows of a prompt chunk; rows are halved down to this if memory is short
+MIN_CHUNK_ROWS = 64  # the fewest rows of a prompt chunk; rows are halved down to this if memory is short
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class CudaCheckpoint:
     """The state that cannot be rewound, at `length` positions, in host memory."""
 
     length: int
-    kept: list[Kept]
+    kept: list[MixerTensors]
     draft: object = None  # the checkpoint of a drafter on the card
 
     drafted: tuple[Tensor, ...] = ()  # the tensors of `draft`
@@ -63,7 +63,7 @@ class CudaSession(SequencePasses):
 
     `captured`: the layers whose outputs passes record, if no drafter names them. `context`: the most positions.
     `kv`: the types of cached keys and values. `rows`: the most rows of a prompt chunk. `nodes`: of the largest tree.
-    `chunks_from`: shorter prompts are read in passes; None: below LEAST_ROWS.
+    `chunks_from`: shorter prompts are read in passes; None: below MIN_ROWS.
     """
 
     def __init__(
@@ -92,14 +92,14 @@ class CudaSession(SequencePasses):
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
         self.device.host.pause()
-        least = LEAST_ROWS if self.chunks_from is None else self.chunks_from
+        least = MIN_ROWS if self.chunks_from is None else self.chunks_from
         if self.chunk_pass is not None and len(tokens) >= least:
             return self.prefill_chunk(tokens, cancelled)
         return self._prefill_passes(tokens, cancelled)
 
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         with self.device.stream():
-            self.plant(tokens, parents)
+            self.stage_tree(tokens, parents)
             rows = []
             for node0 in range(0, len(tokens), PASS_ROWS):
                 live = min(PASS_ROWS, len(tokens) - node0)
@@ -131,7 +131,7 @@ class CudaSession(SequencePasses):
         with self.device.stream():
             return self.drafter.logits(root, window, at, self.head, self.launch)
 
-    def look_back(self, window: AttentionWindow) -> None:
+    def set_attention_window(self, window: AttentionWindow) -> None:
         if window != self.window:
             with self.device.stream():
                 self.memory.window[:] = torch.tensor((window.size, window.sinks), dtype=torch.int32)
@@ -179,7 +179,7 @@ class CudaSession(SequencePasses):
             self.device.synchronize()
         return (*found, *(self.host_drafter.rows(begin, end) if self.host_drafter else ()))
 
-    def make_room(self, spans: Sequence[tuple[int, int]], most: int) -> None:
+    def reserve_host_memory(self, spans: Sequence[tuple[int, int]], most: int) -> None:
         pieces = [tensor for memory in self.memory.mixers for tensor in memory.tensors]
         for begin, end in spans:
             pieces += self._positions(begin, end)
@@ -194,7 +194,7 @@ class CudaSession(SequencePasses):
         held = [tensor for memory in self.memory.mixers for tensor in memory.positions(begin, end)]
         return (*held, *(self.drafter.positions(begin, end) if self.drafter else ()))
 
-    def _to_host(self, tensors: Sequence[Tensor]) -> Kept:
+    def _to_host(self, tensors: Sequence[Tensor]) -> MixerTensors:
         """Copies in host memory, complete once the device is synchronized."""
         copies = [self.device.host.empty(tensor.shape, tensor.dtype) for tensor in tensors]
         return tuple(copy.copy_(tensor, non_blocking=True) for copy, tensor in zip(copies, tensors, strict=True))
@@ -206,7 +206,7 @@ class CudaSession(SequencePasses):
         drafted = tuple(tensors[len(like) :])
         if self.drafter is None:
             check_tensors(drafted, ())
-        draft = self.drafter.kept_of(length, drafted) if self.drafter else None
+        draft = self.drafter.saved_of(length, drafted) if self.drafter else None
         ends = list(itertools.accumulate(counts, initial=0))
         kept = [tuple(tensors[begin:end]) for begin, end in itertools.pairwise(ends)]
         return CudaCheckpoint(length, kept, draft, drafted)
@@ -283,7 +283,7 @@ class CudaSession(SequencePasses):
             for at, part in enumerate(parts):
                 if at and ahead.given_up():
                     raise PrefillCancelled(at * rows)
-                self.plant(part, range(-1, len(part) - 1))
+                self.stage_tree(part, range(-1, len(part) - 1))
                 self._run_pass(len(part), 0, logits=False)
                 self._commit(range(len(part)))
             return self._logits_of(self.memory.buffers.h[len(part) - 1])
@@ -303,10 +303,10 @@ class CudaSession(SequencePasses):
                 except PrefillCancelled:
                     raise PrefillCancelled(begin) from None
                 except torch.OutOfMemoryError:  # another program took memory meanwhile
-                    if rows <= FEWEST_ROWS:
+                    if rows <= MIN_CHUNK_ROWS:
                         raise
                     torch.cuda.empty_cache()
-                    rows = max(rows // 2, FEWEST_ROWS)
+                    rows = max(rows // 2, MIN_CHUNK_ROWS)
                     continue
                 if self.host_drafter is not None:
                     self.host_drafter.observe(part, None)

@@ -14,12 +14,12 @@ from dflash_core.backends.cuda.repack import ROWS
 WARPS = 16
 FEWER_WARPS = 12  # of some products, see `warps_for`
 MAX_SPLIT_K = 32
-MOST_WIDE_SPLIT_K = 8  # the most parts of K that are chosen so that a pass holds all 64 columns
-MOST_PLANES_SPLIT_K = 10  # the most parts of K that are chosen so that a pass with two planes holds 40 columns
+MAX_WIDE_SPLIT_K = 8  # the most parts of K that are chosen so that a pass holds all 64 columns
+MAX_PLANES_SPLIT_K = 10  # the most parts of K that are chosen so that a pass with two planes holds 40 columns
 NOMINAL_COLUMNS = 24  # the width that the number of parts is chosen for
 # The most bytes of partials at NOMINAL_COLUMNS of a card with little shared memory: those that fit in a small L2, or
 # this part of a larger one.
-LEAST_PARTIALS, PARTIALS_OF_L2 = 4_000_000, 1 / 4
+MIN_PARTIALS, PARTIALS_OF_L2 = 4_000_000, 1 / 4
 
 # Rates of one streaming multiprocessor: bytes of weights per microsecond, bytes of staged activations per microsecond,
 # and the cost in bytes of a second matrix in a thread block, which restarts its stream.
@@ -43,12 +43,12 @@ class Parted:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ShareLayout:
     """The inputs to the choice of the number of parts of K.
 
     `costs`: (blocks of 16 rows, bytes of a tile) of each matrix; `block`: bytes of 8 columns x 256 k of staged
     activations; `grid`: the most thread blocks; `shared_limit`: bytes of shared memory for activations and sums.
-    `most_partials`: the most bytes of partials where they decide instead of the columns that fit; else 0.
+    `max_partials`: the most bytes of partials where they decide instead of the columns that fit; else 0.
     """
 
     tiles_k: int
@@ -56,7 +56,7 @@ class Layout:
     block: int
     grid: int
     shared_limit: int
-    most_partials: int
+    max_partials: int
 
     @property
     def stride(self) -> int:
@@ -72,12 +72,12 @@ class Layout:
         found = [s for s in range(1, min(self.tiles_k, MAX_SPLIT_K, self.grid) + 1) if split_k in (None, s)]
         if split_k:
             return found
-        if self.most_partials:
-            return [s for s in found if s == 1 or s * self.stride * NOMINAL_COLUMNS * 4 <= self.most_partials]
+        if self.max_partials:
+            return [s for s in found if s == 1 or s * self.stride * NOMINAL_COLUMNS * 4 <= self.max_partials]
         # Best if a pass holds all 64 columns, or 40 with two planes; otherwise 32, in two passes; otherwise what fits.
-        wide = [s for s in found if s <= MOST_WIDE_SPLIT_K and self.fits(s, 64)]
+        wide = [s for s in found if s <= MAX_WIDE_SPLIT_K and self.fits(s, 64)]
         if not wide and planes > 1:
-            wide = [s for s in found if s <= MOST_PLANES_SPLIT_K and self.fits(s, 40)]
+            wide = [s for s in found if s <= MAX_PLANES_SPLIT_K and self.fits(s, 40)]
         return wide or next((fit for c in (32, 16, 8) if (fit := [s for s in found if self.fits(s, c)])), [])
 
     def parted(self, split_k: int) -> Parted:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.launch import Run
-from dflash_core.backends.cuda.layers.draws import MOST_LISTED
+from dflash_core.backends.cuda.layers.draws import MAX_LISTED
 from dflash_core.backends.cuda.sequence_passes import SequencePasses
 from dflash_core.backends.cuda.state import (
     FIRST_KNOB,
@@ -51,8 +51,8 @@ def _followed(knobs: Knobs, decision: Decision, most: int) -> tuple[Knobs, Decis
     """`knobs` and a policy's decision within the limits of a card and of trees of `most` drafted tokens, with notes on
     differences in the reason."""
     notes = list[str]()
-    if knobs.temperature > 0 and knobs.top_k > MOST_LISTED and knobs.top_p < 1:
-        notes.append(f"top_p with a top_k over {MOST_LISTED} reads the whole vocabulary")
+    if knobs.temperature > 0 and knobs.top_k > MAX_LISTED and knobs.top_p < 1:
+        notes.append(f"top_p with a top_k over {MAX_LISTED} reads the whole vocabulary")
     budget = min(decision.budget, most)
     if budget < decision.budget:
         full = most + 1 == MAX_NODES
@@ -103,7 +103,7 @@ class CudaDecoder:
         self.policy = Watched.around(policy, session.capabilities)
         self._asked = knobs, self.policy.next(knobs)
         self._weights = self.policy.weights(knobs)
-        self.knobs, self.decision = _followed(*self._asked, session.most_drafted)
+        self.knobs, self.decision = _followed(*self._asked, session.max_drafted)
         self._ahead = 1 if session.host_drafter else AHEAD
         self.answer: list[int] = []
         self._queue: deque[Queued] = deque()
@@ -239,7 +239,7 @@ class CudaDecoder:
             return  # the usual case without a policy; it must be fast, as steps of a small model are short
         before, built_by = self._told, self._weights
         self._asked, self._weights = asked, weights
-        self.knobs, self.decision = _followed(*asked, self.session.most_drafted)
+        self.knobs, self.decision = _followed(*asked, self.session.max_drafted)
         if self._begun and (self._told != before or weights is not built_by):
             with self.session.device.stream():
                 self._write_knobs()
@@ -318,7 +318,7 @@ class CudaDecoder:
                 there.follow(text)
             if (drafter := self.session.drafter) is not None:
                 drafter.before_step(len(self._queue))
-                full = self._undrained + 1 >= drafter.most_pending - PASS_ROWS
+                full = self._undrained + 1 >= drafter.max_pending - PASS_ROWS
                 if self._undrained and (kind.drafts or full):
                     self.steps.drain()
                     self._undrained = 0

@@ -18,8 +18,8 @@ from dflash_core.backends.cuda.drafters.draft import CudaDraft
 from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
+from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, on_card
 from dflash_core.backends.cuda.prompts import NEVER, PASSES, READINGS
-from dflash_core.backends.cuda.reckoner import CardReckoner, on_card
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -90,21 +90,21 @@ class CudaTarget(Target):
     def weight_bytes(self) -> int:
         return self.footprint.target_bytes
 
-    def reckoner(self, draft: OpenedDraft | Draft | None) -> CardReckoner:
+    def estimator(self, draft: OpenedDraft | Draft | None) -> CardMemoryEstimator:
         if isinstance(draft, OpenedSeveral):
             raise not_on_a_card(draft.capabilities)
         processors = self.machine.processors
-        return CardReckoner(
+        return CardMemoryEstimator(
             self.footprint, self.config, draft, machine=self.machine.name, processors=processors,
-            available=self.machine.room_and_context(), draft_type=self.draft_type, embedding=self.embedding,
+            available=self.machine.available_with_context(), draft_type=self.draft_type, embedding=self.embedding,
         )  # fmt: skip
 
-    def check_room(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
-        reckoner = self.reckoner(draft)
+    def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
+        estimator = self.estimator(draft)
         requested = min(context or SMALLEST_CONTEXT, self.config.context_length)
-        setup = requested_setup(reckoner, requested, kv if kv == AUTO else str(CachePair.parse(kv)))
-        needed = self.machine.breakdown(reckoner.components(setup)[:-1])
-        fits = longest_context(reckoner, setup)
+        setup = requested_setup(estimator, requested, kv if kv == AUTO else str(CachePair.parse(kv)))
+        needed = self.machine.breakdown(estimator.components(setup)[:-1])
+        fits = longest_context(estimator, setup)
         pack = not fits and on_card(draft) is not None and not self.draft_type
         if fits:
             remedy = f"a context of {fits:,} positions fits"

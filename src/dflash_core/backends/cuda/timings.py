@@ -174,7 +174,7 @@ def _tokens(session: CudaSession, width: int) -> list[int]:
 def _recorded(session: CudaSession, width: int, progress: Progress) -> Run:
     device, acts = session.device, session.memory.buffers.acts
     with device.stream():
-        session.plant(_tokens(session, width), range(-1, width - 1))
+        session.stage_tree(_tokens(session, width), range(-1, width - 1))
         launches = [*session.pass_launches(width, 0), *session.head.argmax_launches(acts, width, 0)]
         run = device.record(f"a pass of {width} rows", device.bind(launches, progress))
         run()

@@ -23,7 +23,7 @@ PACKED = {"q8_0": FLOATS, "q4_0": (*FLOATS, "Q8_0")}
 ALIGNMENT = 256  # enough for vector loads and fast for the library's products
 
 
-def held_type(kind: str, requantise: str = "") -> str:
+def stored_type(kind: str, requantise: str = "") -> str:
     """The ggml type in which a matrix of type `kind` is stored. `requantise`: a type of PACKED, to which matrices of
     larger types are requantised, or "" for none.
 
@@ -40,7 +40,7 @@ def aligned(nbytes: int) -> int:
 
 
 class DeviceUpload:
-    """Implements `layers.base.Upload` for one file. `requantise`: see held_type.
+    """Implements `layers.base.Upload` for one file. `requantise`: see stored_type.
 
     `nbytes`: bytes of all its tensors, as meta.MetaUpload counts them. The tensors are then contiguous, in the order of
     the requests, so that scratch memory of repacking leaves no holes between them.
@@ -81,7 +81,7 @@ class DeviceUpload:
     def matrix(self, name: str) -> Matrix:
         info = self.file.tensors[name]
         rows, columns = info.n_elements // info.shape[-1], info.shape[-1]
-        kind = held_type(info.type, self.requantise)
+        kind = stored_type(info.type, self.requantise)
         form = tile_type(kind)
         shape = (blocks_of(rows), groups_of(columns), form.bytes)
         tiles = self._new(math.prod(shape)).view(shape)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dflash_core.errors import DFlashError
 from dflash_tui.application.conversations.branches import Node
 from dflash_tui.application.conversations.store import Store
-from dflash_tui.application.figures.deltas import Measured, against_earlier, differing, measured, on_the_way
+from dflash_tui.application.figures.deltas import Measured, against_earlier, along_the_steps, differing, measured
 from dflash_tui.application.log import LOG
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Comparing:
             return ()
         mine = self._measured[answer] = measured(record)
         if mine is None:
-            return tuple(on_the_way(record))
+            return tuple(along_the_steps(record))
         by_id = {node.id: node for node in nodes}
         question = _question(by_id, by_id.get(answer))
         ran_otherwise = [

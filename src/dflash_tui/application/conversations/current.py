@@ -17,7 +17,7 @@ from dflash_core.record import Start, TurnRecord, pack, unpack
 from dflash_core.turns import Turns
 from dflash_tui.application.conversations.branches import Branches, Node, new_id
 from dflash_tui.application.conversations.journal import Journal, Left, Place
-from dflash_tui.application.conversations.store import Card, Held, Store, StoreError, title_of
+from dflash_tui.application.conversations.store import Card, Store, StoredConversation, StoreError, title_of
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import ConversationLike, OnPrefill, TurnLike
 
@@ -204,11 +204,11 @@ class CurrentConversation:
     def _add(self, card: Card, node: Node) -> None:
         self.branches.add(node)
         if not self.store.add(card.id, node):  # another app has deleted it meanwhile; the one on the screen stays
-            self.store.put(Held(card, self.branches, self._packed))
+            self.store.put(StoredConversation(card, self.branches, self._packed))
 
-    def _in_memory(self) -> Held | None:
+    def _in_memory(self) -> StoredConversation | None:
         """The present conversation, to write to a file that has lost it."""
-        return Held(self.card, self.branches, dict(self._packed)) if self.card is not None else None
+        return StoredConversation(self.card, self.branches, dict(self._packed)) if self.card is not None else None
 
     # The present conversation
 
@@ -275,7 +275,7 @@ class CurrentConversation:
             self.new()
         return present
 
-    def whole(self, card: Card, *, records: bool) -> Held:
+    def whole(self, card: Card, *, records: bool) -> StoredConversation:
         """A conversation to export; `records` as for `Store.stored`. Another thread may call it meanwhile."""
         present, branches = self.card, self.branches
         found = self.store.stored(card.id, records=records)

@@ -17,10 +17,10 @@ from dflash_core.turn_check import check_report
 from dflash_tui.application.conversations.branches import Branches, Node, new_id
 from dflash_tui.application.conversations.parse import parse
 from dflash_tui.application.conversations.store.card import Card, short_title, title_of
-from dflash_tui.application.conversations.store.conversations import Held, Progress, Store
+from dflash_tui.application.conversations.store.conversations import Progress, Store, StoredConversation
 
 VERSION = 1
-MOST_BYTES = 1 << 30  # largest file in bytes: thousands of long conversations with their records
+MAX_BYTES = 1 << 30  # largest file in bytes: thousands of long conversations with their records
 # Ids that a command line can name and a list can show. `all` means every conversation.
 _ID = re.compile(r"(?!all$)[0-9A-Za-z_][0-9A-Za-z_-]{0,63}")
 
@@ -51,7 +51,7 @@ _HEAD = msgspec.json.Decoder(_Head)
 _FILE = msgspec.json.Decoder(_File)
 
 
-def to_json(conversations: Iterable[Held]) -> bytes:
+def to_json(conversations: Iterable[StoredConversation]) -> bytes:
     """The text of a file, UTF-8. Raises FormatError for a record that cannot be read."""
     file = _File(
         conversations=tuple(
@@ -67,7 +67,7 @@ def to_json(conversations: Iterable[Held]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n"
 
 
-def from_json(data: bytes) -> list[Held]:
+def from_json(data: bytes) -> list[StoredConversation]:
     """The conversations of a file that `to_json` made. Raises FormatError: what is wrong, and where in the file."""
     try:
         version = parse(data, _HEAD).version
@@ -84,16 +84,16 @@ def from_json(data: bytes) -> list[Held]:
     return [_checked(one, place) for place, one in enumerate(file.conversations)]
 
 
-def from_file(path: Path) -> list[Held]:
+def from_file(path: Path) -> list[StoredConversation]:
     """The conversations of a file. Raises FormatError, which names it; OSError where it cannot be read."""
-    data = read_input(path, MOST_BYTES)
+    data = read_input(path, MAX_BYTES)
     try:
         return from_json(data)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from None
 
 
-def _checked(one: _Conversation, place: int) -> Held:
+def _checked(one: _Conversation, place: int) -> StoredConversation:
     """A conversation whose messages are consistent. Raises FormatError."""
 
     def refuse(what: str) -> FormatError:
@@ -132,10 +132,10 @@ def _checked(one: _Conversation, place: int) -> Held:
         except ValueError:
             raise refuse(f"the record of {message!r} is not that of one turn") from None
     title = short_title(one.card.title) or title_of(one.messages[0].content if one.messages else "") or "untitled"
-    return Held(replace(one.card, title=title), Branches(one.messages, one.leaf), records)
+    return StoredConversation(replace(one.card, title=title), Branches(one.messages, one.leaf), records)
 
 
-def import_file(store: Store, one: Held, progress: Progress | None = None) -> Card:
+def import_file(store: Store, one: StoredConversation, progress: Progress | None = None) -> Card:
     """Add a conversation to the store; if it exists already, as a second one. Returns its card there.
 
     An id that a command line could not name is replaced too. Raises StoreError for a text that is larger than
@@ -148,13 +148,13 @@ def import_file(store: Store, one: Held, progress: Progress | None = None) -> Ca
     return one.card
 
 
-def _renamed(one: Held) -> Held:
+def _renamed(one: StoredConversation) -> StoredConversation:
     """The same conversation under new ids."""
     ids: dict[str | None, str | None] = {None: None}
     ids |= {node.id: new_id() for node in one.branches.nodes}
     nodes = [replace(node, id=ids[node.id] or "", parent=ids[node.parent]) for node in one.branches.nodes]
     records = {ids[message] or "": record for message, record in one.records.items()}
-    return Held(replace(one.card, id=new_id()), Branches(nodes, ids[one.branches.leaf]), records)
+    return StoredConversation(replace(one.card, id=new_id()), Branches(nodes, ids[one.branches.leaf]), records)
 
 
 def file_name(card: Card, kind: str) -> str:

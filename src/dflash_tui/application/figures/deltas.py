@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dflash_core.bench.statistics import FEWEST_PAIRS, compare
+from dflash_core.bench.statistics import MIN_PAIRS, compare
 from dflash_core.events import StepEvent
 from dflash_core.knobs import SPEC, Knobs, described
 from dflash_tui.application.amounts import percent, speed
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 NAMED = 3  # knobs shown by name; further ones are counted
 UNLIKE = ("seed", "max_tokens", "ignore_eos")  # these end or sample an answer, and hardly change its speed
-LEAST_TOKENS, MOST_PARTS = 12, 12
-"""The shared text is split into at most MOST_PARTS parts of at least LEAST_TOKENS tokens; each is one pair."""
+MIN_TOKENS, MAX_PARTS = 12, 12
+"""The shared text is split into at most MAX_PARTS parts of at least MIN_TOKENS tokens; each is one pair."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SharedSpan:
     """Consecutive steps with the same knobs. `first` counts from 1; `seconds` is measured from step to step."""
 
     knobs: Knobs
@@ -52,7 +52,7 @@ class Measured:
         return start + (self.times[place] - start) * (count - low) / (high - low)
 
 
-def stretches(record: TurnRecord) -> tuple[Stretch, ...]:
+def stretches(record: TurnRecord) -> tuple[SharedSpan, ...]:
     """A turn split where its knobs were changed; one stretch if they were not."""
     timed = [
         (piece.event, piece.at - before.at)
@@ -63,7 +63,7 @@ def stretches(record: TurnRecord) -> tuple[Stretch, ...]:
     for knobs, group in itertools.groupby(timed, key=lambda pair: pair[0].knobs):
         steps = list(group)
         tokens, seconds = sum(len(step.tokens) for step, _ in steps), sum(took for _, took in steps)
-        found.append(Stretch(knobs, first, len(steps), tokens, seconds))
+        found.append(SharedSpan(knobs, first, len(steps), tokens, seconds))
         first += len(steps)
     return tuple(found)
 
@@ -93,7 +93,7 @@ def against_earlier(mine: Measured, earlier: Iterable[Measured]) -> str:
     return ""
 
 
-def on_the_way(record: TurnRecord) -> list[str]:
+def along_the_steps(record: TurnRecord) -> list[str]:
     """A line for each change of knobs within a turn: the new values and the first step.
 
     Speeds before and after belong to different text, so they are not compared.
@@ -114,8 +114,8 @@ def _compared(old: Measured, new: Measured) -> str:
     """The difference, with a placeholder for the words that name the other turn; "" if it cannot be determined."""
     pairs = zip(old.tokens, new.tokens)
     common = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(old.tokens), len(new.tokens)))
-    parts = min(common // LEAST_TOKENS, MOST_PARTS)
-    if parts < FEWEST_PAIRS:
+    parts = min(common // MIN_TOKENS, MAX_PARTS)
+    if parts < MIN_PAIRS:
         return ""
     cuts = [common * place // parts for place in range(parts + 1)]
     a, b = _speeds(old, cuts), _speeds(new, cuts)

@@ -17,12 +17,12 @@ from dflash_core.files import read_input, write_whole
 from dflash_core.knobs import Knobs
 from dflash_tui.application.log import LOG
 
-MOST_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 MAX_MEASUREMENTS = 50  # measurements of a pair; older ones are dropped
 What = Literal["tune", "sweep", "ab", "plain"]
 
 
-class Row(msgspec.Struct, frozen=True):
+class MeasuredRow(msgspec.Struct, frozen=True):
     """One setting, medians over `runs` runs: tok/s, tokens and ms per step. `mark`: now, auto, plain, best, or none.
 
     `against`: the paired difference from what the experiment compared with, as it was shown.
@@ -44,7 +44,7 @@ class Measurement(msgspec.Struct, frozen=True):
     what: What
     taken: Annotated[datetime, msgspec.Meta(tz=True)]
     words: str
-    rows: tuple[Row, ...]
+    rows: tuple[MeasuredRow, ...]
 
 
 class Measurements:
@@ -55,7 +55,7 @@ class Measurements:
         self._file = folder / "measurements" / f"{name}.json"
         self._all: tuple[Measurement, ...] = ()
         try:
-            data = upgraded(read_input(self._file, MOST_BYTES))
+            data = upgraded(read_input(self._file, MAX_BYTES))
             self._all = msgspec.json.decode(data, type=tuple[Measurement, ...])
         except FileNotFoundError:
             pass
@@ -66,7 +66,7 @@ class Measurements:
     def newest_first(self) -> tuple[Measurement, ...]:
         return self._all[::-1]
 
-    def add(self, what: What, words: str, rows: Sequence[Row]) -> None:
+    def add(self, what: What, words: str, rows: Sequence[MeasuredRow]) -> None:
         """Store an experiment; if the disk refuses it, only until the app closes."""
         taken = datetime.now(UTC).replace(microsecond=0)
         self._all = (*self._all, Measurement(what, taken, words, tuple(rows)))[-MAX_MEASUREMENTS:]

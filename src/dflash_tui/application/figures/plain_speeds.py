@@ -13,7 +13,7 @@ from dflash_core.errors import InputError
 from dflash_core.files import read_input, write_whole
 from dflash_core.lab.plain import PlainSpeed
 
-MOST_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 ENOUGH_STEPS = 128
 """A measurement of so many steps is replaced by any newer one of as many: machines and programs change."""
 
@@ -25,7 +25,7 @@ class PlainSpeeds:
         self._file = folder / "plain-speeds.json"
         self._known: dict[str, PlainSpeed] = {}
         try:
-            known = msgspec.json.decode(read_input(self._file, MOST_BYTES), type=dict[str, PlainSpeed])
+            known = msgspec.json.decode(read_input(self._file, MAX_BYTES), type=dict[str, PlainSpeed])
             for speed in known.values():
                 _local(speed.taken)
         except (OSError, InputError, *DAMAGED, ValueError, OverflowError):

@@ -19,7 +19,7 @@ from dflash_tui.application.settings.toml_file import TomlError, line_of, read_t
 FILE_NAME = "catalogue.toml"
 OWN = Path(__file__).with_name(FILE_NAME)
 ABOUT = 160  # characters of a description
-MOST_FILES = 64
+MAX_FILES = 64
 _KEYS = ("about", "licence", "target", "draft", "shapes")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
@@ -171,8 +171,8 @@ def _source(entry: Any, what: str) -> Source:
         raise _BadEntryError(f"{what}: {one_line(entry['repo'])!r} is no repository; expected owner/name")
     source = Source(entry["repo"], entry["file"], tuple(beside))
     split = SPLIT_NAME.fullmatch(source.file)
-    if (split and int(split[3]) > MOST_FILES) or len(beside) > MOST_FILES:
-        raise _BadEntryError(f"{what}: more than {MOST_FILES} files")
+    if (split and int(split[3]) > MAX_FILES) or len(beside) > MAX_FILES:
+        raise _BadEntryError(f"{what}: more than {MAX_FILES} files")
     if split and int(split[2]) != 1:
         raise _BadEntryError(
             f"{what}: {one_line(source.file)!r} is a later part; name the first, -00001-of-{split[3]}.gguf"

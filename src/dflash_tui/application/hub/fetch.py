@@ -28,7 +28,7 @@ from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_st
 
 from dflash_core.clean import one_line
 from dflash_tui.application.hub.catalogue import Pair
-from dflash_tui.application.hub.files import HubError, Wanted, delete_older, part_of, place
+from dflash_tui.application.hub.files import FileRequest, HubError, delete_older, part_of, place
 from dflash_tui.application.hub.waiting import as_it_comes
 
 TIMEOUT_S = 20.0  # without a response, or without a byte
@@ -81,13 +81,13 @@ class _Watch:
             raise CancelledError("cancelled")
 
 
-def requested_files(pair: Pair, endpoint: str | None = None, stop: threading.Event | None = None) -> list[Wanted]:
+def requested_files(pair: Pair, endpoint: str | None = None, stop: threading.Event | None = None) -> list[FileRequest]:
     """The files of a pair with their sizes; only metadata is requested.
 
     Raises HubError, and CancelledError soon after `stop` was set.
     """
 
-    def asked() -> Generator[Wanted, None, None]:
+    def asked() -> Generator[FileRequest, None, None]:
         for source in filter(None, (pair.target, pair.draft)):
             for file in source.files:
                 where, url = f"{source.repo}/{file}", hf_hub_url(source.repo, file, endpoint=endpoint)
@@ -97,13 +97,17 @@ def requested_files(pair: Pair, endpoint: str | None = None, stop: threading.Eve
                     raise explained(error, where) from None
                 if not about.size or not about.etag or not about.commit_hash:
                     raise HubError(f"{where}: the answer is not from a hub (a web page or a proxy); check HF_ENDPOINT")
-                yield Wanted(source, file, about.size, about.commit_hash, about.etag)
+                yield FileRequest(source, file, about.size, about.commit_hash, about.etag)
 
     return list(as_it_comes(asked, _Watch(stop=stop or threading.Event()).look))
 
 
 def fetch(
-    one: Wanted, folder: Path, on_progress: OnProgress, endpoint: str | None = None, stop: threading.Event | None = None
+    one: FileRequest,
+    folder: Path,
+    on_progress: OnProgress,
+    endpoint: str | None = None,
+    stop: threading.Event | None = None,
 ) -> Path:
     """Fetch and verify a file, into its repository's folder below `folder`. A partial file is resumed.
 
@@ -136,7 +140,7 @@ def fetch(
     return path
 
 
-def _complete(one: Wanted, file: BinaryIO, watch: _Watch, endpoint: str | None) -> None:
+def _complete(one: FileRequest, file: BinaryIO, watch: _Watch, endpoint: str | None) -> None:
     """Complete the part file: request the missing bytes, and retry a few times if none arrive."""
     url = hf_hub_url(one.source.repo, one.file, revision=one.commit or None, endpoint=endpoint)
     tries, waited, furthest = 0, 0.0, file.seek(0, 2)
@@ -171,7 +175,7 @@ def _complete(one: Wanted, file: BinaryIO, watch: _Watch, endpoint: str | None) 
                 )
 
 
-def _receive(url: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
+def _receive(url: str, one: FileRequest, file: BinaryIO, watch: _Watch) -> None:
     """Append bytes to the part file as long as they arrive: the rest, or all of it where the hub does not send that."""
     try:
         _append(file.tell(), url, one, file, watch)
@@ -179,7 +183,7 @@ def _receive(url: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
         _append(0, url, one, file, watch)  # the part file stays until the first byte arrives
 
 
-def _append(start: int, url: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
+def _append(start: int, url: str, one: FileRequest, file: BinaryIO, watch: _Watch) -> None:
     with closing(as_it_comes(lambda: _bytes_from(start, url, one), watch.look)) as pieces:
         for at, piece in pieces:
             if at < file.tell():  # the hub sends the whole file
@@ -196,7 +200,7 @@ def _append(start: int, url: str, one: Wanted, file: BinaryIO, watch: _Watch) ->
             watch(one.file, file.tell(), one.size, "")
 
 
-def _bytes_from(start: int, url: str, one: Wanted) -> Generator[tuple[int, bytes], None, None]:
+def _bytes_from(start: int, url: str, one: FileRequest) -> Generator[tuple[int, bytes], None, None]:
     """Bytes of a file from `start` on, and their offset; from 0 if the hub does not support ranges."""
     headers: dict[str, str] = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={start}-"}
     client: Any = get_session()
@@ -228,7 +232,7 @@ def _is_answer(headers: Any, status: int, start: int, size: int) -> bool:
     return str(headers.get("Content-Length", size)) == str(size)
 
 
-def _pause(seconds: float, why: str, one: Wanted, file: BinaryIO, watch: _Watch) -> None:
+def _pause(seconds: float, why: str, one: FileRequest, file: BinaryIO, watch: _Watch) -> None:
     """Wait; the user sees the reason and can cancel."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
@@ -249,7 +253,7 @@ def _asked_to_wait(error: Exception) -> float | None:
     return 5.0
 
 
-def _check(one: Wanted, part: Path, watch: _Watch) -> None:
+def _check(one: FileRequest, part: Path, watch: _Watch) -> None:
     """Compare with the hub's checksum. A file that differs is useless and is deleted."""
     if (size := part.stat().st_size) != one.size:
         part.unlink()
@@ -262,7 +266,7 @@ def _check(one: Wanted, part: Path, watch: _Watch) -> None:
         )
 
 
-def _has_sum(one: Wanted, path: Path, watch: _Watch) -> bool:
+def _has_sum(one: FileRequest, path: Path, watch: _Watch) -> bool:
     """Whether a file has its checksum: SHA-256 of large files, git's of small ones. Other values cannot be checked."""
     if _SHA256.fullmatch(one.sum):
         found = hashlib.sha256()
@@ -277,7 +281,7 @@ def _has_sum(one: Wanted, path: Path, watch: _Watch) -> bool:
     return found.hexdigest() == one.sum
 
 
-def _is_whole(one: Wanted, path: Path, watch: _Watch) -> bool:
+def _is_whole(one: FileRequest, path: Path, watch: _Watch) -> bool:
     """Whether a file is in place; its checksum is computed once, and again after a change."""
     if not path.is_file() or path.stat().st_size != one.size:
         return False
@@ -289,12 +293,12 @@ def _is_whole(one: Wanted, path: Path, watch: _Watch) -> bool:
     return whole
 
 
-def _remember(one: Wanted, path: Path) -> None:
+def _remember(one: FileRequest, path: Path) -> None:
     with suppress(OSError):
         _mark(path).write_text(_checked(one, path))
 
 
-def _checked(one: Wanted, path: Path) -> str:
+def _checked(one: FileRequest, path: Path) -> str:
     return f"{one.sum} {path.stat().st_mtime_ns}"
 
 

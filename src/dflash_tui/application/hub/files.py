@@ -23,7 +23,7 @@ class HubError(DFlashError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FileRequest:
     """A file to fetch: its size in bytes, its commit and its checksum, according to the hub."""
 
     source: Source
@@ -48,7 +48,7 @@ def fetched(pair: Pair, folder: Path) -> tuple[Path, Path | None]:
     return target, None if pair.draft is None else place(pair.draft, folder) / pair.draft.opened
 
 
-def check_room(files: Sequence[Wanted], folder: Path, others: Iterable[Wanted] = ()) -> None:
+def check_disk(files: Sequence[FileRequest], folder: Path, others: Iterable[FileRequest] = ()) -> None:
     """Raise HubError if the disk has no space for the missing bytes of `files` and of `others`, which
     are being fetched into the same folder. What older versions of `files` have left there is deleted first."""
     for one in files:
@@ -65,11 +65,11 @@ def check_room(files: Sequence[Wanted], folder: Path, others: Iterable[Wanted] =
         )
 
 
-def _missing(files: Iterable[Wanted], folder: Path) -> int:
+def _missing(files: Iterable[FileRequest], folder: Path) -> int:
     return sum(one.size - here(one, folder) for one in files)
 
 
-def here(one: Wanted, folder: Path) -> int:
+def here(one: FileRequest, folder: Path) -> int:
     """Bytes of a file that are already on the disk, complete or partial."""
     for path in (place(one.source, folder) / one.file, part_of(one, folder)):
         with suppress(OSError):
@@ -82,7 +82,7 @@ def _parts(path: Path) -> list[Path]:
     return [*path.parent.glob(f"{glob.escape(path.name)}.*.part")]
 
 
-def delete_older(one: Wanted, folder: Path) -> None:
+def delete_older(one: FileRequest, folder: Path) -> None:
     """Delete parts of other versions of a file, which nothing would complete, unless one is being fetched."""
     for part in _parts(place(one.source, folder) / one.file):
         if part == part_of(one, folder):
@@ -111,13 +111,13 @@ def begun_words(pair: Pair, folder: Path) -> str:
     return "on this machine" if whole else f"{gib(size)} of it is on this machine" if size else ""
 
 
-def received(files: Iterable[Wanted], folder: Path) -> str:
+def received(files: Iterable[FileRequest], folder: Path) -> str:
     """The message when a download ends early."""
     found = sum(here(one, folder) for one in files)
     return f"{gib(found)} saved in {folder}; the next try continues there" if found else "nothing was received"
 
 
-def part_of(one: Wanted, folder: Path) -> Path:
+def part_of(one: FileRequest, folder: Path) -> Path:
     """The part file's name contains the checksum: a partial file is not resumed when the hub has a new version."""
     path = place(one.source, folder) / one.file
     return path.with_name(f"{path.name}.{re.sub('[^0-9A-Za-z]', '', one.sum)[:12] or 'new'}.part")

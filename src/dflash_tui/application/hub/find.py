@@ -9,7 +9,7 @@ from pathlib import Path
 from dflash_core.clean import one_line
 from dflash_tui.application.hub.found import Found, PassedOver
 from dflash_tui.application.hub.header import key_of, read_header, size_of
-from dflash_tui.application.hub.pairing import Read, drafters_of
+from dflash_tui.application.hub.pairing import ReadHeader, drafters_of
 from dflash_tui.application.hub.places import Place
 from dflash_tui.application.hub.shelf import Shelf
 from dflash_tui.application.hub.walk import Candidate, TooMany, walk
@@ -19,7 +19,7 @@ def look(
     where: Sequence[Place], shelf: Shelf, stopping: Callable[[], bool] = lambda: False
 ) -> Iterator[Found | PassedOver]:
     """Every file once, under the first place that contains it; then each model again with its drafters."""
-    seen, targets, drafts = set[Path](), list[tuple[Found, Read]](), list[Read]()
+    seen, targets, drafts = set[Path](), list[tuple[Found, ReadHeader]](), list[ReadHeader]()
     for place in where:
         for one in walk(place, stopping):
             if isinstance(one, TooMany):
@@ -47,7 +47,7 @@ def look(
     shelf.keep()
 
 
-def _read(one: Candidate, shelf: Shelf) -> tuple[Read | PassedOver | None, int]:
+def _read(one: Candidate, shelf: Shelf) -> tuple[ReadHeader | PassedOver | None, int]:
     """The header, from the shelf if the file has not changed, and its size in bytes."""
     try:
         key, size = key_of(one.path, folder=one.folder), size_of(one.path, folder=one.folder)
@@ -60,5 +60,5 @@ def _read(one: Candidate, shelf: Shelf) -> tuple[Read | PassedOver | None, int]:
             return None, 0
         shelf.headers[key] = header
     if header.kind in ("target", "draft"):
-        return Read(one.path, one.name, header, key), size
+        return ReadHeader(one.path, one.name, header, key), size
     return PassedOver(one.path, one_line(header.why), header.kind == "broken"), size

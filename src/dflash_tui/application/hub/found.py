@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dflash_tui.application.hub.header import Header
-    from dflash_tui.application.hub.pairing import Drafter
+    from dflash_tui.application.hub.header import ModelHeader
+    from dflash_tui.application.hub.pairing import DrafterFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Found:
     path: Path
     name: str
     where: str
-    header: Header
+    header: ModelHeader
     size: int
-    drafters: tuple[Drafter, ...] | None = None
+    drafters: tuple[DrafterFile, ...] | None = None
 
     @property
     def draft(self) -> Path | None:

@@ -21,7 +21,7 @@ from dflash_core.formats.splits import SPLIT_NAME
 Kind = Literal["target", "draft", "other", "broken"]
 
 
-class Header(msgspec.Struct, frozen=True):
+class ModelHeader(msgspec.Struct, frozen=True):
     """`why`: for `other`, its kind in two words; for `broken`, the error, one line. Sizes are 0 if not known.
 
     `types`: the tensor type of most bytes. `own_head`: it has an MTP head. `hidden`: size of the hidden state.
@@ -60,38 +60,38 @@ def parts(path: Path) -> list[Path]:
     return [one for one in named if one.exists()] or [path]
 
 
-def read_header(path: Path, *, folder: bool = False) -> Header | None:
+def read_header(path: Path, *, folder: bool = False) -> ModelHeader | None:
     """Read a header. None for a folder without a drafter."""
     try:
         return _of_folder(path) if folder else _of_gguf(path)
     except DFlashError as error:
-        return Header("broken", str(error))
+        return ModelHeader("broken", str(error))
     except OSError as error:
-        return Header("broken", f"{path} cannot be read: {error.strerror}")
+        return ModelHeader("broken", f"{path} cannot be read: {error.strerror}")
 
 
 def _weights(folder: Path) -> list[Path]:
     return [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
 
 
-def _of_gguf(path: Path) -> Header:
+def _of_gguf(path: Path) -> ModelHeader:
     gguf = open_gguf(path)
     architecture = str(gguf.metadata.get("general.architecture", ""))
     title = str(gguf.metadata.get("general.name") or path.stem)
     hidden = gguf.metadata.get(f"{architecture}.embedding_length")
     hidden = hidden if isinstance(hidden, int) else 0
     if other := _other(gguf, architecture):
-        return Header("other", other, title, architecture)
+        return ModelHeader("other", other, title, architecture)
     if architecture in DRAFT_ARCHITECTURES or _is_head(gguf, architecture):
-        return Header("draft", "", title, architecture, hidden=hidden)
+        return ModelHeader("draft", "", title, architecture, hidden=hidden)
     if architecture not in ARCHITECTURES:
-        return Header("other", f"architecture {architecture or 'not stated'}", title, architecture)
+        return ModelHeader("other", f"architecture {architecture or 'not stated'}", title, architecture)
     try:
         spec = target_config(gguf)
     except UnsupportedError as error:
-        return Header("broken", str(error), title, architecture)
+        return ModelHeader("broken", str(error), title, architecture)
     count = sum(one.n_elements for one in gguf.tensors.values())
-    return Header(
+    return ModelHeader(
         "target", "", title, architecture, count, _types(gguf), spec.context_length, hidden, has_head(gguf, spec)
     )
 
@@ -124,9 +124,9 @@ def _types(gguf: GGUFFile) -> str:
     return sizes.most_common(1)[0][0]
 
 
-def _of_folder(folder: Path) -> Header | None:
+def _of_folder(folder: Path) -> ModelHeader | None:
     named = read_json(folder / "config.json").get("architectures")
     if not isinstance(named, list) or not any(one in ZLAB_ARCHITECTURES for one in named):
         return None
     config, _ = open_drafter(folder)
-    return Header("draft", "", config.name, config.flavour, hidden=config.embedding_length)
+    return ModelHeader("draft", "", config.name, config.flavour, hidden=config.embedding_length)

@@ -15,7 +15,7 @@ from dflash_core.errors import InputError
 from dflash_core.files import read_input
 
 MAX_MANIFESTS = 2_000  # manifests, and blobs
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 MODEL = "application/vnd.ollama.image.model"
 _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})")
 _OURS = ("registry.ollama.ai", "library")  # default parts of a name, usually omitted
@@ -39,7 +39,7 @@ def stored(folder: Path) -> Iterator[tuple[str, Path]]:
 def _layers(manifest: Path) -> Iterator[tuple[str, str]]:
     """Kind and checksum of each layer; nothing for an unreadable manifest."""
     try:
-        found: Any = msgspec.json.decode(read_input(manifest, MOST_BYTES))
+        found: Any = msgspec.json.decode(read_input(manifest, MAX_BYTES))
     except (OSError, InputError, *DAMAGED):
         return
     layers = found.get("layers") if isinstance(found, dict) else None

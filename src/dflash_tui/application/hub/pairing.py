@@ -13,7 +13,7 @@ from dflash_core.drafters.base import TargetHeader
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import DFlashError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
-from dflash_tui.application.hub.header import Header
+from dflash_tui.application.hub.header import ModelHeader
 from dflash_tui.application.hub.shelf import Shelf
 
 # Words in names that do not identify the model: kinds of files, drafters and weights.
@@ -23,7 +23,7 @@ _COMMON = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Drafter:
+class DrafterFile:
     """A drafter that is compatible by its header. `belongs`: by its name it was made for this target, not a sibling."""
 
     path: Path
@@ -32,18 +32,18 @@ class Drafter:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadHeader:
     """A file or folder whose header was read. `key`: its cache key."""
 
     path: Path
     name: str
-    header: Header
+    header: ModelHeader
     key: str
 
 
-def drafters_of(target: Read, drafts: Iterable[Read], shelf: Shelf) -> tuple[Drafter, ...]:
+def drafters_of(target: ReadHeader, drafts: Iterable[ReadHeader], shelf: Shelf) -> tuple[DrafterFile, ...]:
     """Compatible drafters, the one that belongs to the target first. The target is opened only for new pairs."""
-    found, opened = list[tuple[tuple[bool, float, bool, str], Drafter]](), list[GGUFFile]()
+    found, opened = list[tuple[tuple[bool, float, bool, str], DrafterFile]](), list[GGUFFile]()
     for draft in drafts:
         if draft.header.hidden and target.header.hidden and draft.header.hidden != target.header.hidden:
             continue
@@ -60,7 +60,7 @@ def drafters_of(target: Read, drafts: Iterable[Read], shelf: Shelf) -> tuple[Dra
             sizes, own = (_sizes(f"{one.name} {one.header.title}") for one in (draft, target))
             foreign = bool((made_for and here and made_for != here) or (sizes and own and sizes.isdisjoint(own)))
             alike, near = likeness(draft.name, f"{target.name} {target.header.title}"), _near(draft.path, target.path)
-            drafter = Drafter(draft.path, one_line(draft.name), not foreign and (near or alike > 0))
+            drafter = DrafterFile(draft.path, one_line(draft.name), not foreign and (near or alike > 0))
             found.append(((foreign, -alike, not near, draft.name), drafter))
     return tuple(drafter for _, drafter in sorted(found, key=lambda one: one[0]))
 

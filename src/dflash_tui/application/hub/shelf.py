@@ -11,16 +11,16 @@ from dflash_core.damaged import DAMAGED
 from dflash_core.errors import InputError
 from dflash_core.files import read_input, write_whole
 from dflash_core.user_folders import user_folder
-from dflash_tui.application.hub.header import Header
+from dflash_tui.application.hub.header import ModelHeader
 
 VERSION = 2  # of the cached fields, and of what is refused in a header; a file of another version is not used
 MAX_ENTRIES = 4_000  # entries; the oldest are dropped first
-MOST_BYTES = 1 << 24
+MAX_BYTES = 1 << 24
 
 
 class _Cache(msgspec.Struct):
     version: int
-    headers: dict[str, Header]
+    headers: dict[str, ModelHeader]
     pairs: dict[str, str]
 
 
@@ -32,7 +32,7 @@ class Shelf:
         self._path = path or user_folder("cache") / "models.json"
         cache = _Cache(VERSION, {}, {})
         with suppress(OSError, InputError, *DAMAGED):
-            found = msgspec.json.decode(read_input(self._path, MOST_BYTES), type=_Cache)
+            found = msgspec.json.decode(read_input(self._path, MAX_BYTES), type=_Cache)
             cache = found if found.version == VERSION else cache
         self.headers, self.pairs = cache.headers, cache.pairs
         self._before = (len(self.headers), len(self.pairs))

@@ -12,7 +12,7 @@ from dflash_core.errors import DFlashError, InputError, KnobError
 from dflash_core.files import read_input, write_whole
 from dflash_core.knobs import Value, current, spec_of
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 DEEPEST = 20  # levels of nested tables
 
 
@@ -23,7 +23,7 @@ class TomlError(DFlashError):
 def read_toml(path: Path, *, optional: bool = False) -> tuple[str, dict[str, Any]]:
     """The text of a file and its parsed contents; both empty if an `optional` file is missing. Raises TomlError."""
     try:
-        data = read_input(path, MOST_BYTES)
+        data = read_input(path, MAX_BYTES)
     except InputError as error:
         raise TomlError(error.what) from None
     except OSError as error:

@@ -61,7 +61,7 @@ class DeviceDrafter(Protocol):
         """Committed positions that are not in the cache."""
 
     @property
-    def most_pending(self) -> int:
+    def max_pending(self) -> int:
         """The most positions that may be pending."""
 
     def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
@@ -114,7 +114,7 @@ class DeviceDrafter(Protocol):
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
         """The per-position state of begin..end in its stored form; nothing may be pending."""
 
-    def kept_of(self, length: int, tensors: Sequence[Tensor]) -> object:
+    def saved_of(self, length: int, tensors: Sequence[Tensor]) -> object:
         """The result of `checkpoint` after `length` positions, built from its tensors. Raises SnapshotError."""
 
     def tensors_of(self, saved: object) -> tuple[Tensor, ...]:
@@ -140,17 +140,17 @@ class OnDevice(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
+    def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         """Scratch memory of its passes."""
 
-    def own_room(self) -> Sequence[TensorSpec]:
+    def own_buffers(self) -> Sequence[TensorSpec]:
         """Memory that others must not use between passes, such as rows that are pending."""
 
     def memory(self, context: int, arena: Arena, own: Arena, kv: CachePair = F16) -> DraftMemory:
         """Memory of a sequence of `context` positions: allocated, or only counted on a device without memory.
 
-        `arena`: holds `pass_room`; the target's passes use it too. `own`: holds `own_room`. `kv`: the types of keys and
-        values in layers that see the whole context.
+        `arena`: holds `pass_buffers`; the target's passes use it too. `own`: holds `own_buffers`. `kv`: the types of
+        keys and values in layers that see the whole context.
         """
 
     def drafter(
@@ -164,7 +164,7 @@ class OnDevice(Protocol):
     def chunk_projections(self) -> Sequence[Projection]:
         """The matrices that a chunk of a prompt is multiplied by."""
 
-    def chunk_rooms(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
+    def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
         """Memory that a chunk of `rows` rows needs in the arena."""
 
     def chunk_lasting(self, rows: int) -> Sequence[TensorSpec]:

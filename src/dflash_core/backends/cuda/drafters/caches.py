@@ -142,7 +142,7 @@ class DraftCaches:
         """The positions begin..end of the layers that hold all positions, in their stored form."""
         return tuple(tensor[:, begin:end] for layer in self._whole for tensor in layer.tensors)
 
-    def kept_of(self, length: int, tensors: Sequence[Tensor]) -> HostRows | None:
+    def saved_of(self, length: int, tensors: Sequence[Tensor]) -> HostRows | None:
         """The result of `checkpoint` after `length` positions, built from its tensors. Raises SnapshotError."""
         rings, begin = [layer.tensors for layer in self._rings], self._seen(length)
         check_tensors(tensors, [tensor[:, :0] for layer in rings for tensor in layer], length - begin)

@@ -293,12 +293,12 @@ class DFlashOnDevice:
     def capabilities(self) -> Capabilities:
         return capabilities(self.weights.config, on_device=True)
 
-    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
+    def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         partials = PassBuffers.partials(*self.weights.projections())
         pieces = [Splits.pieces(split_order(self.weights, context, kind), self.weights.heads) for kind in (kv, F16)]
         return [*partials, *max(pieces, key=Arena.need)]
 
-    def own_room(self) -> Sequence[TensorSpec]:
+    def own_buffers(self) -> Sequence[TensorSpec]:
         draft = self.weights
         buffers = PassBuffers.lasting(draft.config.embedding_length, *draft.projections())
         return [*pending_rows(draft), *convolution_rows(draft), *buffers]
@@ -319,8 +319,8 @@ class DFlashOnDevice:
     def chunk_projections(self) -> Sequence[Projection]:
         return [self.weights.fc, *(context.projection for context in self.weights.contexts)]
 
-    def chunk_rooms(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
-        return chunk_rooms(self.weights, rows)
+    def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
+        return chunk_buffers(self.weights, rows)
 
     def chunk_lasting(self, rows: int) -> Sequence[TensorSpec]:
         """Sums over captured layers times HEADROOM, (rows, hidden): each captured layer adds to them."""
@@ -332,7 +332,7 @@ def on_device(config: DraftConfig, upload: Upload, target: DeviceTarget, activat
     return DFlashOnDevice(DeviceDraft(target.device, upload, config, activations))
 
 
-def chunk_rooms(draft: DeviceDraft, rows: int) -> Sequence[Sequence[TensorSpec]]:
+def chunk_buffers(draft: DeviceDraft, rows: int) -> Sequence[Sequence[TensorSpec]]:
     """Memory that a chunk of `rows` rows needs in the arena."""
     context = draft.contexts[0].count * 2 * draft.heads.kv_heads * draft.heads.head_dim
     return ((((rows, context), torch.float32),),)
@@ -346,7 +346,7 @@ class DFlashChunk:
         (encoder,) = chunk.lasting
         self.state, self.layers = drafter.state, drafter.captured.layers
         self._chunk, self._encoder = chunk, encoder
-        (self._context,) = chunk.arena.carve(*chunk_rooms(draft, chunk.rows)[0])
+        (self._context,) = chunk.arena.carve(*chunk_buffers(draft, chunk.rows)[0])
         (fc,) = draft.fc.matrices
         width = chunk.h.shape[1]
         self._fc = [products.parts(fc, range(width * i, width * (i + 1))) for i in range(len(self.layers))]

@@ -25,7 +25,7 @@ class InCaches(ABC):
     block: int
     caches: DraftCaches
     state: DeviceState
-    most_pending = PENDING_ROWS
+    max_pending = PENDING_ROWS
 
     @abstractmethod
     def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
@@ -60,8 +60,8 @@ class InCaches(ABC):
     def tensors_of(self, saved: object) -> tuple[Tensor, ...]:
         return saved.tensors if isinstance(saved, HostRows) else ()
 
-    def kept_of(self, length: int, tensors: Sequence[Tensor]) -> HostRows | None:
-        return self.caches.kept_of(length, tensors)
+    def saved_of(self, length: int, tensors: Sequence[Tensor]) -> HostRows | None:
+        return self.caches.saved_of(length, tensors)
 
     def resume(self, saved: object, length: int) -> None:
         assert saved is None or isinstance(saved, HostRows), "a checkpoint of another drafter"
@@ -74,7 +74,7 @@ class InCaches(ABC):
     def before_step(self, queued: int) -> None:
         """Called before a step is queued behind `queued` others whose results the host has not read yet."""
         most = self.block * (queued + 1)
-        self.caches.before_steps(self.length, most, self.most_pending)
+        self.caches.before_steps(self.length, most, self.max_pending)
 
     def drain_launches(self) -> list[Launch]:
         """Add everything that may be pending to the caches, after the steps that are queued."""

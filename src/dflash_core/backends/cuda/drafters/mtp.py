@@ -41,9 +41,9 @@ from dflash_core.config import MtpConfig
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.mtp import NEEDS_TOKENS, capabilities
 from dflash_core.errors import MismatchError
-from dflash_core.knobs import MOST_MTP_DEPTH, Knobs
+from dflash_core.knobs import MAX_MTP_DEPTH, Knobs
 
-BLOCK = 1 + MOST_MTP_DEPTH  # the root and the tokens of the longest draft
+BLOCK = 1 + MAX_MTP_DEPTH  # the root and the tokens of the longest draft
 STEP_ROWS = 1 + BLOCK  # of a step's first pass: the pair that drafts, and those of the previous step's longest path
 HIDDEN_WINDOW = 2  # a draft after `length` positions reads the hidden state of the last one
 COPY_THREADS = 256
@@ -226,9 +226,9 @@ class Mtp(InCaches):
         self.keep(row[None].to(self.memory.hidden.device))
 
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
-        """Logits (MOST_MTP_DEPTH, vocab) after the first `at` positions, or all of them. The state does not
+        """Logits (MAX_MTP_DEPTH, vocab) after the first `at` positions, or all of them. The state does not
         change."""
-        return self.chain(root, MOST_MTP_DEPTH, at, head, launch)
+        return self.chain(root, MAX_MTP_DEPTH, at, head, launch)
 
     def chain(self, root: int, depths: int, at: int | None, head: Head, launch: Launcher) -> Logits:
         """The same as `logits` for a chain of `depths` tokens."""
@@ -255,12 +255,12 @@ class MtpOnDevice:
     def capabilities(self) -> Capabilities:
         return capabilities(self.weights.config, on_device=True)
 
-    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
+    def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         partials = PassBuffers.partials(*self.weights.projections())
         splits = Splits.pieces(split_order(self.weights, context, kv), self.weights.heads)
-        return [*partials, *max(splits, self.weights.ffn.pass_room, key=Arena.need)]
+        return [*partials, *max(splits, self.weights.ffn.pass_buffers, key=Arena.need)]
 
-    def own_room(self) -> Sequence[TensorSpec]:
+    def own_buffers(self) -> Sequence[TensorSpec]:
         draft = self.weights
         return PassBuffers.lasting(draft.config.embedding_length, *draft.projections())
 
@@ -278,8 +278,8 @@ class MtpOnDevice:
     def chunk_projections(self) -> Sequence[Projection]:
         return [self.weights.eh_proj, self.weights.mixer.inputs]
 
-    def chunk_rooms(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
-        return chunk_rooms(self.weights, rows)
+    def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
+        return chunk_buffers(self.weights, rows)
 
     def chunk_lasting(self, rows: int) -> Sequence[TensorSpec]:
         return ()
@@ -290,7 +290,7 @@ def on_device(config: MtpConfig, upload: Upload, target: DeviceTarget, activatio
     return MtpOnDevice(DeviceMtp(target.device, upload, config, activations), target)
 
 
-def chunk_rooms(draft: DeviceMtp, rows: int) -> Sequence[Sequence[TensorSpec]]:
+def chunk_buffers(draft: DeviceMtp, rows: int) -> Sequence[Sequence[TensorSpec]]:
     """Memory of a chunk of `rows` rows: the joined pairs, the hidden states before them (the first one comes from
     an earlier chunk), and keys and values."""
     width, heads = draft.config.embedding_length, draft.heads
@@ -304,7 +304,7 @@ class MtpChunk:
     def __init__(self, drafter: Mtp, chunk: Chunk) -> None:
         draft, memory, ops, products = drafter.draft, drafter.memory, chunk.ops, chunk.products
         self._drafter, self._chunk = drafter, chunk
-        self._pairs, self._hidden, self._context = chunk.arena.carve(*chunk_rooms(draft, chunk.rows)[0])
+        self._pairs, self._hidden, self._context = chunk.arena.carve(*chunk_buffers(draft, chunk.rows)[0])
         width, eps, count, later = draft.config.embedding_length, draft.config.rms_eps, chunk.count, self._hidden[1:]
         self._embed = ops.add(drafter.embedding.launch(self._pairs, chunk.tokens, count, chunk.rows))
         self._token_norm = chunk_norm(ops, count, self._pairs, draft.enorm, eps, chunk.x)

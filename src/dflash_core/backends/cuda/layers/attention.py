@@ -17,7 +17,7 @@ from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, Argument, At, Device, Launch, ceil_div
-from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, MixerLayers, MixerMemory, Pass, Upload
+from dflash_core.backends.cuda.layers.base import ChunkRun, MixerLayers, MixerMemory, MixerTensors, Pass, Upload
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, windowed_results
 from dflash_core.backends.cuda.products import Arena, Op, TensorSpec
@@ -106,7 +106,7 @@ class AttentionLayers(MixerLayers):
         card = self.device.card
         return SplitOrder.of(self.heads, slots_of(context), card.multiprocessors, card.shared_bytes, trees=True, kv=kv)
 
-    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
+    def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         return Splits.pieces(self.split_order(context, kv), self.heads)
 
     def memory(self, context: int, capacity: int, arena: Arena, rows: Arena, kv: CachePair = F16) -> AttentionMemory:
@@ -118,7 +118,7 @@ class AttentionLayers(MixerLayers):
         half = 1 if kv != F16 else count // 2 if count % 2 == 0 else count
         return [range(first, first + half) for first in range(0, count, half)]
 
-    def chunk_rooms(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[TensorSpec]]:
+    def chunk_buffers(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[TensorSpec]]:
         heads, together = self.heads, len(self.turns(kv)[0])
         columns = together * (self.spec.query_rows // heads.kv_heads + 2 * heads.head_dim)
         projected = ((rows, columns), torch.float32)
@@ -158,7 +158,7 @@ class AttentionMemory(MixerMemory):
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
         return self.kv.commit(state, stamps)
 
-    def positions(self, begin: int, end: int) -> Kept:
+    def positions(self, begin: int, end: int) -> MixerTensors:
         return self.kv.positions(begin, end)
 
 
@@ -197,9 +197,9 @@ class AttentionBranch:
         yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
         if scope.single_row and split.holds_row:
             yield Launch(
-                "attention_alone.cu", "attn_alone", {**defines, **windowed}, split.grid, split.alone_block,
+                "attention_alone.cu", "attn_alone", {**defines, **windowed}, split.grid, split.single_row_block,
                 [scope.state.pointer, buffers.wide, *norms, count, *cache, *results],
-                split.alone_shared,
+                split.single_row_shared,
             )  # fmt: skip
         else:
             tasks = heads.heads + 2 * heads.kv_heads
@@ -238,7 +238,7 @@ class AttentionBranch:
 
         spec, heads, kv, place, products = self.layers.spec, self.layers.heads, self.kv, self.place, chunk.products
         count, dim, per_head = len(together), heads.head_dim, spec.query_rows // heads.kv_heads
-        pieces = self.layers.chunk_rooms(chunk.rows, kv.slots - MAX_NODES, kv.kv)[0]
+        pieces = self.layers.chunk_buffers(chunk.rows, kv.slots - MAX_NODES, kv.kv)[0]
         projected, queries, *unpacked = chunk.arena.carve(*pieces)
         inputs = [
             products.parts(matrix, rows=range(rows * together.start, rows * together.stop))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Called with the rows of a chunk and the positions before them.
 ChunkRun = Callable[[int, int], None]
 # What a checkpoint stores of all layers of one kind, in host memory.
-Kept = tuple[Tensor, ...]
+MixerTensors = tuple[Tensor, ...]
 
 
 class Upload(Protocol):
@@ -154,15 +154,15 @@ class MixerMemory(Protocol):
         return []
 
     @property
-    def tensors(self) -> Kept:
+    def tensors(self) -> MixerTensors:
         """State that cannot be rewound, in its stored form, of all layers; the first dimension is the layer."""
         return ()
 
-    def restore(self, saved: Kept | None) -> None:
+    def restore(self, saved: MixerTensors | None) -> None:
         """Return to a copy of `tensors`, or to the empty state."""
         return
 
-    def positions(self, begin: int, end: int) -> Kept:
+    def positions(self, begin: int, end: int) -> MixerTensors:
         """State of the positions begin..end in its stored form, of all layers; the first dimension is the layer."""
         return ()
 
@@ -187,10 +187,10 @@ class MixerLayers(Protocol):
     def projections(self, place: int) -> tuple[AnyProjection, AnyProjection]:
         """`inputs` and `out` of a layer."""
 
-    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
+    def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         """Scratch memory that a pass needs while it runs one of the layers."""
 
-    def rows_room(self, capacity: int) -> Sequence[TensorSpec]:
+    def row_buffers(self, capacity: int) -> Sequence[TensorSpec]:
         """Memory for what a pass over a tree of up to `capacity` nodes leaves for its commit. When a chunk of a
         prompt begins, no commit is pending."""
         return ()
@@ -198,11 +198,11 @@ class MixerLayers(Protocol):
     def memory(self, context: int, capacity: int, arena: Arena, rows: Arena, kv: CachePair = F16) -> MixerMemory:
         """Memory of a sequence of up to `context` positions and trees of up to `capacity` nodes.
 
-        `arena`: holds `pass_room`; the next layers of a pass reuse it. `rows`: holds `rows_room`; chunks use it too.
-        `kv`: the types of cached keys and values.
+        `arena`: holds `pass_buffers`; the next layers of a pass reuse it. `rows`: holds `row_buffers`; chunks use it
+        too. `kv`: the types of cached keys and values.
         """
 
-    def chunk_rooms(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[TensorSpec]]:
+    def chunk_buffers(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[TensorSpec]]:
         """What each layer carves from the arena of a chunk of `rows` rows, in a sequence of up to `context` positions.
         The layers reuse the same bytes, one after the other."""
 
@@ -220,7 +220,7 @@ class FeedForwardLayer(Branch, Protocol):
     """A feed-forward branch: weights and launches in one, since it needs no memory of a sequence."""
 
     @property
-    def pass_room(self) -> Sequence[TensorSpec]:
+    def pass_buffers(self) -> Sequence[TensorSpec]:
         """Scratch memory that a pass needs from the norm before the layer to its end: carved from buffers.inside."""
 
     @property
@@ -233,7 +233,7 @@ class FeedForwardLayer(Branch, Protocol):
     def normed(self, buffers: PassBuffers) -> Tensor | None:
         """Where the norm before the layer writes f32 rows too, or None."""
 
-    def chunk_rooms(self, rows: int) -> Sequence[Sequence[TensorSpec]]: ...
+    def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]: ...
 
     def chunk_normed(self, chunk: Chunk) -> Tensor | None:
         """Where the norm before the layer writes a chunk's rows as f32 too, or None."""

@@ -14,7 +14,7 @@ from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, PinnedMemory, pointer
-from dflash_core.backends.cuda.layers.base import ChunkRun, Kept, MixerLayers, MixerMemory, Pass, Upload
+from dflash_core.backends.cuda.layers.base import ChunkRun, MixerLayers, MixerMemory, MixerTensors, Pass, Upload
 from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape, ScanLaunch
 from dflash_core.backends.cuda.layers.norm import chunk_rows
 from dflash_core.backends.cuda.products import Arena, Op, TensorSpec
@@ -55,10 +55,10 @@ class DeltaNetLayers(MixerLayers):
     def projections(self, place: int) -> tuple[Projection, Projection]:
         return self.weights[place].inputs, self.weights[place].out
 
-    def pass_room(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
+    def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         return [(size, torch.float32) for size in self.shape.pass_shapes().values()]
 
-    def rows_room(self, capacity: int) -> Sequence[TensorSpec]:
+    def row_buffers(self, capacity: int) -> Sequence[TensorSpec]:
         sizes, count = self.shape.layer_shapes(capacity), len(self.weights)
         shapes = [(count, *sizes[name]) for name in ("inputs", "k", "u", "decay")]
         # States that are saved for their node's second child and do not fit in shared memory.
@@ -87,7 +87,7 @@ class DeltaNetLayers(MixerLayers):
             for later in ((False, True) if capacity > PASS_ROWS else (False,))
         )
 
-    def chunk_rooms(self, rows: int, context: int = 0, kv: CachePair = F16) -> Sequence[Sequence[TensorSpec]]:
+    def chunk_buffers(self, rows: int, context: int = 0, kv: CachePair = F16) -> Sequence[Sequence[TensorSpec]]:
         """First what the projections write, then what the recurrence writes over the first of these tensors."""
         shape, half, full = self.shape, torch.float16, torch.float32
         padded = -(-rows // PASS_ROWS) * PASS_ROWS
@@ -123,9 +123,9 @@ class DeltaMemory(MixerMemory):
         self.layers, self.capacity = layers, capacity
         self.detail = f"{len(layers.weights)} {layers.spec.title} layers"
         self.s, self.conv = states
-        self.inputs, self.k, self.u, self.decay, self.levels = rows.carve(*layers.rows_room(capacity))
+        self.inputs, self.k, self.u, self.decay, self.levels = rows.carve(*layers.row_buffers(capacity))
         self.order = torch.zeros(ORDER_INTS, dtype=torch.int32, device=layers.device.torch_device)
-        self.q, self.v, self.beta, self.out = arena.carve(*layers.pass_room(0))
+        self.q, self.v, self.beta, self.out = arena.carve(*layers.pass_buffers(0))
         self._saved: PinnedMemory | None = None  # allocated when it is first needed
 
     @property
@@ -145,10 +145,10 @@ class DeltaMemory(MixerMemory):
         ]  # fmt: skip
 
     @property
-    def tensors(self) -> Kept:
+    def tensors(self) -> MixerTensors:
         return self.s, self.conv
 
-    def restore(self, saved: Kept | None) -> None:
+    def restore(self, saved: MixerTensors | None) -> None:
         for at, state in enumerate((self.s, self.conv)):
             if saved is None:
                 state.zero_()
@@ -217,7 +217,7 @@ class DeltaBranch:
         ]  # fmt: skip
         if scope.single_row:
             yield Launch(
-                "gdn_alone.cu", "gdn_alone", {**launch.state_defines, **split}, launch.grid, launch.alone_block,
+                "gdn_alone.cu", "gdn_alone", {**launch.state_defines, **split}, launch.grid, launch.single_row_block,
                 [state, *projected, memory.s[place], k, memory.u[place], decay, memory.out, capacity],
                 per_sm=1,
             )  # fmt: skip
@@ -251,7 +251,7 @@ class DeltaBranch:
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
         layers, weights, products = self.memory.layers, self.weights, chunk.products
-        first, then = layers.chunk_rooms(chunk.rows)
+        first, then = layers.chunk_buffers(chunk.rows)
         mixed, gate_rows, q, k, v, decay, beta = chunk.arena.carve(*first)
         w, p, out = chunk.arena.carve(*then)
         z = w.view(-1)[: chunk.rows * layers.spec.inner].view(chunk.rows, -1)  # overwrites W after the recurrence

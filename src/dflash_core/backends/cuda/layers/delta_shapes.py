@@ -17,15 +17,17 @@ PAST = 3  # previous inputs that the convolution reads
 SCAN_SLICE = 64  # columns of a head's state in one block of gdn_scan
 BATCH = 16  # rows of the pending path that gdn_recurrence stages at a time
 TURNS_AHEAD = 2  # visits that it reads before it knows that they exist
-MOST_WIDTH = 128  # the most state columns of a block
+MAX_WIDTH = 128  # the most state columns of a block
 # A block that uses more shared memory leaves the multiprocessor so little L1 that the matmuls after it are slower.
-MOST_SHARED = 160 << 10
-MOST_PER_KEY = 16  # value heads of a key head: half a warp of gdn_alone has a lane for each
+MAX_SHARED = 160 << 10
+MAX_PER_KEY = 16  # value heads of a key head: half a warp of gdn_alone has a lane for each
 ROW_WARPS = 4  # of gdn_alone, beside those with the state: they make q, k, v and the gates
 MAKERS = 8  # of gdn_recurrence in a first pass: at least so many warps beside those with the state make its rows
-MOST_MADE = 24  # rows of the widest pass that has makers: every block makes all rows, from 32 on gdn_prepare is quicker
+MAX_MADE_ROWS = (
+    24  # rows of the widest pass that has makers: every block makes all rows, from 32 on gdn_prepare is quicker
+)
 # The most warps of a block, makers included, that leave enough registers for lanes of so many columns.
-MOST_WARPS = {2: 16, 3: 16, 4: 8}
+MAX_WARPS = {2: 16, 3: 16, 4: 8}
 INPUT_ROWS = 4  # rows of a head of q, k or v that a warp of gdn_out stores where it commits
 ORDER_INTS = MAX_NODES + TURNS_AHEAD  # output of gdn_order: the visits, then zeros
 SCHEDULERS = 4  # warp schedulers per multiprocessor: each issues one warp's instruction at a time
@@ -51,9 +53,9 @@ class DeltaShape:
                 f"delta net heads of {key_dim} and {value_dim} with a convolution over {conv_kernel}, expected "
                 f"{DIM}, {DIM} and {PAST + 1}"
             )
-        if value_heads > MOST_PER_KEY * key_heads:
+        if value_heads > MAX_PER_KEY * key_heads:
             raise cpu_only(
-                f"{value_heads} delta net value heads over {key_heads} key heads, expected at most {MOST_PER_KEY} for "
+                f"{value_heads} delta net value heads over {key_heads} key heads, expected at most {MAX_PER_KEY} for "
                 "each key head"
             )
         return DeltaShape(key_heads, value_heads)
@@ -137,7 +139,7 @@ class DeltaLaunch:
 
     def complete(self, card: Card) -> DeltaLaunch:
         """The same launch with as many levels in shared memory as fit, and with makers if they fit."""
-        fitting = (min(card.shared_bytes, MOST_SHARED) - self.rows_bytes) // (DIM * self.width * 4)
+        fitting = (min(card.shared_bytes, MAX_SHARED) - self.rows_bytes) // (DIM * self.width * 4)
         levels = max(0, min(fitting, first_pass_levels(self.nodes)))
         given = replace(self, shared_levels=levels)
         made = replace(given, makers=_makers(self.nodes, self.columns, self.warps))
@@ -197,7 +199,7 @@ class DeltaLaunch:
         return self.warps * WARP
 
     @property
-    def alone_block(self) -> int:
+    def single_row_block(self) -> int:
         """Threads of a block of gdn_alone, whose grid is that of gdn_recurrence."""
         return (self.warps + ROW_WARPS) * WARP
 
@@ -236,10 +238,10 @@ def _makers(nodes: int, columns: int, warps: int) -> int:
     """Makers beside `warps` warps with the state: MAKERS or one for every two rows, and as many more as give each
     scheduler as many warps, which costs no registers. None where registers would not suffice: with few makers two
     kernels are as quick."""
-    if nodes > MOST_MADE:
+    if nodes > MAX_MADE_ROWS:
         return 0
     block = ceil_div(warps + max(MAKERS, nodes // 2), SCHEDULERS) * SCHEDULERS
-    return block - warps if block <= MOST_WARPS[columns] else 0
+    return block - warps if block <= MAX_WARPS[columns] else 0
 
 
 def _blocks(shape: DeltaShape, nodes: int) -> Iterator[DeltaLaunch]:
@@ -247,7 +249,7 @@ def _blocks(shape: DeltaShape, nodes: int) -> Iterator[DeltaLaunch]:
     for columns in (2,) if nodes == 1 else (2, 3, 4):
         for warps in range(4, 17):
             width = 4 * columns * warps
-            if width <= MOST_WIDTH and shape.heads_per_key * DIM % width == 0:
+            if width <= MAX_WIDTH and shape.heads_per_key * DIM % width == 0:
                 yield DeltaLaunch(shape, nodes, columns, warps)
 
 

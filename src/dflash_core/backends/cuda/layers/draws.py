@@ -14,14 +14,14 @@ from dflash_core.knobs import Knobs
 SAMPLE_THREADS = 512
 LIST_THREADS, FRONT_THREADS, PART_THREADS = 1024, 512, 256  # per block of kernels/draw_*.cu
 DRAW_PART = HEADERS.constants["DRAW_PART"]  # tokens per thread block
-MOST_LISTED = HEADERS.constants["MOST_LISTED"]  # up to this top_k, a first kernel lists the tokens that can be drawn
+MAX_LISTED = HEADERS.constants["MAX_LISTED"]  # up to this top_k, a first kernel lists the tokens that can be drawn
 
 
 def all_listed(knobs: Knobs, vocab: int) -> bool:
     """Whether draw_list lists every token that can be drawn, so that no other kernel has to look for them: LISTED of
     kernels/draw.cuh."""
     possible = knobs.top_k if knobs.temperature > 0 else 1
-    return 0 < possible <= MOST_LISTED and (possible < vocab or knobs.temperature == 0)
+    return 0 < possible <= MAX_LISTED and (possible < vocab or knobs.temperature == 0)
 
 
 class Draws:

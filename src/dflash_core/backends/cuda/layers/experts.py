@@ -24,7 +24,7 @@ from dflash_core.errors import cpu_only
 ROUTER_WARPS, CHUNK_ROUTER_WARPS = 2, 4  # scores per block of `router`: for a pass, for a chunk
 ROUTER_TURN = 4  # rows that a block of `router` processes together
 ROUTE_THREADS = 1024
-MOST_USED, MOST_EXPERTS = 32, 1024  # `route` has a lane per used expert, a thread per expert
+MAX_USED, MAX_EXPERTS = 32, 1024  # `route` has a lane per used expert, a thread per expert
 
 # Constants of kernels/experts_rows.cu and experts_sort.cu.
 CHUNK_COLUMNS, CHUNK_ENTRY_BYTES, CHUNK_THREADS = 64, 12, 256
@@ -136,7 +136,7 @@ class Experts:
         return self.inputs.product.idle_bytes(rows) + self.out.product.idle_bytes(rows)
 
     @property
-    def pass_room(self) -> Sequence[TensorSpec]:
+    def pass_buffers(self) -> Sequence[TensorSpec]:
         """Normed rows, scores, the work list, and weights per pair."""
         entries = PASS_ROWS * self.spec.used + ceil_div(PASS_ROWS, COLUMNS)
         return [
@@ -147,12 +147,12 @@ class Experts:
         ]
 
     def normed(self, buffers: PassBuffers) -> Tensor | None:
-        rows, *_ = buffers.inside.carve(*self.pass_room)
+        rows, *_ = buffers.inside.carve(*self.pass_buffers)
         return rows
 
     def launches(self, scope: Pass) -> Iterator[Launch]:
         buffers, rows, spec = scope.buffers, scope.rows, self.spec
-        x, scores, work, weights = buffers.inside.carve(*self.pass_room)
+        x, scores, work, weights = buffers.inside.carve(*self.pass_buffers)
         count: list[Argument] = [np.int32(rows), scope.count, np.int32(scope.node0)]
         yield self._score(x, scores, rows, count, ROUTER_WARPS)
         scale, into = np.float32(spec.scale), [work, *self.inputs.act_args(buffers.acts), buffers.wide, np.int32(rows)]
@@ -188,7 +188,7 @@ class Experts:
     def chunked(self) -> bool:
         return self.device.card.shared_bytes >= CHUNK_SHARED
 
-    def chunk_rooms(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
+    def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
         """Scores, choices, weights, the work list, the row of each place, the place of each pair; then gate and up;
         then the normed rows, which the output of `down` overwrites, one part of its columns at a time."""
         pairs, part = rows * self.ranks, min(OUT_PART, self.hidden)
@@ -205,12 +205,12 @@ class Experts:
         return [*small, ((pairs, part), torch.float16)], [*small, ((rows, self.hidden), torch.float32)]
 
     def chunk_normed(self, chunk: Chunk) -> Tensor | None:
-        *_, normed = chunk.arena.carve(*self.chunk_rooms(chunk.rows)[1])
+        *_, normed = chunk.arena.carve(*self.chunk_buffers(chunk.rows)[1])
         return normed
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
         spec, rows, ops, count = self.spec, chunk.rows, chunk.ops, chunk.count
-        *small, y = chunk.arena.carve(*self.chunk_rooms(rows)[0])
+        *small, y = chunk.arena.carve(*self.chunk_buffers(rows)[0])
         scores, chosen, weights, work, order, places, inner = small
         normed = self.chunk_normed(chunk)
         assert normed is not None
@@ -252,7 +252,7 @@ class Experts:
 
 def _check(spec: kinds.Experts) -> None:
     """Raise UnsupportedError for counts and widths that the kernels do not support."""
-    for what, value, limit in (("experts", spec.count, MOST_EXPERTS), ("experts per row", spec.used, MOST_USED)):
+    for what, value, limit in (("experts", spec.count, MAX_EXPERTS), ("experts per row", spec.used, MAX_USED)):
         if value > limit:
             raise cpu_only(f"{value:,} {what}, expected at most {limit:,} on a card")
     for width in (spec.width, spec.shared):

@@ -34,7 +34,7 @@ class SwiGLU:
     """Implements `base.FeedForwardLayer`. In the joined projection, rows of gate come before rows of up."""
 
     chunked = True
-    pass_room: Sequence[TensorSpec] = ()
+    pass_buffers: Sequence[TensorSpec] = ()
 
     def __init__(
         self, device: Device, upload: Upload, prefix: str, spec: kinds.SwiGLU, activations: Activations
@@ -74,7 +74,7 @@ class SwiGLU:
         )  # fmt: skip
         yield from self.out.launches(buffers.acts, buffers.narrow, rows)
 
-    def chunk_rooms(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
+    def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
         half_rows = ((rows, self.chunk_width), torch.float16)
         return ((half_rows, half_rows),)
 
@@ -82,7 +82,7 @@ class SwiGLU:
         return None
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
-        gate_rows, up_rows = chunk.arena.carve(*self.chunk_rooms(chunk.rows)[0])
+        gate_rows, up_rows = chunk.arena.carve(*self.chunk_buffers(chunk.rows)[0])
         step = self.chunk_width
         swiglu = chunk_rows(chunk.ops, chunk.count, chunk.rows, "rows_swiglu", step, [gate_rows, up_rows])
         (gate, up), (down,) = self.inputs.matrices, self.out.matrices

@@ -14,12 +14,12 @@ from dflash_core.errors import cpu_only
 MAX_STAGES = 3
 # A block uses no more shared memory than this, even if a card has more: the rest of the SM's memory is L1, which the
 # matmuls before and after it need. With 203 KB per block an attention layer on an H200 took 36 us more.
-MOST_SHARED = 163 << 10
+MAX_SHARED = 163 << 10
 MAX_PARTS = 64
 ROW_WARPS = 3  # row warps of a block with enough rows: with 4 column warps they use all registers of an SM
 COLUMN_WARPS = 4  # column warps of such a block
 PACKED_WARPS = 8  # warps that share a tile of packed keys and values and convert it to f16
-MOST_MAKERS = 8  # warps of an attn_alone block that make the row: as in kernels/attention_alone.cu
+MAX_MAKERS = 8  # warps of an attn_alone block that make the row: as in kernels/attention_alone.cu
 PATH_BYTES = MAX_NODES + 128  # shared memory of attn_split for one node's ancestors
 ACCUMULATORS = 96  # the most registers of a thread for output sums: with more, the others spill
 
@@ -172,7 +172,7 @@ class SplitLaunch:
     @staticmethod
     def _laid(heads: HeadShape, order: SplitOrder, rows: int, layout: WarpLayout, shared_limit: int) -> SplitLaunch:
         """The largest blocks of a layout that fit; the smallest if none fits."""
-        limit = min(shared_limit, MOST_SHARED)
+        limit = min(shared_limit, MAX_SHARED)
         tiles, row_warps = ceil_div(heads.packed_rows(rows), 16), layout.row_warps
         dim_tiles = heads.head_dim // layout.column_warps // 8
         # With many warps, one tile can load while they process the other half of the previous tile.
@@ -225,13 +225,13 @@ class SplitLaunch:
         return self.layout.row_warps == 1 and self.heads.group <= self.block_rows
 
     @property
-    def alone_block(self) -> int:
+    def single_row_block(self) -> int:
         """Threads of a block of attn_alone, whose grid is that of attn_split: MAKERS warps of
         kernels/attention_alone.cu beside those that attend."""
-        return self.block + WARP * min(self.heads.group + 2, MOST_MAKERS)
+        return self.block + WARP * min(self.heads.group + 2, MAX_MAKERS)
 
     @property
-    def alone_shared(self) -> int:
+    def single_row_shared(self) -> int:
         return self.shared - PATH_BYTES
 
     @property

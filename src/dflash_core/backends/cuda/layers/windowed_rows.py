@@ -13,7 +13,7 @@ from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.cuda.allocator import BLOCK
 from dflash_core.backends.cuda.launch import ceil_div
 
-MOST_PAIRS = 4 << 20  # pairs of rows and keys per mask: 8 MiB, and twice 4 MiB while it is built
+MAX_PAIRS = 4 << 20  # pairs of rows and keys per mask: 8 MiB, and twice 4 MiB while it is built
 ALIGNED = 8  # a mask's rows have a multiple of this many numbers: otherwise the library copies the mask
 HALF, COUNT = torch.float16.itemsize, torch.int32.itemsize
 
@@ -22,7 +22,7 @@ def windowed_results(q: tuple[int, int, int, int], context: int, copies: int) ->
     """The most bytes that `windowed_attention` allocates at a time for queries of shape `q`, with `copies` copies of
     the keys or values of up to `context` visible positions. Without a window, the result takes less."""
     heads, group, rows, dim = q
-    result, pairs = rows * heads * group * dim * HALF, min(max(MOST_PAIRS, context), rows * context)
+    result, pairs = rows * heads * group * dim * HALF, min(max(MAX_PAIRS, context), rows * context)
     mask = (pairs + rows * ALIGNED) * HALF
     # `hidden` of `_mask` is freed before the result is allocated.
     parts = [*[heads * context * dim * HALF] * copies, context * COUNT, result, mask, max(pairs, result)]
@@ -31,7 +31,7 @@ def windowed_results(q: tuple[int, int, int, int], context: int, copies: int) ->
 
 def _step(seen: int) -> int:
     """Rows that share a mask."""
-    return max(MOST_PAIRS // seen, 1)
+    return max(MAX_PAIRS // seen, 1)
 
 
 def windowed_attention(

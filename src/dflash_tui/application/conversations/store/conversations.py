@@ -34,7 +34,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoredConversation:
     """A conversation in the program's memory. `records`: packed, by message id."""
 
     card: Card
@@ -48,7 +48,7 @@ class Store:
     `holds` returns the conversation in memory, which is written again if the file is lost while it is open.
     """
 
-    def __init__(self, folder: Path, holds: Callable[[], Held | None] = lambda: None) -> None:
+    def __init__(self, folder: Path, holds: Callable[[], StoredConversation | None] = lambda: None) -> None:
 
         def renew(db: sqlite3.Connection) -> bool:
             stored = holds()
@@ -96,7 +96,7 @@ class Store:
         self.database.write(change)
         return there
 
-    def put(self, stored: Held, progress: Progress | None = None) -> None:
+    def put(self, stored: StoredConversation, progress: Progress | None = None) -> None:
         """Add a whole conversation, all of it or nothing. Messages that exist already are not changed.
 
         `progress` gets the share of the messages written so far. Raises StoreError for a text that is too large.
@@ -126,7 +126,7 @@ class Store:
         """Delete a conversation with its messages and their records."""
         self.database.write(lambda db: _run(db, "DELETE FROM conversation WHERE id = ?", conversation))
 
-    def stored(self, conversation: str, *, records: bool = True) -> Held:
+    def stored(self, conversation: str, *, records: bool = True) -> StoredConversation:
         """A conversation with its stored records, which are large, so that `put` can restore it. Raises StoreError."""
         card, branches = self.find(conversation), self.branches(conversation)
         query = "SELECT message, record FROM turn JOIN message ON id = message WHERE conversation = ?"
@@ -134,7 +134,7 @@ class Store:
         def packed_records(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
             return [(str(message), rows.packed(one)) for message, one in db.execute(query, (conversation,))]
 
-        return Held(card, branches, dict(self.database.read_large(packed_records) if records else []))
+        return StoredConversation(card, branches, dict(self.database.read_large(packed_records) if records else []))
 
     # Questions
 
@@ -265,7 +265,7 @@ _ANYWHERE = _FOUND.format(
 )
 
 
-def _insert(db: sqlite3.Connection, stored: Held, progress: Progress | None = None) -> None:
+def _insert(db: sqlite3.Connection, stored: StoredConversation, progress: Progress | None = None) -> None:
     rows.insert_card(db, stored.card)
     nodes = stored.branches.nodes
     for place, node in enumerate(nodes):

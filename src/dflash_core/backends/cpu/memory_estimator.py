@@ -22,7 +22,7 @@ FLOAT_BYTES = 4
 DENSE_SHARE = 0.6
 
 
-def held_bytes(infos: Iterable[TensorInfo], packed: bool) -> int:
+def stored_bytes(infos: Iterable[TensorInfo], packed: bool) -> int:
     """Bytes of tensors: as in the file, or as floats."""
     return sum(info.n_bytes if packed else info.n_elements * FLOAT_BYTES for info in infos)
 
@@ -32,8 +32,8 @@ def stays_packed(dense: int, free: int) -> bool:
     return dense > DENSE_SHARE * free
 
 
-class HostReckoner:
-    """Implements `fits.Reckoner` for a target and a drafter that was opened for it. `memory_bytes`: the
+class HostMemoryEstimator:
+    """Implements `fits.MemoryEstimator` for a target and a drafter that was opened for it. `memory_bytes`: the
     total that they may use, 0 for all that this machine has. `packed`: how a loaded target keeps its weights; None for
     what a load would choose."""
 
@@ -56,7 +56,7 @@ class HostReckoner:
         self.longest_context = spec.context_length
         self.available = memory_bytes or memory.host_memory().free + machine.program_bytes
         self.machine = f"{memory.gib(self.available)} of main memory, on the CPU"
-        dense = held_bytes(target_weights(file, spec), packed=False)
+        dense = stored_bytes(target_weights(file, spec), packed=False)
         self._packed = stays_packed(dense, self.available - machine.program_bytes) if packed is None else packed
 
     def spare(self, available: int) -> int:
@@ -70,9 +70,9 @@ class HostReckoner:
 
     def components(self, setup: Setup) -> tuple[Component, ...]:
         how = "as in the file" if self._packed else "as floats"
-        found = [Component("target", held_bytes(target_weights(self._file, self._spec), self._packed), how)]
+        found = [Component("target", stored_bytes(target_weights(self._file, self._spec), self._packed), how)]
         if setup.drafted and self._draft_files:
-            held = sum(held_bytes(file.tensors.values(), self._packed) for file in self._draft_files)
+            held = sum(stored_bytes(file.tensors.values(), self._packed) for file in self._draft_files)
             found.append(Component("drafter", held, how))
         program = Component("program", self._machine.program_bytes, "Python, torch and the rest")
         return (*found, *self.sequence(setup), program)

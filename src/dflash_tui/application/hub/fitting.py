@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from dflash_core.errors import DeviceError, DFlashError
-from dflash_core.fits import Reckoner, longest_context, settled, total
+from dflash_core.fits import MemoryEstimator, longest_context, settled, total
 from dflash_core.memory import gib, host_memory
 from dflash_core.nvml import CardMemory, Management
 from dflash_tui.application.session import LoadRequest
@@ -16,7 +16,7 @@ OVERHEAD = 1_717_986_918  # 1.6 GiB: driver, kernels, passes and a short cache, 
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FitCheck:
     """`context`: positions that fit, 0 if none; `wished`: the positions used if they fit.
 
     `short`: bytes missing for `wished`, or 0. `why`: a line if nothing could be computed. `weights`: their bytes.
@@ -40,28 +40,30 @@ class Room:
         return f"fits with {self.context:,} positions" if self.context else f"does not fit, {gib(self.short)} short"
 
 
-def reckoner_of(request: LoadRequest) -> Reckoner:
-    """Plans the memory of a request on this machine, see `reckoner_for`. Raises DFlashError."""
-    from dflash_tui.application.reckoning import reckoner_for  # imports torch
+def estimator_of(request: LoadRequest) -> MemoryEstimator:
+    """Plans the memory of a request on this machine, see `estimator_for`. Raises DFlashError."""
+    from dflash_tui.application.memory_estimate import estimator_for  # imports torch
 
-    return reckoner_for(request)
+    return estimator_for(request)
 
 
-def room_for(request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest], Reckoner] = reckoner_of) -> Room:
+def room_for(
+    request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest], MemoryEstimator] = estimator_of
+) -> FitCheck:
     """Whether `request` fits. `freed`: bytes that the present pair releases. Imports torch."""
     try:
-        reckoner = make(request)
-        available = reckoner.available + freed
-        setup = request.setup(reckoner, available)
-        taken = total(reckoner, setup)
+        estimator = make(request)
+        available = estimator.available + freed
+        setup = request.setup(estimator, available)
+        taken = total(estimator, setup)
         short = max(taken - available, 0)
-        context = longest_context(reckoner, setup, available) if short else setup.context
+        context = longest_context(estimator, setup, available) if short else setup.context
         if context:
-            taken = total(reckoner, settled(reckoner, replace(setup, context=context), available))
-        weights = sum(one.bytes for one in reckoner.components(setup) if one.name in ("target", "drafter"))
-        return Room(context, setup.context, taken, short, reckoner.machine, weights=weights)
+            taken = total(estimator, settled(estimator, replace(setup, context=context), available))
+        weights = sum(one.bytes for one in estimator.components(setup) if one.name in ("target", "drafter"))
+        return FitCheck(context, setup.context, taken, short, estimator.machine, weights=weights)
     except DFlashError as error:
-        return Room(why=str(error))
+        return FitCheck(why=str(error))
 
 
 def card() -> CardMemory | None:

@@ -12,7 +12,7 @@ from dflash_core.snapshots.base import Resumable, Snapshot, SnapshotError, State
 from dflash_core.snapshots.store import SnapshotStore
 
 LOG = logging.getLogger(__name__)
-LEAST_GAIN = 64  # a snapshot is used if it saves processing more than this share of it
+MIN_GAIN = 64  # a snapshot is used if it saves processing more than this share of it
 
 
 class Snapshots:
@@ -49,7 +49,7 @@ class Snapshots:
     def prepare(self, session: Resumable, tokens: Sequence[int], window: AttentionWindow = EVERYTHING) -> None:
         """Called when a turn has ended: reserve memory for storing it."""
         left = max(self.store.most_bytes - self.store.nbytes, 0)
-        session.make_room(self.store.missing(self._space(window), tokens), left)
+        session.reserve_host_memory(self.store.missing(self._space(window), tokens), left)
 
     def resume(
         self, session: Resumable, ids: Sequence[int], own: int, window: AttentionWindow = EVERYTHING
@@ -66,7 +66,7 @@ class Snapshots:
             stored = self.store.folder.find(space, wanted, beyond, cut=self.cut)
             if stored is not None and self.store.add(space, stored):
                 found = self.store.find(space, ids, cut=self.cut)
-        if found is None or found[1] - own <= found[1] // LEAST_GAIN:
+        if found is None or found[1] - own <= found[1] // MIN_GAIN:
             return None
         snapshot, length = found
         try:

@@ -9,13 +9,13 @@ from dataclasses import replace
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.sequence import CAPACITIES
-from dflash_core.backends.cuda.upload import PACKED, held_type
+from dflash_core.backends.cuda.upload import PACKED, stored_type
 from dflash_core.cache_types import AUTO_PAIRS, CachePair
 from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
 from dflash_core.errors import UnsupportedError
 from dflash_core.fits import (
     KV_TYPES,
-    LEAST_PREFILL_ROWS,
+    MIN_PREFILL_ROWS,
     ON_CARD,
     ON_HOST,
     PREFILL_ROWS,
@@ -28,7 +28,7 @@ from dflash_core.memory import Component, weights_detail
 ORDER = ("target KV", "states", "scratch", "drafter KV")  # the order in which a sequence's components are shown
 # Memory that is left free if no context is given: for the allocator's rounding, library caches and other programs.
 SPARE = 512 << 20
-CHUNK_ROWS = tuple(PREFILL_ROWS >> halving for halving in range((PREFILL_ROWS // LEAST_PREFILL_ROWS).bit_length()))
+CHUNK_ROWS = tuple(PREFILL_ROWS >> halving for halving in range((PREFILL_ROWS // MIN_PREFILL_ROWS).bit_length()))
 # The driver's memory for a context, kernels and libraries: 716.8 MiB were measured on 132 multiprocessors, and most of
 # it is proportional to their number.
 CONTEXT_PER_PROCESSOR = 5_700_000
@@ -49,9 +49,10 @@ def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tu
     return tuple(sorted((*components, scratch), key=lambda one: ORDER.index(one.name)))
 
 
-class CardReckoner:
-    """Implements `fits.Reckoner` for a target on a card and a drafter that was opened for it. `available`: bytes of
-    the card for all components together."""
+class CardMemoryEstimator:
+    """Implements `fits.MemoryEstimator` for a target on a card and a drafter that was opened for it.
+
+    `available`: bytes of the card for all components together."""
 
     auto, chunk_rows, tree_nodes = tuple(map(str, AUTO_PAIRS)), CHUNK_ROWS, CAPACITIES
 
@@ -132,8 +133,8 @@ class CardReckoner:
     def _packs(self, now: str, kind: str) -> bool:
         """Whether packing as `kind` makes any matrix of the drafter smaller than it is now."""
         infos = self._draft[0].tensors.values() if self._draft is not None else ()
-        held = {held_type(info.type, now) for info in infos if len(info.shape) > 1}
-        return any(held_type(one, kind) != one for one in held)
+        held = {stored_type(info.type, now) for info in infos if len(info.shape) > 1}
+        return any(stored_type(one, kind) != one for one in held)
 
 
 def on_card(draft: OpenedDraft | Draft | None) -> tuple[WeightFile, DraftModel] | None:

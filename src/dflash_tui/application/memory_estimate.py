@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dflash_core.bench.shapes import reckoner_of_shapes
+from dflash_core.bench.shapes import estimator_of_shapes
 from dflash_core.bench.synthetic_models import MODELS
-from dflash_core.fits import Reckoner
-from dflash_core.loading import CardOptions, reckoner_of
+from dflash_core.fits import MemoryEstimator
+from dflash_core.loading import CardOptions, estimator_of
 from dflash_tui.application.session import LoadRequest
 
 
-def reckoner_for(request: LoadRequest, memory: int = 0) -> Reckoner:
+def estimator_for(request: LoadRequest, memory: int = 0) -> MemoryEstimator:
     """A planner for `request`: memory use of each setup, out of `memory` bytes (0: of this machine).
 
     Raises DFlashError.
@@ -17,8 +17,8 @@ def reckoner_for(request: LoadRequest, memory: int = 0) -> Reckoner:
     shapes, draft = request.shapes
     if shapes:
         model = MODELS[shapes]
-        return reckoner_of_shapes(model, draft, request.device, memory=memory, card=card_options(request))
-    return reckoner_of(*request.files, request.device, memory=memory, card=card_options(request))
+        return estimator_of_shapes(model, draft, request.device, memory=memory, card=card_options(request))
+    return estimator_of(*request.files, request.device, memory=memory, card=card_options(request))
 
 
 def card_options(request: LoadRequest) -> CardOptions:

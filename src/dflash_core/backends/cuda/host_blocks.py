@@ -25,7 +25,7 @@ from torch import Tensor
 from dflash_core.errors import DFlashError
 
 LOG = logging.getLogger(__name__)
-LEAST_LOCKED = 1 << 20  # bytes; smaller pieces get no block of their own
+MIN_LOCKED = 1 << 20  # bytes; smaller pieces get no block of their own
 STEPS = 8  # block sizes between one power of two and the next
 HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
@@ -38,7 +38,7 @@ class _Block:
     locked: bool = False
 
 
-class HostRoom:
+class HostBlocks:
     """Host memory for a device's copies of sequences. `lock` (address, bytes) page-locks memory for the card, `unlock`
     (address) undoes it. If `lock` raises DFlashError, memory stays unlocked, and a warning is logged."""
 
@@ -57,7 +57,7 @@ class HostRoom:
         """An uninitialised tensor in host memory."""
         count = math.prod(shape)
         nbytes = count * dtype.itemsize
-        if nbytes < LEAST_LOCKED or self._refused or self._closed:
+        if nbytes < MIN_LOCKED or self._refused or self._closed:
             return torch.empty(tuple(shape), dtype=dtype)
         with self._guard:
             block = self._take(nbytes) or self._new(nbytes)
@@ -79,7 +79,7 @@ class HostRoom:
             return
         with self._guard:
             self._collect()
-            wanted = sorted((size for size in sizes if size >= LEAST_LOCKED), reverse=True)
+            wanted = sorted((size for size in sizes if size >= MIN_LOCKED), reverse=True)
             spare, left = list(self._free), most
             self._wanted.clear()
             for size in wanted:

@@ -24,13 +24,13 @@ from dflash_core.policy.pair import PARTS, PairState, PartState
 from dflash_core.policy.values import CLASSES, FEATURES, Learned
 
 VERSION = 1  # another one where a number or a name of a circumstance (`choosing.py`) comes to mean something else
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 LARGEST_WEIGHT = 1e3
 SUFFIX = ".policy.json"
 _SAMPLES, _SAMPLE_BYTES = 16, 1 << 16
 
 
-class KeptPart(msgspec.Struct, frozen=True):
+class SavedPart(msgspec.Struct, frozen=True):
     """`PartState` as numbers. A shipped file has the weights only."""
 
     weights: list[list[float]]
@@ -42,16 +42,16 @@ class KeptPart(msgspec.Struct, frozen=True):
     after: dict[str, tuple[float, ...]] = {}
 
 
-class KeptPair(msgspec.Struct, frozen=True):
+class SavedPair(msgspec.Struct, frozen=True):
     """`PairState` as it is written."""
 
     version: int
     pair: str
-    parts: dict[str, KeptPart]
+    parts: dict[str, SavedPart]
     pace: tuple[float, float, int] = (3.0, 1.0, 0)
 
 
-class NotKeptError(DFlashError):
+class NotSavedError(DFlashError):
     """A file of learned values that cannot be used; the message has the reason."""
 
 
@@ -76,7 +76,7 @@ def pair_of(target: Path, draft: Path | str) -> str:
 
 
 @dataclass(slots=True)
-class Kept:
+class SavedValues:
     """The stored values of one pair; without a folder nothing is stored. `note`: why they could not be read or written,
     for the log."""
 
@@ -131,34 +131,34 @@ def shipped_beside(draft: Path) -> Path:
 
 
 def read(path: Path, pair: str | None) -> PairState:
-    """Values of `pair`, or of any where it is None. Raises NotKeptError, OSError."""
-    data = read_input(path, MOST_BYTES)
+    """Values of `pair`, or of any where it is None. Raises NotSavedError, OSError."""
+    data = read_input(path, MAX_BYTES)
     try:
-        kept = msgspec.json.decode(data, type=KeptPair)
+        kept = msgspec.json.decode(data, type=SavedPair)
     except DAMAGED as error:
-        raise NotKeptError(f"{path} is damaged: {error}") from None
+        raise NotSavedError(f"{path} is damaged: {error}") from None
     if kept.version != VERSION:
-        raise NotKeptError(f"{path} is of version {kept.version}, expected {VERSION}")
+        raise NotSavedError(f"{path} is of version {kept.version}, expected {VERSION}")
     if pair is not None and kept.pair != pair:
-        raise NotKeptError(f"{path} was learned with another pair of models")
+        raise NotSavedError(f"{path} was learned with another pair of models")
     state = PairState()
     for part in PARTS:
         if part in kept.parts:
             state.parts[part] = _part(path, kept.parts[part])
     tokens, units, steps = kept.pace
     if not (0 < tokens < 1e3 and 0 < units < 1e3 and steps >= 0):
-        raise NotKeptError(f"{path} is damaged: a pace of {tokens:g} tokens in {units:g}")
+        raise NotSavedError(f"{path} is damaged: a pace of {tokens:g} tokens in {units:g}")
     state.pace = Pace(tokens, units, steps)
     return state
 
 
-def _part(path: Path, kept: KeptPart) -> PartState:
+def _part(path: Path, kept: SavedPart) -> PartState:
     weights = _array(path, "weights", kept.weights, (CLASSES, FEATURES), LARGEST_WEIGHT)
     covariance = None
     if kept.covariance:
         covariance = _array(path, "covariance", kept.covariance, (CLASSES, FEATURES, FEATURES), 1.0)
         if not (np.linalg.eigvalsh(covariance) > 0).all():
-            raise NotKeptError(f"{path} is damaged: a covariance is not positive definite")
+            raise NotSavedError(f"{path} is damaged: a covariance is not positive definite")
     part = PartState(Learned(weights, covariance))
     if kept.counts:
         counts = _array(path, "counts", kept.counts, (4, CLASSES), 1e15)
@@ -168,11 +168,11 @@ def _part(path: Path, kept: KeptPart) -> PartState:
     if trials or hits:
         counted = len(trials) == len(hits) == MATCH_CLASSES
         if not counted or not all(0 <= hit <= count < 1e6 for count, hit in zip(trials, hits)):
-            raise NotKeptError(f"{path} is damaged: its counts of copies are impossible")
+            raise NotSavedError(f"{path} is damaged: its counts of copies are impossible")
         part.copies = Copies(list(trials), list(hits))
     net, variance, tokens, ms, drafts = kept.worth
     if not (abs(net) < 1e3 and 0 <= variance < 1e6 and 0 <= tokens < 1e3 and 0 <= ms < 1e9 and drafts >= 0):
-        raise NotKeptError(f"{path} is damaged: its values of drafting are impossible")
+        raise NotSavedError(f"{path} is damaged: its values of drafting are impossible")
     part.worth = Worth(net, variance, tokens, ms, drafts)
     part.drafts, part.after = _drafts(path, kept.drafts), _drafts(path, kept.after)
     return part
@@ -181,7 +181,7 @@ def _part(path: Path, kept: KeptPart) -> PartState:
 def _drafts(path: Path, kept: dict[str, tuple[float, ...]]) -> Drafts:
     for circumstance, sums in kept.items():
         if len(sums) < 3 or not all(0 <= one < 1e6 for one in sums):
-            raise NotKeptError(f"{path} is damaged: its sums of drafts after {circumstance[:20]!r} are impossible")
+            raise NotSavedError(f"{path} is damaged: its sums of drafts after {circumstance[:20]!r} are impossible")
     return {circumstance: Found(*sums[:3]) for circumstance, sums in kept.items()}
 
 
@@ -191,24 +191,26 @@ def _array(path: Path, name: str, values: object, shape: tuple[int, ...], larges
     except ValueError:
         array = np.zeros(0)
     if array.shape != shape or not (np.abs(array) <= largest).all():
-        raise NotKeptError(f"{path} is damaged: {name} of shape {array.shape}, expected {shape} of at most {largest:g}")
+        raise NotSavedError(
+            f"{path} is damaged: {name} of shape {array.shape}, expected {shape} of at most {largest:g}"
+        )
     return array
 
 
-def packed(pair: str, state: PairState) -> KeptPair:
+def packed(pair: str, state: PairState) -> SavedPair:
     """`state` as it is written."""
     parts = {}
     for name, part in state.parts.items():
         learned, worth = part.learned, part.worth
         counts = np.stack([learned.trials.astype(np.float64), learned.stated, learned.expected, learned.found])
-        parts[str(name)] = KeptPart(
+        parts[str(name)] = SavedPart(
             learned.weights.tolist(), learned.covariance.tolist(), counts.tolist(),
             (part.copies.trials, part.copies.hits),
             (worth.net, worth.variance, worth.tokens, worth.ms, worth.drafts),
             _sums(part.drafts), _sums(part.after),
         )  # fmt: skip
     pace = state.pace
-    return KeptPair(VERSION, pair, parts, (pace.tokens, pace.units, pace.steps))
+    return SavedPair(VERSION, pair, parts, (pace.tokens, pace.units, pace.steps))
 
 
 def _sums(drafts: Drafts) -> dict[str, tuple[float, ...]]:
