@@ -139,7 +139,7 @@ def test_the_demo_target_copies_its_own_words() -> None:
     """On a trained model, without any file of a drafter, a text that repeats itself takes fewer steps."""
     engine = Engine(demo_pair.target(), load_draft("text", demo_pair.target()))
     words = engine.target.tokenizer.encode("one two three four five six seven eight nine ten. " * 6)
-    knobs = Knobs(max_tokens=30, ignore_eos=True)
+    knobs = Knobs(drafting="tree 22", max_tokens=30, ignore_eos=True)  # auto would go by times
     ours = [event for event in engine.generate(words, knobs) if isinstance(event, StepEvent)]
     expected = generated(Engine(demo_pair.target()), words, knobs.replace(mode="plain"))
     assert [token for event in ours for token in event.tokens] == expected[1:]
