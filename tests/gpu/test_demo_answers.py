@@ -41,7 +41,7 @@ def half(request: pytest.FixtureRequest) -> bool:
 
 @cache
 def exact_logits(count: int) -> tuple[list[list[int]], npt.NDArray[np.float32]]:
-    """StoredConversation-out texts, and the reference's logits for them."""
+    """Held-out texts, and the reference's logits for them."""
     texts = held_out(demo_card.reference(), count)
     return texts, np.concatenate([demo_card.reference().logits(ids) for ids in texts])
 

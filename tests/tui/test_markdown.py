@@ -133,15 +133,21 @@ async def test_streamed_equals_one_shot(name: str) -> None:
     assert await rendered(text, chunks(text, 1, most)) == await rendered(clean(text), None)
 
 
-async def test_a_list_that_grows_is_parsed_from_its_last_part_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[str] = []
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that the parser gets from now on."""
+    texts: list[str] = []
     parse = MarkdownIt.parse
 
     def counted(self: MarkdownIt, text: str, *more: Any) -> list[Token]:
-        parsed.append(text)
+        texts.append(text)
         return parse(self, text, *more)
 
     monkeypatch.setattr(MarkdownIt, "parse", counted)
+    return texts
+
+
+async def test_a_list_that_grows_is_parsed_from_its_last_part_on(parsed: list[str]) -> None:
     app = Host("", [])
     async with app.run_test(size=(70, 40)) as pilot:
         body = app.query_one(Streamed)
@@ -158,15 +164,7 @@ async def test_a_list_that_grows_is_parsed_from_its_last_part_on(monkeypatch: py
         assert list(body.query(Items)) == shown, "nothing of it is made again"
 
 
-async def test_a_table_that_grows_is_parsed_from_its_last_part_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[str] = []
-    parse = MarkdownIt.parse
-
-    def counted(self: MarkdownIt, text: str, *more: Any) -> list[Token]:
-        parsed.append(text)
-        return parse(self, text, *more)
-
-    monkeypatch.setattr(MarkdownIt, "parse", counted)
+async def test_a_table_that_grows_is_parsed_from_its_last_part_on(parsed: list[str]) -> None:
     app = Host("", [])
     async with app.run_test(size=(70, 60)) as pilot:
         body = app.query_one(Streamed)

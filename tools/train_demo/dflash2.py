@@ -145,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _held(c: TargetConfig, w: Weights, held: Documents, count: int) -> Documents:
-    """StoredConversation-out prompts with the target's own answers."""
+    """Held-out prompts with the target's own answers."""
     prompts = plain_prompts(held, range(len(held)), 400)[:count]
     answers = answer_all(c, w, prompts, batch=len(prompts), most=128, temperature=0.0, seed=0)
     rows = [

@@ -1,4 +1,4 @@
-"""ChatLayout of the chat screen by terminal size: sets CSS classes for the style sheet."""
+"""The layout of the chat screen by terminal size: sets CSS classes for the style sheet."""
 
 from __future__ import annotations
 

@@ -372,7 +372,7 @@ class ChatScreen(Screen[None]):
 
         self.app.push_screen(HelpScreen(self.about_focused, without=self.state.refused))
 
-    # ChatLayout and text
+    # Layout and text
 
     def take_text(self, event: Key | Paste) -> None:
         """As `Typed.take`: called before the focused widget gets the event."""
