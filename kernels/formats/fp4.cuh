@@ -17,8 +17,8 @@
 
 // The values of a row as halves times `scale`, twice the same: registers of an A fragment.
 __device__ __forceinline__ void fp4_halves(u32 bytes, u32 scale, u32& near, u32& far) {
-    near = half2_bits(__hmul2(as_half2(prmt(bytes, 0, 0x1404u)), as_half2(scale)));
-    far = half2_bits(__hmul2(as_half2(prmt(bytes, 0, 0x3424u)), as_half2(scale)));
+    near = bits_of(__hmul2(half2_of(prmt(bytes, 0, 0x1404u)), half2_of(scale)));
+    far = bits_of(__hmul2(half2_of(prmt(bytes, 0, 0x3424u)), half2_of(scale)));
 }
 __device__ __forceinline__ void fp4_expand(u32 word, const u32 (&scale)[2], u32 (&a)[4]) {
     constexpr u32 SMALL = 0x3e3c3800u, LARGE = 0x46444240u;

@@ -23,16 +23,19 @@ template <int COUNT_, int COPIES_> struct GridTable {
             for (int copy = 0; copy < COPIES; ++copy) word[i * COPIES + copy] = digits;
         }
     }
-    // The lane's nibbles of entry `index`: the values of an even lane are the first four.
-    __device__ __forceinline__ u32 four(u32 index, int lane) const {
-        const u32 at = index * (4 * COPIES) + (lane >> 1) % COPIES * 4 + (lane & 1) * 2;
-        return *(const u16*)((const u8*)word + at);
+    // The lane's nibbles of the entry of byte i of `low` and of `high`, a multiple of 256: the values of an even lane are the
+    // first four.
+    __device__ __forceinline__ u32 four(u32 low, int i, u32 high, int lane) const {
+        const u8* const mine = (const u8*)word + (lane >> 1) % COPIES * 4 + (lane & 1) * 2;
+        return look_up_shared2(mine, low, u32(4 * COPIES) << (8 * i), high * (4 * COPIES));
     }
 };
 
 // Bits that the lane has for its eight registers of a unit, register r's bit of value j at 4 j + r % 4 + 16 (r / 4): brought
 // to bit 2 of nibble j.
 __device__ __forceinline__ u32 bits_of_register(u32 bits, int r) {
-    const int shift = (r & 3) + 16 * (r >> 2) - 2;
-    return (shift < 0 ? bits << -shift : bits >> shift) & 0x4444u;
+    // Shifts to the left are not made by the unit that all else here needs.
+    const u32 half = r < 4 ? bits : opaque(bits >> 16);
+    const int shift = (r & 3) - 2;
+    return (shift < 0 ? half << -shift : half >> shift) & 0x4444u;
 }

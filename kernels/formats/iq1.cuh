@@ -70,7 +70,7 @@ struct IQ1_S : IQ1 {
         for (int i = 0; i < 4; ++i) {
             const int at = 16 * (i & 1) + 6 * (i >> 1);
             const u32 three = (at < 8 ? high << (8 - at) : high >> (at - 8)) & 0x700u;
-            const u32 digits = table().four(byte_of(unit.index[sub], i) | three, lane);
+            const u32 digits = table().four(unit.index[sub], i, three, lane);
             a[i] = codes(digits, word >> (15 + 16 * (i & 1)) & 1);
         }
     }
@@ -130,7 +130,7 @@ struct IQ1_M : IQ1 {
         for (int i = 0; i < 4; ++i) {
             const int at = 16 * sub + 4 * i;
             const u32 three = (at < 8 ? unit.high << (8 - at) : unit.high >> (at - 8)) & 0x700u;
-            const u32 digits = table().four(byte_of(unit.index[sub], i) | three, lane_id());
+            const u32 digits = table().four(unit.index[sub], i, three, lane_id());
             a[i] = codes(digits, unit.high >> (at + 3) & 1);
         }
     }

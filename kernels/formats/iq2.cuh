@@ -88,7 +88,7 @@ struct IQ2_XXS {
         const u32 signs = iq2_all_signs(lane & 1 ? odd : even, lane & 1 ? even : odd, lane);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            a[i] = iq2_register(table().four(byte_of(unit.index[sub], i), lane), signs, 4 * sub + i);
+            a[i] = iq2_register(table().four(unit.index[sub], i, 0, lane), signs, 4 * sub + i);
         }
     }
 };
@@ -127,7 +127,7 @@ struct IQ2Sixteen {
         return scales;
     }
     static __device__ __forceinline__ int sub_scale(const Scales& scales, int row, int i) {
-        return byte_of(scales.sub[row][(i >> 3) * 2 + (i & 1)], i >> 1 & 3);
+        return byte_by_dot(scales.sub[row][(i >> 3) * 2 + (i & 1)], i >> 1 & 3);
     }
 };
 
@@ -155,7 +155,7 @@ struct IQ2_XS : IQ2Sixteen {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const u32 ninth = (sub ? even >> (20 + i) : odd >> (4 + i)) & 256u;
-            a[i] = iq2_register(table().four(byte_of(unit.index[sub], i) | ninth, lane), signs, 4 * sub + i);
+            a[i] = iq2_register(table().four(unit.index[sub], i, ninth, lane), signs, 4 * sub + i);
         }
     }
 };
@@ -186,7 +186,7 @@ struct IQ2_S : IQ2Sixteen {
         for (int i = 0; i < 4; ++i) {
             const int r = 4 * sub + i;
             const u32 ninth = (r < 4 ? high << (8 - 2 * r) : high >> (2 * r - 8)) & 0x300u;
-            a[i] = iq2_register(table().four(byte_of(unit.index[sub], i) | ninth, lane), unit.signs, r);
+            a[i] = iq2_register(table().four(unit.index[sub], i, ninth, lane), unit.signs, r);
         }
     }
 };

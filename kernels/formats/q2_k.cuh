@@ -22,7 +22,7 @@ struct Q2_K {
         u32 d[2];
     };
     struct Scales {
-        u32 sub[2][4];  // [row][half sub / 4], a byte each
+        u32 sub[2][4], minimum[2][4];  // [row][half sub / 4], a byte each
         float d[2], minimum_scale[2];
     };
     struct Unit {
@@ -39,7 +39,12 @@ struct Q2_K {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const uint4 h = head.row[r];
-            scales.sub[r][0] = h.x, scales.sub[r][1] = h.y, scales.sub[r][2] = h.z, scales.sub[r][3] = h.w;
+            const u32 words[4] = {h.x, h.y, h.z, h.w};
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                scales.sub[r][i] = words[i] & 0x0f0f0f0fu;
+                scales.minimum[r][i] = words[i] >> 4 & 0x0f0f0f0fu;
+            }
             scales.d[r] = half_bits_float(u16(head.d[r]));
             scales.minimum_scale[r] = -half_bits_float(u16(head.d[r] >> 16));
         }
@@ -53,18 +58,15 @@ struct Q2_K {
 #pragma unroll
         for (int i = 0; i < 4; ++i) a[i] = unit.pairs[sub] >> (6 - 2 * i) & 0x03030303u;
     }
-    // Register i of a sub: the nibble of its 16 weights in the low or the high half of their byte.
-    static __device__ __forceinline__ u32 nibble(const Scales& scales, int sub, int i, int high) {
-        const u32 word = scales.sub[i & 1][sub >> 1];
-        return word >> (16 * (sub & 1) + 8 * (i >> 1) + 4 * high) & 15u;
-    }
+    // Which byte of a word has the 16 weights of register i of a sub.
+    static __device__ __forceinline__ int byte_at(int sub, int i) { return 2 * (sub & 1) + (i >> 1); }
     static __device__ __forceinline__ void minima(const Scales& scales, int sub, u32 (&a)[4]) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[i] = nibble(scales, sub, i, 1) * 0x01010101u;
+        for (int i = 0; i < 4; ++i) a[i] = prmt(scales.minimum[i & 1][sub >> 1], 0, 0x1111u * byte_at(sub, i));
     }
 };
 template <> constexpr bool LOWERED<Q2_K> = true;
 __device__ __forceinline__ void scale_codes(const Q2_K::Scales& scales, int sub, u32 (&a)[4]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) a[i] *= Q2_K::nibble(scales, sub, i, 0);
+    for (int i = 0; i < 4; ++i) a[i] *= byte_by_dot(scales.sub[i & 1][sub >> 1], Q2_K::byte_at(sub, i));
 }
