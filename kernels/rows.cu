@@ -5,9 +5,10 @@
 // rows_norm (WIDTH 5120) moves 3.6 TB/s, rows_swiglu (8704) 4.1, partly from the L2. Defines: WIDTH, elements of a row, a
 // multiple of 8; ROWS where normed rows go out as f32 too.
 
+#include "activation.cuh"
+#include "features.cuh"
 #include "gated_norm.cuh"
 #include "halves.cuh"
-#include "partials.cuh"
 
 constexpr int THREADS = 256;
 constexpr int TURNS = ceil_div(WIDTH, 8 * THREADS);
@@ -78,7 +79,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_norm_f16(
     norm_rows(count, h, weight, eps, out);
 }
 
-// gate = silu(gate) * up, in place, f16 [rows][WIDTH] each. Grid (WIDTH / (8 THREADS), rounded up; rows).
+// gate = silu(gate) * up, or as activation.cuh has it, with `up` and the result times HEADROOM; in place, f16
+// [rows][WIDTH] each. Grid (WIDTH / (8 THREADS), rounded up; rows).
 extern "C" __global__ void __launch_bounds__(THREADS) rows_swiglu(const int* count, half* gate, const half* up) {
     const int k = 8 * (blockIdx.x * THREADS + threadIdx.x), row = blockIdx.y;
     pdl_launch();
@@ -88,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_swiglu(const int* cou
     load_halves(gate + (u64)row * WIDTH + k, x);
     load_halves(up + (u64)row * WIDTH + k, by);
 #pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = silu(x[i]) * by[i];
+    for (int i = 0; i < 8; i++) x[i] = activated(x[i], by[i], HEADROOM);
     store_halves(gate + (u64)row * WIDTH + k, x);
 }
 

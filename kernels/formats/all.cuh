@@ -41,6 +41,9 @@
 #ifdef WITH_IQ4_XS
 #include "formats/iq4.cuh"
 #endif
+#ifdef WITH_MXFP4
+#include "formats/mxfp4.cuh"
+#endif
 #ifdef WITH_IQ3_S
 #include "formats/iq3.cuh"
 #endif
@@ -88,6 +91,9 @@ template <class Work> __device__ __forceinline__ void for_each_format(const Work
 #endif
 #ifdef WITH_IQ4_XS
     work.template operator()<IQ4_XS>();
+#endif
+#ifdef WITH_MXFP4
+    work.template operator()<MXFP4>();
 #endif
 #ifdef WITH_IQ3_S
     work.template operator()<IQ3_S>();

@@ -49,6 +49,7 @@ enum Format {
     FORMAT_IQ4_NL = 20,
     FORMAT_IQ3_S = 21,
     FORMAT_IQ4_XS = 23,
+    FORMAT_MXFP4 = 39,
 };
 
 // How sums of products become numbers.

@@ -50,6 +50,7 @@ TILE_TYPES: dict[str, TileType] = {
         TileType("Q3_K", 11, 1760),
         TileType("IQ4_NL", 20, 2304),
         TileType("IQ4_XS", 23, 2176, plane_bits=2),
+        TileType("MXFP4", 39, 2176),
         TileType("IQ3_S", 21, 1760, table=2048),
         TileType("IQ3_XXS", 18, 1568, table=1024),
     )
@@ -239,6 +240,11 @@ def _pack_iq4_nl(blocks: Tensor) -> Tensor:
     return _tile(_per_row(subs[..., :2].flatten(3)), _units(_table_nibbles(_sub_nibbles(subs[..., 2:]))))
 
 
+def _pack_mxfp4(blocks: Tensor) -> Tensor:
+    subs = _subs(blocks, 17)
+    return _tile(_per_row(subs[..., 0]), _units(_table_nibbles(_sub_nibbles(subs[..., 1:]))))
+
+
 def _pack_iq4_xs(blocks: Tensor) -> Tensor:
     b, rows, groups, _ = blocks.shape
     place = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=blocks.device)
@@ -371,6 +377,7 @@ _PACKERS: dict[str, Callable[[Tensor], Tensor]] = {
     "Q3_K": _pack_q3_k,
     "IQ4_NL": _pack_iq4_nl,
     "IQ4_XS": _pack_iq4_xs,
+    "MXFP4": _pack_mxfp4,
     "IQ3_S": _pack_iq3_s,
     "IQ3_XXS": _pack_iq3_xxs,
 }
