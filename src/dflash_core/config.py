@@ -15,7 +15,7 @@ from dflash_core.arch.architecture import Architecture, matrix_types
 from dflash_core.arch.draft_heads import SIDES, Convolution, Heads
 from dflash_core.arch.facts import has_experts
 from dflash_core.arch.kinds import Attention, NextN, Shapes, SwiGLU
-from dflash_core.arch.reading import apart
+from dflash_core.arch.reading import apart, in_halves
 from dflash_core.arch.registry import ARCHITECTURES, supported
 from dflash_core.arch.rope import Scaling
 from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors
@@ -183,7 +183,7 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
     if scales:
         raise UnsupportedError(f"{source} has NVFP4 scale tensors ({listed(scales)}), which are not supported")
     architecture.check(gguf, spec)
-    file = apart(gguf, spec)
+    file = in_halves(apart(gguf, spec), spec)
     check_tensors(source, file.tensors, spec.tensors(), mtp_tensors(file, spec))
     return file, spec
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from dflash_core.arch.architecture import Head, file_type
-from dflash_core.arch.kinds import GATE_UP, Attention, Experts
+from dflash_core.arch.kinds import GATE_UP, Attention, Experts, Gate
 from dflash_core.arch.rope import Yarn, gguf_scaling
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.errors import FormatError, UnsupportedError
@@ -19,31 +20,37 @@ SOFTMAX = (0, 1)
 MAX_EXPERTS = 1 << 16
 
 
-def check_settings(keys: Settings) -> None:
+def check_settings(keys: Settings, head_dim: int | None = None) -> None:
     """Refuse embedding and reranker models, which have the same tensors but do not generate text, and settings
-    whose change of the forward pass is not implemented."""
+    whose change of the forward pass is not implemented. `head_dim`: the key length of a file that does not say."""
     if keys.find("pooling_type"):
         raise UnsupportedError(
             f"{keys.source} is an embedding or reranker model (pooling_type {keys.get('pooling_type')!r}), expected one"
             " that generates text; use the chat model of the family"
         )
-    key, value = keys.integer("attention.key_length"), keys.get("attention.value_length")
+    key, value = keys.integer("attention.key_length", default=head_dim), keys.get("attention.value_length")
     if value not in (None, key):
         raise UnsupportedError(f"{keys.source}: attention.value_length is {value!r}, expected {key}, the key length")
 
 
-def attention(keys: Settings, *, gated: bool, rotary: int | None = None) -> Attention:
-    """The full-attention layers. `rotary`: rotated dimensions of a head where the file does not say."""
-    head_dim, base = keys.integer("attention.key_length"), keys.number("rope.freq_base")
+def attention(
+    keys: Settings, *, gate: Gate = "none", kv_heads: int | None = None, head_dim: int | None = None,
+    rotary: int | None = None, base: float | None = None, truncate: bool = True,
+) -> Attention:  # fmt: skip
+    """The full-attention layers. Where the file does not say them, `kv_heads`: heads of keys and values, `head_dim`,
+    `rotary`: a head's dimensions and those of them that are rotated, `base`: of the rotation; None where it must.
+    `truncate`: see `rope.Yarn`."""
+    head_dim = keys.integer("attention.key_length", default=head_dim)
+    base = keys.number("rope.freq_base", default=base)
     found = Attention(
         heads=keys.uniform("attention.head_count"),
-        kv_heads=keys.uniform("attention.head_count_kv"),
+        kv_heads=keys.uniform("attention.head_count_kv", default=kv_heads),
         head_dim=head_dim,
         rope_base=base,
         rotary=keys.integer("rope.dimension_count", low=2, high=head_dim, default=rotary),
         eps=keys.number("attention.layer_norm_rms_epsilon", high=MAX_EPS),
-        gated=gated,
-        scaling=gguf_scaling(keys, base),
+        gate=gate,
+        scaling=gguf_scaling(keys, base, truncate),
     )
     keys.check_divides("attention.head_count_kv", found.kv_heads, "attention.head_count", found.heads)
     if found.rotary % 2:
@@ -88,9 +95,9 @@ def apart(gguf: GGUFFile, spec: ModelSpec) -> GGUFFile:
     Raises FormatError where such a tensor has not as many rows as its three parts.
     """
     tensors = dict(gguf.tensors)
-    for index, layer in enumerate((*spec.layers, *(spec.nextn,) * spec.nextn_predict_layers)):
+    for index, layer in _layers(spec):
         fused = f"blk.{index}.attn_qkv.weight"
-        if layer is None or not isinstance(layer.mixer, Attention) or fused not in tensors:
+        if not isinstance(layer.mixer, Attention) or fused not in tensors:
             continue
         parts = {f"blk.{index}.{name}": rows for name, rows in layer.mixer.fused_rows.items()}
         if tensors.keys() & parts.keys():
@@ -103,6 +110,25 @@ def apart(gguf: GGUFFile, spec: ModelSpec) -> GGUFFile:
             )
         tensors |= in_parts(tensors.pop(fused), parts)
     return replace(gguf, tensors=tensors)
+
+
+def in_halves(gguf: GGUFFile, spec: ModelSpec) -> GGUFFile:
+    """The file with rows of Q and K, and their biases, in the order of halves in layers whose rows are interleaved."""
+    tensors = dict(gguf.tensors)
+    for index, layer in _layers(spec):
+        mixer = layer.mixer
+        if isinstance(mixer, Attention) and mixer.interleaved:
+            for part in ("attn_q.weight", "attn_k.weight", "attn_q.bias", "attn_k.bias"):
+                if info := tensors.get(f"blk.{index}.{part}"):
+                    tensors[info.name] = replace(info, interleaved=mixer.head_dim)
+    return replace(gguf, tensors=tensors)
+
+
+def _layers(spec: ModelSpec) -> Iterator[tuple[int, LayerSpec]]:
+    """The layers of the trunk and the MTP blocks, with their numbers in the file."""
+    yield from enumerate(spec.layers)
+    if spec.nextn is not None:
+        yield from ((spec.block_count + place, spec.nextn) for place in range(spec.nextn_predict_layers))
 
 
 def model(
