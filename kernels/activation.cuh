@@ -1,7 +1,7 @@
 // What a feed-forward layer makes of a number of its gate and the same of its up.
 //
-// Defines: none for silu(gate) * up; GELU for gelu(gate) * up, in its tanh form; CLAMP, a number, for gate * sigmoid(1.702
-// gate) * (up + 1) with gate at most that and up within plus and minus that.
+// Defines: none for silu(gate) * up; GELU for gelu(gate) * up, in its tanh form; CLAMP and CLAMP_ALPHA, numbers, for
+// gate * sigmoid(CLAMP_ALPHA * gate) * (up + 1) with gate at most CLAMP and up within plus and minus that.
 
 #pragma once
 
@@ -14,7 +14,7 @@ __device__ __forceinline__ float activated(float gate, float up, float headroom 
     return gate * sigmoid(gate * (1.5957691216057308f + 0.07135481627159546f * gate * gate)) * up;
 #elif defined(CLAMP)
     const float most = float(CLAMP), g = fminf(gate, most), u = fminf(fmaxf(up / headroom, -most), most);
-    return g * sigmoid(1.702f * g) * (u + 1.0f) * headroom;
+    return g * sigmoid(float(CLAMP_ALPHA) * g) * (u + 1.0f) * headroom;
 #else
     return silu(gate) * up;
 #endif

@@ -2,7 +2,7 @@
 
 A layer is two branches, h += mixer(norm h) and h += ffn(norm h). In a pass, a branch reads the activations that a norm
 has written, and ends with split-K partials, which the next norm adds to the residual stream. In a chunk of a prompt, a
-branch reads normed rows and adds to the residual stream itself.
+branch reads normed rows and adds to the residual stream itself, or where a norm comes between them to rows of zeros.
 """
 
 from __future__ import annotations
@@ -122,11 +122,16 @@ class Branch(Protocol):
     def out(self) -> AnyProjection:
         """The projection whose result is added to the residual stream."""
 
+    @property
+    def out_bias(self) -> Tensor | None:
+        """The bias of `out`, (hidden,). In a chunk the branch adds it itself."""
+        return None
+
     def launches(self, scope: Pass) -> Iterator[Launch]:
         """Launches from the activations of `inputs` to the partials of `out`, in buffers.narrow."""
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
-        """A function that runs the branch over a chunk's rows, from chunk.x into chunk.h."""
+        """A function that runs the branch over a chunk's rows, from chunk.x, and adds the result to chunk.out."""
 
 
 class MixerMemory(Protocol):
@@ -178,8 +183,9 @@ class MixerMemory(Protocol):
 class MixerLayers(Protocol):
     """All layers of a target with one mixer spec: their weights, in the order of the layers."""
 
-    chunked: bool
-    """Whether the card can process prompts in chunks through these layers."""
+    @property
+    def chunked(self) -> bool:
+        """Whether the card can process prompts in chunks through these layers."""
 
     def load(self, upload: Upload, prefix: str) -> None:
         """Load the next layer's weights."""

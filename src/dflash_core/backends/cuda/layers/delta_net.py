@@ -280,7 +280,7 @@ class DeltaBranch:
             scan()
             products.multiply(x, gate_parts, z[:n])
             norm()
-            products.multiply(z[:n], out_parts, chunk.h[:n], add=True)
+            products.multiply(z[:n], out_parts, chunk.out[:n], add=True)
 
         return run
 

@@ -35,8 +35,9 @@ def _step(seen: int) -> int:
 
 
 def windowed_attention(
-    q: Tensor, k: Tensor, v: Tensor, window: AttentionWindow, length: int, library: Sequence[SDPBackend]
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, window: AttentionWindow, length: int, library: Sequence[SDPBackend],
+    scale: float | None = None,
+) -> Tensor:  # fmt: skip
     """Queries (kv heads, group, n, head_dim) of positions from `length` on, keys and values (kv heads, keys, head_dim)
     of `window.runs(length, length + n)` -> (kv heads, group, n, head_dim)."""
     (group, n), seen = q.shape[1:3], k.shape[1]
@@ -51,7 +52,7 @@ def windowed_attention(
         some = q[:, :, begin : begin + step]
         mask = _mask(keys, length + begin, some.shape[2], window, q.dtype)
         with sdpa_kernel(list(library)):
-            out[:, :, begin : begin + step] = scaled_dot_product_attention(some, k, v, attn_mask=mask)
+            out[:, :, begin : begin + step] = scaled_dot_product_attention(some, k, v, attn_mask=mask, scale=scale)
     return out
 
 
