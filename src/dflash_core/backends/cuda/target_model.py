@@ -84,9 +84,7 @@ class DeviceTarget:
         ffn = FEED_FORWARDS[type(layer.ffn)](self.device, upload, prefix, layer.ffn, self.activations)
         place = self.spec.mixers[layer.mixer].index(index)
         after = vector(layer.post_attn_norm), vector(layer.post_ffn_norm)
-        return Block(
-            attn_norm, group, place, ffn_norm, ffn, *after, vector(OUTPUT_SCALE if layer.output_scale else "")
-        )
+        return Block(attn_norm, group, place, ffn_norm, ffn, *after, vector(OUTPUT_SCALE if layer.output_scale else ""))
 
     def projections(self) -> tuple[list[AnyProjection], list[AnyProjection]]:
         """The projections that read the residual stream, and those whose results are added to it."""

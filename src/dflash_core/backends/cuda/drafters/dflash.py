@@ -157,7 +157,7 @@ class DFlash(InCaches):
         """A sub-layer's output: what the next norm adds to the residual stream, or None if it has been added."""
         kept = self.memory.convolution
         if conv is None or kept is None:
-            return out, self.memory.buffers.narrow
+            return Added(out, self.memory.buffers.narrow)
         yield conv.after(self.memory.buffers, kept, out, self.rows)
         return None
 

@@ -29,7 +29,7 @@ from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
-from dflash_core.backends.cuda.layers.norm import chunk_norm, norm_launch
+from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
 from dflash_core.backends.cuda.layers.split_attention import SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection

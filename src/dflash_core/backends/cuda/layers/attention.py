@@ -17,7 +17,7 @@ from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk, View
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import NO_INPUTS, NULL, WARP, Argument, At, Device, Inputs, Launch, ceil_div
+from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, Argument, At, Device, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.base import ChunkRun, MixerLayers, MixerMemory, MixerTensors, Pass, Upload
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, windowed_results
@@ -53,15 +53,14 @@ class AttentionWeights:
         key_value = pair or (upload.matrix(prefix + "attn_k.weight"), upload.matrix(prefix + "attn_v.weight"))
         self.inputs = Projection(device, [upload.matrix(prefix + "attn_q.weight"), *key_value], activations.inputs)
         self.out = Projection(device, [upload.matrix(prefix + "attn_output.weight")], activations.inputs)
-        self.q_norm: Argument = NULL
-        self.k_norm: Argument = NULL
+        self.q_norm = self.k_norm = torch.empty(0, device=device.torch_device)  # a null pointer
         if spec.qk_norm:
-            norms = [upload.vector(prefix + f"attn_{part}_norm.weight") for part in "qk"]
-            if turn_factor(spec) != 1:
-                # The factor of cosines and sines is applied to the norms before them, so that kernels need no factor.
-                for norm in norms:
-                    norm[: spec.rotary] *= turn_factor(spec)
-            self.q_norm, self.k_norm = norms
+            self.q_norm = upload.vector(prefix + "attn_q_norm.weight")
+            self.k_norm = upload.vector(prefix + "attn_k_norm.weight")
+        if turn_factor(spec) != 1:
+            # The factor of cosines and sines is applied to norms before them, where there are any.
+            for norm in (self.q_norm, self.k_norm):
+                norm[: spec.rotary] *= turn_factor(spec)
         self.bias = _input_bias(upload, prefix, spec, device.torch_device)
         self.out_bias = upload.vector(prefix + "attn_output.bias") if "attn_output" in spec.biases else None
         # Kernels have scores as exponents of two.
@@ -110,7 +109,7 @@ class AttentionLayers(MixerLayers):
     """Implements `base.MixerLayers`. Raises UnsupportedError for head shapes that the kernels do not support."""
 
     def __init__(self, device: Device, spec: kinds.Attention, activations: Activations) -> None:
-        self.device, self.spec, self.activations = device, spec, activations
+        self.device, self.spec, self.activations, self.chunked = device, spec, activations, not spec.sinks
         self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)
         self.frequencies = frequencies(spec, device)
         self.weights: list[AttentionWeights] = []
@@ -119,10 +118,6 @@ class AttentionLayers(MixerLayers):
         self.window = seen.to(device.torch_device) if spec.window else None
         scale = self.heads.query_scale if spec.scale is None else math.log2(math.e) * spec.scale
         self.query_scale = np.float32(scale)
-
-    @property
-    def chunked(self) -> bool:
-        return not self.spec.sinks
 
     @property
     def defines(self) -> dict[str, object]:
@@ -306,7 +301,7 @@ class AttentionBranch:
         sizes = {"HEAD_DIM": dim, "ROTARY": heads.rotary, "GROUP": heads.group, "SPLIT_K": 1}
         bias = self._bias_of(together)
         defines = {**sizes, **self._defines, **({} if bias is None else {"BIASED": 1})}
-        view, scale, sinks = chunk.view(spec.window), spec.scale, None
+        view, scale = chunk.view(spec.window), spec.scale
         keys, values, slots = kv.layer(place)
         args: list[Argument] = [
             chunk.count, projected, np.int32(chunk.rows), np.int32(count), self.weights.q_norm,
@@ -337,7 +332,9 @@ class AttentionBranch:
                         one.unpack()
                 k, v = (one.halves[:, : length + n][:, None].expand(-1, heads.group, -1, -1) for one in seen)
                 with sdpa_kernel(LIBRARY):
-                    mixed = scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(n, length + n), scale=scale)
+                    mixed = scaled_dot_product_attention(
+                        q, k, v, attn_mask=causal_lower_right(n, length + n), scale=scale
+                    )
             # The queries are no longer needed: rows with all heads side by side overwrite them.
             rows = queries.view(-1)[: mixed.numel()].view(n, count, heads.group, dim)
             if spec.gate == "sigmoid":
@@ -369,7 +366,7 @@ class AttentionBranch:
         if bias is None:
             return None
         rows, per_head = self.layers.spec.fused_rows.values(), self.layers.spec.query_rows // heads.kv_heads
-        parts = zip(bias.split([*rows]), (per_head, heads.head_dim, heads.head_dim))
+        parts = zip(torch.split(bias, [*rows]), (per_head, heads.head_dim, heads.head_dim))
         return torch.cat([part[each * together.start : each * together.stop] for part, each in parts])
 
     def _of_runs(self, view: View, together: range, visible: _Visible) -> Tensor:

@@ -122,16 +122,19 @@ class Branch(Protocol):
     def out(self) -> AnyProjection:
         """The projection whose result is added to the residual stream."""
 
-    @property
-    def out_bias(self) -> Tensor | None:
-        """The bias of `out`, (hidden,). In a chunk the branch adds it itself."""
-        return None
-
     def launches(self, scope: Pass) -> Iterator[Launch]:
         """Launches from the activations of `inputs` to the partials of `out`, in buffers.narrow."""
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
         """A function that runs the branch over a chunk's rows, from chunk.x, and adds the result to chunk.out."""
+
+
+class MixerBranch(Branch, Protocol):
+    """The first half."""
+
+    @property
+    def out_bias(self) -> Tensor | None:
+        """The bias of `out`, (hidden,), if it has one. In a chunk the branch adds it itself."""
 
 
 class MixerMemory(Protocol):
@@ -147,7 +150,7 @@ class MixerMemory(Protocol):
     def nbytes(self) -> int:
         """Bytes that belong to this sequence."""
 
-    def layer(self, place: int) -> Branch:
+    def layer(self, place: int) -> MixerBranch:
         """The mixer of the `place`-th of these layers."""
 
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
@@ -183,9 +186,8 @@ class MixerMemory(Protocol):
 class MixerLayers(Protocol):
     """All layers of a target with one mixer spec: their weights, in the order of the layers."""
 
-    @property
-    def chunked(self) -> bool:
-        """Whether the card can process prompts in chunks through these layers."""
+    chunked: bool
+    """Whether the card can process prompts in chunks through these layers."""
 
     def load(self, upload: Upload, prefix: str) -> None:
         """Load the next layer's weights."""

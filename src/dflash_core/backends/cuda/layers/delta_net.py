@@ -188,6 +188,10 @@ class DeltaBranch:
     def out(self) -> Projection:
         return self.weights.out
 
+    @property
+    def out_bias(self) -> None:
+        return None
+
     def launches(self, scope: Pass) -> Iterator[Launch]:
         if self.place == 0 and not scope.single_row:  # one order for all layers
             yield self.order(scope)

@@ -105,8 +105,9 @@ class ExpertProjection(AnyProjection):
         """
         names = {tile_type(shape.type).name for shape in self.product.shapes}
         biased, bias = self._biased
+        formats = {f"WITH_{name}": 1 for name in TILE_TYPES if name in names}
         return Launch(
-            "experts_rows.cu", "experts_rows", {**{f"WITH_{name}": 1 for name in TILE_TYPES if name in names}, **biased},
+            "experts_rows.cu", "experts_rows", {**formats, **biased},
             self.plan.multiprocessors, CHUNK_THREADS,
             [self._table, work, x, np.int32(x.shape[1]), pointer(order), out, np.int32(out.shape[1]),
              np.int32(blocks.start), np.int32(len(blocks)), np.float32(scale), *bias],
@@ -181,10 +182,11 @@ class Experts:
         x, scores, work, weights = buffers.inside.carve(*self.pass_buffers)
         count: list[Argument] = [np.int32(rows), scope.count, np.int32(scope.node0)]
         yield self._score(x, scores, rows, count, ROUTER_WARPS)
-        scale, into = np.float32(spec.scale), [work, *self.inputs.act_args(buffers.acts), buffers.wide, np.int32(rows)]
+        scale = np.float32(spec.scale)
+        into: list[Argument] = [work, *self.inputs.act_args(buffers.acts), buffers.wide, np.int32(rows)]
         choice, chosen_by = self._choice
         if rows == 1:  # the kernel experts_in itself routes a single row
-            own = [scores, scale, weights, *count[1:]]
+            own: list[Argument] = [scores, scale, weights, *count[1:]]
             yield self.inputs.launch(rows, [*into, *own], ({"CHOOSES": 1, **choice}, chosen_by))
         else:
             route = [scores, scale, work, weights, *count, *chosen_by]
@@ -204,7 +206,8 @@ class Experts:
     @property
     def _choice(self) -> Inputs:
         """Of kernels that choose experts: see Choosing in kernels/experts.cuh."""
-        defines, args = {**self._experts, "USED": self.spec.used, "ALL": int(not self.spec.normalised)}, []
+        defines = {**self._experts, "USED": self.spec.used, "ALL": int(not self.spec.normalised)}
+        args: list[Argument] = []
         if self.spec.router == "sigmoid":
             defines["SIGMOID"] = 1
         for name, given in (("CHOICE_BIAS", self.choice_bias), ("EXPERT_SCALES", self.expert_scales)):

@@ -68,7 +68,11 @@ class SwiGLU:
     def launches(self, scope: Pass) -> Iterator[Launch]:
         buffers, rows = scope.buffers, scope.rows
         yield from self.inputs.launches(buffers.acts, buffers.wide, rows)
-        defines: dict[str, object] = {"WIDTH": self.width, "SPLIT_K": self.inputs.split_k, "UP_AT": self.inputs.offsets[1]}
+        defines: dict[str, object] = {
+            "WIDTH": self.width,
+            "SPLIT_K": self.inputs.split_k,
+            "UP_AT": self.inputs.offsets[1],
+        }
         defines |= self.activation
         width = np.int32(self.inputs.width)
         if self.out.makes_own(rows):
@@ -93,7 +97,9 @@ class SwiGLU:
     def chunk(self, chunk: Chunk) -> ChunkRun:
         gate_rows, up_rows = chunk.arena.carve(*self.chunk_buffers(chunk.rows)[0])
         step = self.chunk_width
-        swiglu = chunk_rows(chunk.ops, chunk.count, chunk.rows, "rows_swiglu", step, [gate_rows, up_rows], self.activation)
+        swiglu = chunk_rows(
+            chunk.ops, chunk.count, chunk.rows, "rows_swiglu", step, [gate_rows, up_rows], self.activation
+        )
         (gate, up), (down,) = self.inputs.matrices, self.out.matrices
         every, products = range(gate.columns), chunk.products
         cuts = [range(at, min(at + step, self.width)) for at in range(0, self.width, step)]

@@ -113,7 +113,13 @@ def chunk_add(
 
 
 def chunk_rows(
-    ops: Ops, count: At, rows: int, name: str, width: int, args: Sequence[Argument], more: Defines = MappingProxyType({})
+    ops: Ops,
+    count: At,
+    rows: int,
+    name: str,
+    width: int,
+    args: Sequence[Argument],
+    more: Defines = MappingProxyType({}),
 ) -> Op:
     """A kernel of rows.cu that processes `width` elements of every row. `more`: defines besides the width."""
     grid = (ceil_div(width, 8 * ROW_THREADS), rows)
