@@ -9,12 +9,13 @@
 #include "attention.cuh"
 #include "heads.cuh"
 
-// What takes a share of a head's softmax and has no value: one number per query head, already times log2(e).
+// What takes a share of a head's softmax and has no value: one score per query head. Kernels have scores as exponents of
+// two.
 #ifdef SINKS
 struct SinkOf {
     static constexpr bool THERE = true;
     float value;
-    __device__ __forceinline__ SinkOf(const float* sinks, int head) : value(sinks[head]) {}
+    __device__ __forceinline__ SinkOf(const float* sinks, int head) : value(sinks[head] * 1.4426950408889634f) {}
 };
 #define SINK_PARAMETER , const float* sinks
 #define SINKS_GIVEN sinks

@@ -19,6 +19,7 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, Argument, At, Device, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.base import ChunkRun, MixerLayers, MixerMemory, MixerTensors, Pass, Upload
+from dflash_core.backends.cuda.layers.sink_rows import SINK_DIMS, with_sinks
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, windowed_results
 from dflash_core.backends.cuda.products import Arena, Op, TensorSpec
@@ -63,8 +64,7 @@ class AttentionWeights:
                 norm[: spec.rotary] *= turn_factor(spec)
         self.bias = _input_bias(upload, prefix, spec, device.torch_device)
         self.out_bias = upload.vector(prefix + "attn_output.bias") if "attn_output" in spec.biases else None
-        # Kernels have scores as exponents of two.
-        self.sinks = upload.vector(prefix + "attn_sinks.weight") * math.log2(math.e) if spec.sinks else None
+        self.sinks = upload.vector(prefix + "attn_sinks.weight") if spec.sinks else None
 
 
 def turn_factor(spec: kinds.Attention) -> float:
@@ -108,8 +108,10 @@ def frequencies(spec: kinds.Attention, device: Device, factors: Tensor | None = 
 class AttentionLayers(MixerLayers):
     """Implements `base.MixerLayers`. Raises UnsupportedError for head shapes that the kernels do not support."""
 
+    chunked = True
+
     def __init__(self, device: Device, spec: kinds.Attention, activations: Activations) -> None:
-        self.device, self.spec, self.activations, self.chunked = device, spec, activations, not spec.sinks
+        self.device, self.spec, self.activations = device, spec, activations
         self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)
         self.frequencies = frequencies(spec, device)
         self.weights: list[AttentionWeights] = []
@@ -164,9 +166,12 @@ class AttentionLayers(MixerLayers):
         return ((projected, queries, *(unpacked for kind in (kv.k, kv.v) if kind != F16.k)),)
 
     def chunk_results(self, rows: int, context: int, kv: CachePair = F16) -> int:
-        q = len(self.turns(kv)[0]), self.heads.group, rows, self.heads.head_dim
+        dim = self.heads.head_dim + SINK_DIMS * self.spec.sinks
+        q = len(self.turns(kv)[0]), self.heads.group, rows, dim
         copies = sum(kind == F16.k for kind in (kv.k, kv.v))  # the other types are unpacked into the arena
-        return windowed_results(q, context, copies)
+        if not self.spec.sinks:
+            return windowed_results(q, context, copies)
+        return windowed_results(q, context + 1, copies + 2, more_queries=True)
 
 
 def slots_of(context: int) -> int:
@@ -301,7 +306,11 @@ class AttentionBranch:
         sizes = {"HEAD_DIM": dim, "ROTARY": heads.rotary, "GROUP": heads.group, "SPLIT_K": 1}
         bias = self._bias_of(together)
         defines = {**sizes, **self._defines, **({} if bias is None else {"BIASED": 1})}
-        view, scale = chunk.view(spec.window), spec.scale
+        sinks, view = self.weights.sinks, chunk.view(spec.window)
+        # The library's own where it is the usual one.
+        scale = spec.score_scale if sinks is not None else spec.scale
+        if sinks is not None:
+            sinks = sinks[heads.group * together.start : heads.group * together.stop]
         keys, values, slots = kv.layer(place)
         args: list[Argument] = [
             chunk.count, projected, np.int32(chunk.rows), np.int32(count), self.weights.q_norm,
@@ -325,16 +334,22 @@ class AttentionBranch:
             q = queries.view(count, chunk.rows, heads.group, dim)[:, :n].transpose(1, 2)
             if view.runs:
                 k, v = self._of_runs(view, together, visible_keys), self._of_runs(view, together, visible_values)
-                mixed = windowed_attention(q, k, v, view.window, length, LIBRARY, scale)
             else:
                 for one in seen:
                     if one.unpack is not None:
                         one.unpack()
-                k, v = (one.halves[:, : length + n][:, None].expand(-1, heads.group, -1, -1) for one in seen)
+                k, v = (one.halves[:, : length + n] for one in seen)
+            if sinks is not None:
+                q, k, v = with_sinks(q, k, v, sinks, spec.score_scale)
+            first = int(sinks is not None)
+            if view.runs:
+                mixed = windowed_attention(q, k, v, view.window, length, LIBRARY, scale, first)
+            else:
+                k, v = (rows[:, None].expand(-1, heads.group, -1, -1) for rows in (k, v))
                 with sdpa_kernel(LIBRARY):
-                    mixed = scaled_dot_product_attention(
-                        q, k, v, attn_mask=causal_lower_right(n, length + n), scale=scale
-                    )
+                    mask = causal_lower_right(n, first + length + n)
+                    mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+            mixed = mixed[..., :dim]
             # The queries are no longer needed: rows with all heads side by side overwrite them.
             rows = queries.view(-1)[: mixed.numel()].view(n, count, heads.group, dim)
             if spec.gate == "sigmoid":

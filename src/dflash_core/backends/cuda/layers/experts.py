@@ -189,11 +189,11 @@ class Experts:
             own: list[Argument] = [scores, scale, weights, *count[1:]]
             yield self.inputs.launch(rows, [*into, *own], ({"CHOOSES": 1, **choice}, chosen_by))
         else:
-            route = [scores, scale, work, weights, *count, *chosen_by]
+            route: list[Argument] = [scores, scale, work, weights, *count, *chosen_by]
             yield Launch("router.cu", "route", {"WIDTH": self.hidden, **choice}, 1, ROUTE_THREADS, route)
             yield self.inputs.launch(rows, into)
         inner = np.int32(self.inputs.width)
-        down = [work, weights, buffers.wide, inner, buffers.narrow, np.int32(rows)]
+        down: list[Argument] = [work, weights, buffers.wide, inner, buffers.narrow, np.int32(rows)]
         yield self.out.launch(rows, down, (self.activation, ()))
 
     @property
