@@ -58,6 +58,28 @@ def attention(
     return found
 
 
+def sliding(keys: Settings, blocks: int, period: int, *, full_first: bool = False) -> tuple[bool, ...]:
+    """Which layers have a window: all but one of each `period`, the last of them or, where `full_first`, the first. The
+    file may have another period, or name the layers. Raises FormatError."""
+    name = "attention.sliding_window_pattern"
+    found = keys.get(name)
+    if isinstance(found, list) and len(found) == 1:
+        found = found[0]
+    if isinstance(found, list | bool):
+        return keys.flags(name, count=blocks) if isinstance(found, list) else (found,) * blocks
+    if found is not None:
+        period = keys.part(values={keys.prefix + name: found}).integer(name, low=0, high=1024)
+    if period == 0:
+        return (True,) * blocks
+    full = 0 if full_first else period - 1
+    return tuple(index % period != full for index in range(blocks))
+
+
+def softcap(keys: Settings) -> float:
+    """The cap of the logits, 0 for none."""
+    return keys.number("final_logit_softcapping") if keys.get("final_logit_softcapping") else 0.0
+
+
 def experts(keys: Settings, head: Head, index: int) -> Experts:
     """The experts of layer `index`. Raises FormatError or UnsupportedError."""
     count, used = keys.integer("expert_count", high=MAX_EXPERTS), keys.integer("expert_used_count", high=MAX_EXPERTS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dflash_core.arch import llama, qwen3, qwen3moe, qwen35, qwen35moe
+from dflash_core.arch import gemma3, llama, qwen3, qwen3moe, qwen35, qwen35moe
 from dflash_core.arch.architecture import Architecture
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -13,6 +13,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         qwen3,
         qwen3moe,
         llama,
+        gemma3,
     )
 }
 
