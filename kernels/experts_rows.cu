@@ -87,6 +87,7 @@ struct RowsJob {
     float scale;                              // of the upper half of an expert's rows
     const float* bias;                        // f32 [experts][bias_stride], or null
     int bias_stride;
+    float bias_factor;                        // of the rows x
 };
 
 template <class F>
@@ -171,7 +172,7 @@ __device__ __forceinline__ void multiply_rows(
             const float scale = row >= half_of ? job.scale : 1.0f;
 #ifdef BIASED
             const int whole = matrix.offset + (block + i) * TILE_ROWS + g + 8 * r;  // the row among the expert's
-            const float bias = job.bias[size_t(entry.expert) * job.bias_stride + whole];
+            const float bias = job.bias_factor * job.bias[size_t(entry.expert) * job.bias_stride + whole];
 #else
             const float bias = 0.0f;
 #endif
@@ -207,12 +208,12 @@ __device__ __forceinline__ int panels_of(const ExpertMatrix& matrix, const RowsJ
 }
 
 // Blocks of 16 rows [first_block, first_block + blocks) of each matrix. `scale`: of rows of up, 1 elsewhere. x f16 [..][x_stride]; out f16 [place][out_stride].
-// Shared memory: 2 * STAGE_BYTES.
+// Shared memory: 2 * STAGE_BYTES. With BIASED: `bias` f32 [experts][launch.stride], `bias_factor` what x was multiplied by.
 extern "C" __global__ void __launch_bounds__(ROWS_THREADS, 1) experts_rows(
     const ExpertLaunch launch, const ChunkWork* work, const half* x, int x_stride, const int* order, half* out,
     int out_stride, int first_block, int blocks, float scale
 #ifdef BIASED
-    , const float* bias
+    , const float* bias, float bias_factor
 #endif
 ) {
     SHARED_DYNAMIC(shared);
@@ -220,8 +221,9 @@ extern "C" __global__ void __launch_bounds__(ROWS_THREADS, 1) experts_rows(
     pdl_wait();
 #ifndef BIASED
     const float* const bias = nullptr;
+    const float bias_factor = 1.0f;
 #endif
-    const RowsJob job{x, x_stride, order, out, out_stride, first_block, blocks, scale, bias, launch.stride};
+    const RowsJob job{x, x_stride, order, out, out_stride, first_block, blocks, scale, bias, launch.stride, bias_factor};
     int each[2];
 #pragma unroll
     for (int kind = 0; kind < 2; ++kind) {

@@ -96,12 +96,19 @@ class ExpertProjection(AnyProjection):
         return NO_INPUTS if self.bias is None else ({"BIASED": 1}, [self.bias])
 
     def chunk_launch(
-        self, work: Tensor, x: Tensor, order: Tensor | None, out: Tensor, blocks: range, scale: float
+        self,
+        work: Tensor,
+        x: Tensor,
+        order: Tensor | None,
+        out: Tensor,
+        blocks: range,
+        scale: float = 1.0,
+        factor: float = 1.0,
     ) -> Launch:
         """Rows of a chunk of a prompt, sorted by expert, times `blocks` (of 16 rows) of each expert's matrices.
 
         x: f16 rows; order: the row of x at each place, or None; out: f16 (places, rows of an expert). The upper half
-        of `out` is multiplied by `scale`.
+        of `out` is multiplied by `scale`. factor: what x was multiplied by.
         """
         names = {tile_type(shape.type).name for shape in self.product.shapes}
         biased, bias = self._biased
@@ -110,7 +117,8 @@ class ExpertProjection(AnyProjection):
             "experts_rows.cu", "experts_rows", {**formats, **biased},
             self.plan.multiprocessors, CHUNK_THREADS,
             [self._table, work, x, np.int32(x.shape[1]), pointer(order), out, np.int32(out.shape[1]),
-             np.int32(blocks.start), np.int32(len(blocks)), np.float32(scale), *bias],
+             np.int32(blocks.start), np.int32(len(blocks)), np.float32(scale),
+             *([*bias, np.float32(factor)] if bias else [])],
             CHUNK_SHARED,
         )  # fmt: skip
 
@@ -278,7 +286,7 @@ class Experts:
             part = min(OUT_PART, self.hidden - begin)
             own = y.view(-1)[: rows * self.ranks * part].view(-1, part)
             blocks = range(begin // ROWS, ceil_div(begin + part, ROWS))
-            launches.append(self.out.chunk_launch(work, inner, None, own, blocks, 1.0))
+            launches.append(self.out.chunk_launch(work, inner, None, own, blocks, factor=HEADROOM))
             launches.append(
                 Launch(
                     "experts_sort.cu", "combine", defines, (ceil_div(part, 8 * COMBINE_THREADS), rows), COMBINE_THREADS,
