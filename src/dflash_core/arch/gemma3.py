@@ -23,22 +23,16 @@ def read(keys: Settings, head: Head) -> ModelSpec:
     """The model that the settings describe. Raises FormatError or UnsupportedError."""
     reading.check_settings(keys)
     blocks, hidden = keys.integer("block_count", high=1024), keys.integer("embedding_length")
-    full = reading.attention(keys, rotary=keys.integer("attention.key_length"))
+    sliding = reading.sliding(keys, blocks, PERIOD)
+    mixers = reading.attention_by_layer(keys, sliding, window_base=WINDOW_ROPE_BASE)
     if blocks == BLOCKS_OF_27B:
-        full = replace(full, scale=(hidden / full.heads) ** -0.5)
-    base = keys.number("rope.freq_base_swa", default=WINDOW_ROPE_BASE)
-    window = replace(full, window=keys.integer("attention.sliding_window"), rope_base=base, scaling=None)
+        mixers = [replace(one, scale=(hidden / one.heads) ** -0.5) for one in mixers]
     ffn = SwiGLU(keys.uniform("feed_forward_length"), "gelu_tanh")
     layers = tuple(
-        LayerSpec(
-            window if sliding else full,
-            ffn,
-            post_attn_norm="post_attention_norm.weight",
-            post_ffn_norm="post_ffw_norm.weight",
-        )
-        for sliding in reading.sliding(keys, blocks, PERIOD)
+        LayerSpec(one, ffn, post_attn_norm="post_attention_norm.weight", post_ffn_norm="post_ffw_norm.weight")
+        for one in mixers
     )
-    spec = reading.model(ARCHITECTURE.name, keys, head, layers, full.eps)
+    spec = reading.model(ARCHITECTURE.name, keys, head, layers, mixers[0].eps)
     return replace(spec, embedding_scale=math.sqrt(hidden), softcap=reading.softcap(keys))
 
 

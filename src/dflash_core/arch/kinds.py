@@ -20,6 +20,7 @@ by number; the softplus of attn_gate, one number per head."""
 Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
 """How gate g and up u of a feed-forward become what goes down: silu(g) * u; gelu(g) * u, GELU in its tanh form; and
 GPT-OSS's g * sigmoid(CLAMP_ALPHA * g) * (u + 1), with g at most CLAMP and u within -CLAMP..CLAMP."""
+Router = Literal["softmax", "sigmoid"]
 CLAMP, CLAMP_ALPHA = 7.0, 1.702
 ROPE_FACTORS = "rope_freqs.weight"
 """The divisors of a rotary position's frequencies, one for each pair, the same for all layers that use them."""
@@ -311,7 +312,7 @@ class Experts:
     scale: float = 1.0
     fused: bool = False
     activation: Activation = "silu"
-    router: Literal["softmax", "sigmoid"] = "softmax"
+    router: Router = "softmax"
     router_bias: bool = False
     choice_bias: bool = False
     router_scale: bool = False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from dflash_core.arch.architecture import Head, file_type
-from dflash_core.arch.kinds import GATE_UP, Attention, Experts, Gate
+from dflash_core.arch.kinds import CHOICE_BIAS, GATE_UP, Attention, Experts, Gate, Router
 from dflash_core.arch.rope import Yarn, gguf_scaling
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.errors import FormatError, UnsupportedError
@@ -15,8 +15,8 @@ from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import MAX_EPS, Settings
 from dflash_core.formats.weights import in_parts
 
-SOFTMAX = (0, 1)
-"""expert_gating_func of a softmax over all scores; 0 is a file that leaves it open."""
+GATING = {"softmax": 1, "sigmoid": 2}
+"""expert_gating_func; 0 is a file that leaves it open."""
 MAX_EXPERTS = 1 << 16
 
 
@@ -34,28 +34,71 @@ def check_settings(keys: Settings, head_dim: int | None = None) -> None:
 
 
 def attention(
-    keys: Settings, *, gate: Gate = "none", kv_heads: int | None = None, head_dim: int | None = None,
-    rotary: int | None = None, base: float | None = None, truncate: bool = True,
+    keys: Settings, *, heads: tuple[int, int] | None = None, gate: Gate = "none", kv_heads: int | None = None,
+    head_dim: int | None = None, rotary: int | None = None, base: float | None = None, truncate: bool = True,
 ) -> Attention:  # fmt: skip
-    """The full-attention layers. Where the file does not say them, `kv_heads`: heads of keys and values, `head_dim`,
-    `rotary`: a head's dimensions and those of them that are rotated, `base`: of the rotation; None where it must.
-    `truncate`: see `rope.Yarn`."""
+    """The full-attention layers. `heads`: of queries, and of keys and values, where layers differ. Where the file does
+    not say them, `kv_heads`: heads of keys and values, `head_dim`, `rotary`: a head's dimensions and those of them that
+    are rotated, `base`: of the rotation; None where it must. `truncate`: see `rope.Yarn`."""
     head_dim = keys.integer("attention.key_length", default=head_dim)
     base = keys.number("rope.freq_base", default=base)
+    query, key = heads or (
+        keys.uniform("attention.head_count"),
+        keys.uniform("attention.head_count_kv", default=kv_heads),
+    )
     found = Attention(
-        heads=keys.uniform("attention.head_count"),
-        kv_heads=keys.uniform("attention.head_count_kv", default=kv_heads),
+        heads=query,
+        kv_heads=key,
         head_dim=head_dim,
         rope_base=base,
-        rotary=keys.integer("rope.dimension_count", low=2, high=head_dim, default=rotary),
+        rotary=_even(keys, "rope.dimension_count", head_dim, rotary),
         eps=keys.number("attention.layer_norm_rms_epsilon", high=MAX_EPS),
         gate=gate,
         scaling=gguf_scaling(keys, base, truncate),
     )
-    keys.check_divides("attention.head_count_kv", found.kv_heads, "attention.head_count", found.heads)
-    if found.rotary % 2:
-        raise FormatError(f"{keys.source}: rope.dimension_count is {found.rotary}, expected an even number")
+    if heads is None:
+        keys.check_divides("attention.head_count_kv", found.kv_heads, "attention.head_count", found.heads)
     return found
+
+
+def _even(keys: Settings, name: str, head_dim: int, default: int | None) -> int:
+    """Rotated dimensions of a head."""
+    found = keys.integer(name, low=2, high=head_dim, default=default)
+    if found % 2:
+        raise FormatError(f"{keys.source}: {name} is {found}, expected an even number")
+    return found
+
+
+def attention_by_layer(
+    keys: Settings, sliding: Sequence[bool], *, gate: Gate = "none", window_base: float | None = None
+) -> list[Attention]:
+    """The attention of each layer, whose heads may differ. `sliding`: those that have a window; they have settings of
+    their own for a head's dimensions and for rotary positions, which are not scaled there. `window_base`: of these,
+    where the file does not say."""
+    count = len(sliding)
+    heads = keys.per_layer("attention.head_count", count)
+    kv_heads = keys.per_layer("attention.head_count_kv", count)
+    full = replace(
+        attention(keys, heads=(heads[0], kv_heads[0]), rotary=keys.integer("attention.key_length")), gate=gate
+    )
+    head_dim = keys.integer("attention.key_length_swa", default=full.head_dim)
+    if (value := keys.get("attention.value_length_swa")) not in (None, head_dim):
+        raise UnsupportedError(
+            f"{keys.source}: attention.value_length_swa is {value!r}, expected {head_dim}, the key length"
+        )
+    window = replace(
+        full, head_dim=head_dim, scaling=None, window=keys.integer("attention.sliding_window"),
+        rope_base=keys.number("rope.freq_base_swa", default=window_base),
+        rotary=_even(keys, "rope.dimension_count_swa", head_dim, head_dim),
+    )  # fmt: skip
+    for query, key in zip(heads, kv_heads):
+        if not query or not key or query % key:
+            raise FormatError(
+                f"{keys.source}: a layer has {query} heads over {key} heads of keys, expected a multiple; convert it"
+                " again"
+            )
+    kinds = (window if one else full for one in sliding)
+    return [replace(kind, heads=query, kv_heads=key) for kind, query, key in zip(kinds, heads, kv_heads)]
 
 
 def sliding(keys: Settings, blocks: int, period: int, *, full_first: bool = False) -> tuple[bool, ...]:
@@ -80,18 +123,25 @@ def softcap(keys: Settings) -> float:
     return keys.number("final_logit_softcapping") if keys.get("final_logit_softcapping") else 0.0
 
 
-def experts(keys: Settings, head: Head, index: int) -> Experts:
-    """The experts of layer `index`. Raises FormatError or UnsupportedError."""
+def suppressed(keys: Settings, vocab: int) -> tuple[int, ...]:
+    """Tokens that are never drawn."""
+    name = "tokenizer.ggml.suppress_tokens"
+    return keys.integers(name, low=0, high=vocab - 1) if keys.get(name) else ()
+
+
+def experts(keys: Settings, head: Head, index: int, router: Router = "softmax") -> Experts:
+    """The experts of layer `index`. `router`: what the architecture's models choose them by. Raises FormatError or
+    UnsupportedError."""
     count, used = keys.integer("expert_count", high=MAX_EXPERTS), keys.integer("expert_used_count", high=MAX_EXPERTS)
     if used > count:
         raise FormatError(
             f"{keys.source}: expert_used_count is {used:,}, expected at most expert_count ({count:,}); convert it again"
         )
     gating = keys.integer("expert_gating_func", low=0, default=0)
-    if gating not in SOFTMAX:
+    if gating not in (0, GATING[router]):
         raise UnsupportedError(
-            f"{keys.source}: expert_gating_func is {gating}, expected 1, a softmax over all experts; use a model that"
-            " chooses its experts so"
+            f"{keys.source}: expert_gating_func is {gating}, expected {GATING[router]}, a {router} over all experts;"
+            " use a model that chooses its experts so"
         )
     dense = keys.uniform("feed_forward_length", low=0) if keys.find("feed_forward_length") else 0
     # Files without a length of their own for experts share the dense one among those a token takes.
@@ -108,6 +158,8 @@ def experts(keys: Settings, head: Head, index: int) -> Experts:
         normalised=keys.flag("expert_weights_norm", "norm_top_k_prob") is not False,
         scale=scale,
         fused=f"blk.{index}.{GATE_UP}" in head.names,
+        router=router,
+        choice_bias=f"blk.{index}.{CHOICE_BIAS}" in head.names,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dflash_core.arch import gemma3, llama, qwen3, qwen3moe, qwen35, qwen35moe
+from dflash_core.arch import gemma3, gemma4, gptoss, laguna, llama, qwen3, qwen3moe, qwen35, qwen35moe
 from dflash_core.arch.architecture import Architecture
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -14,6 +14,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         qwen3moe,
         llama,
         gemma3,
+        gemma4,
+        gptoss,
+        laguna,
     )
 }
 

@@ -176,6 +176,11 @@ class ModelSpec:
         return shapes
 
 
+def reads_other_keys(layer: LayerSpec) -> bool:
+    """Whether it reads keys and values of another layer."""
+    return isinstance(layer.mixer, Attention) and layer.mixer.kv_from is not None
+
+
 def layer_tensors(index: int, layer: LayerSpec, hidden: int) -> Shapes:
     """The tensors of layer `index` by their names in the file."""
     return {f"blk.{index}.{name}": shape for name, shape in layer.tensors(hidden).items()}
