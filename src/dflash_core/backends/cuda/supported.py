@@ -38,9 +38,6 @@ def _of_attention(layer: LayerSpec) -> Iterator[str]:
     if not isinstance(spec, Attention):
         return
     options = {
-        "norms over values": spec.v_norm,
-        "softplus gates": spec.gate == "softplus",
-        "keys that are values": spec.key_is_value,
         "layers that share keys and values": spec.kv_from is not None,
     }
     yield from (name for name, needed in options.items() if needed)

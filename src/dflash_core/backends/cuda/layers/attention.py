@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention, softplus
 
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
@@ -51,12 +51,15 @@ class AttentionWeights:
         spec: kinds.Attention,
         pair: tuple[Matrix, Matrix] | None = None,
     ) -> None:
-        key_value = pair or (upload.matrix(prefix + "attn_k.weight"), upload.matrix(prefix + "attn_v.weight"))
-        self.inputs = Projection(device, [upload.matrix(prefix + "attn_q.weight"), *key_value], activations.inputs)
+        names = ["attn_q.weight"] if pair else [*projected_rows(spec)]
+        matrices = [upload.matrix(prefix + name) for name in names]
+        gates = [upload.matrix(prefix + "attn_gate.weight")] if spec.gate == "softplus" else []
+        self.inputs = Projection(device, [*matrices, *(pair or ()), *gates], activations.inputs)
         self.out = Projection(device, [upload.matrix(prefix + "attn_output.weight")], activations.inputs)
         self.q_norm = self.k_norm = torch.empty(0, device=device.torch_device)  # a null pointer
         if spec.qk_norm:
             self.q_norm = upload.vector(prefix + "attn_q_norm.weight")
+        if spec.qk_norm and spec.kv_from is None:
             self.k_norm = upload.vector(prefix + "attn_k_norm.weight")
         if turn_factor(spec) != 1:
             # The factor of cosines and sines is applied to norms before them, where there are any.
@@ -72,12 +75,18 @@ def turn_factor(spec: kinds.Attention) -> float:
     return spec.scaling.attention if spec.scaling else 1.0
 
 
+def projected_rows(spec: kinds.Attention) -> dict[str, int]:
+    """The rows of query, key and value by their matrices' names, of those that there are."""
+    there = spec.tensors(0)
+    return {name: rows for name, rows in spec.fused_rows.items() if name in there}
+
+
 def _input_bias(upload: Upload, prefix: str, spec: kinds.Attention, on: torch.device) -> Tensor | None:
     """The biases of query, key and value, next to each other as their products are; zeros for one without."""
     if not {"attn_q", "attn_k", "attn_v"} & {*spec.biases}:
         return None
     parts = []
-    for name, rows in spec.fused_rows.items():
+    for name, rows in projected_rows(spec).items():
         part = name.removesuffix(".weight")
         there = part in spec.biases
         parts.append(upload.vector(f"{prefix}{part}.bias") if there else torch.zeros(rows, device=on))
@@ -125,7 +134,14 @@ class AttentionLayers(MixerLayers):
     def defines(self) -> dict[str, object]:
         """Of kernels/heads.cuh."""
         spec = self.spec
-        found: dict[str, object] = {} if spec.gate == "sigmoid" else {"UNGATED": 1}
+        options = {
+            "UNGATED": spec.gate != "sigmoid",
+            "HEAD_GATES": spec.gate == "softplus",
+            "VALUES_NORMED": spec.v_norm,
+            "KEYS_ARE_VALUES": spec.key_is_value,
+            "BORROWED": spec.kv_from is not None,
+        }
+        found: dict[str, object] = {name: 1 for name, wanted in options.items() if wanted}
         if not spec.qk_norm:
             found["UNNORMED"] = 1
             if turn_factor(spec) != 1:
@@ -159,11 +175,12 @@ class AttentionLayers(MixerLayers):
 
     def chunk_buffers(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[TensorSpec]]:
         heads, together = self.heads, len(self.turns(kv)[0])
-        columns = together * (self.spec.query_rows // heads.kv_heads + 2 * heads.head_dim)
+        columns = together * sum(projected_rows(self.spec).values()) // heads.kv_heads
         projected = ((rows, columns), torch.float32)
+        gates = [((rows, heads.heads), torch.float32)] if self.spec.gate == "softplus" else []
         queries = ((together, rows * heads.group, heads.head_dim), torch.float16)
         unpacked = ((together, slots_of(context), heads.head_dim), torch.float16)
-        return ((projected, queries, *(unpacked for kind in (kv.k, kv.v) if kind != F16.k)),)
+        return ((*gates, projected, queries, *(unpacked for kind in (kv.k, kv.v) if kind != F16.k)),)
 
     def chunk_results(self, rows: int, context: int, kv: CachePair = F16) -> int:
         dim = self.heads.head_dim + SINK_DIMS * self.spec.sinks
@@ -294,12 +311,15 @@ class AttentionBranch:
 
         spec, heads, kv, place, products = self.layers.spec, self.layers.heads, self.kv, self.place, chunk.products
         count, dim, per_head = len(together), heads.head_dim, spec.query_rows // heads.kv_heads
-        pieces = self.layers.chunk_buffers(chunk.rows, kv.slots - MAX_NODES, kv.kv)[0]
-        projected, queries, *unpacked = chunk.arena.carve(*pieces)
+        carved = list(chunk.arena.carve(*self.layers.chunk_buffers(chunk.rows, kv.slots - MAX_NODES, kv.kv)[0]))
+        gates = carved.pop(0) if spec.gate == "softplus" else None
+        projected, queries, *unpacked = carved
+        rows_of = [rows // heads.kv_heads for rows in projected_rows(spec).values()]
         inputs = [
             products.parts(matrix, rows=range(rows * together.start, rows * together.stop))
-            for matrix, rows in zip(self.inputs.matrices, (per_head, dim, dim))
+            for matrix, rows in zip(self.inputs.matrices, rows_of)
         ]
+        gate_parts = products.parts(self.inputs.matrices[-1]) if gates is not None else ()
         (output,) = self.out.matrices
         mixed_width = heads.group * dim
         out = products.parts(output, range(mixed_width * together.start, mixed_width * together.stop))
@@ -330,6 +350,9 @@ class AttentionBranch:
 
         def run(n: int, length: int) -> None:
             products.multiply_all(chunk.x[:n], inputs, projected[:n])
+            if gates is not None and together.start == 0:  # of all heads: later turns find them here
+                products.multiply(chunk.x[:n], gate_parts, gates[:n])
+                gates[:n] = softplus(gates[:n])
             prepare()
             q = queries.view(count, chunk.rows, heads.group, dim)[:, :n].transpose(1, 2)
             if view.runs:
@@ -356,6 +379,9 @@ class AttentionBranch:
                 gate = projected[:n, : count * per_head].view(n, count * heads.group, 2, dim)[:, :, 1]
                 gate = gate.sigmoid_().view(n, count, heads.group, dim).permute(1, 2, 0, 3)
                 torch.mul(mixed, gate, out=rows.permute(1, 2, 0, 3))
+            elif gates is not None:
+                own = gates[:n].view(n, heads.kv_heads, heads.group, 1)[:, together.start : together.stop]
+                torch.mul(mixed, own.permute(1, 2, 0, 3), out=rows.permute(1, 2, 0, 3))
             else:
                 rows.permute(1, 2, 0, 3).copy_(mixed)
             products.multiply(rows.view(n, -1), out, chunk.out[:n], add=True)
@@ -380,9 +406,9 @@ class AttentionBranch:
         heads, bias = self.layers.heads, self.weights.bias
         if bias is None:
             return None
-        rows, per_head = self.layers.spec.fused_rows.values(), self.layers.spec.query_rows // heads.kv_heads
-        parts = zip(torch.split(bias, [*rows]), (per_head, heads.head_dim, heads.head_dim))
-        return torch.cat([part[each * together.start : each * together.stop] for part, each in parts])
+        parts = torch.split(bias, [*projected_rows(self.layers.spec).values()])
+        each = [len(part) // heads.kv_heads for part in parts]
+        return torch.cat([part[a * together.start : a * together.stop] for part, a in zip(parts, each)])
 
     def _of_runs(self, view: View, together: range, visible: _Visible) -> Tensor:
         """The keys, or values, of the chunk's runs, concatenated, as f16."""
