@@ -18,7 +18,7 @@ from dflash_core.arch.kinds import Attention, NextN, Shapes, SwiGLU
 from dflash_core.arch.reading import apart, in_halves
 from dflash_core.arch.registry import ARCHITECTURES, supported
 from dflash_core.arch.rope import Scaling
-from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors, reads_other_keys
+from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors, reads_other_keys, rope_factors
 from dflash_core.cache_types import EXACT, CachePair
 from dflash_core.errors import Code, FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
@@ -26,7 +26,8 @@ from dflash_core.formats.metadata import Settings
 from dflash_core.formats.weights import TensorInfo, WeightFile, check_tensors, listed
 from dflash_core.memory import gib
 
-DRAFT_ARCHITECTURES = ("dflash", "dspark", "dflash-draft", "qwen35-dflash-draft")
+ASSISTANT_ARCHITECTURE = "gemma4-assistant"
+DRAFT_ARCHITECTURES = ("dflash", "dspark", "dflash-draft", "qwen35-dflash-draft", ASSISTANT_ARCHITECTURE)
 Flavour = Literal["z-lab", "dflash", "dspark", "dflash-draft", "lucebox"]
 UNUSED_TOKEN = 5  # llama.cpp's token type of the padding entries of a vocabulary
 
@@ -138,6 +139,60 @@ class MtpConfig:
         beside = self.nextn.tensors(self.embedding_length, self.vocab_size)
         layer = layer_tensors(self.index, self.layer, self.embedding_length)
         return {**{self.prefix + name: shape for name, shape in beside.items()}, **layer}
+
+
+CELLS_USED = 32
+"""Cells of tokens that an assistant with centroids gives logits to; no setting says it (the published ones')."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantConfig:
+    """A Gemma assistant. Its layers read keys and values of the target's: `Attention.kv_from` is a layer of the target,
+    which has `target_layers` of width `target_width`. cells: centroids of its tokens, 0 where all tokens get logits."""
+
+    name: str
+    layers: tuple[LayerSpec, ...]
+    embedding_length: int
+    target_width: int
+    target_layers: int
+    vocab_size: int
+    rms_eps: float
+    cells: int = 0
+    cells_used: int = CELLS_USED
+    notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+
+    @property
+    def kind(self) -> str:
+        return "assistant"
+
+    @property
+    def block_count(self) -> int:
+        return len(self.layers)
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """The target's layer whose keys and values each layer reads."""
+        found = (layer.mixer.kv_from for layer in self.layers if isinstance(layer.mixer, Attention))
+        return tuple(layer for layer in found if layer is not None)
+
+    def position_bytes(self, kv: CachePair) -> int:
+        """The target's hidden state of the position, as floats."""
+        return 4 * self.target_width
+
+    def tensors(self) -> Shapes:
+        """Every tensor, in the order of a forward pass."""
+        shapes: Shapes = {"nextn.pre_projection.weight": (self.embedding_length, 2 * self.target_width)}
+        for index, layer in enumerate(self.layers):
+            shapes |= layer_tensors(index, layer, self.embedding_length) | rope_factors(layer)
+        shapes |= {
+            "output_norm.weight": (self.embedding_length,),
+            "token_embd.weight": (self.vocab_size, self.embedding_length),
+            "nextn.post_projection.weight": (self.target_width, self.embedding_length),
+        }
+        if self.cells:
+            shapes["masked_embd_centroids.weight"] = (self.cells, self.embedding_length)
+            shapes["masked_embd_ordering"] = (self.vocab_size,)
+        return shapes
 
 
 def draft_tokens(config: DraftConfig, file: WeightFile) -> npt.NDArray[np.int64]:
