@@ -18,7 +18,7 @@ from dflash_core.arch.kinds import Attention, NextN, Shapes, SwiGLU
 from dflash_core.arch.reading import apart, in_halves
 from dflash_core.arch.registry import ARCHITECTURES, supported
 from dflash_core.arch.rope import Scaling
-from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors, reads_other_keys, rope_factors
+from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors, reads_other_keys
 from dflash_core.cache_types import EXACT, CachePair
 from dflash_core.errors import Code, FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
@@ -139,60 +139,6 @@ class MtpConfig:
         beside = self.nextn.tensors(self.embedding_length, self.vocab_size)
         layer = layer_tensors(self.index, self.layer, self.embedding_length)
         return {**{self.prefix + name: shape for name, shape in beside.items()}, **layer}
-
-
-CELLS_USED = 32
-"""Cells of tokens that an assistant with centroids gives logits to; no setting says it (the published ones')."""
-
-
-@dataclass(frozen=True, slots=True)
-class AssistantConfig:
-    """A Gemma assistant. Its layers read keys and values of the target's: `Attention.kv_from` is a layer of the target,
-    which has `target_layers` of width `target_width`. cells: centroids of its tokens, 0 where all tokens get logits."""
-
-    name: str
-    layers: tuple[LayerSpec, ...]
-    embedding_length: int
-    target_width: int
-    target_layers: int
-    vocab_size: int
-    rms_eps: float
-    cells: int = 0
-    cells_used: int = CELLS_USED
-    notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
-
-    @property
-    def kind(self) -> str:
-        return "assistant"
-
-    @property
-    def block_count(self) -> int:
-        return len(self.layers)
-
-    @property
-    def sources(self) -> tuple[int, ...]:
-        """The target's layer whose keys and values each layer reads."""
-        found = (layer.mixer.kv_from for layer in self.layers if isinstance(layer.mixer, Attention))
-        return tuple(layer for layer in found if layer is not None)
-
-    def position_bytes(self, kv: CachePair) -> int:
-        """The target's hidden state of the position, as floats."""
-        return 4 * self.target_width
-
-    def tensors(self) -> Shapes:
-        """Every tensor, in the order of a forward pass."""
-        shapes: Shapes = {"nextn.pre_projection.weight": (self.embedding_length, 2 * self.target_width)}
-        for index, layer in enumerate(self.layers):
-            shapes |= layer_tensors(index, layer, self.embedding_length) | rope_factors(layer)
-        shapes |= {
-            "output_norm.weight": (self.embedding_length,),
-            "token_embd.weight": (self.vocab_size, self.embedding_length),
-            "nextn.post_projection.weight": (self.target_width, self.embedding_length),
-        }
-        if self.cells:
-            shapes["masked_embd_centroids.weight"] = (self.cells, self.embedding_length)
-            shapes["masked_embd_ordering"] = (self.vocab_size,)
-        return shapes
 
 
 def draft_tokens(config: DraftConfig, file: WeightFile) -> npt.NDArray[np.int64]:
@@ -421,33 +367,3 @@ def _vocabulary_notes(gguf: GGUFFile, config: ModelSpec) -> list[str]:
     if not str(gguf.metadata.get("tokenizer.chat_template", "")).strip():
         notes.append("no chat template in the file")
     return notes
-
-
-def types_by_group(weights: WeightFile) -> dict[str, dict[str, tuple[int, int]]]:
-    """For each group of tensors and each type: how many tensors, how many bytes."""
-    mtp = tuple(name.split("nextn.")[0] for name in weights.tensors if ".nextn." in name)
-    groups: dict[str, dict[str, tuple[int, int]]] = {}
-    for name, info in weights.tensors.items():
-        types = groups.setdefault("MTP" if name.startswith(mtp) else _group(name), {})
-        count, size = types.get(info.type, (0, 0))
-        types[info.type] = (count + 1, size + info.n_bytes)
-    return groups
-
-
-def _group(name: str) -> str:
-    for pattern, group in GROUPS:
-        if re.search(pattern, name):
-            return group
-    return "other"
-
-
-# First match wins; the order is also that of a forward pass, roughly.
-GROUPS = (
-    (r"norm\.weight$", "norms"),
-    (r"^token_embd\.", "embedding"),
-    (r"^output\.", "output"),
-    (r"^fc\.", "feature fusion"),
-    (r"\.ffn_", "feed-forward"),
-    (r"\.(attn_qkv|attn_gate|ssm_\w+)", "delta net"),
-    (r"\.attn_", "attention"),
-)

@@ -15,11 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dflash_core.arch.rope import Linear, Yarn
-from dflash_core.config import DraftConfig, types_by_group
+from dflash_core.config import DraftConfig
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import holds_mtp
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import DFlashError, FormatError, UnsupportedError
+from dflash_core.formats.groups import types_by_group
 from support.formats import (
     ARCHITECTURES,
     ARRAY,

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from dflash_core.arch import gemma4
+from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.arch.kinds import Attention, SwiGLU
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.config import ASSISTANT_ARCHITECTURE, AssistantConfig
+from dflash_core.config import ASSISTANT_ARCHITECTURE
 from dflash_core.drafters.base import DraftTarget, OpenedModel
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
 from dflash_core.errors import MismatchError

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.attention_window import AttentionWindow
-from dflash_core.config import AssistantConfig
 from dflash_core.models.block import Block
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.norm import rms_norm

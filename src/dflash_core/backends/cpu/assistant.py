@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cpu.hidden_rows import HiddenRows
 from dflash_core.cache_types import CachePair
-from dflash_core.config import AssistantConfig
 from dflash_core.drafters.assistant import capabilities
 from dflash_core.drafters.base import DraftLogits, LoadedModel, OpenedModel, ranked
 from dflash_core.errors import MismatchError
