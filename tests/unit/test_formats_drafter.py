@@ -211,8 +211,8 @@ def test_damaged_configurations(tmp_path: Path, change: dict[str, Any], message:
             "scales its rotary positions by dynamic, expected",
         ),
         (
-            {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e7}},
-            "scales its rotary positions by llama3, e",
+            {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e7}},
+            "scales its rotary positions by longrope, e",
         ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, expected 1.0"),
         ({"rope_parameters": {"rope_theta": 1e7, "partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5, expec"),
@@ -375,8 +375,8 @@ def test_a_target_is_no_drafter(tmp_path: Path) -> None:
         "t.gguf is a target model (architecture qwen35), expected a DFlash drafter (dflash, dspark,"
         " dflash-draft, qwen35-dflash-draft); give the drafter made for your target"
     )
-    path = write_gguf(tmp_path / "t.gguf", TARGET_KEYS | {"general.architecture": "llama"}, {})
-    assert "t.gguf is not a DFlash drafter (architecture llama), expected" in refused(
+    path = write_gguf(tmp_path / "t.gguf", TARGET_KEYS | {"general.architecture": "falcon"}, {})
+    assert "t.gguf is not a DFlash drafter (architecture falcon), expected" in refused(
         open_drafter, path, UnsupportedError
     )
     assert "has no general.architecture, expected text" in refused(open_drafter, _bare(tmp_path / "b.gguf"))
