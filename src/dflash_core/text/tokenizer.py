@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, cast
 
 import tokenizers
@@ -196,9 +196,10 @@ class Tokenizer:
         """The text of `ids`: without control tokens but with think tags, U+FFFD for bytes that are not UTF-8."""
         return self.visible_bytes(ids).decode("utf-8", "replace")
 
-    def visible_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of those `ids` that become text."""
-        return b"".join([self.token_bytes(id) for id in ids if id not in self.hidden])
+    def visible_bytes(self, ids: Iterable[int], hidden: Collection[int] | None = None) -> bytes:
+        """The bytes of those `ids` that become text: all but the `hidden` ones, by default the usual."""
+        hidden = self.hidden if hidden is None else hidden
+        return b"".join([self.token_bytes(id) for id in ids if id not in hidden])
 
     def token_text(self, id: int) -> str:
         """One token for display on one line: spaces as ␣, control characters and broken UTF-8 as escapes."""
