@@ -68,7 +68,7 @@ def anthropic_counts(prompt: int, cached: int, answer: int) -> dict[str, int]:
 def timings(report: TurnReport) -> dict[str, Any]:
     """The figures under the names that local model servers use."""
     stats, found = report.stats, dict[str, Any](report.timings())
-    read, predicted = found["prompt_n"], found["predicted_n"]
+    read, predicted = found["prompt_n"], found["predicted_n"] - 1
     kinds = "+".join(one.kind for one in stats.drafters)
     return found | {
         "cache_n": stats.reused_tokens,
