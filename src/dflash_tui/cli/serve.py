@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from importlib.util import find_spec
 
 from dflash_core.clean import encodable
 from dflash_core.errors import DFlashError
+from dflash_tui.application.log import LOG
 from dflash_tui.cli.options import Invocation
 from dflash_tui.server.settings import MAX_BODY, ServerSettings
 from dflash_tui.terminal.output import Notes, write_json, write_out
@@ -43,6 +45,7 @@ def run(call: Invocation) -> int:
         else:
             write_out(f"listening on {address}\n")
 
+    logging.getLogger("uvicorn.error").handlers = LOG.handlers
     server = Server(service, listening)
     try:
         server.run(sockets=[socket])
