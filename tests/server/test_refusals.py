@@ -255,8 +255,9 @@ def test_a_page_that_is_named_may_call() -> None:
 FIELDS = (
     "messages", "prompt", "input", "model", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "stream",
     "tools", "tool_choice", "system", "thinking", "reasoning", "reasoning_effort", "dflash", "content", "role", "type",
-    "text", "tool_calls", "function", "name", "arguments", "tokens", "stop_sequences", "output_config", "chat_template_kwargs",
-    "stream_options", "n", "logit_bias", "instructions", "tool_use_id", "call_id", "output", "id", "parameters",
+    "text", "tool_calls", "function", "name", "arguments", "tokens", "stop_sequences", "output_config",
+    "chat_template_kwargs", "stream_options", "n", "logit_bias",
+    "instructions", "tool_use_id", "call_id", "output", "id", "parameters",
 )  # fmt: skip
 WORDS = ("user", "assistant", "system", "tool", "function", "message", "text", "tool_result", "tool_use", "thinking",
          "function_call", "function_call_output", "reasoning", "auto", "none", "enabled", "adaptive", "low", "m",

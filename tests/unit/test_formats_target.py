@@ -27,7 +27,7 @@ from dflash_core.formats.gguf import GGUFFile, open_gguf
 from support.formats import ATTENTION, EVERY, NEXTN, TARGET_KEYS, TARGET_SHAPES, blocks, without, write_target
 from support.golden import golden, goldens
 
-FULL = Attention(heads=2, kv_heads=1, head_dim=256, rotary=64, rope_base=1e7, eps=1e-6, gated=True)
+FULL = Attention(heads=2, kv_heads=1, head_dim=256, rotary=64, rope_base=1e7, eps=1e-6, gate="sigmoid")
 LINEAR = DeltaNet(key_heads=2, value_heads=4, key_dim=128, value_dim=128, conv_kernel=4, eps=1e-6)
 TINY = ModelSpec(
     name="Tiny", architecture="qwen35", context_length=4096, embedding_length=256, vocab_size=768, rms_eps=1e-6,

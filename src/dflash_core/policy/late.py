@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.drafters.successors import LONGEST
-from dflash_core.drafters.text_table import TextTable
 from dflash_core.events import SHOWN_ROWS, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.allowance import SHARE, Allowance, further
@@ -53,7 +53,7 @@ class LatePolicy(PairPolicy):
         self._results = 0  # of the present answer
         self._flying = 0  # results until a try that was decided must have been reported
         self._plain: list[StepEvent] = []  # results of a rest
-        self._text = TextTable()
+        self._text = NgramTable()
         self._reset()
         self._untaught: dict[Part, list[Trials]] = {part: [] for part in PARTS}
 
@@ -90,7 +90,7 @@ class LatePolicy(PairPolicy):
         """The weights for the device's trees; None where the knobs describe a fixed tree."""
         return self._state.learned.weights if self._free(knobs) else None
 
-    def copies_from(self, knobs: Knobs) -> TextTable | None:
+    def copies_from(self, knobs: Knobs) -> NgramTable | None:
         """The known text so far."""
         return self._text if self._free(knobs) and knobs.from_text else None
 

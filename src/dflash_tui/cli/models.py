@@ -57,7 +57,7 @@ def run(call: Invocation) -> int:
         lines.append(f"    {header.architecture}, {gib(one.size)}, {header.types}, {fits[path].words}")
         lines += [f"    drafter: {drafter.path}" for drafter in one.drafters or () if drafter.belongs]
         if one.draft is None:
-            own = "its own MTP head drafts" if header.own_head else "--draft text copies from the conversation"
+            own = "its own MTP head drafts" if header.own_head else "--draft ngram copies from the conversation"
             lines.append(f"    no drafter with a matching name; {own}")
     lines += ["", *passed_over(others)] if others else []
     lines += ["", "to fetch with: dflash-tui get NAME"]

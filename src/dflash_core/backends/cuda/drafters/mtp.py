@@ -171,7 +171,7 @@ class Mtp(InCaches):
 
     @property
     def _defines(self) -> dict[str, object]:
-        gates = {} if self.draft.spec.gated else {"UNGATED": 1}
+        gates = {} if self.draft.spec.gate == "sigmoid" else {"UNGATED": 1}
         split_k = self.draft.mixer.inputs.split_k
         return {**self._split.defines, "SPLIT_K": split_k, **gates, **self.memory.kv.defines}
 

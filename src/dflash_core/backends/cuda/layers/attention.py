@@ -25,7 +25,6 @@ from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.errors import cpu_only
 from dflash_core.models.norm import Rotary
 
 PREPARE_WARPS = 4  # heads that a block of attn_prepare and draft_prepare writes
@@ -87,10 +86,6 @@ class AttentionLayers(MixerLayers):
     chunked = True
 
     def __init__(self, device: Device, spec: kinds.Attention, activations: Activations) -> None:
-        if spec.window:
-            raise cpu_only(
-                f"a target whose layers see only the last {spec.window:,} positions, expected full attention"
-            )
         self.device, self.spec, self.activations = device, spec, activations
         self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)
         self.frequencies = frequencies(spec, device)
@@ -182,7 +177,7 @@ class AttentionBranch:
 
     @property
     def _defines(self) -> dict[str, object]:
-        return {**({} if self.layers.spec.gated else {"UNGATED": 1}), **self.kv.defines}
+        return {**({} if self.layers.spec.gate == "sigmoid" else {"UNGATED": 1}), **self.kv.defines}
 
     def launches(self, scope: Pass) -> Iterator[Launch]:
         weights, splits, heads, buffers = self.weights, self.splits, self.layers.heads, scope.buffers
@@ -282,7 +277,7 @@ class AttentionBranch:
                     mixed = scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(n, length + n))
             # The queries are no longer needed: rows with all heads side by side overwrite them.
             rows = queries.view(-1)[: mixed.numel()].view(n, count, heads.group, dim)
-            if spec.gated:
+            if spec.gate == "sigmoid":
                 gate = projected[:n, : count * per_head].view(n, count * heads.group, 2, dim)[:, :, 1]
                 gate = gate.sigmoid_().view(n, count, heads.group, dim).permute(1, 2, 0, 3)
                 torch.mul(mixed, gate, out=rows.permute(1, 2, 0, 3))
