@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -56,9 +56,11 @@ class Answer:
         keep: Sequence[int] = (),
         watchers: Sequence[Callable[[Line], None]] = (),
         on_prefill: OnPrefill | None = None,
+        shown: Collection[str] = (),
     ) -> None:
-        """`start`: what the record begins with. `keep`: lengths of the prompt that later prompts will share.
-        `watchers` are called with each line of the record, on the thread that iterates."""
+        """`start`: what the record begins with. `keep`: lengths of the prompt that later prompts will share. `shown`:
+        names of special tokens that become text, although they are hidden otherwise. `watchers` are called with each
+        line of the record, on the thread that iterates."""
         self._seed_source: Literal["random", "fixed"] = "fixed"
         if knobs.seed == RANDOM_SEED:  # a small number, which a user can type
             self._seed_source, knobs = "random", replace(knobs, seed=secrets.randbelow(2**31))
@@ -81,7 +83,7 @@ class Answer:
         self._recorder = Recorder(start(prompt, knobs), tokenizer.token_text)
         self._parts = PartTotals()
         self._decode_s = 0.0
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer, shown)
         self._split = ThinkingSplit(start_inside=prompt.opens_thinking)
         self._guard = TurnGuard(tokenizer, knobs, opens_thinking=prompt.opens_thinking)
         self._pieces = self._run()

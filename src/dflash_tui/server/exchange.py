@@ -63,6 +63,7 @@ async def exchange(
 ) -> None:
     """Queue the job and answer with what comes of it. Raises RequestError before the response has begun."""
     worker.submit(job)
+    scope["place"] = worker.place(job)[0]
     client = _Client(job, worker, writer, send)
     gone = asyncio.create_task(_gone(receive))
     work = asyncio.create_task(client.stream() if streamed else client.whole())

@@ -56,6 +56,8 @@ class Gate:
                 status = message["status"]
                 fields = MutableHeaders(scope=message)
                 fields["x-request-id"] = fields["request-id"] = request_id
+                if "place" in scope:
+                    fields["x-queue-position"] = str(scope["place"])
                 self._allow_origin(headers, fields)
             await send(message)
 

@@ -13,9 +13,11 @@ from dflash_core.events import Piece, PrefillEvent
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Prompt
 from dflash_core.record import Start
+from dflash_core.text.template_values import Tools
 from dflash_core.text.tokenizer import Tokenizer
-from dflash_core.text.tool_calls.parser import Parser
+from dflash_core.text.tool_calls.forms import Form
 from dflash_core.text.tool_calls.parts import Part
+from dflash_core.text.tool_calls.schemas import Schemas
 from dflash_core.turn_stats import TurnReport
 from dflash_tui.server.shape import AnswerShape
 from dflash_tui.server.updates import Ended, Failed, Reading, Step, Update, Why
@@ -27,13 +29,14 @@ _WHY: dict[str, Why] = {
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that has been rendered, counted and checked."""
+    """A request that has been rendered, counted and checked. `form`: how calls of its `tools` are found in the answer;
+    None: all is text."""
 
     prompt: Prompt
     knobs: Knobs
-    keep: tuple[int, ...]
     stops: tuple[str, ...]
-    parser: Callable[[], Parser | None]
+    form: Form | None
+    tools: Tools
     start: Callable[[Prompt, Knobs], Start]
     parallel: bool = True
     notes: tuple[str, ...] = ()
@@ -53,7 +56,9 @@ class Job:
         """Tokens of the answer so far."""
         self._loop = asyncio.get_running_loop()
         self._answer: Answer | None = None
-        self._shape = AnswerShape(prepared.stops, prepared.parser(), parallel=prepared.parallel)
+        form = prepared.form
+        parser = form.parser(Schemas(prepared.tools)) if form is not None else None
+        self._shape = AnswerShape(prepared.stops, parser, parallel=prepared.parallel)
         self._made = time.perf_counter()
         self._queue_ms = self._ttft_ms = 0.0
 
@@ -78,8 +83,9 @@ class Job:
         try:
             prepared, tokenizer = self.prepared, engine.target.tokenizer
             answer = self._answer = Answer(
-                engine, tokenizer, prepared.prompt, prepared.knobs, prepared.start, keep=prepared.keep,
+                engine, tokenizer, prepared.prompt, prepared.knobs, prepared.start, keep=prepared.prompt.keep,
                 on_prefill=lambda done, total: self.tell(Reading(done, total)),
+                shown=prepared.form.shown if prepared.form is not None else (),
             )  # fmt: skip
             if self.cancelled:  # before there was an answer to stop
                 answer.stop()

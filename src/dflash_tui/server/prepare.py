@@ -14,8 +14,6 @@ from dflash_core.errors import KnobError, TemplateError
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Message, Prompt, build_prompt, visible_end
 from dflash_core.record import Start
-from dflash_core.text.tool_calls.parser import Parser
-from dflash_core.text.tool_calls.schemas import Schemas
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.job import Prepared
 from dflash_tui.server.normal import normalised
@@ -52,17 +50,17 @@ class Preparer:
         if len(prompt.ids) >= capacity:
             raise too_long(len(prompt.ids), capacity)
         knobs = knobs_of(asked, self.defaults, limits, capacity - len(prompt.ids))
+        form = self.support.form if asked.tools and asked.calls else None
         return Prepared(
-            prompt, knobs, prompt.keep, asked.stops, self._parser(asked), _starter(messages, self._names, self._engine),
-            asked.parallel, asked.notes,
-        )  # fmt: skip
-
-    def _parser(self, asked: Asked) -> Callable[[], Parser | None]:
-        """What finds the calls of tools in an answer."""
-        form = self.support.form
-        if form is None or not asked.tools or not asked.calls:
-            return lambda: None
-        return lambda: form.parser(Schemas(asked.tools))
+            prompt=prompt,
+            knobs=knobs,
+            stops=asked.stops,
+            form=form,
+            tools=asked.tools,
+            start=_starter(messages, self._names, self._engine),
+            parallel=asked.parallel,
+            notes=asked.notes,
+        )
 
     def count(self, asked: Asked) -> int:
         """Tokens of the prompt of a request. Raises RequestError."""
