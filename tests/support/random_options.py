@@ -88,7 +88,7 @@ def write(spec: ModelSpec, path: Path, rng: np.random.Generator) -> Path:
 def _stored(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
     values = rng.standard_normal(shape).astype(np.float32)
     one = len(shape) == 1
-    if "norm" in name or name.endswith("scale.weight") or name.endswith(".scale"):
+    if "norm" in name or name.endswith(("scale.weight", ".scale")):
         values = 1 + 0.2 * values
     elif "rope_freqs" in name:
         values = 1 + 3 * rng.random(shape).astype(np.float32)
