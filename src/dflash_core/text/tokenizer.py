@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from dflash_core.text.channels import ChannelReader, channels_of
+from dflash_core.text.channels import CHANNEL_TOKENS, ChannelReader, channels_of
 from dflash_core.text.pieces import pieces_of
 from dflash_core.text.thinking import CLOSE, OPEN
 from dflash_core.text.vocabulary import CONTROL, UNKNOWN, UNUSED, USER_DEFINED, Vocabulary
@@ -38,7 +38,8 @@ class Tokenizer:
     model names its reasoning, where it has no think tags. `notes`: what a user should know of it.
 
     A user-defined token is special too, except where the kind of tokenizer makes it ordinary text (`text_is_cut` of
-    its pieces) and the chat template does not write it: then it is cut out of every text, also of what a user types.
+    its pieces), the chat template does not write it, and it names no channel: then it is cut out of every text, also of
+    what a user types.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -64,7 +65,11 @@ class Tokenizer:
 
         ordinary = {id for id, kind in odd.items() if kind == USER_DEFINED} if self._pieces.text_is_cut else set[int]()
         written = self.chat_template or ""
-        ordinary = {id for id in ordinary if not (tokens[id].strip() and tokens[id] in written)}
+        ordinary = {
+            id
+            for id in ordinary
+            if not (tokens[id].strip() and (tokens[id] in written or tokens[id] in CHANNEL_TOKENS))
+        }
         self.special: Mapping[str, int] = {
             tokens[id]: id for id, kind in odd.items() if kind != UNUSED and tokens[id] and id not in ordinary
         }
