@@ -41,8 +41,10 @@ def drawn(rng: np.random.Generator) -> ModelSpec:
         biases=tuple(name for name in PROJECTIONS if often(0.4)),
         key_is_value=often(0.2),
     )  # fmt: skip
-    if full.key_is_value:
-        full = replace(full, biases=tuple(name for name in full.biases if name != "attn_v"))
+    without = {"attn_v"} if full.key_is_value else set()
+    if full.gate == "sigmoid":
+        without.add("attn_q")  # is refused
+    full = replace(full, biases=tuple(name for name in full.biases if name not in without))
     window = replace(full, window=int(rng.choice([5, 24, 70])), rope_base=1e5, scaling=None, rope_factors=False)
     after = often()
 
@@ -88,7 +90,7 @@ def write(spec: ModelSpec, path: Path, rng: np.random.Generator) -> Path:
 def _stored(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
     values = rng.standard_normal(shape).astype(np.float32)
     one = len(shape) == 1
-    if "norm" in name or name.endswith("scale.weight") or name.endswith(".scale"):
+    if "norm" in name or name.endswith(("scale.weight", ".scale")):
         values = 1 + 0.2 * values
     elif "rope_freqs" in name:
         values = 1 + 3 * rng.random(shape).astype(np.float32)

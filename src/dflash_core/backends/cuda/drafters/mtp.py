@@ -123,7 +123,7 @@ class Mtp(InCaches):
         yield from eh_proj.launches(buffers.acts, buffers.narrow, rows)
         yield norm_launch(
             buffers.h, draft.attn_norm, eps, rows, buffers.acts, mixer.inputs, self.all_rows, 0,
-            added=Added(eh_proj, buffers.narrow), fresh=True,
+            added=Added(eh_proj.split_k, buffers.narrow), fresh=True,
         )  # fmt: skip
         yield from mixer.inputs.launches(buffers.acts, buffers.wide, rows)
         yield Launch(
@@ -160,8 +160,8 @@ class Mtp(InCaches):
     ) -> Launch:
         buffers, eps = self.memory.buffers, self.draft.config.rms_eps
         return norm_launch(
-            buffers.h, weight, eps, 1, buffers.acts, reader, self.one_row, 0, added=Added(added, buffers.narrow),
-            normed=normed,
+            buffers.h, weight, eps, 1, buffers.acts, reader, self.one_row, 0,
+            added=Added(added.split_k, buffers.narrow), normed=normed,
         )  # fmt: skip
 
     @property

@@ -12,7 +12,7 @@ from dflash_core.backends.cuda.layers.base import FeedForwardLayer, Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.split_attention import HeadShape
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix, Projection
-from dflash_core.backends.cuda.target_model import FEED_FORWARDS
+from dflash_core.backends.cuda.block import FEED_FORWARDS
 from dflash_core.config import MtpConfig
 
 
