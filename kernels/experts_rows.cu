@@ -24,38 +24,15 @@ constexpr int COLUMN_BLOCKS = CHUNK_COLUMNS / 8;
 template <class F>
 __device__ __forceinline__ void halves_of(
     u32 (&a)[4], const typename F::Unit& unit, const typename F::Scales& scales, int u, int step) {
-    float v[2][4] = {};
+    float v[2][4];
     if constexpr (F::SCALING == Scaling::ROW) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-#pragma unroll
-            for (int part = 0; part < F::PARTS; ++part) {
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    const float2 pair = unpack_half2(unit.word[step][part][2 * i + r]);
-                    v[r][2 * i] += pair.x, v[r][2 * i + 1] += pair.y;
-                }
-            }
-#pragma unroll
-            for (int j = 0; j < 4; ++j) v[r][j] *= scales.d[r];
-        }
+        halves_at<F>(v, unit, scales, u, step);
     } else {
-        constexpr bool SIXTEEN = F::SCALING == Scaling::INTEGER_16;
-        const int s = step >> 1, h = step & 1, sub = 2 * u + s;
+        const int sub = 2 * u + (step >> 1);
         u32 codes[4];
-        F::expand(unit, s, codes);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            float minimum = 0.0f;
-            if constexpr (F::MINIMUM) {
-                // Lane t of the quad holds the pair of subs 2 t, 2 t + 1.
-                const u32 pair = __shfl_sync(FULL_WARP, scales.minimum[r], (lane_id() & ~3) | sub >> 1);
-                minimum = scales.minimum_scale[r] * half_bits_float(u16(pair >> (16 * (sub & 1))));
-            }
-            const float scale = scales.d[r] * float(F::sub_scale(scales, r, SIXTEEN ? 2 * sub + h : sub));
-#pragma unroll
-            for (int j = 0; j < 4; ++j) v[r][j] = __fmaf_rn(scale, float(signed_byte_of(codes[2 * h + r], j)), minimum);
-        }
+        F::expand(unit, step >> 1, codes);
+        scale_codes(scales, sub, codes);
+        weights_at<F>(v, codes, scales, sub, step & 1);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
