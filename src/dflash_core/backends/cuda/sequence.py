@@ -79,8 +79,9 @@ class SequenceMemory:
         )
         inside, left = self.arena.after(*partials), Arena(self.arena.bytes[scratch:])
         self.mixers: list[MixerMemory] = []
-        for mixer in target.mixers:
-            self.mixers.append(mixer.memory(context, capacity, inside, left, kv))
+        for mixer, lender in zip(target.mixers, target.lenders, strict=True):
+            lent = self.mixers[lender.group].layer(lender.place) if lender else None
+            self.mixers.append(mixer.memory(context, capacity, inside, left, kv, lent))
             left = left.after(*mixer.row_buffers(capacity))
         self.captured = CapturedLayers(captured, hidden, capacity, lasting_arena.after(*buffers))
         own_buffers = lasting_arena.after(*lasting)

@@ -33,7 +33,6 @@ def _of_attention(layer: LayerSpec) -> Iterator[str]:
     if not isinstance(spec, Attention):
         return
     options = {
-        "layers that share keys and values": spec.kv_from is not None,
         "biases of gated queries": spec.gate == "sigmoid" and "attn_q" in spec.biases,
     }
     yield from (name for name, needed in options.items() if needed)

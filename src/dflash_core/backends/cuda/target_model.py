@@ -68,6 +68,12 @@ class DeviceTarget:
         return [ffn for block in self.blk for ffn in block.feed_forwards]
 
     @property
+    def lenders(self) -> list[Block | None]:
+        """For each group of mixers, the layer whose keys and values they read instead of their own."""
+        sources = [mixer.kv_from if isinstance(mixer, kinds.Attention) else None for mixer in self.spec.mixers]
+        return [None if source is None else self.blk[source] for source in sources]
+
+    @property
     def plain(self) -> bool:
         """Whether nothing is done to what a branch gives, or to the residual stream, before the next norm."""
         return all(residual.plain for block in self.blk for residual in block.residuals)

@@ -18,7 +18,15 @@ from dflash_core.backends.cuda.chunk import Chunk, View
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, Argument, At, Device, Inputs, Launch, ceil_div
-from dflash_core.backends.cuda.layers.base import ChunkRun, MixerLayers, MixerMemory, MixerTensors, Pass, Upload
+from dflash_core.backends.cuda.layers.base import (
+    ChunkRun,
+    MixerBranch,
+    MixerLayers,
+    MixerMemory,
+    MixerTensors,
+    Pass,
+    Upload,
+)
 from dflash_core.backends.cuda.layers.sink_rows import SINK_DIMS, with_sinks
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, windowed_results
@@ -127,6 +135,7 @@ class AttentionLayers(MixerLayers):
         # The window of kernels/attention_parts.cuh: the last positions that a query sees, and the first ones.
         seen = torch.tensor([spec.window, 0], dtype=torch.int32)
         self.window = seen.to(device.torch_device) if spec.window else None
+        self.made = 2 * spec.kv_heads if spec.kv_from is None else 0
         scale = self.heads.query_scale if spec.scale is None else math.log2(math.e) * spec.scale
         self.query_scale = np.float32(scale)
 
@@ -164,8 +173,19 @@ class AttentionLayers(MixerLayers):
     def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         return Splits.pieces(self.split_order(context, kv), self.heads)
 
-    def memory(self, context: int, capacity: int, arena: Arena, rows: Arena, kv: CachePair = F16) -> AttentionMemory:
-        return AttentionMemory(self, context, arena, kv)
+    def memory(
+        self,
+        context: int,
+        capacity: int,
+        arena: Arena,
+        rows: Arena,
+        kv: CachePair = F16,
+        lender: MixerBranch | None = None,
+    ) -> MixerMemory:
+        if lender is None:
+            return AttentionMemory(self, context, arena, kv)
+        assert isinstance(lender, AttentionBranch), "keys and values of a layer without any"
+        return BorrowingMemory(self, context, arena, kv, lender)
 
     def turns(self, kv: CachePair) -> Sequence[range]:
         """The groups of kv heads that a chunk processes at once: one head each if the cache must be unpacked."""
@@ -221,9 +241,28 @@ class AttentionMemory(MixerMemory):
         return self.kv.positions(begin, end)
 
 
+class BorrowingMemory(MixerMemory):
+    """Of layers that read the keys and values of another one, `lender`, which runs before them in a pass."""
+
+    component = "target KV"
+
+    def __init__(
+        self, layers: AttentionLayers, context: int, arena: Arena, kv: CachePair, lender: AttentionBranch
+    ) -> None:
+        self.layers, self.lender = layers, lender
+        self.splits = Splits(layers.split_order(context, kv), layers.heads, arena)
+
+    @property
+    def nbytes(self) -> int:
+        return 0
+
+    def layer(self, place: int) -> AttentionBranch:
+        return AttentionBranch(self.layers, self.layers.weights[place], self.lender.kv, self.splits, self.lender.place)
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionBranch:
-    """Implements `base.Branch` for one layer of a sequence."""
+    """Implements `base.Branch` for one layer of a sequence. `place`: of its keys and values in `kv`."""
 
     layers: AttentionLayers
     weights: AttentionWeights
@@ -267,7 +306,8 @@ class AttentionBranch:
         biased, bias = self._biased
         sinks: Inputs = NO_INPUTS if weights.sinks is None else ({"SINKS": 1}, [weights.sinks])
         yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
-        if scope.single_row and split.holds_row:
+        own = self.layers.made  # heads of keys and values that a row makes
+        if scope.single_row and split.holds_row and own:
             yield Launch(
                 "attention_alone.cu", "attn_alone", {**defines, **windowed, **biased}, split.grid,
                 split.single_row_block,
@@ -275,7 +315,7 @@ class AttentionBranch:
                 split.single_row_shared,
             )  # fmt: skip
         else:
-            tasks = heads.heads + 2 * heads.kv_heads
+            tasks = heads.heads + own
             yield Launch(
                 "attention.cu", "attn_prepare", {**defines, **biased}, (ceil_div(tasks, PREPARE_WARPS), scope.rows),
                 WARP * PREPARE_WARPS,
@@ -337,7 +377,8 @@ class AttentionBranch:
             self.weights.k_norm, self.layers.frequencies, np.float32(spec.eps), np.float32(1), queries,
             keys[together.start :], values[together.start :], slots, *(() if bias is None else (bias,)),
         ]  # fmt: skip
-        grid = (ceil_div(count * (heads.group + 2), PREPARE_WARPS), chunk.rows)
+        tasks = count * heads.group + self.layers.made * count // heads.kv_heads
+        grid = (ceil_div(tasks, PREPARE_WARPS), chunk.rows)
         prepare = chunk.ops.add(Launch("attention_rows.cu", "attn_rows", defines, grid, WARP * PREPARE_WARPS, args))
 
         copies = iter(unpacked)

@@ -221,8 +221,17 @@ class MixerLayers(Protocol):
         prompt begins, no commit is pending."""
         return ()
 
-    def memory(self, context: int, capacity: int, arena: Arena, rows: Arena, kv: CachePair = F16) -> MixerMemory:
-        """Memory of a sequence of up to `context` positions and trees of up to `capacity` nodes.
+    def memory(
+        self,
+        context: int,
+        capacity: int,
+        arena: Arena,
+        rows: Arena,
+        kv: CachePair = F16,
+        lender: MixerBranch | None = None,
+    ) -> MixerMemory:
+        """Memory of a sequence of up to `context` positions and trees of up to `capacity` nodes. `lender`: the layer
+        whose keys and values these layers read, if they have none.
 
         `arena`: holds `pass_buffers`; the next layers of a pass reuse it. `rows`: holds `row_buffers`; chunks use it
         too. `kv`: the types of cached keys and values.

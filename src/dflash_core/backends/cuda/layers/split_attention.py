@@ -22,6 +22,7 @@ PACKED_WARPS = 8  # warps that share a tile of packed keys and values and conver
 MAX_MAKERS = 8  # warps of an attn_alone block that make the row: as in kernels/attention_alone.cu
 PATH_BYTES = MAX_NODES + 128  # shared memory of attn_split for one node's ancestors
 ACCUMULATORS = 96  # the most registers of a thread for output sums: with more, the others spill
+SMALL_HEAD, SMALL_TILES = 64, 4  # tiles of 16 rows of such heads: scores take as many registers as sums there
 
 
 HEAD_DIMS = (64, 128, 256, 512)
@@ -181,7 +182,8 @@ class SplitLaunch:
         dim_tiles = heads.head_dim // layout.column_warps // 8
         # With many warps, one tile can load while they process the other half of the previous tile.
         min_stages, max_stages = (1 if row_warps > 1 else 2), (1 if layout.once else MAX_STAGES)
-        for tallest in range(max(1, ACCUMULATORS // (4 * dim_tiles)), 0, -1):
+        highest = SMALL_TILES if heads.head_dim == SMALL_HEAD else max(1, ACCUMULATORS // (4 * dim_tiles))
+        for tallest in range(highest, 0, -1):
             blocks = ceil_div(tiles, tallest * row_warps)
             row_tiles = ceil_div(tiles, blocks * row_warps)
             # With separate buffers K and V are unpacked together, with two barriers per step instead of four.
