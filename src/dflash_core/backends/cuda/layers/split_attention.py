@@ -11,6 +11,7 @@ from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.cache_types import F16, GROUP, CachePair, CacheType
 from dflash_core.errors import cpu_only
 
+PREPARE_WARPS = 4  # heads that a block of attn_prepare, attn_rows and draft_prepare writes
 MAX_STAGES = 3
 # A block uses no more shared memory than this, even if a card has more: the rest of the SM's memory is L1, which the
 # matmuls before and after it need. With 203 KB per block an attention layer on an H200 took 36 us more.
