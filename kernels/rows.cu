@@ -3,8 +3,8 @@
 //
 // The rows below *count are live; grids are those of the largest chunk. Bound by memory: with 2,048 rows on an H200
 // rows_norm (WIDTH 5120) moves 3.6 TB/s, rows_swiglu (8704) 4.1, partly from the L2. Defines: WIDTH, elements of a row, a
-// multiple of 8; ROWS where normed rows go out as f32 too, ROWS_BY with a weight of their own; UNNORMED where rows stay
-// as they are; those of activation.cuh; of rows_add NORMED and SCALED.
+// multiple of 8; ROWS where normed rows go out as f32 too, ROWS_BY with a weight of their own; UNNORMED where rows are
+// only multiplied by HEADROOM; those of activation.cuh; of rows_add NORMED and SCALED.
 
 #include "activation.cuh"
 #include "features.cuh"
@@ -63,6 +63,9 @@ __device__ __forceinline__ void norm_rows(
         span.values(by);
 #pragma unroll
         for (int i = 0; i < 8; i++) x[turn][i] *= scale * by[i];
+#else
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[turn][i] *= HEADROOM;
 #endif
         store_halves(out + (u64)row * WIDTH + k, x[turn]);
         if (floats && !floats_weight) {

@@ -18,7 +18,9 @@ from dflash_core.formats.gguf import open_gguf
 from support.golden import other_models, reference
 from support.on_a_device import KL_BAR, chain, check_bits, divergences, session_of
 
-MARGIN = 1e-3  # between the last chosen expert and the next: with a smaller one, halves may change the choice
+MARGIN = 5e-4  # between the last chosen expert and the next: with a smaller one, halves may change the choice
+# Scores of Gemma 4 are not divided by the root of the head size: halves of the CPU's keys alone give up to 1e-5 there.
+BARS = {"gemma4": 2 * KL_BAR}
 FAMILIES = [path for path in other_models() if not path.name.startswith("q3")]
 
 
@@ -48,8 +50,9 @@ def test_logits_are_those_of_the_cpu(device_name: str, path: Path) -> None:
     rows = compared(path, "router_margin", len(ids))
     assert rows >= 10
     logits = session_of(device_name, target).verify(ids, chain(len(ids), np.random.default_rng(0)))
-    assert divergences(logits, target.logits(ids))[:rows].mean() < KL_BAR
-    assert divergences(logits, found["logits"])[:rows].mean() < KL_BAR
+    bar = BARS.get(target.config.architecture, KL_BAR)
+    assert divergences(logits, target.logits(ids))[:rows].mean() < bar
+    assert divergences(logits, found["logits"])[:rows].mean() < bar
 
 
 @pytest.mark.parametrize("path", HERE)
@@ -65,7 +68,8 @@ def test_a_prompt_in_a_chunk_is_that_of_the_reference(device_name: str, path: Pa
     if not told:
         pytest.skip("a choice of experts in the prompt is nearly a tie")
     rows = [row - begin for _, row in told]
-    assert divergences(logits[rows], found["long_logits"][[place for place, _ in told]]).mean() < 2 * KL_BAR
+    bar = 2 * BARS.get(target.config.architecture, KL_BAR)
+    assert divergences(logits[rows], found["long_logits"][[place for place, _ in told]]).mean() < bar
 
 
 @pytest.mark.parametrize("path", HERE)

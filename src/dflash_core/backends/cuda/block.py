@@ -14,6 +14,7 @@ from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.layers.base import FeedForwardLayer, Upload
 from dflash_core.backends.cuda.layers.experts import Experts
 from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
+from dflash_core.backends.cuda.layers.per_layer import PerLayerInput, PerLayerInputs
 
 # The class for each kind of feed-forward; called with (device, upload, prefix, spec, activations).
 FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, Activations], FeedForwardLayer]] = {
@@ -75,18 +76,23 @@ def residuals_of(
     index: int,
     layer: spec.LayerSpec,
     activations: Activations,
+    given: PerLayerInputs | None,
     load_mixer: Callable[[str], None],
 ) -> tuple[Residual, ...]:
-    """Upload layer `index`. `load_mixer`: called with the prefix of its tensors when its mixer's turn has come."""
+    """Upload layer `index`. `given`: per-layer inputs, of a model that has them. `load_mixer`: called with the prefix of
+    its tensors when its mixer's turn has come."""
     prefix = f"blk.{index}."
 
     def vector(name: str) -> Tensor | None:
         return upload.vector(prefix + name) if name else None
 
     def branch(of: spec.Branch) -> Branch:
-        norm, ffn = vector(of.norm), None
+        norm = vector(of.norm)
+        ffn: FeedForwardLayer | None = None
         if of.part is layer.mixer:
             load_mixer(prefix)
+        elif given is not None and isinstance(of.part, kinds.PerLayerInput):
+            ffn = PerLayerInput(device, upload, prefix, activations, given, index)
         else:
             ffn = FEED_FORWARDS[type(of.part)](device, upload, prefix, of.part, activations)
         return Branch(ffn, norm, vector(of.post_norm))

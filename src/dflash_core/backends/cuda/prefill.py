@@ -50,7 +50,9 @@ class ChunkPass:
         self.device, eps = target.device, target.spec.rms_eps
         scale = target.spec.embedding_scale
         embed = target.embedding.launch(chunk.h, chunk.tokens, chunk.count, chunk.rows, scale=scale)
-        self.embed = chunk.ops.add(embed)
+        self.embed = [chunk.ops.add(embed)]
+        if target.per_layer is not None:
+            self.embed.append(chunk_norm(chunk.ops, chunk.count, chunk.h, None, eps, chunk.embedded))
 
         self.layers = [[*self._steps(block, eps)] for block in target.blk]
         self.drafter: ChunkDrafter | None = drafter.chunk(chunk) if drafter else None
@@ -125,7 +127,8 @@ class ChunkPass:
         return self.chunk.h[n - 1]
 
     def _layers(self, n: int, length: int, cancelled: Cancelled | None) -> None:
-        self.embed()
+        for embed in self.embed:
+            embed()
         if self.drafter is not None:
             self.drafter.capture(EMBEDDING, n)
         ahead = PartsAhead(self.device, cancelled)

@@ -43,7 +43,7 @@ class SequenceMemory:
 
     mixers: the sequence's state, by the target's groups of layers. buffers: scratch memory of passes. captured: outputs
     of chosen layers. drafting: the drafter's own memory. chunk: memory of prompt chunks, if the card supports them.
-    head: logits. text: the text that trees copy from, if they do. `slots`: how many positions and nodes fit. `kv`: the
+    head: logits. given: per-layer inputs. text: the text that trees copy from, if they do. `slots`: how many positions and nodes fit. `kv`: the
     types of cached keys and values. `rows`: the most rows of a prompt chunk.
     """
 
@@ -70,7 +70,8 @@ class SequenceMemory:
         chunk = chunk_needs(target, min(rows, context), draft, context, kv) if target.chunked else None
         shared = max(passes, Arena.need(chunk.pieces) if chunk else 0)
         buffers = PassBuffers.lasting(hidden, *target.projections())
-        lasting = [*buffers, *CapturedLayers.pieces(captured, hidden, capacity)]
+        given = [target.per_layer.piece] if target.per_layer else []
+        lasting = [*buffers, *given, *CapturedLayers.pieces(captured, hidden, capacity)]
         own_bytes = Arena.need([*lasting, *(draft.own_buffers() if draft else ())])
         self.arena = Arena.of(shared + own_bytes, device)
         lasting_arena = Arena(self.arena.bytes[shared:])
@@ -83,7 +84,8 @@ class SequenceMemory:
             lent = self.mixers[lender.group].layer(lender.place) if lender else None
             self.mixers.append(mixer.memory(context, capacity, inside, left, kv, lent))
             left = left.after(*mixer.row_buffers(capacity))
-        self.captured = CapturedLayers(captured, hidden, capacity, lasting_arena.after(*buffers))
+        self.given = next(lasting_arena.after(*buffers).carve(*given), None)
+        self.captured = CapturedLayers(captured, hidden, capacity, lasting_arena.after(*buffers, *given))
         own_buffers = lasting_arena.after(*lasting)
         self.drafting: DraftMemory | None = draft.memory(context, self.arena, own_buffers, kv) if draft else None
         self.chunk = Chunk(target.device, chunk, self.arena) if chunk else None
@@ -147,4 +149,12 @@ def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None, context
     pieces += [piece for block in target.blk for ffn in block.feed_forwards for piece in ffn.chunk_buffers(rows)]
     pieces += draft.chunk_buffers(rows) if draft else ()
     lasting = draft.chunk_lasting(rows) if draft else ()
-    return ChunkNeeds(rows, target.spec.embedding_length, projections, pieces, lasting, _own_rows(target))
+    return ChunkNeeds(
+        rows,
+        target.spec.embedding_length,
+        projections,
+        pieces,
+        lasting,
+        _own_rows(target),
+        embedded=target.per_layer is not None,
+    )

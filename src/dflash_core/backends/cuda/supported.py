@@ -24,8 +24,6 @@ def check_supported(spec: ModelSpec) -> None:
 def _of_model(spec: ModelSpec) -> Iterator[str]:
     if spec.suppressed:
         yield "suppressed tokens"
-    if spec.per_layer_input:
-        yield "per-layer inputs"
 
 
 def _of_attention(layer: LayerSpec) -> Iterator[str]:

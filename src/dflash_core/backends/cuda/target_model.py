@@ -14,6 +14,7 @@ from dflash_core.backends.cuda.layers.attention import AttentionLayers
 from dflash_core.backends.cuda.layers.base import FeedForwardLayer, MixerLayers, Upload
 from dflash_core.backends.cuda.layers.delta_net import DeltaNetLayers
 from dflash_core.backends.cuda.layers.embedding import Embedding
+from dflash_core.backends.cuda.layers.per_layer import PerLayerInputs
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix
 
 # The class for each kind of mixer; called with (device, spec, activations).
@@ -40,6 +41,9 @@ class DeviceTarget:
         self.device, self.spec, self.activations = device, spec, activations
         self.mixers = [MIXERS[type(mixer)](device, mixer, activations) for mixer in spec.mixers]
         self.embedding = Embedding(upload, spec.embedding_length, on_host=embedding_on_host)
+        self.per_layer: PerLayerInputs | None = None
+        if spec.per_layer_input:
+            self.per_layer = PerLayerInputs(device, upload, spec, activations, on_host=embedding_on_host)
         self.blk: list[Block] = []
         for index, layer in enumerate(spec.layers):
             self.blk.append(self._block(upload, index, layer))
@@ -52,7 +56,13 @@ class DeviceTarget:
         group = list(self.spec.mixers).index(layer.mixer)
         mixers = self.mixers[group]
         residuals = residuals_of(
-            self.device, upload, index, layer, self.activations, lambda prefix: mixers.load(upload, prefix)
+            self.device,
+            upload,
+            index,
+            layer,
+            self.activations,
+            self.per_layer,
+            lambda prefix: mixers.load(upload, prefix),
         )
         return Block(group, self.spec.mixers[layer.mixer].index(index), residuals)
 
@@ -61,7 +71,8 @@ class DeviceTarget:
         pairs: list[tuple[AnyProjection, AnyProjection]]
         pairs = [self.mixers[block.group].projections(block.place) for block in self.blk]
         pairs += [(ffn.inputs, ffn.out) for ffn in self._feed_forwards]
-        return [inputs for inputs, _ in pairs], [out for _, out in pairs]
+        more = [self.per_layer.projection] if self.per_layer else []
+        return [*more, *(inputs for inputs, _ in pairs)], [out for _, out in pairs]
 
     @property
     def _feed_forwards(self) -> list[FeedForwardLayer]:

@@ -27,10 +27,14 @@ def target_pass(
     """A pass of `rows` rows over nodes of the tree in `state`, from node0 on: from the embedding of the tokens to the
     activations of `head`."""
     buffers, captured, eps = memory.buffers, memory.captured, target.spec.rms_eps
-    scope = Pass(state, buffers, rows, node0, state.at("n"), memory.window if windowed else None)
+    scope = Pass(state, buffers, rows, node0, state.at("n"), memory.window if windowed else None, memory.given)
     yield target.embedding.launch(
         buffers.h, state.at("token"), scope.count, rows, node0, scale=target.spec.embedding_scale
     )
+    if target.per_layer is not None:
+        reader = target.per_layer.projection
+        yield norm_launch(buffers.h, None, eps, rows, buffers.acts, reader, scope.count, node0)
+        yield from target.per_layer.launches(scope)
     before: Added | None = None
     for index, block in enumerate(target.blk):
         mixer = memory.mixers[block.group].layer(block.place)

@@ -113,7 +113,8 @@ def acts_for(columns: int, device: torch.device) -> Acts:
 class Pass:
     """The rows of one pass: nodes of the tree in `state`, from node0 on; `count` of them are live.
 
-    `window`: two int32, how many of the last and of the first positions full-attention layers see; None: all.
+    `window`: two int32, how many of the last and of the first positions full-attention layers see; None: all. `given`:
+    per-layer inputs, of a model that has them.
     """
 
     state: DeviceState
@@ -122,6 +123,7 @@ class Pass:
     node0: int
     count: At
     window: Tensor | None = None
+    given: Tensor | None = None
 
     @property
     def single_row(self) -> bool:

@@ -111,7 +111,8 @@ def chunk_norm(
     floats: Tensor | None = None,
     floats_by: Tensor | None = None,
 ) -> Op:
-    """RMSNorm of a chunk's rows `h` (rows, width), f32 or f16, into f16 rows `out`; without a weight `h` itself. For
+    """RMSNorm of a chunk's rows `h` (rows, width), f32 or f16, into f16 rows `out`; without a weight `h`
+    times HEADROOM. For
     f32 rows `h`, `floats` is an optional second output in f32, with `floats_by` under that weight."""
     args: list[Argument] = [count, h, pointer(weight), np.float32(eps), out]
     defines: dict[str, object] = {"WIDTH": h.shape[1]}
