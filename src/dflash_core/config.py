@@ -21,9 +21,10 @@ from dflash_core.arch.rope import Scaling
 from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors
 from dflash_core.cache_types import EXACT, CachePair
 from dflash_core.errors import FormatError, MismatchError, UnsupportedError
+from dflash_core.formats.factors import with_factors
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
-from dflash_core.formats.weights import TensorInfo, WeightFile, check_tensors, listed
+from dflash_core.formats.weights import TensorInfo, WeightFile, check_tensors
 from dflash_core.memory import gib
 
 DRAFT_ARCHITECTURES = ("dflash", "dspark", "dflash-draft", "qwen35-dflash-draft")
@@ -171,6 +172,7 @@ def target_config(gguf: GGUFFile) -> ModelSpec:
 
 def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
     """Like `target_config`, together with the file; its fused tensors are split into those of the model."""
+    gguf = with_factors(gguf)
     source, tensors = str(gguf.path), gguf.tensors
     architecture = _architecture(source, Settings(source, gguf.metadata).text("general.architecture"))
     spec = architecture.spec(gguf)
@@ -179,9 +181,6 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
             f"{source} holds only the MTP blocks of a model; give it as the draft, together with the model's own file"
         )
     _check_nextn(source, tensors, spec)
-    scales = [name for name in tensors if name.endswith((".scale", ".input_scale"))]
-    if scales:
-        raise UnsupportedError(f"{source} has NVFP4 scale tensors ({listed(scales)}), which are not supported")
     architecture.check(gguf, spec)
     file = apart(gguf, spec)
     check_tensors(source, file.tensors, spec.tensors(), mtp_tensors(file, spec))
