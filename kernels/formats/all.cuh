@@ -41,6 +41,9 @@
 #ifdef WITH_IQ4_XS
 #include "formats/iq4.cuh"
 #endif
+#ifdef WITH_MXFP4
+#include "formats/mxfp4.cuh"
+#endif
 #ifdef WITH_IQ3_S
 #include "formats/iq3.cuh"
 #endif
@@ -71,11 +74,8 @@
 #ifdef WITH_TQ2_0
 #include "formats/ternary.cuh"
 #endif
-#ifdef WITH_MXFP4
-#include "formats/fp4.cuh"
-#endif
 #ifdef WITH_NVFP4
-#include "formats/fp4.cuh"
+#include "formats/nvfp4.cuh"
 #endif
 #ifdef WITH_Q1_0
 #include "formats/q1_0.cuh"
@@ -125,6 +125,9 @@ template <class Work> __device__ __forceinline__ void for_each_format(const Work
 #ifdef WITH_IQ4_XS
     work.template operator()<IQ4_XS>();
 #endif
+#ifdef WITH_MXFP4
+    work.template operator()<MXFP4>();
+#endif
 #ifdef WITH_IQ3_S
     work.template operator()<IQ3_S>();
 #endif
@@ -154,9 +157,6 @@ template <class Work> __device__ __forceinline__ void for_each_format(const Work
 #endif
 #ifdef WITH_TQ2_0
     work.template operator()<TQ2_0>();
-#endif
-#ifdef WITH_MXFP4
-    work.template operator()<MXFP4>();
 #endif
 #ifdef WITH_NVFP4
     work.template operator()<NVFP4>();

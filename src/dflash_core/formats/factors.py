@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 import numpy as np
@@ -14,16 +15,18 @@ SCALE, INPUT_SCALE = ".scale", ".input_scale"
 """Endings of the names: what multiplies the weights, and what other programs round activations by."""
 
 
-def with_factors(file: GGUFFile) -> GGUFFile:
-    """The file without its scale tensors, which are now the `factors` of their matrices.
+def with_factors(file: GGUFFile, others: Container[str] = ()) -> GGUFFile:
+    """The file without its scale tensors, which are now the `factors` of their matrices; `others` are tensors of the
+    model that are called alike.
 
     A matrix has one, a tensor of experts one per expert: NAME.scale or NAME.weight.scale for NAME.weight (llama.cpp's
     converter). Scales of activations are left out: these are rounded here by what they are. Raises FormatError, and
     UnsupportedError for a factor of another type of tensor.
     """
-    tensors = {name: info for name, info in file.tensors.items() if not name.endswith((SCALE, INPUT_SCALE))}
-    for name in file.tensors:
-        if not name.endswith(SCALE):
+    found = [name for name in file.tensors if name.endswith((SCALE, INPUT_SCALE)) and name not in others]
+    tensors = {name: info for name, info in file.tensors.items() if name not in found}
+    for name in found:
+        if name.endswith(INPUT_SCALE):
             continue
         base = name.removesuffix(SCALE).removesuffix(".weight") + ".weight"
         info = tensors.get(base)

@@ -16,12 +16,12 @@ class Detokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self._read = tokenizer.reader()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, ids: Sequence[int]) -> str:
         """The text that has become certain with `ids`."""
-        return self._decoder.decode(self._tokenizer.visible_bytes(ids))
+        return self._decoder.decode(self._read(ids))
 
     def finish(self) -> str:
         """The buffered text; no more ids follow."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda import pack_fp4, pack_grids, pack_low
+from dflash_core.backends.cuda import pack_grids, pack_low, pack_nvfp4
 from dflash_core.backends.cuda.tile_parts import (
     bits_of,
     blocks_of_32,
@@ -67,6 +67,7 @@ TILE_TYPES: dict[str, TileType] = {
         TileType("Q3_K", 11, 1760),
         TileType("IQ4_NL", 20, 2304),
         TileType("IQ4_XS", 23, 2176, plane_bits=2),
+        TileType("MXFP4", 39, 2176),
         TileType("IQ3_S", 21, 1760, table=2048),
         TileType("IQ3_XXS", 18, 1568, table=1024),
         TileType("Q2_K", 10, 1344, plane_bits=2),
@@ -77,7 +78,6 @@ TILE_TYPES: dict[str, TileType] = {
         TileType("IQ1_M", 29, 896, plane_bits=3, table=16384),
         TileType("TQ1_0", 34, 864),
         TileType("TQ2_0", 35, 1056),
-        TileType("MXFP4", 39, 2192, half_activations=True),
         TileType("NVFP4", 40, 2320, half_activations=True),
         TileType("Q1_0", 41, 576),
         TileType("Q2_0", 42, 1152),
@@ -195,6 +195,11 @@ def _table_nibbles(values: Tensor) -> Tensor:
 def _pack_iq4_nl(blocks: Tensor) -> Tensor:
     subs = blocks_of_32(blocks, 18)
     return whole_tile(per_row(subs[..., :2].flatten(3)), unit_planes(_table_nibbles(split_nibbles(subs[..., 2:]))))
+
+
+def _pack_mxfp4(blocks: Tensor) -> Tensor:
+    subs = blocks_of_32(blocks, 17)
+    return whole_tile(per_row(subs[..., 0]), unit_planes(_table_nibbles(split_nibbles(subs[..., 1:]))))
 
 
 def _pack_iq4_xs(blocks: Tensor) -> Tensor:
@@ -321,6 +326,7 @@ _PACKERS: dict[str, Callable[[Tensor], Tensor]] = {
     "Q3_K": _pack_q3_k,
     "IQ4_NL": _pack_iq4_nl,
     "IQ4_XS": _pack_iq4_xs,
+    "MXFP4": _pack_mxfp4,
     "IQ3_S": _pack_iq3_s,
     "IQ3_XXS": _pack_iq3_xxs,
     "Q2_K": pack_low.pack_q2_k,
@@ -331,8 +337,7 @@ _PACKERS: dict[str, Callable[[Tensor], Tensor]] = {
     "IQ1_M": pack_grids.pack_iq1_m,
     "TQ1_0": pack_low.pack_tq1_0,
     "TQ2_0": pack_low.pack_tq2_0,
-    "MXFP4": pack_fp4.pack_mxfp4,
-    "NVFP4": pack_fp4.pack_nvfp4,
+    "NVFP4": pack_nvfp4.pack_nvfp4,
     "Q1_0": pack_low.pack_q1_0,
     "Q2_0": pack_low.pack_q2_0,
 }

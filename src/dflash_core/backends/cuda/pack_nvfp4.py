@@ -1,6 +1,6 @@
-"""Packers of MXFP4 and NVFP4 (kernels/formats/fp4.cuh).
+"""The packer of NVFP4 (kernels/formats/nvfp4.cuh).
 
-Blocks have the shape (b, 16, groups, bytes of 256 weights); packers return (b, groups, tile bytes).
+Blocks have the shape (b, 16, groups, bytes of 256 weights); it returns (b, groups, tile bytes).
 """
 
 from __future__ import annotations
@@ -11,17 +11,13 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.tile_parts import (
-    blocks_of_32,
     lane_codes,
     per_row,
-    row_pairs,
     split_nibbles,
     unit_planes,
     whole_tile,
 )
 
-# The largest scale of a row's tile becomes 2^13: times 6, the largest value, it is an f16 number.
-TOP = 13
 FACTOR = 256  # where a tile of NVFP4 has its matrix's factor, four bytes of f32
 
 
@@ -31,16 +27,6 @@ def _words(values: Tensor) -> Tensor:
     magnitude, sign = codes & 7, codes >> 3
     bytes_ = (magnitude[..., 0::2] | magnitude[..., 1::2] << 4).flatten(-2)
     return (bytes_ | sign[..., 1, :] << 3 | sign[..., 0, :] << 7).flatten(3)
-
-
-def pack_mxfp4(blocks: Tensor) -> Tensor:
-    each = blocks_of_32(blocks, 17)
-    exponents = each[..., 0].int()
-    largest = exponents.amax(-1, keepdim=True)
-    field = exponents - largest + TOP + 15  # of an f16; 0 and -1 are the powers of two below the normal ones
-    scales = torch.where(field > 0, field << 2, torch.where(field == 0, 2, torch.where(field == -1, 1, 0))).byte()
-    top = row_pairs((largest - TOP).clamp(min=0).byte())
-    return whole_tile(per_row(scales), top, unit_planes(_words(split_nibbles(each[..., 1:]))))
 
 
 def pack_nvfp4(blocks: Tensor) -> Tensor:

@@ -1,15 +1,13 @@
-// MXFP4, 17 B per 32 weights of a row: w = 2^(e - 127) * v with a byte e, v one of 0, 0.5, 1, 1.5, 2, 3, 4, 6 with a sign.
-// NVFP4, 36 B per 64: w = s * v with an unsigned 8-bit float s (4 bits of exponent, 3 of mantissa) per 16, times one
-// float per matrix. Share of bandwidth: not measured yet.
+// NVFP4, 36 B per 64 weights of a row: w = s * v with an unsigned 8-bit float s (4 bits of exponent, 3 of mantissa) per
+// 16, v one of 0, 0.5, 1, 1.5, 2, 3, 4, 6 with a sign, times one float per matrix. Share of bandwidth: not measured yet.
 //
 // Weights become f16 numbers: a scale times v has few bits, so all but the last factor is exact, and the activations are
 // f16 too. Of v as f16 only the high byte is not zero; prmt finds four of them by three bits each.
 //
 // Units: [32 lanes][4 words], word 2 * sub + half: three bits of values 0..3 of the upper row in nibbles 0..3, of the
-// lower row in 4..7, k 16 * half + 4 t + i; the sign of the upper row's value i is bit 8 i + 7, of the lower row's 8 i + 3.
-// NVFP4, 2320 B: s [16 rows][16], the matrix's factor as f32 and 12 B of nothing. The bits of s shifted to the mantissa of an f16
-// are s / 256, subnormal numbers too. MXFP4, 2192 B: [16 rows][8 subs] the high byte of an f16, 2^(13 + e - largest e of the
-// row's tile), then that largest e - 13 [8][upper, lower]: scales under 2^-29 of the largest become zero.
+// lower row in 4..7, k 16 * half + 4 t + i; the sign of the upper row's value i is bit 8 i + 7, of the lower row's
+// 8 i + 3. Tile, 2320 B: s [16 rows][16], the matrix's factor as f32 and 12 B of nothing. The bits of s shifted to the
+// mantissa of an f16 are s / 256, subnormal numbers too.
 
 #pragma once
 
@@ -26,46 +24,6 @@ __device__ __forceinline__ void fp4_expand(u32 word, const u32 (&scale)[2], u32 
     fp4_halves(prmt(SMALL, LARGE, index) | (word & 0x80808080u), scale[0], a[0], a[2]);
     fp4_halves(prmt(SMALL, LARGE, index >> 16) | (word << 4 & 0x80808080u), scale[1], a[1], a[3]);
 }
-
-struct MXFP4 {
-    static constexpr int NUMBER = FORMAT_MXFP4, BYTES = 2192, SLOTS = 4, PARTS = 1;
-    static constexpr Scaling SCALING = Scaling::ROW;
-    static constexpr bool MINIMUM = false;
-    struct Head {
-        uint2 row[2];
-        u32 largest;  // of this g and of its neighbour
-    };
-    struct Scales {
-        u32 sub[2][2];  // [row][sub / 4], a byte each
-        float d[2];
-    };
-    using Unit = Q4_K::Unit;
-
-    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
-        const u8* upper = tile + (lane >> 2) * 8;
-        return {{ldg_stream8(upper), ldg_stream8(upper + 8 * 8)}, ldg_stream4(tile + 128 + (lane >> 3) * 4)};
-    }
-    static __device__ __forceinline__ Scales decode(const Head& head, int lane) {
-        Scales scales;
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            scales.sub[r][0] = head.row[r].x, scales.sub[r][1] = head.row[r].y;
-            scales.d[r] = __uint_as_float(u32(byte_of(head.largest, (lane >> 1 & 2) + r)) << 23);
-        }
-        return scales;
-    }
-    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
-        load_words4(unit.word, tile + 144 + u * 512, lane);
-    }
-    static __device__ __forceinline__ void halves(
-        const Unit& unit, const Scales& scales, int u, int chunk, int, u32 (&a)[4]) {
-        const int sub = 2 * u + (chunk >> 1);
-        u32 scale[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) scale[r] = prmt(scales.sub[r][sub >> 2], 0, 0x0404u | u32(sub & 3) * 0x1010u);
-        fp4_expand(unit.word[chunk], scale, a);
-    }
-};
 
 struct NVFP4 {
     static constexpr int NUMBER = FORMAT_NVFP4, BYTES = 2320, SLOTS = 4, PARTS = 1;
