@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from dflash_core.text.channels import ChannelReader, channels_of
 from dflash_core.text.pieces import pieces_of
@@ -151,15 +151,18 @@ class Tokenizer:
         """The text of `ids`: without control tokens but with think tags, U+FFFD for bytes that are not UTF-8."""
         return self.reader()(ids).decode("utf-8", "replace")
 
-    def reader(self) -> Callable[[Iterable[int]], bytes]:
-        """Turns the ids of one answer, piece by piece, into the bytes of those that become text."""
-        if self.channels is None:
-            return self._visible_bytes
-        channels = ChannelReader(self.channels, self.special)
-        return lambda ids: b"".join([channels.read(id, self._visible_bytes((id,))) for id in ids])
+    def reader(self, shown: Collection[str] = ()) -> Callable[[Iterable[int]], bytes]:
+        """Turns the ids of one answer, piece by piece, into the bytes of those that become text. `shown`: names of
+        special tokens that do, although they are hidden otherwise."""
+        hidden = self.hidden.difference(self.special.get(name, -1) for name in shown)
 
-    def _visible_bytes(self, ids: Iterable[int]) -> bytes:
-        return b"".join([self.token_bytes(id) for id in ids if id not in self.hidden])
+        def visible(ids: Iterable[int]) -> bytes:
+            return b"".join([self.token_bytes(id) for id in ids if id not in hidden])
+
+        if self.channels is None:
+            return visible
+        channels = ChannelReader(self.channels, self.special)
+        return lambda ids: b"".join([channels.read(id, visible((id,))) for id in ids])
 
     def token_text(self, id: int) -> str:
         """One token for display on one line: spaces as ␣, control characters and broken UTF-8 as escapes."""
