@@ -60,6 +60,7 @@ def facts(plan: MemoryPlan) -> dict[str, Any]:
         "available": plan.available,
         "fits": plan.fits,
         "context_that_fits": dict(plan.context_that_fits),
+        "smaller_target": plan.smaller,
         "remedies": [
             {
                 "what": fits.remedy_words(one, plan.setup),

@@ -36,6 +36,7 @@ def _known(
 
 
 KNOWN: Sequence[PlannedCard] = (
+    _known("NVIDIA GeForce RTX 4060", 8, 24, 24),
     _known("NVIDIA GeForce RTX 3060", 12, 28, 3),
     _known("NVIDIA GeForce RTX 4080", 16, 76, 64),
     _known("NVIDIA GeForce RTX 4090", 24, 128, 72),

@@ -18,7 +18,7 @@ from dflash_core.backends.cuda.drafters.draft import CudaDraft
 from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, on_card
+from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, on_card, own_head
 from dflash_core.backends.cuda.prompts import NEVER, PASSES, READINGS
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_NODES
@@ -99,6 +99,7 @@ class CudaTarget(Target):
         return CardMemoryEstimator(
             self.footprint, self.config, draft, machine=self.machine.name, processors=processors,
             available=self.machine.available_with_context(), draft_type=self.draft_type, embedding=self.embedding,
+            mtp=own_head(self.file, self.config, draft),
         )  # fmt: skip
 
     def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
