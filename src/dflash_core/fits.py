@@ -233,6 +233,20 @@ def check_context(context: int | None) -> None:
         raise ContextError(f"a context of {context} positions, expected at least {MIN_CONTEXT}")
 
 
+def missing(estimator: MemoryEstimator, wished: Setup, available: int) -> str:
+    """How much memory there is too little for `wished`, with what is left free for other things."""
+    return f"{gib(max(total(estimator, wished) + estimator.spare(available) - available, 0))} more are needed for that"
+
+
+def shrunk_note(estimator: MemoryEstimator, setup: Setup, available: int) -> str:
+    """A note if there was no memory for the usual context, where none was asked for."""
+    usual = min(CEILING, estimator.longest_context)
+    if setup.context >= usual:
+        return ""
+    more = missing(estimator, replace(setup, context=usual), available)
+    return f"the context is {setup.context:,} positions, not {usual:,}: {more}"
+
+
 def trees_end(budget: int) -> str:
     """A note if memory is not reserved for the largest trees."""
     return f"trees end at a budget of {budget} here: there is no memory left for larger ones"

@@ -117,7 +117,8 @@ class CudaTarget(Target):
             rest = needed.predicted - self.footprint.target_bytes
             remedy = f"take a model of at most {gib(max(needed.free - rest, 0))}"
         used = self.machine.other_processes()
-        closing = f"other programs on the card hold {gib(used)}: close them, or " if used else "or "
+        named = self.machine.holders() if used else ""
+        closing = f"other programs on the card hold {gib(used)}{named}: close them, or " if used else "or "
         memory.check(
             needed,
             f"{remedy}; {closing}run it on the CPU",
