@@ -15,8 +15,9 @@ from dflash_core.bench.published import FILES_27B, PublishedFile
 from dflash_core.bench.shapes import card_estimator, header, headers, mtp_header
 from dflash_core.bench.synthetic_models import SIZE_27B, mtp_types, target_types
 from dflash_core.config import read_target
-from dflash_core.fits import ON_HOST, Setup, plan, total
+from dflash_core.fits import CEILING, ON_HOST, Setup, plan, requested_setup, shrunk_note, total
 from dflash_core.formats.gguf import open_gguf
+from dflash_core.memory import gib
 from dflash_tui.application import fits
 from dflash_tui.text.fits import lines
 from support.golden import golden
@@ -87,3 +88,16 @@ def test_the_head_of_a_file_is_found_beside_another_drafter() -> None:
     assert own_head(file, spec, None) is None
     plain, its_spec = read_target(open_gguf(golden("tiny-F16.gguf")))
     assert own_head(plain, its_spec, other) is None
+
+
+def test_a_load_that_had_to_shrink_says_by_how_much() -> None:
+    made = estimator(19 * GIB, "Q8_0")
+    setup = requested_setup(made, None, "f16")
+    assert setup.context < CEILING
+    found = shrunk_note(made, setup, made.available)
+    more = total(made, replace(setup, context=CEILING)) + made.spare(made.available) - made.available
+    assert more > 0
+    assert found == f"the context is {setup.context:,} positions, not 32,768: {gib(more)} more are needed for that"
+    # With so much more memory the context is the usual one.
+    assert requested_setup(made, None, "f16", made.available + more).context == CEILING
+    assert shrunk_note(made, replace(setup, context=CEILING), made.available) == ""
