@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dflash_core.clean import encodable
 from dflash_core.drafters.capabilities import Capabilities
@@ -142,7 +142,7 @@ class Turn:
                 self._running = not self._stop_requested
             if self._running:
                 keep = (self.prompt.stable,) if self.prompt.stable else ()
-                sinks = {"sinks": self.prompt.sinks} if self.knobs.attention_window else {}
+                sinks: dict[str, Any] = {"sinks": self.prompt.sinks} if self.knobs.attention_window else {}
                 events = engine.generate(
                     self.prompt.ids, self.knobs, keep=keep, on_prefill=self._prefilled, guard=self._guard, **sinks
                 )
