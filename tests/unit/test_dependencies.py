@@ -20,7 +20,7 @@ SRC = ROOT / "src"
 # Modules whose distribution has another name.
 DISTRIBUTIONS = {"cuda": "cuda-python", "markdown_it": "markdown-it-py", "pynvml": "nvidia-ml-py"}
 # Found as files by cuda.pathfinder; named for their lowest safe version only.
-EXTRAS = ("grammar", "plots")
+EXTRAS = ("plots", "serve")
 NOT_IMPORTED = {"nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "linkify-it-py", "pygments"}
 
 

@@ -13,7 +13,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.progress import Progress
 
 if TYPE_CHECKING:
-    from dflash_core.conversation import Reread
+    from dflash_core.answer import Reread
     from dflash_core.events import Piece
     from dflash_core.fits import MemoryEstimator, Setup
     from dflash_core.lab.experiment import Design
