@@ -155,8 +155,9 @@ def test_other_grammars(grammar: Grammar, pattern: str) -> None:
 
 
 def after_reasoning(name: str) -> AfterThinking:
-    inner = grammars().constraint(Grammar.schema(SCHEMAS[name][0]), leading_space=True)
-    return AfterThinking(inner, tags(), opened=True)
+    found = grammars().of_answer(Grammar.schema(SCHEMAS[name][0]), thinking=True, opens_thinking=True)
+    assert isinstance(found, AfterThinking)
+    return found
 
 
 def tags() -> tuple[int, int]:
