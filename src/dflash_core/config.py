@@ -20,7 +20,7 @@ from dflash_core.arch.registry import ARCHITECTURES, supported
 from dflash_core.arch.rope import Scaling
 from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors, reads_other_keys
 from dflash_core.cache_types import EXACT, CachePair
-from dflash_core.errors import FormatError, MismatchError, UnsupportedError
+from dflash_core.errors import Code, FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.weights import TensorInfo, WeightFile, check_tensors, listed
@@ -220,9 +220,9 @@ def _architecture(source: str, name: str) -> Architecture:
             f"{source} is a DFlash drafter ({name}), expected a target model ({supported()});"
             " give it as the draft, together with the target it was made for"
         )
-    mixture = " (mixture of experts)" if name.endswith("moe") else ""
-    models = " or ".join(known.models for known in ARCHITECTURES.values())
-    raise UnsupportedError(f"{source} has the architecture {name}{mixture}, expected {supported()}: use {models}")
+    raise UnsupportedError(
+        f"{source} has the architecture {name}, expected {supported()}", code=Code.UNKNOWN_ARCHITECTURE
+    )
 
 
 def mtp_tensors(gguf: WeightFile, config: ModelSpec) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from dflash_core.policy.base import Decision
 from dflash_core.policy.costs import H200
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.late import BUILT, CHOICES, FIRST_STEPS, LatePolicy, walked
+from dflash_core.policy.pace import Worth
 from dflash_core.policy.pair import PairState
 from dflash_core.policy.values import COPIED, start_weights
 from dflash_core.runner import Runner
@@ -68,6 +69,7 @@ def test_auto_is_lossless_whatever_is_learned_or_changed(ranks: tuple[int, ...],
 
     session, _ = planted(FILE, expected, ranks)
     policy = LatePolicy(session.capabilities, PairState(), GivenCosts(H200))
+    policy.state.parts["answer"].worth = Worth(net=1.0, tokens=3.0, drafts=9)
     runner = Runner(session, frozenset(), CONTEXT, vocab, policy=policy)
     fixed, tree, drafts = knobs.replace(budget=9), knobs.replace(mode="tree", budget=20), knobs.replace(from_text=False)
     found, steps = answered(runner, knobs, {3: fixed, 5: knobs, 7: tree, 9: drafts, 10: knobs})

@@ -38,7 +38,7 @@ def read(keys: Settings, head: Head) -> ModelSpec:
 
 ARCHITECTURE = Architecture(
     name="gemma3",
-    models="a Gemma 3 model",
+    models="Gemma 3",
     read=read,
     facts=sizes,
 )

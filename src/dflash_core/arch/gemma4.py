@@ -93,7 +93,7 @@ def _shared(keys: Settings, mixers: list[Attention], head: Head) -> list[Attenti
 
 ARCHITECTURE = Architecture(
     name="gemma4",
-    models="a Gemma 4 model",
+    models="Gemma 4",
     read=read,
     facts=sizes,
     notes=expert_notes,

@@ -39,7 +39,7 @@ def read(keys: Settings, head: Head) -> ModelSpec:
 
 ARCHITECTURE = Architecture(
     name="gpt-oss",
-    models="a GPT-OSS model",
+    models="GPT-OSS",
     read=read,
     facts=sizes,
     notes=expert_notes,

@@ -33,7 +33,7 @@ def read(keys: Settings, head: Head) -> ModelSpec:
 
 ARCHITECTURE = Architecture(
     name="laguna",
-    models="a Laguna model",
+    models="Laguna XS",
     read=read,
     facts=sizes,
     notes=expert_notes,

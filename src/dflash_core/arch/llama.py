@@ -42,7 +42,7 @@ def read(keys: Settings, head: Head) -> ModelSpec:
 
 ARCHITECTURE = Architecture(
     name="llama",
-    models="a Llama or Mistral model",
+    models="Llama 2 and 3, Mistral, SmolLM2",
     read=read,
     facts=sizes,
     notes=expert_notes,

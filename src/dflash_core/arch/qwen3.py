@@ -40,7 +40,7 @@ def check(gguf: GGUFFile, spec: ModelSpec) -> None:
 
 ARCHITECTURE = Architecture(
     name="qwen3",
-    models="a dense Qwen3 model",
+    models="Qwen3, dense",
     read=read,
     facts=sizes,
     check=check,

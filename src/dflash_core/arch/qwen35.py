@@ -73,7 +73,7 @@ def notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:
 
 ARCHITECTURE = Architecture(
     name="qwen35",
-    models="a dense Qwen3.5 or Qwen3.6 model",
+    models="Qwen3.5, Qwen3.6 and Qwen3.8, dense",
     read=read,
     facts=sizes,
     notes=notes,

@@ -16,13 +16,12 @@ class Detokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, shown: Collection[str] = ()) -> None:
-        self._tokenizer = tokenizer
-        self._hidden = tokenizer.hidden.difference(tokenizer.special.get(name, -1) for name in shown)
+        self._read = tokenizer.reader(shown)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, ids: Sequence[int]) -> str:
         """The text that has become certain with `ids`."""
-        return self._decoder.decode(self._tokenizer.visible_bytes(ids, self._hidden))
+        return self._decoder.decode(self._read(ids))
 
     def finish(self) -> str:
         """The buffered text; no more ids follow."""

@@ -110,7 +110,7 @@ def _encoded(tokenizer: Tokenizer, rendered: str, restore: Mapping[int, int]) ->
     ids: list[int] = []
     for segment in tokenizer.segments(rendered):
         ids += [segment] if isinstance(segment, int) else tokenizer.encode(segment.translate(restore), special=False)
-    return tuple(ids)
+    return tuple(tokenizer.begun(ids))
 
 
 def _guard(special: Iterable[str], present: Set[str]) -> dict[int, int]:

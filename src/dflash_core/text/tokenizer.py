@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+from dflash_core.text.channels import ChannelReader, channels_of
 from dflash_core.text.pieces import pieces_of
+from dflash_core.text.thinking import CLOSE, OPEN
 from dflash_core.text.vocabulary import CONTROL, UNKNOWN, UNUSED, USER_DEFINED, Vocabulary
 
 # Tokens that end an answer by their name, whether or not the file's eos key says so (llama.cpp's list).
@@ -23,7 +25,7 @@ END_NAMES = (
 )  # fmt: skip
 # "<|end|>" ends an answer, except where these do: there it ends one of several messages of an answer.
 CHANNEL_ENDS = ("<|return|>", "<|call|>")
-THINK_TAGS = ("<think>", "</think>")
+THINK_TAGS = (OPEN, CLOSE)
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -32,8 +34,8 @@ class Tokenizer:
     """The tokenizer of one model file.
 
     `special` maps the name of every special token to its id, `stop_ids` holds every token that ends an answer, and
-    `hidden` those that never become text: control tokens and padding rows, the think tags excepted. `notes`: what a
-    user should know of it.
+    `hidden` those that never become text: control tokens and padding rows, the think tags excepted. `channels`: how the
+    model names its reasoning, where it has no think tags. `notes`: what a user should know of it.
 
     A user-defined token is special too, except where the kind of tokenizer makes it ordinary text (`text_is_cut` of
     its pieces) and the chat template does not write it: then it is cut out of every text, also of what a user types.
@@ -68,6 +70,7 @@ class Tokenizer:
         }
         self._cut: Mapping[str, int] = {self._pieces.bytes_of(tokens[id]).decode(): id for id in ordinary if tokens[id]}
         self.hidden = frozenset(id for id, kind in odd.items() if kind != USER_DEFINED and tokens[id] not in THINK_TAGS)
+        self.channels = channels_of(self.special)
         self._special_pattern, self._cut_pattern = _any_of(self.special), _any_of(self._cut)
         # Letters of an ordinary token are bytes; the name of a special one is text.
         self._longest = max(1, *map(len, tokens), *(len(name.encode(errors="replace")) for name in self.special))
@@ -89,6 +92,17 @@ class Tokenizer:
         return (
             f"the vocabulary has no token for {len(missing)} rare bytes ({missing.hex(' ')}): text leaves them out",
         )
+
+    @property
+    def think_ids(self) -> tuple[int, int] | None:
+        """The tokens that open and close reasoning, if the vocabulary has a pair of them."""
+        found = tuple(self.special[tag] for tag in THINK_TAGS if tag in self.special)
+        return (found[0], found[1]) if len(found) == 2 else None
+
+    @property
+    def closing_ids(self) -> list[int]:
+        """What ends reasoning in the model's place."""
+        return self.encode(CLOSE if self.channels is None else self.channels.closing)
 
     @property
     def vocab_size(self) -> int:
@@ -135,12 +149,20 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`: without control tokens but with think tags, U+FFFD for bytes that are not UTF-8."""
-        return self.visible_bytes(ids).decode("utf-8", "replace")
+        return self.reader()(ids).decode("utf-8", "replace")
 
-    def visible_bytes(self, ids: Iterable[int], hidden: Collection[int] | None = None) -> bytes:
-        """The bytes of those `ids` that become text: all but the `hidden` ones, by default the usual."""
-        hidden = self.hidden if hidden is None else hidden
-        return b"".join([self.token_bytes(id) for id in ids if id not in hidden])
+    def reader(self, shown: Collection[str] = ()) -> Callable[[Iterable[int]], bytes]:
+        """Turns the ids of one answer, piece by piece, into the bytes of those that become text. `shown`: names of
+        special tokens that do, although they are hidden otherwise."""
+        hidden = self.hidden.difference(self.special.get(name, -1) for name in shown)
+
+        def visible(ids: Iterable[int]) -> bytes:
+            return b"".join([self.token_bytes(id) for id in ids if id not in hidden])
+
+        if self.channels is None:
+            return visible
+        channels = ChannelReader(self.channels, self.special)
+        return lambda ids: b"".join([channels.read(id, visible((id,))) for id in ids])
 
     def token_text(self, id: int) -> str:
         """One token for display on one line: spaces as ␣, control characters and broken UTF-8 as escapes."""

@@ -129,6 +129,6 @@ class Job:
 def counted(tokenizer: Tokenizer, ids: Sequence[int], dropped: int) -> int:
     """How many of `ids` begin before the last `dropped` bytes of their text."""
     count = len(ids)
-    while count and (size := len(tokenizer.visible_bytes(ids[count - 1 : count]))) <= dropped:
+    while count and (size := len(tokenizer.reader()(ids[count - 1 : count]))) <= dropped:
         count, dropped = count - 1, dropped - size
     return count

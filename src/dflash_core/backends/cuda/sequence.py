@@ -139,4 +139,4 @@ def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None, context
     pieces += [piece for block in target.blk for piece in block.ffn.chunk_buffers(rows)]
     pieces += draft.chunk_buffers(rows) if draft else ()
     lasting = draft.chunk_lasting(rows) if draft else ()
-    return ChunkNeeds(rows, target.spec.embedding_length, projections, pieces, lasting)
+    return ChunkNeeds(rows, target.spec.embedding_length, projections, pieces, lasting, target.norms_after)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dflash_core.arch.kinds import Attention, Experts, SwiGLU
+from dflash_core.arch.kinds import Attention, Experts
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.errors import cpu_only
 
@@ -22,10 +22,6 @@ def check_supported(spec: ModelSpec) -> None:
 
 
 def _of_model(spec: ModelSpec) -> Iterator[str]:
-    if spec.embedding_scale != 1:
-        yield "a scaled embedding"
-    if spec.softcap or spec.logit_scale != 1:
-        yield "scaled or capped logits"
     if spec.suppressed:
         yield "suppressed tokens"
     if spec.per_layer_input:
@@ -33,12 +29,8 @@ def _of_model(spec: ModelSpec) -> Iterator[str]:
 
 
 def _of_layer(layer: LayerSpec) -> Iterator[str]:
-    if layer.post_attn_norm or layer.post_ffn_norm:
-        yield "norms after a branch"
     if layer.beside is not None:
         yield "experts beside a dense feed-forward"
-    if layer.output_scale:
-        yield "scaled layers"
 
 
 def _of_attention(layer: LayerSpec) -> Iterator[str]:
@@ -46,32 +38,11 @@ def _of_attention(layer: LayerSpec) -> Iterator[str]:
     if not isinstance(spec, Attention):
         return
     options = {
-        "attention windows": spec.window,
-        "divisors of rotary frequencies": spec.rope_factors,
-        "an attention scale of its own": spec.scale not in (None, spec.head_dim**-0.5),
-        "attention without norms over heads": not spec.qk_norm,
-        "norms over values": spec.v_norm,
-        "biases": spec.biases,
-        "attention sinks": spec.sinks,
-        "softplus gates": spec.gate == "softplus",
-        "keys that are values": spec.key_is_value,
         "layers that share keys and values": spec.kv_from is not None,
     }
     yield from (name for name, needed in options.items() if needed)
 
 
 def _of_feed_forward(layer: LayerSpec) -> Iterator[str]:
-    spec = layer.ffn
-    if isinstance(spec, SwiGLU | Experts) and spec.activation != "silu":
-        yield f"{spec.activation} feed-forwards"
-    if not isinstance(spec, Experts):
-        return
-    options = {
-        "sigmoid routers": spec.router == "sigmoid",
-        "router biases": spec.router_bias or spec.choice_bias,
-        "scaled routers": spec.router_scale,
-        "scaled experts": spec.expert_scales,
-        "biases of experts": spec.biases,
-        "shared experts without a gate": spec.shared and not spec.shared_gate,
-    }
-    yield from (name for name, needed in options.items() if needed)
+    if isinstance(layer.ffn, Experts) and layer.ffn.router_scale:
+        yield "scaled routers"
