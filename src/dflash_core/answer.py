@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from dflash_core.constraints.base import Constraint
 from dflash_core.errors import DFlashError
 from dflash_core.events import Event, Piece, PrefillEvent, StepEvent
 from dflash_core.guards.turn import TurnGuard
@@ -57,10 +58,11 @@ class Answer:
         watchers: Sequence[Callable[[Line], None]] = (),
         on_prefill: OnPrefill | None = None,
         shown: Collection[str] = (),
+        constraint: Constraint | None = None,
     ) -> None:
         """`start`: what the record begins with. `keep`: lengths of the prompt that later prompts will share. `shown`:
-        names of special tokens that become text, although they are hidden otherwise. `watchers` are called with each
-        line of the record, on the thread that iterates."""
+        names of special tokens that become text, although they are hidden otherwise. `constraint`: what the
+        answer conforms to. `watchers` are called with each line of the record, on the thread that iterates."""
         self._seed_source: Literal["random", "fixed"] = "fixed"
         if knobs.seed == RANDOM_SEED:  # a small number, which a user can type
             self._seed_source, knobs = "random", replace(knobs, seed=secrets.randbelow(2**31))
@@ -74,6 +76,7 @@ class Answer:
         self.done = False
         self.reread: Reread | None = None
         self._engine = engine
+        self._constraint = constraint
         self._keep, self._watchers, self._on_prefill = tuple(keep), watchers, on_prefill
         self._stop_requested = False
         self._running = False
@@ -130,9 +133,11 @@ class Answer:
             with self._stop_lock:
                 self._running = not self._stop_requested
             if self._running:
-                sinks = {"sinks": self.prompt.sinks} if self.knobs.attention_window else {}
+                more: dict[str, Any] = {"sinks": self.prompt.sinks} if self.knobs.attention_window else {}
+                if self._constraint is not None:
+                    more["constraint"] = self._constraint
                 events = self._engine.generate(
-                    self.prompt.ids, self.knobs, keep=self._keep, on_prefill=self._prefilled, guard=self._guard, **sinks
+                    self.prompt.ids, self.knobs, keep=self._keep, on_prefill=self._prefilled, guard=self._guard, **more
                 )
             while (event := self._next(events)) is not None:
                 self._cancel_again()

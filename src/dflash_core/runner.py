@@ -19,6 +19,7 @@ from dflash_core.backends.base import (
     StepDecoder,
 )
 from dflash_core.backends.guarded import guarded_step, watched
+from dflash_core.constraints.base import Constraint
 from dflash_core.errors import Code, ContextError, OutOfMemoryError
 from dflash_core.events import Event, PrefillEvent, StepEvent, Stop
 from dflash_core.guards.base import Guard
@@ -134,6 +135,7 @@ class Runner:
         on_prefill: Callable[[int, int], None] | None = None,
         guard: Guard | None = None,
         sinks: int = 0,
+        constraint: Constraint | None = None,
     ) -> Iterator[Event]:
         """Answer the prompt `ids`: one PrefillEvent, then one StepEvent per step; the last one carries its `stop`.
 
@@ -142,7 +144,8 @@ class Runner:
         `keep`: prompt lengths to keep a checkpoint at, because the next prompt will share that much;
         `on_prefill(done, total)` follows the prompt; `guard` watches the answer; `sinks`: tokens at the beginning that
         an attention window always shows, 64 at least. Positions that were processed under another window are processed
-        again where they saw other positions. Raises ContextError for a prompt that does not fit.
+        again where they saw other positions. `constraint`: what the answer conforms to, before its first token. Raises
+        ContextError for a prompt that does not fit.
         """
         ids = check_ids(ids, self.vocab_size)
         if len(ids) >= self.context_length:
@@ -154,7 +157,7 @@ class Runner:
         self._changed = None
         knobs = knobs.fixed()
         window = AttentionWindow.of(knobs.attention_window, sinks)
-        return self._run(ids, knobs, frozenset(keep), on_prefill, guard, window)
+        return self._run(ids, knobs, frozenset(keep), on_prefill, guard, window, constraint)
 
     def _run(
         self,
@@ -164,8 +167,9 @@ class Runner:
         on_prefill: Callable[[int, int], None] | None,
         guard: Guard | None,
         window: AttentionWindow,
+        constraint: Constraint | None,
     ) -> Iterator[Event]:
-        decoder = self.decoder(knobs)
+        decoder = self.decoder(knobs, constraint)
         try:
             started = time.perf_counter()
             reused = self._rewind(ids, window)
@@ -239,9 +243,9 @@ class Runner:
         """What answers so far have shown to be wrong with the drafters, a line each."""
         return self.policy.notes
 
-    def decoder(self, knobs: Knobs) -> StepDecoder:
+    def decoder(self, knobs: Knobs, constraint: Constraint | None = None) -> StepDecoder:
         """The decoder of the next answer. Raises KnobError for knobs that it does not support."""
-        return self.session.decoder(knobs, self.stop_ids, self.context_length, self.policy)
+        return self.session.decoder(knobs, self.stop_ids, self.context_length, self.policy, constraint)
 
     def _begin(self, ids: Sequence[int], token: int, knobs: Knobs) -> None:
         """Tell the policy which tokens come before the answer."""
