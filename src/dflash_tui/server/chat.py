@@ -11,9 +11,9 @@ import msgspec
 from dflash_core.events import PrefillEvent
 from dflash_core.messages import Call, Message
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking
-from dflash_tui.server.asked import Asked, ThinkingSwitch
+from dflash_tui.server.asked import GRAMMAR, Asked, ThinkingSwitch
 from dflash_tui.server.exchange import event
-from dflash_tui.server.extensions import effort_of, extended, sampling_changes
+from dflash_tui.server.extensions import effort_of, extended, grammar_of, sampling_changes
 from dflash_tui.server.parts import (
     Function,
     arguments_of,
@@ -129,9 +129,6 @@ def asked_of(request: ChatRequest) -> Asked:
         raise invalid("this model writes text only", "modalities")
     if request.logprobs or request.top_logprobs:
         raise invalid("logprobs are not available; leave them out", "logprobs")
-    if request.response_format is not None and request.response_format.get("type", "text") != "text":
-        kind = str(request.response_format.get("type"))[:40]
-        raise invalid(f"response_format of the type {kind!r} is not supported; expected text", "response_format")
     limits = (at_least_one(request.max_tokens, "max_tokens"), request.max_completion_tokens)
     given = [one for one in limits if at_least_one(one, "max_completion_tokens") is not None]
     thinking, effort = effort_of(request.reasoning_effort, "reasoning_effort")
@@ -140,8 +137,9 @@ def asked_of(request: ChatRequest) -> Asked:
         tools=tools_of(_functions(request.tools)),
         calls=calls_of(request.tool_choice),
         parallel=request.parallel_tool_calls is not False,
+        grammar=grammar_of(request.response_format, "response_format"),
         changes=changes,
-        places=places,
+        places=places | {GRAMMAR: "response_format"},
         max_tokens=min((one for one in given if one is not None), default=None),
         stops=stops_of(request.stop),
         thinking=_switched(request.chat_template_kwargs) or thinking,
