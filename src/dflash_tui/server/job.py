@@ -88,6 +88,7 @@ class Job:
                 engine, tokenizer, prepared.prompt, prepared.knobs, prepared.start, keep=prepared.prompt.keep,
                 on_prefill=lambda done, total: self.tell(Reading(done, total)),
                 shown=prepared.form.shown if prepared.form is not None else (), constraint=prepared.constraint,
+                ends=prepared.form.stops if prepared.form is not None else (),
             )  # fmt: skip
             if self.cancelled:  # before there was an answer to stop
                 answer.stop()
