@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
@@ -136,6 +136,7 @@ class Runner:
         guard: Guard | None = None,
         sinks: int = 0,
         constraint: Constraint | None = None,
+        ends: Collection[int] = (),
     ) -> Iterator[Event]:
         """Answer the prompt `ids`: one PrefillEvent, then one StepEvent per step; the last one carries its `stop`.
 
@@ -144,8 +145,8 @@ class Runner:
         `keep`: prompt lengths to keep a checkpoint at, because the next prompt will share that much;
         `on_prefill(done, total)` follows the prompt; `guard` watches the answer; `sinks`: tokens at the beginning that
         an attention window always shows, 64 at least. Positions that were processed under another window are processed
-        again where they saw other positions. `constraint`: what the answer conforms to, before its first token. Raises
-        ContextError for a prompt that does not fit.
+        again where they saw other positions. `constraint`: what the answer conforms to, before its first token.
+        `ends`: ids that end this answer beside the stop tokens. Raises ContextError for a prompt that does not fit.
         """
         ids = check_ids(ids, self.vocab_size)
         if len(ids) >= self.context_length:
@@ -157,7 +158,7 @@ class Runner:
         self._changed = None
         knobs = knobs.fixed()
         window = AttentionWindow.of(knobs.attention_window, sinks)
-        return self._run(ids, knobs, frozenset(keep), on_prefill, guard, window, constraint)
+        return self._run(ids, knobs, frozenset(keep), on_prefill, guard, window, constraint, frozenset(ends))
 
     def _run(
         self,
@@ -168,8 +169,9 @@ class Runner:
         guard: Guard | None,
         window: AttentionWindow,
         constraint: Constraint | None,
+        ends: frozenset[int],
     ) -> Iterator[Event]:
-        decoder = self.decoder(knobs, constraint)
+        decoder = self.decoder(knobs, constraint, ends)
         try:
             started = time.perf_counter()
             reused = self._rewind(ids, window)
@@ -181,7 +183,7 @@ class Runner:
                     decoder.halt_at(guard.limit)
                 token, stop = decoder.first(logits)
                 tokens = (token,)
-                self._begin(ids, token, knobs)
+                self._begin(ids, token, knobs, ends)
             elapsed = (time.perf_counter() - started) * 1e3
             ran = decoder.decision
             reason = self._reason(ran.reason, len(self._committed))
@@ -243,13 +245,15 @@ class Runner:
         """What answers so far have shown to be wrong with the drafters, a line each."""
         return self.policy.notes
 
-    def decoder(self, knobs: Knobs, constraint: Constraint | None = None) -> StepDecoder:
-        """The decoder of the next answer. Raises KnobError for knobs that it does not support."""
-        return self.session.decoder(knobs, self.stop_ids, self.context_length, self.policy, constraint)
+    def decoder(
+        self, knobs: Knobs, constraint: Constraint | None = None, ends: frozenset[int] = frozenset()
+    ) -> StepDecoder:
+        """The decoder of the next answer, which ends at `ends` too. Raises KnobError for what it does not support."""
+        return self.session.decoder(knobs, self.stop_ids | ends, self.context_length, self.policy, constraint)
 
-    def _begin(self, ids: Sequence[int], token: int, knobs: Knobs) -> None:
+    def _begin(self, ids: Sequence[int], token: int, knobs: Knobs, ends: frozenset[int]) -> None:
         """Tell the policy which tokens come before the answer."""
-        stops = frozenset[int]() if knobs.ignore_eos else self.stop_ids
+        stops = frozenset[int]() if knobs.ignore_eos else self.stop_ids | ends
         self.policy.begin([*ids, token], stops)
 
     def _rest(self, decoder: StepDecoder) -> Sequence[StepEvent]:
