@@ -158,13 +158,13 @@ class Tokenizer:
 
     def reader(self, shown: Collection[str] = ()) -> Callable[[Iterable[int]], bytes]:
         """Turns the ids of one answer, piece by piece, into the bytes of those that become text. `shown`: names of
-        special tokens that do, although they are hidden otherwise."""
+        special tokens that do, although they are hidden otherwise; with all tokens of its channels these stay too."""
         hidden = self.hidden.difference(self.special.get(name, -1) for name in shown)
 
         def visible(ids: Iterable[int]) -> bytes:
             return b"".join([self.token_bytes(id) for id in ids if id not in hidden])
 
-        if self.channels is None:
+        if self.channels is None or set(shown).issuperset(self.channels.tokens):
             return visible
         channels = ChannelReader(self.channels, self.special)
         return lambda ids: b"".join([channels.read(id, visible((id,))) for id in ids])
