@@ -224,6 +224,7 @@ def load_pair(
     engine = Engine(opened, drafter, context_length=context_length, kept=kept, kv=kv, states=states)
     engine.session.prepare(say)
     engine.machine.learn(engine.session, say)
+    memory.give_back()
     say("ready", 1.0)
     return engine
 
