@@ -15,12 +15,12 @@ from dflash_core.arch.architecture import Architecture, matrix_types
 from dflash_core.arch.draft_heads import SIDES, Convolution, Heads
 from dflash_core.arch.facts import has_experts
 from dflash_core.arch.kinds import Attention, NextN, Shapes, SwiGLU
-from dflash_core.arch.reading import apart
+from dflash_core.arch.reading import apart, in_halves
 from dflash_core.arch.registry import ARCHITECTURES, supported
 from dflash_core.arch.rope import Scaling
-from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors
+from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors, reads_other_keys
 from dflash_core.cache_types import EXACT, CachePair
-from dflash_core.errors import FormatError, MismatchError, UnsupportedError
+from dflash_core.errors import Code, FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.weights import TensorInfo, WeightFile, check_tensors, listed
@@ -179,13 +179,25 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
             f"{source} holds only the MTP blocks of a model; give it as the draft, together with the model's own file"
         )
     _check_nextn(source, tensors, spec)
-    scales = [name for name in tensors if name.endswith((".scale", ".input_scale"))]
+    expected = spec.tensors()
+    scales = [name for name in tensors if name.endswith((".scale", ".input_scale")) and name not in expected]
     if scales:
         raise UnsupportedError(f"{source} has NVFP4 scale tensors ({listed(scales)}), which are not supported")
     architecture.check(gguf, spec)
-    file = apart(gguf, spec)
-    check_tensors(source, file.tensors, spec.tensors(), mtp_tensors(file, spec))
+    file = in_halves(apart(gguf, spec), spec)
+    check_tensors(source, file.tensors, expected, (*mtp_tensors(file, spec), *unread_tensors(file, spec)))
     return file, spec
+
+
+IMAGE_TENSORS = ("v.", "mm.", "a.")
+"""How names of tensors begin that turn images and sounds into rows: text does without."""
+
+
+def unread_tensors(gguf: WeightFile, config: ModelSpec) -> tuple[str, ...]:
+    """Names of tensors that change nothing: those for images, and keys of layers that read those of another."""
+    shared = (index for index, layer in enumerate(config.layers) if reads_other_keys(layer))
+    names = {f"blk.{index}.{name}.weight" for index in shared for name in ("attn_k", "attn_v", "attn_k_norm")}
+    return tuple(name for name in gguf.tensors if name in names or name.startswith(IMAGE_TENSORS))
 
 
 def _check_nextn(source: str, tensors: Iterable[str], spec: ModelSpec) -> None:
@@ -208,9 +220,9 @@ def _architecture(source: str, name: str) -> Architecture:
             f"{source} is a DFlash drafter ({name}), expected a target model ({supported()});"
             " give it as the draft, together with the target it was made for"
         )
-    mixture = " (mixture of experts)" if name.endswith("moe") else ""
-    models = " or ".join(known.models for known in ARCHITECTURES.values())
-    raise UnsupportedError(f"{source} has the architecture {name}{mixture}, expected {supported()}: use {models}")
+    raise UnsupportedError(
+        f"{source} has the architecture {name}, expected {supported()}", code=Code.UNKNOWN_ARCHITECTURE
+    )
 
 
 def mtp_tensors(gguf: WeightFile, config: ModelSpec) -> tuple[str, ...]:
@@ -332,6 +344,8 @@ def unusual(gguf: GGUFFile, config: ModelSpec) -> tuple[str, ...]:
         notes.append(
             f"{config.nextn_predict_layers} MTP block(s), {len(names)} tensors, {size}: what the mtp drafter runs"
         )
+    if images := sum(name.startswith(IMAGE_TENSORS) for name in gguf.tensors):
+        notes.append(f"{images} tensors for images and sound are not used: the model reads text alone")
     if config.tied_output:
         notes.append("tied head: the embedding is also the output matrix")
     matrices = matrix_types(gguf)

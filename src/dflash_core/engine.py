@@ -33,7 +33,6 @@ from dflash_core.progress import Progress, silent
 from dflash_core.runner import Runner
 from dflash_core.snapshots.snapshots import Snapshots
 from dflash_core.snapshots.store import SnapshotStore, default_cap
-from dflash_core.text.tokenizer import THINK_TAGS
 
 # What torch starts with: the cores this process may use.
 CORES = torch.get_num_threads()
@@ -101,9 +100,7 @@ class Engine(Runner):
         """What decides the steps of `auto`; None where the knobs alone do."""
         if drafter is None:
             return None
-        special = self.target.tokenizer.special
-        think = tuple(special.get(tag, -1) for tag in THINK_TAGS)
-        think_ids = None if -1 in think else (think[0], think[1])
+        think_ids = self.target.tokenizer.think_ids
         arms = []
         for at, one in enumerate(drafter.parts or (drafter,)):
             shape = self.machine.step_costs(one)
@@ -147,6 +144,7 @@ class Engine(Runner):
         if self.kv.why:
             notes.append(f"keys and values are kept as {self.kv.pair}: {self.kv.why}")
         notes += [said for said in (self.target.template.notice, self.target.template.thinking_note) if said]
+        notes += self.target.tokenizer.notes
         if self.target.packed:
             notes.append("the weights stay quantised in memory and are dequantised at every use: very slow")
         rows, usual = self._setup.rows, self.machine.prefill_chunk

@@ -12,10 +12,10 @@ from tools.bench.chosen import cases
 from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
+from dflash_core.backends.cuda.device_ngrams import DeviceNgrams
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.device_text import DeviceText
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.drafters.text_table import TextTable
+from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.events import Choice, StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Value
 from dflash_core.policy.arm import Arm, PairState
@@ -97,12 +97,12 @@ def test_auto_is_lossless_whatever_is_learned_or_changed(ranks: tuple[int, ...],
 class Knowing(QueuedPolicy):
     """As `QueuedPolicy`, with a text that holds the answer."""
 
-    def __init__(self, session: CudaSession, text: TextTable) -> None:
+    def __init__(self, session: CudaSession, text: NgramTable) -> None:
         assert session.capabilities is not None
         super().__init__(Arm(session.capabilities, PairState(), GivenCosts(H200)))
         self.known = text
 
-    def copies_from(self, knobs: Knobs) -> TextTable | None:
+    def copies_from(self, knobs: Knobs) -> NgramTable | None:
         return self.known if super().copies_from(knobs) is not None else None
 
 
@@ -119,7 +119,7 @@ def test_text_that_was_said_before_is_taken_from_there(sampled: bool) -> None:
     copied, lengths = [], []
     for from_text in (True, False):
         session, _ = planted(FILE, [], ())
-        policy = Knowing(session, TextTable([*prompt()[:7], *expected]))
+        policy = Knowing(session, NgramTable([*prompt()[:7], *expected]))
         runner = Runner(session, frozenset(), CONTEXT, vocab, policy=policy)
         found, steps = answered(runner, knobs.replace(from_text=from_text))
         assert found == expected
@@ -168,7 +168,7 @@ def test_a_card_is_told_what_changed_and_not_why(monkeypatch: pytest.MonkeyPatch
 def test_a_text_that_grows_and_is_cut_is_on_the_device_as_it_is_here() -> None:
     """Only what was added is copied, if that is little and nothing was removed; else the whole text."""
     device = EmulatedDevice()
-    there, here = DeviceText(1000, device), TextTable()
+    there, here = DeviceNgrams(1000, device), NgramTable()
     rng = np.random.default_rng(3)
     for turn in range(30):
         if turn % 9 == 8:
@@ -180,7 +180,7 @@ def test_a_text_that_grows_and_is_cut_is_on_the_device_as_it_is_here() -> None:
         assert ints == len(found)
         assert np.array_equal(found[: here.last.size].numpy(), here.last.reshape(-1))
         assert np.array_equal(found[here.last.size :][: len(here)].numpy(), here.tokens)
-    there.follow(other := TextTable([5, 6, 5]))
+    there.follow(other := NgramTable([5, 6, 5]))
     assert np.array_equal(found[: other.last.size].numpy(), other.last.reshape(-1))
 
 

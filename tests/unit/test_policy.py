@@ -109,11 +109,11 @@ def test_nobody_asks_how_certain_the_target_was_where_every_step_drafts(several:
     def auto(*kinds: str) -> AutoPolicy:
         return AutoPolicy([Arm(Capabilities(kind, 8), PairState(), StepCosts(CPU)) for kind in kinds])
 
-    policy = auto("dflash", "text") if several else auto("dflash")
+    policy = auto("dflash", "ngram") if several else auto("dflash")
     assert policy.asks_certain(Knobs())
     for knobs in (Knobs(drafting="tree 22"), Knobs(drafting="tree 22"), Knobs(drafting="plain")):
         assert not policy.asks_certain(knobs)
-    assert not auto("text").asks_certain(Knobs()), "it has nothing to rest from"
+    assert not auto("ngram").asks_certain(Knobs()), "it has nothing to rest from"
     assert not FixedPolicy(Capabilities("dflash", 8)).asks_certain(Knobs())
 
 

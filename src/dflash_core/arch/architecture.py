@@ -45,7 +45,7 @@ class Architecture:
 
     read: settings (under the architecture's prefix) -> model; raises FormatError or UnsupportedError. facts: a model's
     sizes under the names of the settings. check: errors more specific than a missing tensor. notes: what is
-    unusual about a file. models: a description of its models. harmless: names of settings that `read` does not need, in
+    unusual about a file. models: its models, for lists. harmless: names of settings that `read` does not need, in
     addition to those of `formats/unread.py`; a file with any other that `read` did not ask for is refused.
     """
 

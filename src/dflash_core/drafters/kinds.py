@@ -51,10 +51,10 @@ _KINDS = (
         depth_knob="mtp_depth",
     ),
     Kind(
-        "text",
-        "text",
+        "ngram",
+        "n-grams",
         "copies what followed the last tokens the last time",
-        "dflash_core.drafters.text:open_text",
+        "dflash_core.drafters.ngram:open_ngram",
         by_name=True,
     ),
     Kind("dflash", "DFlash", "denoises a block of masks after the context", _OPEN_BLOCK, _LOAD_BLOCK),
@@ -63,6 +63,8 @@ _KINDS = (
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 """By the name that `Capabilities.kind` and a config's `kind` give."""
+FORMER: Mapping[str, str] = {"text": "ngram"}
+"""Names of kinds in files and settings of earlier versions. They are read, never written."""
 
 
 def needs_no_file(name: str) -> bool:

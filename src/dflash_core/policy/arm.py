@@ -19,7 +19,7 @@ from dflash_core.turn_stats import FoundRow
 
 Part = Literal["answer", "thinking"]
 PARTS: tuple[Part, ...] = ("answer", "thinking")
-COPIES = "text"
+COPIES = "ngram"
 """The kind of the drafter that copies text and needs no pass of a model."""
 
 

@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.drafters.successors import Successors
-from dflash_core.drafters.text_table import TextTable
 from dflash_core.events import Choice, StepEvent, brings
 from dflash_core.knobs import Knobs
 from dflash_core.policy.arm import Arm, PairState, Part, PartState, copies
@@ -67,7 +67,7 @@ class AutoPolicy(Policy):
         self._furthest = blocks.index(max(blocks)) if len(set(blocks)) > 1 else None
         self._pace = Pace()  # of all drafters together
         self._left_out = set[str]()
-        self._text: Successors | TextTable = Successors()
+        self._text: Successors | NgramTable = Successors()
         self._stops = frozenset[int]()
         self._part: Part = "answer"
         self._thought = False  # the answer has reasoned

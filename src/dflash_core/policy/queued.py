@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dflash_core.drafters.text_table import TextTable
+from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.events import SHOWN_ROWS, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.allowance import SHARE, Allowance
@@ -51,7 +51,7 @@ class QueuedPolicy(AutoPolicy):
     def __init__(self, arm: Arm, *, think_ids: tuple[int, int] | None = None) -> None:
         super().__init__([arm], think_ids=think_ids)
         self._chooser = Chooser([arm.kind], START, queued=True)
-        self._text = self._table = TextTable()
+        self._text = self._table = NgramTable()
         self._untaught: dict[Part, list[Trials]] = {part: [] for part in PARTS}
         self._tags = frozenset(think_ids or ())
         self._forget()
@@ -90,7 +90,7 @@ class QueuedPolicy(AutoPolicy):
         plain = self._step is not None and self._step.decision.mode == "plain"
         return self._of(self.arm).learned.weights if free(knobs) and not plain else None
 
-    def copies_from(self, knobs: Knobs) -> TextTable | None:
+    def copies_from(self, knobs: Knobs) -> NgramTable | None:
         """The known text so far."""
         return self._table if free(knobs) and knobs.from_text else None
 

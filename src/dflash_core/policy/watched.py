@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from dflash_core.drafters.text_table import TextTable
+    from dflash_core.drafters.ngram_table import NgramTable
     from dflash_core.tree import Candidates
 
 MISSES = 10
@@ -97,7 +97,7 @@ class Watched(Policy):
     def weights(self, knobs: Knobs) -> npt.NDArray[np.float64] | None:
         return None if self._none else self.policy.weights(knobs)
 
-    def copies_from(self, knobs: Knobs) -> TextTable | None:
+    def copies_from(self, knobs: Knobs) -> NgramTable | None:
         return None if self._none else self.policy.copies_from(knobs)
 
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> StepPlan | None:

@@ -22,7 +22,7 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import ChunkDrafter, DeviceDrafter
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.layers.base import ChunkRun
-from dflash_core.backends.cuda.layers.norm import chunk_norm
+from dflash_core.backends.cuda.layers.norm import chunk_add, chunk_norm
 from dflash_core.backends.cuda.parts_ahead import PartsAhead
 from dflash_core.backends.cuda.products import Op
 from dflash_core.backends.cuda.sequence import SequenceMemory
@@ -37,12 +37,25 @@ Cancelled = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True)
 class ChunkLayer:
-    """One layer of the target over a chunk's rows."""
+    """One layer of the target over a chunk's rows. add_mixer, add_ffn: what each gave, where `Chunk.out` has it."""
 
     norm: Op
     mixer: ChunkRun
+    add_mixer: Op | None
     ffn_norm: Op
     ffn: ChunkRun
+    add_ffn: Op | None
+
+    def run(self, n: int, length: int) -> None:
+        """Of `n` rows after `length` positions."""
+        self.norm()
+        self.mixer(n, length)
+        if self.add_mixer is not None:
+            self.add_mixer()
+        self.ffn_norm()
+        self.ffn(n, length)
+        if self.add_ffn is not None:
+            self.add_ffn()
 
 
 class ChunkPass:
@@ -58,16 +71,25 @@ class ChunkPass:
     ) -> None:
         self.memory, self.chunk, self.state = memory, chunk, state
         self.device, eps = target.device, target.spec.rms_eps
-        embed = target.embedding.launch(chunk.h, chunk.tokens, chunk.count, chunk.rows)
+        scale = target.spec.embedding_scale
+        embed = target.embedding.launch(chunk.h, chunk.tokens, chunk.count, chunk.rows, scale=scale)
         self.embed = chunk.ops.add(embed)
+
+        def added(weight: Tensor | None, factor: Tensor | None = None) -> Op | None:
+            if chunk.out is chunk.h:
+                return None
+            return chunk_add(chunk.ops, chunk.count, chunk.h, chunk.out, weight, eps, factor)
+
         self.layers = [
             ChunkLayer(
                 chunk_norm(chunk.ops, chunk.count, chunk.h, block.attn_norm, eps, chunk.x),
                 memory.mixers[block.group].layer(block.place).chunk(chunk),
+                added(block.post_attn_norm),
                 chunk_norm(
                     chunk.ops, chunk.count, chunk.h, block.ffn_norm, eps, chunk.x, block.ffn.chunk_normed(chunk)
                 ),
                 block.ffn.chunk(chunk),
+                added(block.post_ffn_norm, block.output_scale),
             )
             for block in target.blk
         ]
@@ -128,9 +150,6 @@ class ChunkPass:
         for index, layer in enumerate(self.layers):
             if ahead.given_up():
                 raise PrefillCancelled
-            layer.norm()
-            layer.mixer(n, length)
-            layer.ffn_norm()
-            layer.ffn(n, length)
+            layer.run(n, length)
             if self.drafter is not None:
                 self.drafter.capture(index, n)

@@ -20,8 +20,8 @@ import torch
 from dflash_core.backends.cuda.allocator import MAX_SMALL
 from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk, ChunkNeeds
+from dflash_core.backends.cuda.device_ngrams import DeviceNgrams
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.device_text import DeviceText
 from dflash_core.backends.cuda.drafters.base import DraftMemory, OnDevice
 from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers
 from dflash_core.backends.cuda.layers.head import Head
@@ -89,7 +89,7 @@ class SequenceMemory:
         # Logits may share the arena: they are written after the layers and read before the next pass begins.
         self.head = Head(target, self.state, self.arena)
         copies = draft is not None and "by_parent" not in draft.capabilities.knobs
-        self.text = DeviceText(self.slots, target.device) if copies else None
+        self.text = DeviceNgrams(self.slots, target.device) if copies else None
         self.stamps = torch.zeros(STAMPS, dtype=torch.int64, device=device)
         # How many of the last and of the first positions attention sees.
         self.window = torch.zeros(2, dtype=torch.int32, device=device)
@@ -139,4 +139,4 @@ def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None, context
     pieces += [piece for block in target.blk for piece in block.ffn.chunk_buffers(rows)]
     pieces += draft.chunk_buffers(rows) if draft else ()
     lasting = draft.chunk_lasting(rows) if draft else ()
-    return ChunkNeeds(rows, target.spec.embedding_length, projections, pieces, lasting)
+    return ChunkNeeds(rows, target.spec.embedding_length, projections, pieces, lasting, target.norms_after)

@@ -22,6 +22,7 @@ from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, on_c
 from dflash_core.backends.cuda.prompts import NEVER, PASSES, READINGS
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_NODES
+from dflash_core.backends.cuda.supported import check_supported
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import Timer, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -71,6 +72,7 @@ class CudaTarget(Target):
         reading: str = "auto",
     ) -> None:
         super().__init__(path)
+        check_supported(self.config)
         if reading not in READINGS:
             raise UnsupportedError(f"reading {reading!r}, expected one of {' '.join(READINGS)}")
         self.placement = placement or Placement.on_one(self.config.block_count)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from dflash_core.arch import kinds
-from dflash_core.arch.spec import ModelSpec
+from dflash_core.arch.spec import OUTPUT_SCALE, LayerSpec, ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
@@ -34,13 +34,17 @@ FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, Activations], Feed
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One layer. Its mixer is the `place`-th of target.mixers[group]."""
+    """One layer. Its mixer is the `place`-th of target.mixers[group]. post_attn_norm, post_ffn_norm: of what the mixer
+    and the feed-forward add to the residual stream. output_scale (1,): of the stream after the layer."""
 
     attn_norm: Tensor
     group: int
     place: int
     ffn_norm: Tensor
     ffn: FeedForwardLayer
+    post_attn_norm: Tensor | None = None
+    post_ffn_norm: Tensor | None = None
+    output_scale: Tensor | None = None
 
 
 class DeviceTarget:
@@ -63,16 +67,24 @@ class DeviceTarget:
         self.embedding = Embedding(upload, spec.embedding_length, on_host=embedding_on_host)
         self.blk: list[Block] = []
         for index, layer in enumerate(spec.layers):
-            prefix, group = f"blk.{index}.", groups.index(layer.mixer)
-            attn_norm, ffn_norm = upload.vector(prefix + "attn_norm.weight"), upload.vector(prefix + layer.ffn_norm)
-            self.mixers[group].load(upload, prefix)
-            ffn = FEED_FORWARDS[type(layer.ffn)](device, upload, prefix, layer.ffn, activations)
-            place = spec.mixers[layer.mixer].index(index)
-            self.blk.append(Block(attn_norm, group, place, ffn_norm, ffn))
+            self.blk.append(self._block(upload, index, layer, groups.index(layer.mixer)))
             if progress:
                 progress(index + 1, spec.block_count)
         self.output_norm = upload.vector("output_norm.weight")
         self.output: Matrix = upload.matrix("token_embd.weight" if spec.tied_output else "output.weight")
+
+    def _block(self, upload: Upload, index: int, layer: LayerSpec, group: int) -> Block:
+        prefix = f"blk.{index}."
+
+        def vector(name: str) -> Tensor | None:
+            return upload.vector(prefix + name) if name else None
+
+        attn_norm, ffn_norm = upload.vector(prefix + "attn_norm.weight"), upload.vector(prefix + layer.ffn_norm)
+        self.mixers[group].load(upload, prefix)
+        ffn = FEED_FORWARDS[type(layer.ffn)](self.device, upload, prefix, layer.ffn, self.activations)
+        place = self.spec.mixers[layer.mixer].index(index)
+        after = vector(layer.post_attn_norm), vector(layer.post_ffn_norm)
+        return Block(attn_norm, group, place, ffn_norm, ffn, *after, vector(OUTPUT_SCALE if layer.output_scale else ""))
 
     def projections(self) -> tuple[list[AnyProjection], list[AnyProjection]]:
         """The projections that read the residual stream, and those whose results are added to it."""
@@ -80,6 +92,12 @@ class DeviceTarget:
         pairs = [self.mixers[block.group].projections(block.place) for block in self.blk]
         pairs += [(block.ffn.inputs, block.ffn.out) for block in self.blk]
         return [inputs for inputs, _ in pairs], [out for _, out in pairs]
+
+    @property
+    def norms_after(self) -> bool:
+        """Whether anything is done to what a branch gives, or to the residual stream, before the next norm."""
+        after = ((block.post_attn_norm, block.post_ffn_norm, block.output_scale) for block in self.blk)
+        return any(one is not None for of_block in after for one in of_block)
 
     @property
     def chunked(self) -> bool:

@@ -27,7 +27,9 @@ def target_pass(
     activations of `head`."""
     buffers, captured, eps = memory.buffers, memory.captured, target.spec.rms_eps
     scope = Pass(state, buffers, rows, node0, state.at("n"), memory.window if windowed else None)
-    yield target.embedding.launch(buffers.h, state.at("token"), scope.count, rows, node0)
+    yield target.embedding.launch(
+        buffers.h, state.at("token"), scope.count, rows, node0, scale=target.spec.embedding_scale
+    )
     before: Added | None = None
     for index, block in enumerate(target.blk):
         mixer, ffn = memory.mixers[block.group].layer(block.place), block.ffn
@@ -39,10 +41,11 @@ def target_pass(
         yield from mixer.launches(scope)
         yield norm_launch(
             buffers.h, block.ffn_norm, eps, rows, buffers.acts, ffn.inputs, scope.count, node0,
-            added=(mixer.out, buffers.narrow), captured_width=captured.width, normed=ffn.normed(buffers),
+            added=Added(mixer.out, buffers.narrow, mixer.out_bias, block.post_attn_norm),
+            captured_width=captured.width, normed=ffn.normed(buffers),
         )  # fmt: skip
         yield from ffn.launches(scope)
-        before = ffn.out, buffers.narrow
+        before = Added(ffn.out, buffers.narrow, norm=block.post_ffn_norm, factor=block.output_scale)
     yield norm_launch(
         buffers.h, target.output_norm, eps, rows, buffers.acts, head, scope.count, node0,
         added=before, captured=captured.at(len(target.blk) - 1), captured_width=captured.width,

@@ -29,7 +29,7 @@ from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
-from dflash_core.backends.cuda.layers.norm import chunk_norm, norm_launch
+from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
 from dflash_core.backends.cuda.layers.split_attention import SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
@@ -123,7 +123,7 @@ class Mtp(InCaches):
         yield from eh_proj.launches(buffers.acts, buffers.narrow, rows)
         yield norm_launch(
             buffers.h, draft.attn_norm, eps, rows, buffers.acts, mixer.inputs, self.all_rows, 0,
-            added=(eh_proj, buffers.narrow), fresh=True,
+            added=Added(eh_proj, buffers.narrow), fresh=True,
         )  # fmt: skip
         yield from mixer.inputs.launches(buffers.acts, buffers.wide, rows)
         yield Launch(
@@ -160,7 +160,7 @@ class Mtp(InCaches):
     ) -> Launch:
         buffers, eps = self.memory.buffers, self.draft.config.rms_eps
         return norm_launch(
-            buffers.h, weight, eps, 1, buffers.acts, reader, self.one_row, 0, added=(added, buffers.narrow),
+            buffers.h, weight, eps, 1, buffers.acts, reader, self.one_row, 0, added=Added(added, buffers.narrow),
             normed=normed,
         )  # fmt: skip
 
@@ -171,7 +171,7 @@ class Mtp(InCaches):
 
     @property
     def _defines(self) -> dict[str, object]:
-        gates = {} if self.draft.spec.gated else {"UNGATED": 1}
+        gates = {} if self.draft.spec.gate == "sigmoid" else {"UNGATED": 1}
         split_k = self.draft.mixer.inputs.split_k
         return {**self._split.defines, "SPLIT_K": split_k, **gates, **self.memory.kv.defines}
 

@@ -2,7 +2,7 @@
 
 A layer is two branches, h += mixer(norm h) and h += ffn(norm h). In a pass, a branch reads the activations that a norm
 has written, and ends with split-K partials, which the next norm adds to the residual stream. In a chunk of a prompt, a
-branch reads normed rows and adds to the residual stream itself.
+branch reads normed rows and adds to the residual stream itself, or where a norm comes between them to rows of zeros.
 """
 
 from __future__ import annotations
@@ -126,7 +126,15 @@ class Branch(Protocol):
         """Launches from the activations of `inputs` to the partials of `out`, in buffers.narrow."""
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
-        """A function that runs the branch over a chunk's rows, from chunk.x into chunk.h."""
+        """A function that runs the branch over a chunk's rows, from chunk.x, and adds the result to chunk.out."""
+
+
+class MixerBranch(Branch, Protocol):
+    """The first half."""
+
+    @property
+    def out_bias(self) -> Tensor | None:
+        """The bias of `out`, (hidden,), if it has one. In a chunk the branch adds it itself."""
 
 
 class MixerMemory(Protocol):
@@ -142,7 +150,7 @@ class MixerMemory(Protocol):
     def nbytes(self) -> int:
         """Bytes that belong to this sequence."""
 
-    def layer(self, place: int) -> Branch:
+    def layer(self, place: int) -> MixerBranch:
         """The mixer of the `place`-th of these layers."""
 
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:

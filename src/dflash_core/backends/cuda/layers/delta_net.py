@@ -188,6 +188,10 @@ class DeltaBranch:
     def out(self) -> Projection:
         return self.weights.out
 
+    @property
+    def out_bias(self) -> None:
+        return None
+
     def launches(self, scope: Pass) -> Iterator[Launch]:
         if self.place == 0 and not scope.single_row:  # one order for all layers
             yield self.order(scope)
@@ -280,7 +284,7 @@ class DeltaBranch:
             scan()
             products.multiply(x, gate_parts, z[:n])
             norm()
-            products.multiply(z[:n], out_parts, chunk.h[:n], add=True)
+            products.multiply(z[:n], out_parts, chunk.out[:n], add=True)
 
         return run
 

@@ -24,6 +24,9 @@ PATH_BYTES = MAX_NODES + 128  # shared memory of attn_split for one node's ances
 ACCUMULATORS = 96  # the most registers of a thread for output sums: with more, the others spill
 
 
+HEAD_DIMS = (64, 128, 256, 512)
+
+
 @dataclass(frozen=True, slots=True)
 class HeadShape:
     """Attention heads of a model; `rotary` dimensions of each are rotated."""
@@ -34,8 +37,9 @@ class HeadShape:
     rotary: int
 
     def __post_init__(self) -> None:
-        if self.head_dim not in (64, 128, 256):
-            raise cpu_only(f"attention heads of {self.head_dim} dimensions, expected 64, 128 or 256")
+        if self.head_dim not in HEAD_DIMS:
+            expected = ", ".join(map(str, HEAD_DIMS[:-1]))
+            raise cpu_only(f"attention heads of {self.head_dim} dimensions, expected {expected} or {HEAD_DIMS[-1]}")
         if self.rotary % 64 or self.rotary > self.head_dim:
             raise cpu_only(
                 f"rotary embedding of {self.rotary} of a head's {self.head_dim} dimensions, expected a multiple of 64"

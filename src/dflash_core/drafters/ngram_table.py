@@ -1,4 +1,4 @@
-"""A sequence's own text as drafts, in arrays that a device reads unchanged (the device code is kernels/text.cuh).
+"""A sequence's own text as drafts, in arrays that a device reads unchanged (the device code is kernels/ngrams.cuh).
 
 Like `Successors`: the latest places of runs of three, two and one token, found by a hash. Runs that share a slot
 replace each other; a slot is verified against the text, so the worst case is a run that is not found.
@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int32]
 Places = tuple[npt.NDArray[np.int64], Ints]
 
 
-class TextTable:
+class NgramTable:
     """The tokens of one sequence, appended and truncated at the end.
 
     `last`: (RUNS, SLOTS), by the length of a run less one and its hash the place of its last token, -1 for none.

@@ -1,4 +1,4 @@
-// A sequence's own text as drafts: what followed the same run of tokens before (drafters/text_table.py is the twin, and
+// A sequence's own text as drafts: what followed the same run of tokens before (drafters/ngram_table.py is the twin, and
 // writes what is read here between steps).
 //
 // `last`, indexed by a run's length minus one and its hash, has the place of the run's last token in the text, -1 for

@@ -1,4 +1,4 @@
-"""The conversation's text on the device, for trees that copy from it; see drafters/text_table.py, kernels/text.cuh."""
+"""The conversation's tokens on the device, for trees that copy; see drafters/ngram_table.py, kernels/ngrams.cuh."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, PinnedMemory, Run, ceil_div
 from dflash_core.backends.cuda.sending import send
-from dflash_core.drafters.text_table import RUNS, SLOTS, TextTable
+from dflash_core.drafters.ngram_table import RUNS, SLOTS, NgramTable
 
 DEFINES: dict[str, object] = {"TEXT": 1}
 BLOCKS = 2  # of tree_build: one builds the tree, the other prefetches the text
@@ -18,8 +18,8 @@ LISTS = 4  # lists that are used in rotation: more than the steps that run or ar
 NEWS_THREADS = 4 * WARP
 
 
-class DeviceText:
-    """A copy of a TextTable's arrays from when the newest step was queued, for up to `slots` tokens: 0.8 MB, and
+class DeviceNgrams:
+    """A copy of a NgramTable's arrays from when the newest step was queued, for up to `slots` tokens: 0.8 MB, and
     4 bytes per token. It is empty until `follow` is called."""
 
     def __init__(self, slots: int, device: Device) -> None:
@@ -27,7 +27,7 @@ class DeviceText:
         self._last = RUNS * SLOTS  # numbers of the table; the tokens follow them
         size = self._last + 4 * ceil_div(slots + 1, 4)  # a multiple of 16 bytes
         self._text = torch.zeros(size, dtype=torch.int32, device=device.torch_device)
-        self._source: TextTable | None = None
+        self._source: NgramTable | None = None
         self._known = self._cuts = 0
         self._lists: itertools.cycle[tuple[PinnedMemory, Run]] | None = None
 
@@ -40,7 +40,7 @@ class DeviceText:
         """The launch that applies the list of changes at the address `news`."""
         return Launch("text_news.cu", "text_news", {}, 1, NEWS_THREADS, [np.uint64(news), self._text])
 
-    def follow(self, text: TextTable) -> None:
+    def follow(self, text: NgramTable) -> None:
         """Update the arrays, after the queued steps: only with new tokens, or completely if the text was cut or has
         grown by many tokens."""
         begin, end = self._known, len(text)
@@ -52,7 +52,7 @@ class DeviceText:
             self._tell(text, begin)
         self._source, self._known, self._cuts = text, end, text.cuts
 
-    def _tell(self, text: TextTable, begin: int) -> None:
+    def _tell(self, text: NgramTable, begin: int) -> None:
         """Send the tokens that were added to the text since it had `begin` tokens, and the changes to the table."""
         if self._lists is None:
             self._lists = itertools.cycle([self._list() for _ in range(LISTS)])

@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given
 
+from dflash_core.drafters.ngram import CAPABILITIES, NgramDrafter
 from dflash_core.drafters.successors import LONGEST, Successor, Successors
-from dflash_core.drafters.text import CAPABILITIES, TextDrafter
 from dflash_core.knobs import Knobs
 from dflash_core.tree import Candidates
 
@@ -61,8 +61,8 @@ def test_texts_of_no_and_of_one_token() -> None:
     assert Successors([1, 1]).after((1,)) == Successor(1, 0)
 
 
-def drafter(ids: list[int]) -> TextDrafter:
-    found = TextDrafter()
+def drafter(ids: list[int]) -> NgramDrafter:
+    found = NgramDrafter()
     found.observe(ids, None)
     return found
 
@@ -98,7 +98,7 @@ def test_it_proposes_as_it_did_however_it_was_rewound() -> None:
     choose = random.Random(3)
     for _ in range(40):
         ids: list[int] = []
-        found = TextDrafter()
+        found = NgramDrafter()
         for _ in range(25):
             part = [choose.randrange(4) for _ in range(choose.randrange(1, 9))]
             found.observe(part, None)

@@ -14,7 +14,7 @@ from tools.bench import replay
 from tools.bench.recorded import Recorded
 
 from dflash_core.demo import demo_target_path
-from dflash_core.drafters.text import CAPABILITIES
+from dflash_core.drafters.ngram import CAPABILITIES
 from dflash_core.policy.costs import CPU, H200, CostTable
 from dflash_core.text.tokenizer import Tokenizer
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dflash_core.formats.weights import WeightFile
     from dflash_core.progress import Progress
 
-KIND = "text"
+KIND = "ngram"
 BLOCK = 32
 MIN_CHANCE = 0.01  # probability of the whole run below which nothing more is proposed
 # A tree temperature softens a distribution over the vocabulary and a width takes more of it; here there is one token.
@@ -35,7 +35,7 @@ FOLLOWED = frozenset({"p_min", "chain_seed"})
 CAPABILITIES = Capabilities(KIND, BLOCK, knobs=FOLLOWED)
 
 
-class TextDrafter:
+class NgramDrafter:
     """Implements `drafters.base.Drafter`. The places of every run are stored, so a look-up needs no scan."""
 
     capabilities = CAPABILITIES
@@ -93,7 +93,7 @@ def follow(text: Successors, tail: tuple[int, ...], within: int) -> Iterator[Suc
 
 
 @dataclass(frozen=True, slots=True)
-class TextDraft:
+class NgramDraft:
     """Implements `drafters.base.Draft`, `HostDraft` and `OpenedDraft`: there is nothing to load."""
 
     target: DraftTarget
@@ -115,16 +115,16 @@ class TextDraft:
     def weight_bytes(self) -> int:
         return 0
 
-    def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> TextDraft:
+    def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> NgramDraft:
         return self
 
-    def drafter(self, kv: CachePair | None = None) -> TextDrafter:
-        return TextDrafter()
+    def drafter(self, kv: CachePair | None = None) -> NgramDrafter:
+        return NgramDrafter()
 
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
-        raise MismatchError("the text drafter copies tokens and has no logits; expected a drafter with a model")
+        raise MismatchError("the n-gram drafter copies tokens and has no logits; expected a drafter with a model")
 
 
-def open_text(path: str, target: DraftTarget) -> TextDraft:
-    """The text drafter of any target; it needs no file."""
-    return TextDraft(target)
+def open_ngram(path: str, target: DraftTarget) -> NgramDraft:
+    """The n-gram drafter of any target; it needs no file."""
+    return NgramDraft(target)

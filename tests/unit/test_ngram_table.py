@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dflash_core.drafters.ngram_table import RUNS, NgramTable
 from dflash_core.drafters.successors import LONGEST, Successors
-from dflash_core.drafters.text_table import RUNS, TextTable
 
 TOKENS = st.lists(st.integers(0, 5), max_size=60)
 
@@ -19,7 +19,7 @@ def test_what_is_found_is_what_an_exact_table_finds() -> None:
     for vocab in (3, 40, 250_000):
         tokens = rng.integers(0, vocab, 700).tolist()
         tokens += tokens[100:160]
-        exact, table = Successors(tokens), TextTable(tokens)
+        exact, table = Successors(tokens), NgramTable(tokens)
         for _ in range(300):
             at = int(rng.integers(1, len(tokens) + 1))
             tail = tuple(tokens[max(0, at - int(rng.integers(1, LONGEST + 1))) : at])
@@ -35,11 +35,11 @@ def test_what_is_found_is_what_an_exact_table_finds() -> None:
 @settings(max_examples=150)
 @given(text=TOKENS, tail=st.lists(st.integers(0, 5), min_size=1, max_size=LONGEST), cut=st.integers(0, 60), more=TOKENS)
 def test_what_is_found_followed_the_same_run(text: list[int], tail: list[int], cut: int, more: list[int]) -> None:
-    table = TextTable()
+    table = NgramTable()
     for begin in range(0, len(text), 7):
         table.extend(text[begin : begin + 7])
     table.become([*text[:cut], *more])
-    fresh = TextTable([*text[:cut], *more])
+    fresh = NgramTable([*text[:cut], *more])
     assert np.array_equal(table.tokens, fresh.tokens)
     assert np.array_equal(table.last, fresh.last)
     found = table.after(tail)
@@ -53,18 +53,18 @@ def test_what_is_found_followed_the_same_run(text: list[int], tail: list[int], c
 
 
 def test_nothing_is_found_where_there_is_nothing() -> None:
-    assert TextTable().after((1, 2, 3)) is None
-    assert TextTable([7]).after((7,)) is None, "nothing has followed it"
-    assert TextTable([7, 8]).after(()) is None
-    assert TextTable([7, 8]).after((7,)) == (8, 0)
+    assert NgramTable().after((1, 2, 3)) is None
+    assert NgramTable([7]).after((7,)) is None, "nothing has followed it"
+    assert NgramTable([7, 8]).after(()) is None
+    assert NgramTable([7, 8]).after((7,)) == (8, 0)
 
 
 def test_places_that_were_found_are_those_of_the_text_that_is_there() -> None:
     """They are cached for the next call; another text may have the same length."""
-    table = TextTable([5, 6, 7, 8])
+    table = NgramTable([5, 6, 7, 8])
     table.become([9, 6, 7, 8])
     for begin in (0, 2):
         at, ends = table.places(begin)
-        fresh = TextTable([9, 6, 7, 8]).places(begin)
+        fresh = NgramTable([9, 6, 7, 8]).places(begin)
         assert np.array_equal(at, fresh[0])
         assert np.array_equal(ends, fresh[1])
