@@ -12,8 +12,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from dflash_core.text.channels import CHANNEL_TOKENS, ChannelReader, channels_of
 from dflash_core.clean import joined
+from dflash_core.text.channels import CHANNEL_TOKENS, ChannelReader, channels_of
 from dflash_core.text.pieces import pieces_of
 from dflash_core.text.thinking import CLOSE, OPEN
 from dflash_core.text.vocabulary import CONTROL, UNKNOWN, UNUSED, USER_DEFINED, Vocabulary

@@ -12,8 +12,8 @@ from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import Checkpoint, Logits
 from dflash_core.backends.decoder import Decoder
 from dflash_core.cache_types import CachePair
-from dflash_core.drafters.base import DenseDrafter, Drafter, ReadsKeys
 from dflash_core.constraints.base import Constraint
+from dflash_core.drafters.base import DenseDrafter, Drafter, ReadsKeys
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import ContextError
