@@ -21,9 +21,10 @@ from dflash_core.arch.rope import Scaling
 from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors, reads_other_keys
 from dflash_core.cache_types import EXACT, CachePair
 from dflash_core.errors import Code, FormatError, MismatchError, UnsupportedError
+from dflash_core.formats.factors import with_factors
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
-from dflash_core.formats.weights import TensorInfo, WeightFile, check_tensors, listed
+from dflash_core.formats.weights import TensorInfo, WeightFile, check_tensors
 from dflash_core.memory import gib
 
 ASSISTANT_ARCHITECTURE = "gemma4-assistant"
@@ -181,9 +182,7 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
         )
     _check_nextn(source, tensors, spec)
     expected = spec.tensors()
-    scales = [name for name in tensors if name.endswith((".scale", ".input_scale")) and name not in expected]
-    if scales:
-        raise UnsupportedError(f"{source} has NVFP4 scale tensors ({listed(scales)}), which are not supported")
+    gguf = with_factors(gguf, expected)
     architecture.check(gguf, spec)
     file = in_halves(apart(gguf, spec), spec)
     check_tensors(source, file.tensors, expected, (*mtp_tensors(file, spec), *unread_tensors(file, spec)))
