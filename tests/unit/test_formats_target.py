@@ -18,12 +18,12 @@ from dflash_core.config import (
     check_pair,
     paired,
     target_config,
-    types_by_group,
     unusual,
 )
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.errors import DFlashError, FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
+from dflash_core.formats.groups import types_by_group
 from support.formats import ATTENTION, EVERY, NEXTN, TARGET_KEYS, TARGET_SHAPES, blocks, without, write_target
 from support.golden import golden, goldens
 
