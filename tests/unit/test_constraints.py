@@ -86,10 +86,10 @@ def test_forbidden_nodes_go_with_what_is_below_them() -> None:
 def test_forced_tokens_come_first_and_within_the_budget() -> None:
     constraint = Digits([1, 2, 3, 4, 5])
     constraint.add([1])
-    for budget, deepest, expected in ((10, 10, 4), (3, 10, 3), (10, 2, 2)):
-        tree = within(tree_of([2, 3], [6]), constraint, budget, deepest, chain=False)
+    for budget, forced, expected in ((10, 10, 4), (0, 3, 3), (10, 1, 2)):
+        tree = within(tree_of([2, 3], [6]), constraint, budget, forced, chain=False)
         assert tree.tokens == (1, 2, 3, 4, 5)[: expected + 1]
-        assert tree.path_log_probs[-1] == 0
+        assert tree.path_log_probs[forced if forced < expected else -1] == 0
     assert len(within(tree_of(), constraint, 10, 0, chain=False)) == 1, "an answer that ends with the next token"
 
 
@@ -120,7 +120,7 @@ def test_a_constrained_tree_is_the_admitted_part_of_one(texts: list[list[int]], 
     drafts = Candidates(np.array(tokens, np.int64), np.array(scores))
     tree = build(1, drafts, 60, stops=(0,))
     for chain in (False, True):
-        found = within(tree, constraint, budget, depths, chain=chain)
+        found = within(tree, constraint, budget, min(budget, depths), chain=chain)
         assert len(found) <= budget + 1
         paths = paths_of(found)
         assert len(paths) == len(found) - 1, "no path twice"

@@ -24,8 +24,8 @@ from dflash_core.policy.watched import Watched
 from dflash_core.sampling import Sampler, probability
 from dflash_core.tree import NO_CANDIDATES, Candidates, Tree, Walk
 
+FORCED = 16  # tokens that a grammar forces, in a step
 SPARE = 2  # nodes that are built for each that is verified, where a constraint may rule some out
-CONSTRAINED = "; within a grammar"
 
 
 def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], room: int) -> Stop | None:
@@ -86,13 +86,16 @@ class Decoder:
         policy: Policy | None = None,
         constraint: Constraint | None = None,
         most: int = MAX_NODES,
+        note: str = "",
     ) -> None:
         """`policy`: chooses each step; without one the knobs alone decide. `constraint`: what the answer conforms to;
-        then a stop token ends it whatever the knobs say. `most`: nodes below the root of a tree."""
+        then a stop token ends it whatever the knobs say. `most`: nodes below the root of a tree. `note`: ends the
+        reason of a constrained step."""
         self.backend, self.knobs = backend, knobs
         self.policy = Watched.around(policy, backend.capabilities)
         self.stop_ids = frozenset[int]() if knobs.ignore_eos and constraint is None else stop_ids
         self.constraint, self._most = constraint, most
+        self._note = f"; within a grammar{note}"
         self.context_length = context_length
         self.answer: list[int] = []
         self._halt: int | None = None
@@ -200,9 +203,7 @@ class Decoder:
         return self._told(self.policy.next(self.knobs))
 
     def _told(self, decision: Decision) -> Decision:
-        if self.constraint is None or decision.reason.endswith(CONSTRAINED):
-            return decision
-        return replace(decision, reason=decision.reason + CONSTRAINED)
+        return decision if self.constraint is None else replace(decision, reason=decision.reason + self._note)
 
     def _drafted(self, clock: _Clock) -> tuple[Candidates, Tree, Choice | None]:
         """Candidates and tree of a step. A drafter whose numbers are not finite is left out, and the step goes on
@@ -271,11 +272,18 @@ class Decoder:
         return self._within(tree, deepest), None
 
     def _within(self, tree: Tree, deepest: int) -> Tree:
-        """The part of a tree that the constraint leaves, and what it forces."""
-        if self.constraint is None or self.decision.mode == "plain":
+        """The part of a tree that the constraint leaves, and what it forces; under `auto` this much whatever drafts
+        bring, as it is hardly ever wrong."""
+        if self.constraint is None or self.knobs.mode == "plain":
             return tree
-        budget = min(self.decision.budget, self._most)
-        return within(tree, self.constraint, budget, deepest, chain=self.decision.mode == "chain")
+        decision = self.decision
+        forced = max(decision.budget, FORCED) if self.knobs.mode == "auto" else decision.budget
+        forced = min(forced, deepest, self._most)
+        chain = decision.mode != "tree"
+        tree = within(tree, self.constraint, min(decision.budget, self._most), forced, chain=chain)
+        if decision.mode == "plain" and len(tree) > 1:
+            self.decision = replace(decision, mode="chain", budget=len(tree) - 1, drafts=False)
+        return tree
 
     def _left(self) -> int:
         """Tokens until the answer ends or halts, if it does not before."""

@@ -6,9 +6,9 @@ from dflash_core.constraints.base import Constraint
 from dflash_core.tree import Tree
 
 
-def within(tree: Tree, constraint: Constraint, budget: int, deepest: int, *, chain: bool) -> Tree:
-    """The chain of forced tokens, then the nodes of `tree` that `constraint` admits after their paths: at most `budget`
-    nodes below the root, none deeper than `deepest`. With `chain` it is one path."""
+def within(tree: Tree, constraint: Constraint, budget: int, forced: int, *, chain: bool) -> Tree:
+    """The chain of the next tokens that `constraint` forces, at most `forced`, then the nodes of `tree` that it admits
+    after their paths, while there are fewer than `budget` nodes below the root. With `chain` it is one path."""
     admitted = _admitted(tree, constraint)
     children = {(tree.parents[node], tree.tokens[node]): node for node in admitted}
     tokens, parents, depths, log_probs, places = [tree.tokens[0]], [-1], [0], [0.0], {0: 0}
@@ -21,7 +21,7 @@ def within(tree: Tree, constraint: Constraint, budget: int, deepest: int, *, cha
         log_probs.append(log_prob)
 
     at = 0
-    for token in constraint.forced()[: min(budget, deepest)]:
+    for token in constraint.forced()[:forced]:
         at = children.get((at, token), -1) if at >= 0 else -1
         add(token, len(tokens) - 1, 0.0, at)
     places.pop(-1, None)

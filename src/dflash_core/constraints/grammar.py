@@ -15,30 +15,33 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dflash_core.constraints.base import Mask
+from dflash_core.constraints.after_thinking import AfterThinking
+from dflash_core.constraints.base import Constraint, Mask
 from dflash_core.errors import GrammarError
+from dflash_core.text.channels import Channels
 from dflash_core.text.template_values import JSON
-from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.text.tokenizer import THINK_TAGS, Tokenizer
+from dflash_core.text.tool_calls.lark import JSON_STYLE, Lark, literal
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MAX_COMPILED = 64
 MAX_SOURCE = 2**20  # characters
-# White space that is free lets weak models write it for ever; one space after commas and colons is what most text has.
-_JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_LEADING = "start: space @body\nspace: /[ \\n]{0,4}/"  # after the reasoning
+AFTER_REASONING = "start: space @body\nspace: /[ \\n]{0,4}/"
+"""Line breaks usually follow a closing tag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """What an answer must conform to. `source`: a JSON schema, a regular expression, a JSON list of texts to choose
     from, or a grammar in Lark's syntax as llguidance extends it. `lenient`: ignore what the library does not know in a
-    schema."""
+    schema. `whole`: it describes all of the answer, the names of channels and reasoning in them included."""
 
     kind: Literal["schema", "regex", "choice", "lark"]
     source: str
     lenient: bool = False
+    whole: bool = False
 
     @classmethod
     def schema(cls, schema: Mapping[str, JSON] | bool, *, lenient: bool = False) -> Grammar:
@@ -60,19 +63,30 @@ class Grammars:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._lock = threading.Lock()
         self._tables: LLTokenizer | None = None
-        self._compiled: OrderedDict[tuple[Grammar, bool], LLMatcher] = OrderedDict()
+        self._compiled: OrderedDict[tuple[Grammar, str], LLMatcher] = OrderedDict()
 
-    def constraint(self, grammar: Grammar, *, leading_space: bool = False) -> GrammarConstraint:
-        """The constraint of one answer. `leading_space`: the answer may begin with white space, as it does after
-        reasoning. Raises GrammarError for what the library refuses, and where it is not installed."""
+    def of_answer(self, grammar: Grammar, *, thinking: bool, opens_thinking: bool) -> Constraint:
+        """The constraint of an answer, which does not hold for the reasoning before it. `thinking`: the model may
+        reason; `opens_thinking`: the prompt ends within its reasoning. Raises what `constraint` raises."""
+        special, channels = self._tokenizer.special, self._tokenizer.channels
+        if channels is not None:
+            return self.constraint(grammar, "" if grammar.whole else _in_channels(channels, special))
+        if not (thinking or opens_thinking) or any(tag not in special for tag in THINK_TAGS):
+            return self.constraint(grammar)
+        opening, closing = (special[tag] for tag in THINK_TAGS)
+        return AfterThinking(self.constraint(grammar, AFTER_REASONING), (opening, closing), opened=opens_thinking)
+
+    def constraint(self, grammar: Grammar, around: str = "") -> GrammarConstraint:
+        """The constraint of one answer. `around`: a grammar that has `grammar` as @body. Raises GrammarError for what
+        the library refuses, and where it is not installed."""
         with self._lock:
-            found = self._compiled.pop((grammar, leading_space), None) or self._compile(grammar, leading_space)
-            self._compiled[grammar, leading_space] = found
+            found = self._compiled.pop((grammar, around), None) or self._compile(grammar, around)
+            self._compiled[grammar, around] = found
             if len(self._compiled) > MAX_COMPILED:
                 self._compiled.popitem(last=False)
             return GrammarConstraint(found.deep_copy(), self._tokenizer.stop_ids)
 
-    def _compile(self, grammar: Grammar, leading_space: bool) -> LLMatcher:
+    def _compile(self, grammar: Grammar, around: str) -> LLMatcher:
         if len(grammar.source) > MAX_SOURCE:
             raise GrammarError(
                 f"a {grammar.kind} of {len(grammar.source):,} characters, expected {MAX_SOURCE:,} at most"
@@ -86,7 +100,7 @@ class Grammars:
             stops = sorted(self._tokenizer.stop_ids)
             self._tables = llguidance.LLTokenizer(wrapped, n_vocab=self._vocab_size, eos_token=stops)
         body = {"name": "body", **_described(grammar)}
-        parts = [{"lark_grammar": _LEADING}, body] if leading_space else [body]
+        parts = [{"lark_grammar": around}, body] if around else [body]
         limits = llguidance.LLParserLimits(verbose_errors=False)
         matcher = llguidance.LLMatcher(self._tables, json.dumps({"grammars": parts}), log_level=0, limits=limits)
         _check(matcher, f"this {grammar.kind} cannot be followed")
@@ -162,30 +176,36 @@ class _Vocabulary:
         return self._tokenizer.encode(text.decode("utf-8", "replace"), special=False)
 
 
+def _in_channels(channels: Channels, special: Mapping[str, int]) -> str:
+    """A grammar of an answer in channels: its reasoning, then @body."""
+    lark = Lark(special)
+    named = lark.token(channels.named) if channels.named else literal("\n")
+    thinks = [lark.token(channels.opens), literal(channels.thinking), named, lark.text(), lark.token(channels.closes)]
+    if not channels.begins:
+        return lark.source(f"({' '.join(thinks)})? @body")
+    answers = [lark.token(channels.opens), literal("final"), named]
+    return lark.source(f'({" ".join(thinks)} {lark.token(channels.begins)} "assistant")? {" ".join(answers)} @body')
+
+
 def _described(grammar: Grammar) -> dict[str, Any]:
     """The grammar as the library takes it."""
     if grammar.kind == "schema":
         schema = json.loads(grammar.source)
         schema = schema if isinstance(schema, dict) else {"anyOf": [schema]}
-        return {"json_schema": {**schema, "x-guidance": {**_JSON_STYLE, "lenient": grammar.lenient}}}
+        return {"json_schema": {**schema, "x-guidance": {**JSON_STYLE, "lenient": grammar.lenient}}}
     if grammar.kind == "regex":
         return {"lark_grammar": f"start: {_pattern(grammar.source)}"}
     if grammar.kind == "choice":
         texts = json.loads(grammar.source)
         if not texts:
             raise GrammarError("a choice without texts, expected one at least")
-        return {"lark_grammar": "start: " + " | ".join(quoted(text) for text in texts)}
+        return {"lark_grammar": "start: " + " | ".join(map(literal, texts))}
     return {"lark_grammar": grammar.source}
 
 
 def _pattern(source: str) -> str:
     """A regular expression as Lark writes one."""
     return "/" + source.replace("/", "\\/").replace("\n", "\\n") + "/" if source else '""'
-
-
-def quoted(text: str) -> str:
-    """A text as a string of a Lark grammar."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _check(matcher: LLMatcher, what: str) -> None:

@@ -9,16 +9,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from dflash_core.constraints.after_thinking import AfterThinking
-from dflash_core.constraints.base import Constraint
-from dflash_core.constraints.grammar import Grammars
 from dflash_core.engine import Engine
-from dflash_core.errors import GrammarError, KnobError, TemplateError
+from dflash_core.errors import KnobError, TemplateError
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Message, Prompt, build_prompt, visible_end
 from dflash_core.record import Start
-from dflash_core.text.tokenizer import THINK_TAGS
-from dflash_tui.server.asked import GRAMMAR, Asked
+from dflash_tui.server.asked import Asked
+from dflash_tui.server.constraining import Constraining
 from dflash_tui.server.job import Prepared
 from dflash_tui.server.normal import normalised
 from dflash_tui.server.request_error import invalid, too_long
@@ -37,7 +34,7 @@ class Preparer:
         self._engine, self.defaults, self._names = engine, defaults, names
         self.tokenizer, self._template = engine.target.tokenizer, engine.target.template
         self.support = self._template.tools
-        self._grammars = Grammars(self.tokenizer, engine.vocab_size)
+        self._constraining = Constraining(self.tokenizer, engine.vocab_size, self.support.form)
         self._thread = ThreadPoolExecutor(1, "dflash-render")
 
     async def on_thread(self, work: Callable[[], Result]) -> Result:
@@ -55,7 +52,7 @@ class Preparer:
         if len(prompt.ids) >= capacity:
             raise too_long(len(prompt.ids), capacity)
         knobs = knobs_of(asked, self.defaults, limits, capacity - len(prompt.ids))
-        form = self.support.form if asked.tools and asked.calls and asked.grammar is None else None
+        form = self.support.form if asked.tools and asked.choice != "none" and asked.grammar is None else None
         return Prepared(
             prompt=prompt,
             knobs=knobs,
@@ -63,22 +60,10 @@ class Preparer:
             form=form,
             tools=asked.tools,
             start=_starter(messages, self._names, self._engine),
-            constraint=self._constraint(asked, prompt),
+            constraint=self._constraining.constraint(asked, prompt, thinking=knobs.thinking),
             parallel=asked.parallel,
             notes=asked.notes,
         )
-
-    def _constraint(self, asked: Asked, prompt: Prompt) -> Constraint | None:
-        """What the answer conforms to, after its reasoning."""
-        if asked.grammar is None:
-            return None
-        special = self.tokenizer.special
-        tags = [special[tag] for tag in THINK_TAGS if tag in special]
-        try:
-            inner = self._grammars.constraint(asked.grammar, leading_space=prompt.opens_thinking)
-        except GrammarError as error:
-            raise invalid(str(error), asked.places.get(GRAMMAR)) from None
-        return AfterThinking(inner, (tags[0], tags[1]), opened=prompt.opens_thinking) if len(tags) == 2 else inner
 
     def count(self, asked: Asked) -> int:
         """Tokens of the prompt of a request. Raises RequestError."""

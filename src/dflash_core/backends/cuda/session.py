@@ -262,7 +262,8 @@ class CudaSession(SequencePasses):
         """A decoder of one answer after the last prompt. A constrained answer is drawn on the host: its logits are
         copied there, and the next step waits for that."""
         if constraint is not None:
-            return Decoder(self, knobs, stop_ids, context_length, policy, constraint, self.max_drafted)
+            most, note = self.max_drafted, ", drawn on the host"
+            return Decoder(self, knobs, stop_ids, context_length, policy, constraint, most, note)
         return CudaDecoder(self, self.steps, knobs, stop_ids, context_length, policy)
 
     # ---- Session -------------------------------------------------------------------------------------------------

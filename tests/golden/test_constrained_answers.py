@@ -140,6 +140,22 @@ def test_what_is_forced_is_accepted_without_a_drafter_being_right() -> None:
         assert len(plain) / len(steps(events)) > 3
 
 
+def test_what_is_forced_needs_no_drafter() -> None:
+    alone = Engine(demo_pair.target())
+    grammar, ids = Grammar("regex", "The answer is [0-9]{2}, and that is all of it"), list(range(40, 60))
+    found = []
+    for mode in ("plain", "auto"):
+        events = list(
+            alone.generate(ids, Knobs(max_tokens=60).replace(mode=mode), constraint=grammars().constraint(grammar))
+        )
+        found.append(([id for event in events for id in event.tokens], steps(events)))
+    (plain, slow), (auto, fast) = found
+    assert plain == auto
+    assert 2 * len(fast) < len(slow)
+    assert {step.mode for step in fast} == {"plain", "chain"}
+    assert {step.drafter for step in fast} == {""}
+
+
 @pytest.mark.parametrize(
     ("grammar", "pattern"),
     [(Grammar("regex", r"[A-Z]{3}-\d{2}/[ab]"), r"[A-Z]{3}-\d{2}/[ab]"),
@@ -155,8 +171,9 @@ def test_other_grammars(grammar: Grammar, pattern: str) -> None:
 
 
 def after_reasoning(name: str) -> AfterThinking:
-    inner = grammars().constraint(Grammar.schema(SCHEMAS[name][0]), leading_space=True)
-    return AfterThinking(inner, tags(), opened=True)
+    found = grammars().of_answer(Grammar.schema(SCHEMAS[name][0]), thinking=True, opens_thinking=True)
+    assert isinstance(found, AfterThinking)
+    return found
 
 
 def tags() -> tuple[int, int]:
