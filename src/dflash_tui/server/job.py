@@ -60,7 +60,9 @@ class Job:
         self._answer: Answer | None = None
         form = prepared.form
         parser = AnswerParts(form, prepared.tools) if form is not None else None
-        self._shape = AnswerShape(prepared.stops, parser, parallel=prepared.parallel)
+        self._shape = AnswerShape(
+            prepared.stops, parser, parallel=prepared.parallel, ends=form.stops if form is not None else ()
+        )
         self._made = time.perf_counter()
         self._queue_ms = self._ttft_ms = 0.0
 

@@ -14,8 +14,12 @@ class AnswerShape:
     """`parser`: finds calls of tools; None: all is text. `parallel`: there may be more than one. The parts, joined, do
     not depend on how the answer was cut into pieces."""
 
-    def __init__(self, stops: Sequence[str], parser: AnswerParts | None, *, parallel: bool = True) -> None:
+    def __init__(
+        self, stops: Sequence[str], parser: AnswerParts | None, *, parallel: bool = True, ends: Sequence[str] = ()
+    ) -> None:
+        """`ends`: texts after a call that begin what is no longer the model's own, such as the result of the call."""
         self._stops, self._parser, self._parallel = StopStrings(stops), parser, parallel
+        self._ends = StopStrings(ends)
         self.calls = 0
         """Complete ones."""
         self.notes: list[str] = []
@@ -24,7 +28,7 @@ class AnswerShape:
     @property
     def over(self) -> bool:
         """Nothing that follows belongs to the answer."""
-        return bool(self._stops.found) or self._one_is_enough
+        return bool(self._stops.found or self._ends.found) or self._one_is_enough
 
     @property
     def stop_string(self) -> str:
@@ -47,18 +51,23 @@ class AnswerShape:
         """What was held back. `cut`: a limit ended the answer, not the model."""
         rest = self._passed(self._parser.finish(cut=cut)) if self._parser is not None else iter(())
         parts = list(rest)
-        held = self._stops.finish()
+        held = self._held()
         return [*parts, Text(held)] if held else parts
+
+    def _held(self) -> str:
+        """The text that is no stop string after all."""
+        return self._stops.push(self._ends.finish()) + self._stops.finish()
 
     def _passed(self, parts: Iterable[Part]) -> Iterator[Part]:
         for part in parts:
             if isinstance(part, Text):
-                if not self._one_is_enough and (text := self._stops.push(part.text)):
+                own = self._ends.push(part.text) if self.calls else part.text
+                if not self._one_is_enough and (text := self._stops.push(own)):
                     yield Text(text)
                 continue
             if self.over:
                 continue
-            if held := self._stops.finish():
+            if held := self._held():
                 yield Text(held)
             yield part
             if isinstance(part, Malformed):
