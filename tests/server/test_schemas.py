@@ -62,3 +62,47 @@ def test_any_object_and_a_cut_one(server: Running) -> None:
     )
     assert (cut.choices[0].message.content or "").lstrip().startswith("{")
     assert cut.choices[0].finish_reason == "length"
+
+
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": name, "description": "d", "parameters": {
+        "type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}, "far": {"type": "boolean"}},
+        "required": ["city", "far"], "additionalProperties": False}}}
+    for name in ("weather", "news")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize("mode", ["plain", "tree"])
+def test_a_call_that_must_be_made_is_made(server: Running, mode: str, thinking: bool) -> None:
+    """Of a model that never calls a tool by itself."""
+    more = {"dflash": {"mode": mode}, "chat_template_kwargs": {"enable_thinking": thinking}}
+    for choice, names in (
+        ("required", ("weather", "news")),
+        ({"type": "function", "function": {"name": "news"}}, ("news",)),
+    ):
+        answer = server.openai().chat.completions.create(
+            model="demo", messages=CHAT, tools=TOOLS, tool_choice=choice, max_tokens=200, extra_body=more,
+            parallel_tool_calls=False,
+        )  # fmt: skip
+        [call] = answer.choices[0].message.tool_calls
+        assert call.function.name in names
+        found = json.loads(call.function.arguments)
+        assert found["city"] in ("Oslo", "Rome")
+        assert isinstance(found["far"], bool)
+        assert answer.choices[0].finish_reason == "tool_calls"
+
+
+def test_it_is_made_in_other_dialects(server: Running) -> None:
+    message: Any = server.anthropic().messages.create(
+        model="m", max_tokens=200, messages=CHAT,
+        tool_choice={"type": "tool", "name": "news", "disable_parallel_tool_use": True},
+        tools=[{"name": one["function"]["name"], "input_schema": one["function"]["parameters"]} for one in TOOLS],
+    )  # fmt: skip
+    assert [(block.type, block.name) for block in message.content] == [("tool_use", "news")] * len(message.content)
+    assert message.stop_reason == "tool_use"
+    response: Any = server.openai().responses.create(
+        model="demo", input="Hello", tool_choice="required", parallel_tool_calls=False,
+        tools=[{"type": "function", **one["function"], "strict": True} for one in TOOLS],
+    )  # fmt: skip
+    assert [item.type for item in response.output] == ["function_call"]
