@@ -30,7 +30,7 @@ from dflash_core.fits import PREFILL_ROWS
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Policy
 from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.policy.late import CHOICES
+from dflash_core.policy.queued import CHOICES
 from dflash_core.progress import Progress
 from dflash_core.snapshots.base import Snapshot, SnapshotError, check_rows, check_tensors
 from dflash_core.tree import Candidates
