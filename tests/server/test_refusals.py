@@ -101,7 +101,7 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/messages", message(thinking={"type": "enabled", "budget_tokens": 0}), None),
     ("/v1/messages", message(tool_choice={"type": "any"}), None),
     ("/v1/chat/completions", chat(tool_choice="required"), "tool_choice"),
-    ("/v1/responses", {"input": "a", "tool_choice": {"type": "function"}}, "tool_choice.name"),
+    ("/v1/responses", {"input": "a", "tool_choice": {"type": "function"}}, "tool_choice"),
     ("/v1/messages", message(stop_sequences=[""]), None),
     ("/v1/messages/count_tokens", {"messages": 3}, None),
 ]  # fmt: skip

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 MAX_COMPILED = 64
 MAX_SOURCE = 2**20  # characters
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_MASKS = np.where(_BITS == 1, np.float32(0), np.float32(-np.inf))
+"""(256, 8): the masks of eight ids, by a byte of the library's."""
 AFTER_REASONING = "start: space @body\nspace: /[ \\n]{0,4}/"
 """Line breaks usually follow a closing tag."""
 
@@ -128,7 +131,7 @@ class GrammarConstraint:
         self._walk_to(path)
         words = self._matcher.compute_bitmask()
         _check(self._matcher, "the grammar cannot be followed on")
-        return np.unpackbits(np.frombuffer(words, np.uint8), bitorder="little").view(np.bool_)
+        return _MASKS[np.frombuffer(words, np.uint8)].reshape(-1)
 
     def admits(self, path: Sequence[int], token: int) -> bool:
         self._walk_to(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dflash_core.events import Piece
-from dflash_core.text.tool_calls.parser import Parser
+from dflash_core.text.tool_calls.answer import AnswerParts
 from dflash_core.text.tool_calls.parts import CallEnd, Malformed, Part, Text, Thinking
 from dflash_tui.server.stops import StopStrings
 
@@ -15,7 +15,7 @@ class AnswerShape:
     not depend on how the answer was cut into pieces."""
 
     def __init__(
-        self, stops: Sequence[str], parser: Parser | None, *, parallel: bool = True, ends: Sequence[str] = ()
+        self, stops: Sequence[str], parser: AnswerParts | None, *, parallel: bool = True, ends: Sequence[str] = ()
     ) -> None:
         """`ends`: texts after a call that begin what is no longer the model's own, such as the result of the call."""
         self._stops, self._parser, self._parallel = StopStrings(stops), parser, parallel
@@ -42,10 +42,10 @@ class AnswerShape:
 
     def push(self, piece: Piece) -> list[Part]:
         """The parts of a piece."""
+        if self._parser is not None:
+            return [*self._passed(self._parser.push(piece.thinking, piece.text))]
         thinking = [Thinking(piece.thinking)] if piece.thinking and not self.over else []
-        if self._parser is None:
-            return [*thinking, *self._passed([Text(piece.text)])]
-        return [*thinking, *self._passed(self._parser.push(piece.text))]
+        return [*thinking, *self._passed([Text(piece.text)])]
 
     def finish(self, *, cut: bool) -> list[Part]:
         """What was held back. `cut`: a limit ended the answer, not the model."""
