@@ -17,7 +17,7 @@ from dflash_core.events import Choice, GuardEvent, StageTimes, StepDrafts, StepE
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import LATELY, Policy
 from dflash_core.policy.depth import at_depth
-from dflash_core.policy.watched import Watched
+from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.sampling import Sampler, probability
 from dflash_core.tree import NO_CANDIDATES, Candidates, Tree, Walk
 
@@ -81,7 +81,7 @@ class Decoder:
     ) -> None:
         """`policy`: chooses each step; without one the knobs alone decide."""
         self.backend, self.knobs = backend, knobs
-        self.policy = Watched.around(policy, backend.capabilities)
+        self.policy = policy or FixedPolicy(backend.capabilities)
         self.stop_ids = frozenset[int]() if knobs.ignore_eos else stop_ids
         self.context_length = context_length
         self.answer: list[int] = []
