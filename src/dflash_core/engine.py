@@ -72,6 +72,8 @@ class Engine(Runner):
         self._setup = fits.requested_setup(self._estimator, context_length, wished, available)
         context, self.kv = self._setup.context, _choice(self._estimator, self._setup, wished)
         self._cut = fits.cut_note(context_length, context)
+        self._available = available
+        self._shrunk = "" if context_length else fits.shrunk_note(self._estimator, self._setup, available)
         less = fits.default_context(self._estimator, self._setup.kv, available)
         remedies = f"a context of {less:,} positions fits; a smaller model or fewer open programs leave memory for more"
         memory.check(self.machine.breakdown(self._estimator.sequence(self._setup)), remedies)
@@ -149,11 +151,13 @@ class Engine(Runner):
             notes.append("the weights stay quantised in memory and are dequantised at every use: very slow")
         rows, usual = self._setup.rows, self.machine.prefill_chunk
         if rows < min(usual, self.context_length):
-            notes.append(f"prompts are read {rows:,} tokens at once, not {usual:,}: there is "
-                         "no memory left for more")  # fmt: skip
+            more = fits.missing(self._estimator, replace(self._setup, rows=usual), self._available)
+            notes.append(f"prompts are read {rows:,} tokens at once, not {usual:,}: {more}")
         if self._setup.nodes < self._estimator.tree_nodes[0]:
             notes.append(fits.trees_end(self.session.max_drafted))
-        if self.context_length < self.target.config.context_length:
+        if self._shrunk:
+            notes.append(self._shrunk)
+        elif self.context_length < self.target.config.context_length:
             full = self.target.config.context_length
             notes.append(f"the context is {self.context_length:,} positions here, of the model's {full:,}")
         return (*notes, *self._cut, *(self.draft.notes if self.draft else ()))
@@ -219,6 +223,7 @@ def load_pair(
     engine = Engine(opened, drafter, context_length=context_length, kept=kept, kv=kv, states=states)
     engine.session.prepare(say)
     engine.machine.learn(engine.session, say)
+    memory.give_back()
     say("ready", 1.0)
     return engine
 

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from text_data import DATA, END_THINK, IM_END, IM_START, THINK, TOKENIZER_JSON, metadata, tiny
 
-from dflash_core.errors import DFlashError, FormatError, UnsupportedError
+from dflash_core.errors import ContextError, DFlashError, FormatError, UnsupportedError
 from dflash_core.text.pre_tokenizers import PRE_TOKENIZERS
 from dflash_core.text.tokenizer import Tokenizer
 from support.golden import goldens
@@ -91,6 +91,53 @@ def test_splits_are_those_of_the_regular_expression(pre: str, text: str) -> None
     assert whole == [id for part in parts for id in tokenizer.encode(part, special=False)]
 
 
+@pytest.mark.parametrize(
+    ("pre", "parts"),
+    [
+        ("llama-bpe", ["It", "'S", " ", "123", "45", " don", "'t", "  ", " x", "\n\n", "y"]),
+        ("gpt-4o", ["It'S", " ", "123", "45", " don't", "  ", " x", "\n\n", "y"]),
+        ("tekken", ["It", "'S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n\n", "y"]),
+        ("smollm", ["It", "'", "S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n", "\n", "y"]),
+        ("gpt-2", ["It", "'", "S", " 12345", " don", "'t", "  ", " x", "\n", "\n", "y"]),
+        ("laguna", ["It", "'S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n\n", "y"]),
+        ("qwen2", ["It", "'S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n\n", "y"]),
+    ],
+)
+def test_how_a_text_is_split(pre: str, parts: list[str]) -> None:
+    assert split(pre, "It'S 12345 don't   x\n\ny") == parts
+
+
+def test_words_in_which_case_changes() -> None:
+    """o200k begins a new part where upper case follows lower case."""
+    assert split("gpt-4o", "HelloWorld HTMLPage") == ["Hello", "World", " HTMLPage"]
+    assert split("gpt-4o", "a!/\n") == ["a", "!/\n"]
+    assert split("tekken", "HelloWorld") == ["Hello", "World"]
+    assert split("llama-bpe", "HelloWorld") == ["HelloWorld"]
+
+
+def test_a_word_that_is_a_token_is_not_merged() -> None:
+    """Where the models' own tokenizers take it whole, even if no merge leads to it."""
+    tokens = list(metadata()["tokenizer.ggml.tokens"])  # type: ignore[call-overload]
+    types = list(metadata()["tokenizer.ggml.token_type"])  # type: ignore[call-overload]
+    for pre, whole in (("llama-bpe", True), ("tekken", True), ("qwen2", False)):
+        of = Tokenizer.from_metadata(metadata(tokens=[*tokens, "qzxqzx"], token_type=[*types, 1], pre=pre))
+        assert (of.encode("qzxqzx") == [len(tokens)]) == whole
+
+
+def test_rare_bytes_may_have_no_token() -> None:
+    """Text leaves them out, and the program says so; a byte that text needs must have one."""
+    tokens = list(metadata()["tokenizer.ggml.tokens"])  # type: ignore[call-overload]
+    rare = {0x04: "\u0104", 0xF5: "\u00f5"}
+    without = [f"unused {at}" if token in rare.values() else token for at, token in enumerate(tokens)]
+    assert without != tokens
+    of = Tokenizer.from_metadata(metadata(tokens=without, pre="smollm"))
+    assert of.notes == ("the vocabulary has no token for 2 rare bytes (04 f5): text leaves them out",)
+    assert of.decode(of.encode("a\x04b")) == "ab"
+    assert TINY.notes == ()
+    with pytest.raises(FormatError, match="no token for the byte 0x61"):
+        Tokenizer.from_metadata(metadata(tokens=["unused" if token == "a" else token for token in tokens]))
+
+
 def test_digits_come_one_by_one() -> None:
     ids = TINY.encode("in 20250113")
     assert [TINY.token_text(id) for id in ids][-8:] == list("20250113")
@@ -131,6 +178,21 @@ def test_marks_belong_to_words_in_qwen35_but_not_in_qwen2() -> None:
 
 def test_half_a_surrogate_pair_does_not_stop_encoding() -> None:
     assert TINY.decode(TINY.encode("a\ud83db")) == "a\ufffdb"
+
+
+def test_both_halves_of_a_surrogate_pair_are_a_character() -> None:
+    assert TINY.encode("a\ud83d\ude42b") == TINY.encode("a🙂b")
+    assert TINY.decode(TINY.encode("\ude42\ud83d\ud83d\ude42")) == "\ufffd\ufffd🙂"
+
+
+@pytest.mark.parametrize("pre", ["qwen35", "gpt-4o"])
+@pytest.mark.parametrize(("letter", "what"), [(" ", "blanks"), ("A", "letters")])
+def test_a_run_that_the_expressions_cannot_take_is_refused(pre: str, letter: str, what: str) -> None:
+    """Ten million blanks, and upper-case letters for some, stop the library in the middle of its own code."""
+    tokenizer = Tokenizer.from_metadata(metadata(pre=pre))
+    with pytest.raises(ContextError, match=f"^the text has a run of more than 4,000,000 {what}, the most that can"):
+        tokenizer.encode("b" + 10_000_000 * letter + "c")
+    assert tokenizer.encode(f"{letter * 1000}1" * 5000)  # many short runs are none
 
 
 def test_the_longest_special_name_wins() -> None:
