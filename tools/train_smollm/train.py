@@ -46,7 +46,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--start", type=Path, help="folder with the state of an earlier run, to go on from")
     parser.add_argument("--time-limit", type=float, default=530, help="seconds in all")
-    parser.add_argument("--write-share", type=float, default=0.33, help="share of the time in which the target writes")
+    parser.add_argument("--write-share", type=float, default=0.3, help="share of the time in which the target writes")
     parser.add_argument("--check-time", type=float, default=25, help="seconds for the last checks")
     parser.add_argument("--writers", type=int, default=3072, help="rows that the target writes at once")
     parser.add_argument("--length", type=int, default=1024, help="tokens of a row")
