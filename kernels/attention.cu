@@ -13,9 +13,10 @@
 // other node is processed alone.
 //
 // Defines: HEAD_DIM; ROTARY, dimensions rotated; GROUP, query heads per kv head; SPLIT_K, split-K partials of a matmul;
-// UNGATED where queries have no gates. For attn_split: NEAR, ROW_TILES, ROW_WARPS, COLUMN_WARPS, TILE, CHUNK, STAGES,
-// optionally COLUMNS and UNPACK_ONCE (backends/cuda/layers/split_attention.py chooses them), and WINDOWED where rows
-// see only the first and the last positions, which adds an argument. For the cache: those of kv.cuh.
+// those of heads.cuh; SINKS where heads have sinks, which adds an argument to attn_combine. For attn_split: NEAR,
+// ROW_TILES, ROW_WARPS, COLUMN_WARPS, TILE, CHUNK, STAGES, optionally COLUMNS and UNPACK_ONCE
+// (backends/cuda/layers/split_attention.py chooses them), and WINDOWED where rows see only the first and the last
+// positions, which adds an argument. For the cache: those of kv.cuh.
 
 #include "attention_parts.cuh"
 #include "combine.cuh"
@@ -127,13 +128,13 @@ struct NodeView : Window {
 // Bound by latency: with 24 + 2 x 4 heads of 256, a row reads 32 KB per partial and writes 16 KB.
 extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_prepare(
     const StepState* st, int node0, const float* partials, int rows, int kv_heads, const float* q_norm,
-    const float* k_norm, const float* frequency, float eps, float scale, half* q, u8* k, u8* v, int slots
+    const float* k_norm, const float* frequency, float eps, float scale, half* q, u8* k, u8* v, int slots BIAS_PARAMETER
 ) {
     pdl_launch();
     const int heads = kv_heads * GROUP, task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
     pdl_wait();
-    if (task >= heads + 2 * kv_heads || node0 + row >= st->n) return;
-    const Projection in = {partials, rows, projected(kv_heads)};
+    if (task >= heads + MADE_PARTS * kv_heads || node0 + row >= st->n) return;
+    const Projection in = {partials, rows, projected(kv_heads), BIAS};
     const int position = st->length + st->depth[node0 + row], slot = st->length + node0 + row;
     prepare_head<QUERY_PARTS * HEAD_DIM>(
         in, row, task, kv_heads, position, slot, q_norm, k_norm, frequency, eps, scale, q, {k, v, slots}
@@ -236,13 +237,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
 // See combine.cuh. Grid (groups of 256 activations, rows). Bound by latency; reads 1 KB per part and group.
 extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS, 6) attn_combine(
     const StepState* st, int node0, const float* out, const float2* stats, int splits, const float* partials, int rows,
-    int kv_heads, u8* acts_q8, u8* acts_f16
+    int kv_heads, u8* acts_q8, u8* acts_f16 SINK_PARAMETER
 ) {
     pdl_launch();
     const int row = blockIdx.y;
     const GatedGroup group(blockIdx.x, kv_heads);
+    const SinkOf sink(SINKS_GIVEN, group.padding ? 0 : group.element / HEAD_DIM);
     pdl_wait();
     if (node0 + row >= st->n) return;
     const auto parts = [&] { return NEAR + splits_of(near_tile(st->length + st->depth[node0 + row]), splits); };
-    group.combine(parts, row, rows, kv_heads, out, stats, partials, {acts_q8, acts_f16});
+    group.combine(parts, row, rows, kv_heads, out, stats, partials, {acts_q8, acts_f16}, sink);
 }

@@ -364,12 +364,20 @@ __device__ __forceinline__ void attend(
         }
 }
 
+// A softmax without a sink.
+struct NoSink {
+    static constexpr bool THERE = false;
+    static constexpr float value = 0.0f;
+};
+
 // Elements `element`..+7 of a row's attention, counted through its heads, from the partial results of all parts. Warp w
 // adds up parts w, w + MERGE_WARPS, ..; then the first warp adds up the warps' sums, and only it gets the result. All
 // warps call, with `element` of the lane. A part of which the row saw nothing is left out and its results are not read,
-// so the number of parts that other rows need changes nothing.
+// so the number of parts that other rows need changes nothing. `sink`: of the lane's head; it is added once, here.
+template <class Sink = NoSink>
 __device__ __forceinline__ void merge_parts(
-    float (&x)[8], const float* out, const float2* stats, int parts, int row, int rows, int kv_heads, int element
+    float (&x)[8], const float* out, const float2* stats, int parts, int row, int rows, int kv_heads, int element,
+    const Sink& sink = {}
 ) {
     __shared__ float tops[MERGE_WARPS][WARP], totals[MERGE_WARPS][WARP], sums[MERGE_WARPS][8][WARP];
     constexpr int TURNS = MAX_PARTS / MERGE_WARPS, HELD = 4;  // parts in flight: more would take too many registers
@@ -419,7 +427,8 @@ __device__ __forceinline__ void merge_parts(
 
 #pragma unroll
     for (int w = 0; w < MERGE_WARPS; w++) top = fmaxf(top, tops[w][lane]);
-    total = 0.0f;
+    if (Sink::THERE) top = fmaxf(top, sink.value);
+    total = Sink::THERE ? exp2f(sink.value - top) : 0.0f;
 #pragma unroll
     for (int i = 0; i < 8; i++) x[i] = 0.0f;
 #pragma unroll

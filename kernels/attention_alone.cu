@@ -18,7 +18,7 @@
 // Bound by latency with a short context, then by the bytes of K and V: attention.cuh. On an H200 a layer of the 27B takes
 // 4.3 us less with it than with two kernels, one of the 8B 2.4.
 //
-// Defines: those of attention.cu for attn_split; SPLIT_K, UNGATED.
+// Defines: those of attention.cu for attn_split, SPLIT_K, those of heads.cuh.
 
 #define CROWDED
 
@@ -29,6 +29,7 @@ constexpr int NEWEST = GROUP + 2;  // heads that the block with the new position
 constexpr int MAX_MAKERS = 8;                                       // as in split_attention.py
 constexpr int MAKERS = NEWEST < MAX_MAKERS ? NEWEST : MAX_MAKERS;  // split_attention.py: single_row_block
 constexpr int ROUNDS = ceil_div(NEWEST, MAKERS);                     // heads of a maker
+static_assert(MADE_PARTS == 2, "keys and values of its own");
 static_assert(ROW_WARPS == 1 && GROUP <= ROWS && !ONCE, "a block holds the row, as in narrow passes");
 
 // The only barrier of both groups. Makers return after it, and no later barrier counts them.
@@ -154,8 +155,8 @@ __device__ __forceinline__ void make(
     for (int i = 0; i < ROUNDS; i++) {
         const int own = maker + MAKERS * i, task = own < tasks ? own : maker;
         const int query = kv_head * GROUP + task, after = QUERY_PARTS * GROUP * kv_heads + kv_head;
-        const int part = task < GROUP ? QUERY_PARTS * query : task == GROUP ? after : after + kv_heads;
-        heads[i] = Head(in, 0, part * HEAD_DIM);
+        const int part = task < GROUP ? QUERY_PARTS * query : after;
+        heads[i] = Head(in, 0, part * HEAD_DIM + (task > GROUP ? values_after_keys(kv_heads) : 0));
     }
     MadeRow made;
     int last = 0;  // of the maker's tasks; a key or value is always the last
@@ -169,6 +170,7 @@ __device__ __forceinline__ void make(
         HeadNorm norm = query_norm;
         if (!query) norm = key_norm;
         if (query || task == GROUP) head.place(norm, rotation, eps);
+        else head.place_value(eps);
         if (query) head.store_for<KeyType>(TileRow<HEAD_DIM>{room.queries, task}, scale);
         else if (task == GROUP) made.put<KeyType>(head, room.ring, row);
         else made.put<ValueType>(head, room.ring + KEY_BYTES, row);
@@ -183,7 +185,8 @@ __device__ __forceinline__ void make(
 // of attn_split.
 extern "C" __global__ void __launch_bounds__(THREADS + WARP * MAKERS, 1) attn_alone(
     const StepState* st, const float* partials, const float* q_norm, const float* k_norm, const float* frequency,
-    float eps, float scale, int splits, u8* k, u8* v, int slots, float* out, float2* stats WINDOW_PARAMETER
+    float eps, float scale, int splits, u8* k, u8* v, int slots, float* out,
+    float2* stats WINDOW_PARAMETER BIAS_PARAMETER
 ) {
     pdl_launch();
     SHARED_DYNAMIC(shared);
@@ -192,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP * MAKERS, 1) attn_al
     if (turns == 0) return;
     const KeyValues cache = {k, v, slots};
     if (warp_id() >= WARPS) {
-        const Projection in = {partials, 1, projected(gridDim.y)};
+        const Projection in = {partials, 1, projected(gridDim.y), BIAS};
         make(st, in, pieces, q_norm, k_norm, frequency, eps, scale, cache, Room<ROW_TILES>(shared));
         return;
     }

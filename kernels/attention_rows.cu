@@ -12,14 +12,14 @@ constexpr int PREPARE_WARPS = 4;
 // distance between the kv heads of q. Grid (ceil((heads + 2 kv_heads) / PREPARE_WARPS), rows).
 extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_rows(
     const int* chunk, const float* projected, int rows, int kv_heads, const float* q_norm, const float* k_norm,
-    const float* frequency, float eps, float scale, half* q, u8* k, u8* v, int slots
+    const float* frequency, float eps, float scale, half* q, u8* k, u8* v, int slots BIAS_PARAMETER
 ) {
     pdl_launch();
     const int heads = kv_heads * GROUP, task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
     pdl_wait();
-    if (task >= heads + 2 * kv_heads || row >= chunk[0]) return;
+    if (task >= heads + MADE_PARTS * kv_heads || row >= chunk[0]) return;
     const int slot = chunk[1] + row;
-    const Projection in = {projected, rows, (QUERY_PARTS * heads + 2 * kv_heads) * HEAD_DIM};
+    const Projection in = {projected, rows, head_gates(kv_heads), BIAS};
     prepare_head<QUERY_PARTS * HEAD_DIM, KvF16>(
         in, row, task, kv_heads, slot, slot, q_norm, k_norm, frequency, eps, scale, q, {k, v, slots}
     );

@@ -40,31 +40,17 @@ template <class F> struct Dequantize {
             F::load_unit(unit, tile, u, lane);
 #pragma unroll
             for (int two = 0; two < 2; ++two) {
+                float near[2][4], far[2][4];
+                halves_at<F>(near, unit, scales, u, 2 * two);
+                halves_at<F>(far, unit, scales, u, 2 * two + 1);
 #pragma unroll
-                for (int r = 0; r < 2; ++r) {
-                    float v[2][4] = {};
-#pragma unroll
-                    for (int chunk = 0; chunk < 2; ++chunk) {
-#pragma unroll
-                        for (int part = 0; part < F::PARTS; ++part) {
-#pragma unroll
-                            for (int i = 0; i < 2; ++i) {
-                                const float2 pair = unpack_half2(unit.word[2 * two + chunk][part][2 * i + r]);
-                                v[chunk][2 * i] += pair.x, v[chunk][2 * i + 1] += pair.y;
-                            }
-                        }
-#pragma unroll
-                        for (int i = 0; i < 4; ++i) v[chunk][i] *= scales.d[r];
-                    }
-                    store(r, u * 64 + two * 32, v[0], v[1]);
-                }
+                for (int r = 0; r < 2; ++r) store(r, u * 64 + two * 32, near[r], far[r]);
             }
         }
     }
 
     __device__ __forceinline__ void codes() const {
         typename F::Scales scales = F::decode(F::load_head(tile, lane), lane);
-        constexpr bool SIXTEEN = F::SCALING == Scaling::INTEGER_16;
 #pragma unroll
         for (int u = 0; u < TILE_UNITS; ++u) {
             typename F::Unit unit;
@@ -75,28 +61,12 @@ template <class F> struct Dequantize {
                 const int sub = 2 * u + s;
                 u32 a[4];
                 F::expand(unit, s, a);
-                float minimum[2] = {0.0f, 0.0f};
-                if constexpr (F::MINIMUM) {
+                scale_codes(scales, sub, a);
+                float near[2][4], far[2][4];
+                weights_at<F>(near, a, scales, sub, 0);
+                weights_at<F>(far, a, scales, sub, 1);
 #pragma unroll
-                    for (int r = 0; r < 2; ++r) {
-                        // Lane t of the quad holds the pair of subs 2t, 2t + 1.
-                        const u32 pair = __shfl_sync(FULL_WARP, scales.minimum[r], (lane & ~3) | sub >> 1);
-                        minimum[r] = scales.minimum_scale[r] * half_bits_float(u16(pair >> (16 * (sub & 1))));
-                    }
-                }
-#pragma unroll
-                for (int r = 0; r < 2; ++r) {
-                    float v[2][4];
-#pragma unroll
-                    for (int h = 0; h < 2; ++h) {
-                        const float scale = scales.d[r] * float(F::sub_scale(scales, r, SIXTEEN ? 2 * sub + h : sub));
-#pragma unroll
-                        for (int j = 0; j < 4; ++j) {
-                            v[h][j] = __fmaf_rn(scale, float(signed_byte_of(a[2 * h + r], j)), minimum[r]);
-                        }
-                    }
-                    store(r, sub * 32, v[0], v[1]);
-                }
+                for (int r = 0; r < 2; ++r) store(r, sub * 32, near[r], far[r]);
             }
         }
     }

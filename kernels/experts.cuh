@@ -11,8 +11,22 @@
 
 #include "acts.cuh"
 #include "extremes.cuh"
+#include "partials.cuh"
 
 constexpr int ENTRY_COLUMNS = 8;
+
+// Whether there is an expert that all rows take, and whether the router scores it: the sigmoid of that score is its
+// weight, else its weight is 1.
+#ifdef SHARED
+constexpr int SHARED_EXPERTS = 1;
+#else
+constexpr int SHARED_EXPERTS = 0;
+#endif
+#ifdef UNGATED
+constexpr int SHARED_GATES = 0;
+#else
+constexpr int SHARED_GATES = SHARED_EXPERTS;
+#endif
 
 struct ExpertEntry {
     u16 expert, count;
@@ -73,6 +87,50 @@ template <int COUNT> __device__ __forceinline__ void sort_keys(u32 (&key)[COUNT]
 // of `route`: they stay unsorted, and each rank reads all of them.
 constexpr int MAX_SORTED = 8;
 
+// How a choice is made from scores. Defines, all optional: SIGMOID where shares are sigmoids of scores, not a softmax;
+// CHOICE_BIAS where biases count for the choice and not for weights, EXPERT_SCALES where experts have a factor: each adds
+// an argument.
+struct Choosing {
+    float scale;
+    const float* bias = nullptr;    // f32 (experts)
+    const float* scales = nullptr;  // f32 (experts)
+
+    // What the order of experts follows from.
+    __device__ __forceinline__ float rank(float score, int expert) const {
+#ifdef SIGMOID
+        score = sigmoid(score);
+#endif
+#ifdef CHOICE_BIAS
+        score += bias[expert];
+#endif
+        return score;
+    }
+    __device__ __forceinline__ float factor(int expert) const {
+#ifdef EXPERT_SCALES
+        return scale * scales[expert];
+#else
+        return scale;
+#endif
+    }
+};
+#ifdef CHOICE_BIAS
+#define CHOICE_BIAS_PARAMETER , const float* choice_bias
+#define GIVEN_BIAS choice_bias
+#else
+#define CHOICE_BIAS_PARAMETER
+#define GIVEN_BIAS nullptr
+#endif
+#ifdef EXPERT_SCALES
+#define EXPERT_SCALES_PARAMETER , const float* expert_scales
+#define GIVEN_SCALES expert_scales
+#else
+#define EXPERT_SCALES_PARAMETER
+#define GIVEN_SCALES nullptr
+#endif
+// Arguments of a kernel that chooses, and what was given.
+#define CHOICE_PARAMETERS CHOICE_BIAS_PARAMETER EXPERT_SCALES_PARAMETER
+#define CHOOSING Choosing{scale, GIVEN_BIAS, GIVEN_SCALES}
+
 // What a lane gets of a row: the expert of its rank, and that expert's weight.
 struct Choice {
     int expert;
@@ -81,9 +139,9 @@ struct Choice {
 
 // Chooses the BEST largest of COUNT scores of a row, of equal ones the lower expert: lane r gets the choice of rank r.
 // The whole warp calls. Weights are shares of the softmax over the chosen scores, or with OF_ALL over all, times
-// `scale`.
+// the factor; with SIGMOID they are sigmoids of scores, over their sum unless OF_ALL.
 template <int COUNT, int BEST, bool OF_ALL>
-__device__ __forceinline__ Choice choice_of_row(const float* scores, float scale) {
+__device__ __forceinline__ Choice choice_of_row(const float* scores, const Choosing& choosing) {
     constexpr int EACH = ceil_div(COUNT, WARP);  // a lane's: neighbours, so a lower lane has lower experts
     constexpr bool SORTED = EACH <= MAX_SORTED;
     const int lane = lane_id();
@@ -93,7 +151,7 @@ __device__ __forceinline__ Choice choice_of_row(const float* scores, float scale
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         const int expert = lane * EACH + i;
-        score[i] = expert < COUNT ? scores[expert] : -INFINITE;
+        score[i] = expert < COUNT ? choosing.rank(scores[expert], expert) : -INFINITE;
     }
 #pragma unroll
     for (int i = 0; i < EACH; ++i) key[i] = lane * EACH + i < COUNT ? ordered(score[i]) : 0, at[i] = i;
@@ -125,6 +183,14 @@ __device__ __forceinline__ Choice choice_of_row(const float* scores, float scale
         }
     }
     const float score_of = lane < BEST ? scores[expert_of] : 0.0f;
+#ifdef SIGMOID
+    const float share = lane < BEST ? sigmoid(score_of) : 0.0f;
+    float sum = 1.0f;
+    if constexpr (!OF_ALL) {
+        sum = 0.0f;
+        for (int rank = 0; rank < BEST; ++rank) sum += __shfl_sync(FULL_WARP, share, rank);
+    }
+#else
     const float most = __shfl_sync(FULL_WARP, score_of, 0);
     float sum = 0.0f;
     const float share = lane < BEST ? expf(score_of - most) : 0.0f;
@@ -139,13 +205,14 @@ __device__ __forceinline__ Choice choice_of_row(const float* scores, float scale
     } else {
         for (int rank = 0; rank < BEST; ++rank) sum += __shfl_sync(FULL_WARP, share, rank);
     }
-    return {expert_of, share / sum * scale};
+#endif
+    return {expert_of, share / sum * choosing.factor(expert_of)};
 }
 
 // The same, but every lane gets every rank: chosen(rank, expert, weight).
 template <int COUNT, int BEST, bool OF_ALL, class Chosen>
-__device__ __forceinline__ void choose_experts(const float* scores, float scale, Chosen&& chosen) {
-    const Choice mine = choice_of_row<COUNT, BEST, OF_ALL>(scores, scale);
+__device__ __forceinline__ void choose_experts(const float* scores, const Choosing& choosing, Chosen&& chosen) {
+    const Choice mine = choice_of_row<COUNT, BEST, OF_ALL>(scores, choosing);
     for (int rank = 0; rank < BEST; ++rank) {
         chosen(rank, __shfl_sync(FULL_WARP, mine.expert, rank), __shfl_sync(FULL_WARP, mine.weight, rank));
     }

@@ -3,7 +3,7 @@
 // Activations are gathered by address: column c of a product is row pair[c] of what the norm wrote. Weights are found
 // through the list, so nothing is read before `route` has ended. Later kernels may begin after that, and may read the
 // list at once. Bound by memory. Defines: see experts_stream.cuh; CHOOSES where the row of a pass of one is routed
-// here, and then EXPERTS, USED, SHARED and ALL of router.cu.
+// here, and then those of `route` in router.cu.
 
 #include "experts_stream.cuh"
 #include "partials.cuh"
@@ -47,12 +47,6 @@ struct GatheredRows {
 
 #ifdef CHOOSES
 
-#ifdef SHARED
-constexpr int SHARED_EXPERTS = 1;
-#else
-constexpr int SHARED_EXPERTS = 0;
-#endif
-
 // The work of a pass of one row: an entry per expert.
 struct OneRow {
     ExpertWork head;
@@ -62,7 +56,7 @@ struct OneRow {
 // What `route` computes for one row, computed by every thread block itself: that is quicker than waiting for another
 // kernel. The first block stores it for experts_out.
 __device__ __forceinline__ const ExpertWork* choose_for_row(
-    const float* scores, float scale, bool live, ExpertWork* work, float* weights) {
+    const float* scores, const Choosing& choosing, bool live, ExpertWork* work, float* weights) {
     __shared__ OneRow own;
     const int lane = lane_id();
     if (warp_id() == 0) {
@@ -71,12 +65,14 @@ __device__ __forceinline__ const ExpertWork* choose_for_row(
             if (SHARED_EXPERTS) own.entry[0] = ExpertEntry{0, 1, {USED * ACTS_ROWS}};
         }
         if (live) {
-            const Choice mine = choice_of_row<EXPERTS, USED, ALL>(scores, scale);
+            const Choice mine = choice_of_row<EXPERTS, USED, ALL>(scores, choosing);
             if (lane < USED) {
                 own.entry[SHARED_EXPERTS + lane] = ExpertEntry{u16(mine.expert), 1, {u16(lane * ACTS_ROWS)}};
                 if (blockIdx.x == 0) weights[lane * ACTS_ROWS] = mine.weight;
             }
-            if (SHARED_EXPERTS && lane == 0 && blockIdx.x == 0) weights[USED * ACTS_ROWS] = sigmoid(scores[EXPERTS]);
+            if (SHARED_EXPERTS && lane == 0 && blockIdx.x == 0) {
+                weights[USED * ACTS_ROWS] = SHARED_GATES ? sigmoid(scores[EXPERTS]) : 1.0f;
+            }
         }
     }
     __syncthreads();
@@ -90,12 +86,13 @@ __device__ __forceinline__ const ExpertWork* choose_for_row(
 // and `scale`, as in router.cu.
 extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_in(
     const ExpertLaunch launch, ExpertWork* work, const u8* acts_q8, const u8* acts_f16, float* out, int rows,
-    const float* scores, float scale, float* weights, const int* count, int node0) {
+    const float* scores, float scale, float* weights, const int* count,
+    int node0 BIAS_PARAMETER CHOICE_PARAMETERS) {
     SHARED_DYNAMIC(shared);
     pdl_wait();
     pdl_launch();
-    const ExpertWork* own = choose_for_row(scores, scale, node0 < *count, work, weights);
-    stream_experts(Job{launch, own, nullptr, out, rows}, GatheredRows{acts_q8, acts_f16}, shared);
+    const ExpertWork* own = choose_for_row(scores, CHOOSING, node0 < *count, work, weights);
+    stream_experts(Job{launch, own, nullptr, out, rows, BIAS}, GatheredRows{acts_q8, acts_f16}, shared);
 }
 
 #else
@@ -103,11 +100,12 @@ extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_in(
 // acts_q8/f16: activations of up to 64 rows; a form that no matrix needs may be null. out f32 [pair's place]
 // [launch.stride]. Shared memory: 1,024 B per warp, then tiles_k * bytes of a staged tile.
 extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_in(
-    const ExpertLaunch launch, const ExpertWork* work, const u8* acts_q8, const u8* acts_f16, float* out, int rows) {
+    const ExpertLaunch launch, const ExpertWork* work, const u8* acts_q8, const u8* acts_f16, float* out,
+    int rows BIAS_PARAMETER) {
     SHARED_DYNAMIC(shared);
     pdl_wait();
     pdl_launch();
-    stream_experts(Job{launch, work, nullptr, out, rows}, GatheredRows{acts_q8, acts_f16}, shared);
+    stream_experts(Job{launch, work, nullptr, out, rows, BIAS}, GatheredRows{acts_q8, acts_f16}, shared);
 }
 
 #endif

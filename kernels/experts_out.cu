@@ -4,7 +4,7 @@
 // overlaps with the loading of its first weights. Bound by memory. Defines: see experts_stream.cuh.
 
 #include "experts_stream.cuh"
-#include "partials.cuh"
+#include "activation.cuh"
 
 // silu(gate) * up of pairs, from the output of experts_in: f32 [place of the pair][stride], gate before up.
 struct SwigluOfPairs {
@@ -28,7 +28,7 @@ struct SwigluOfPairs {
             gate.values(x);
             up.values(by);
 #pragma unroll
-            for (int j = 0; j < 8; ++j) x[j] = silu(x[j]) * by[j];
+            for (int j = 0; j < 8; ++j) x[j] = activated(x[j], by[j]);
             u8* block = staged + k * M::STAGE;
             if constexpr (M::F16_ACTS) {
                 acts_fill_f16(block, c, x);
@@ -42,9 +42,9 @@ struct SwigluOfPairs {
 // inner: the output of experts_in, of `stride`; weights f32 by pair. out f32 [pair's place][launch.stride].
 extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_out(
     const ExpertLaunch launch, const ExpertWork* work, const float* weights, const float* inner, int stride, float* out,
-    int rows) {
+    int rows BIAS_PARAMETER) {
     SHARED_DYNAMIC(shared);
     pdl_launch();
     pdl_wait();
-    stream_experts(Job{launch, work, weights, out, rows}, SwigluOfPairs{inner, rows, stride}, shared);
+    stream_experts(Job{launch, work, weights, out, rows, BIAS}, SwigluOfPairs{inner, rows, stride}, shared);
 }

@@ -9,9 +9,10 @@
 //
 // Defines: WITH_<name> of the formats.
 
+#include "activation.cuh"
+#include "features.cuh"
 #include "experts_rows.cuh"
 #include "formats/all.cuh"
-#include "partials.cuh"
 
 constexpr int ROWS_WARPS = 8, ROWS_THREADS = ROWS_WARPS * WARP, ROWS_BLOCKS = 2;  // blocks of 16 rows of a warp
 constexpr int TASK_BLOCKS = ROWS_WARPS * ROWS_BLOCKS;
@@ -23,38 +24,15 @@ constexpr int COLUMN_BLOCKS = CHUNK_COLUMNS / 8;
 template <class F>
 __device__ __forceinline__ void halves_of(
     u32 (&a)[4], const typename F::Unit& unit, const typename F::Scales& scales, int u, int step) {
-    float v[2][4] = {};
+    float v[2][4];
     if constexpr (F::SCALING == Scaling::ROW) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-#pragma unroll
-            for (int part = 0; part < F::PARTS; ++part) {
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    const float2 pair = unpack_half2(unit.word[step][part][2 * i + r]);
-                    v[r][2 * i] += pair.x, v[r][2 * i + 1] += pair.y;
-                }
-            }
-#pragma unroll
-            for (int j = 0; j < 4; ++j) v[r][j] *= scales.d[r];
-        }
+        halves_at<F>(v, unit, scales, u, step);
     } else {
-        constexpr bool SIXTEEN = F::SCALING == Scaling::INTEGER_16;
-        const int s = step >> 1, h = step & 1, sub = 2 * u + s;
+        const int sub = 2 * u + (step >> 1);
         u32 codes[4];
-        F::expand(unit, s, codes);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            float minimum = 0.0f;
-            if constexpr (F::MINIMUM) {
-                // Lane t of the quad holds the pair of subs 2 t, 2 t + 1.
-                const u32 pair = __shfl_sync(FULL_WARP, scales.minimum[r], (lane_id() & ~3) | sub >> 1);
-                minimum = scales.minimum_scale[r] * half_bits_float(u16(pair >> (16 * (sub & 1))));
-            }
-            const float scale = scales.d[r] * float(F::sub_scale(scales, r, SIXTEEN ? 2 * sub + h : sub));
-#pragma unroll
-            for (int j = 0; j < 4; ++j) v[r][j] = __fmaf_rn(scale, float(signed_byte_of(codes[2 * h + r], j)), minimum);
-        }
+        F::expand(unit, step >> 1, codes);
+        scale_codes(scales, sub, codes);
+        weights_at<F>(v, codes, scales, sub, step & 1);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -84,6 +62,9 @@ struct RowsJob {
     half* out;
     int out_stride, first_block, blocks;      // of each matrix
     float scale;                              // of the upper half of an expert's rows
+    const float* bias;                        // f32 [experts][bias_stride], or null
+    int bias_stride;
+    float bias_factor;                        // of the rows x
 };
 
 template <class F>
@@ -166,6 +147,12 @@ __device__ __forceinline__ void multiply_rows(
         for (int r = 0; r < 2; ++r) {
             const int row = matrix.offset + (block + i - job.first_block) * TILE_ROWS + g + 8 * r;
             const float scale = row >= half_of ? job.scale : 1.0f;
+#ifdef BIASED
+            const int whole = matrix.offset + (block + i) * TILE_ROWS + g + 8 * r;  // the row among the expert's
+            const float bias = job.bias_factor * job.bias[size_t(entry.expert) * job.bias_stride + whole];
+#else
+            const float bias = 0.0f;
+#endif
 #pragma unroll
             for (int b = 0; b < COLUMN_BLOCKS; ++b) {
 #pragma unroll
@@ -173,7 +160,7 @@ __device__ __forceinline__ void multiply_rows(
                     const int column = 8 * b + 2 * t + c;
                     if (column >= entry.count) continue;
                     job.out[size_t(entry.first + column) * job.out_stride + row] =
-                        __float2half_rn(acc[i][b][2 * r + c] * scale);
+                        __float2half_rn((acc[i][b][2 * r + c] + bias) * scale);
                 }
             }
         }
@@ -198,14 +185,22 @@ __device__ __forceinline__ int panels_of(const ExpertMatrix& matrix, const RowsJ
 }
 
 // Blocks of 16 rows [first_block, first_block + blocks) of each matrix. `scale`: of rows of up, 1 elsewhere. x f16 [..][x_stride]; out f16 [place][out_stride].
-// Shared memory: 2 * STAGE_BYTES.
+// Shared memory: 2 * STAGE_BYTES. With BIASED: `bias` f32 [experts][launch.stride], `bias_factor` what x was multiplied by.
 extern "C" __global__ void __launch_bounds__(ROWS_THREADS, 1) experts_rows(
     const ExpertLaunch launch, const ChunkWork* work, const half* x, int x_stride, const int* order, half* out,
-    int out_stride, int first_block, int blocks, float scale) {
+    int out_stride, int first_block, int blocks, float scale
+#ifdef BIASED
+    , const float* bias, float bias_factor
+#endif
+) {
     SHARED_DYNAMIC(shared);
     pdl_launch();
     pdl_wait();
-    const RowsJob job{x, x_stride, order, out, out_stride, first_block, blocks, scale};
+#ifndef BIASED
+    const float* const bias = nullptr;
+    const float bias_factor = 1.0f;
+#endif
+    const RowsJob job{x, x_stride, order, out, out_stride, first_block, blocks, scale, bias, launch.stride, bias_factor};
     int each[2];
 #pragma unroll
     for (int kind = 0; kind < 2; ++kind) {
@@ -242,6 +237,6 @@ extern "C" __global__ void __launch_bounds__(ROWS_THREADS) pairs_swiglu(
     load_halves(at, x);
     load_halves(at + own, by);
 #pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = silu(x[i]) * by[i];
+    for (int i = 0; i < 8; i++) x[i] = activated(x[i], by[i], HEADROOM);
     store_halves(at, x);
 }

@@ -1,33 +1,32 @@
 // choose: the experts of every row of a prompt's chunk; sort: the rows of each expert grouped together, in entries of
 // at most 64 (experts_rows.cuh); combine: the experts' outputs for a row, added to it.
 //
-// Defines: EXPERTS, USED, SHARED, ALL as in router.cu; WIDTH, elements of a row of the output, a multiple of 8.
+// Defines: EXPERTS, USED, SHARED, UNGATED, ALL and those of Choosing as in router.cu; WIDTH, elements of a row of the output, a multiple of 8.
 
 #include "experts_rows.cuh"
 #include "partials.cuh"
 
-#ifdef SHARED
-constexpr int SHARED_EXPERTS = 1;
-#else
-constexpr int SHARED_EXPERTS = 0;
-#endif
-constexpr int SCORES = EXPERTS + SHARED_EXPERTS, RANKS = USED + SHARED_EXPERTS;
+constexpr int SCORES = EXPERTS + SHARED_GATES, RANKS = USED + SHARED_EXPERTS;
 constexpr int SORT_THREADS = 1024, COMBINE_THREADS = 256;
 static_assert(EXPERTS <= SORT_THREADS && USED <= WARP, "an expert per thread, a rank per lane");
 
 // Grid (rows / warps of a block, rounded up). scores f32 [rows][SCORES]; chosen u16 [rows][USED]; weights f32 [rows][RANKS].
-extern "C" __global__ void choose(const int* count, const float* scores, float scale, u16* chosen, float* weights) {
+extern "C" __global__ void choose(
+    const int* count, const float* scores, float scale, u16* chosen, float* weights CHOICE_PARAMETERS
+) {
     const int row = blockIdx.x * (blockDim.x / WARP) + warp_id();
     pdl_launch();
     pdl_wait();
     if (row >= *count) return;
     const float* of_row = scores + (u64)row * SCORES;
-    choose_experts<EXPERTS, USED, ALL>(of_row, scale, [&](int rank, int expert, float weight) {
+    choose_experts<EXPERTS, USED, ALL>(of_row, CHOOSING, [&](int rank, int expert, float weight) {
         if (lane_id() != 0) return;
         chosen[row * USED + rank] = u16(expert);
         weights[row * RANKS + rank] = weight;
     });
-    if (SHARED_EXPERTS && lane_id() == 0) weights[row * RANKS + USED] = sigmoid(of_row[EXPERTS]);
+    if (SHARED_EXPERTS && lane_id() == 0) {
+        weights[row * RANKS + USED] = SHARED_GATES ? sigmoid(of_row[EXPERTS]) : 1.0f;
+    }
 }
 
 // One block of SORT_THREADS. order int [rows * RANKS]: the row at each place; places int [rows][RANKS]: the place of each

@@ -12,7 +12,8 @@
 // An entry's activations are staged when its first rows begin, while their weights are being loaded: for all of K, in
 // the columns of the entry.
 //
-// Defines: see matmul.cuh; WARPS of a block; PER_SM blocks that share a multiprocessor.
+// Defines: see matmul.cuh; WARPS of a block; PER_SM blocks that share a multiprocessor; BIASED where all experts have
+// biases, which adds an argument.
 
 #pragma once
 
@@ -21,6 +22,15 @@
 #include "matmul.cuh"
 
 constexpr u32 ALONE_FROM = 2;  // from this many blocks of rows per warp of the grid on, none is shared
+
+// A kernel has BIAS_PARAMETER as its last one, and BIAS is what was given.
+#ifdef BIASED
+#define BIAS_PARAMETER , const float* bias
+#define BIAS bias
+#else
+#define BIAS_PARAMETER
+#define BIAS nullptr
+#endif
 
 static_assert(COLUMN_BLOCKS == 1 && COLUMNS <= ENTRY_COLUMNS, "the columns of an entry");
 
@@ -37,13 +47,14 @@ struct Job {
     const float* weights;  // by pair, or null
     float* out;
     int rows;
+    const float* bias;     // f32 [experts][stride], with BIASED
 
     __device__ __forceinline__ const ExpertKind& kind(const Run& run) const { return launch.kind[run.kind]; }
     __device__ __forceinline__ const ExpertMatrix& matrix(const Run& run) const { return kind(run).matrix[run.matrix]; }
     __device__ __forceinline__ const ExpertEntry& entry(const Run& run) const { return work->list()[run.entry]; }
 };
 
-// Finished rows of an entry's pairs, times the pair's weight where there are weights.
+// Finished rows of an entry's pairs, with the expert's biases, times the pair's weight where there are weights.
 struct PairSink {
     const Job& job;
     const Run& run;
@@ -57,8 +68,14 @@ struct PairSink {
             const int pair = entry.pair[column + c];
             const float weight = job.weights ? job.weights[pair] : 1.0f;
             float* at = job.out + size_t(place_of(pair, job.rows)) * job.launch.stride + row;
+#ifdef BIASED
+            const float* bias = job.bias + size_t(entry.expert) * job.launch.stride + row;
+            at[0] = (acc[0][c] + bias[0]) * weight;
+            at[8] = (acc[0][2 + c] + bias[8]) * weight;
+#else
             at[0] = acc[0][c] * weight;
             at[8] = acc[0][2 + c] * weight;
+#endif
         }
     }
 };

@@ -4,6 +4,8 @@
 #pragma once
 
 #include "common.cuh"
+#include "iq1_grid.cuh"
+#include "iq2_grid.cuh"
 #include "iq3_grid.cuh"
 
 __device__ __forceinline__ float half_at(const u8* p) { return half_bits_float(*(const u16*)p); }
@@ -146,6 +148,9 @@ __device__ __forceinline__ float iq3_signed(int magnitude, int signs, int i) {
     return (float)(signs >> (i % 8) & 1 ? -magnitude : magnitude);
 }
 
+// Seven signs of eight values, whose last makes the number of negative ones even.
+__device__ __forceinline__ int eight_signs(u32 seven) { return int(seven | (u32)__popc(seven) << 7); }
+
 struct IQ3_S {
     static constexpr int BLOCK = 256, SIZE = 110;
     static __device__ __forceinline__ float value(const u8* block, int i) {
@@ -161,10 +166,136 @@ struct IQ3_XXS {
     static __device__ __forceinline__ float value(const u8* block, int i) {
         const u16* words = (const u16*)(block + 66) + i / 32 * 2;
         const u32 packed = words[0] | (u32)words[1] << 16;
-        // Seven signs of each eight; the last makes the number of negative ones even.
-        const u32 seven = packed >> (i / 8 % 4 * 7) & 127u, signs = seven | (u32)__popc(seven) << 7;
+        const int signs = eight_signs(packed >> (i / 8 % 4 * 7) & 127u);
         const int magnitude = iq3_grid_value(IQ3_XXS_GRID[block[2 + i / 4]], i % 4, 8, 62);
-        return half_at(block) * 0.25f * (float)((packed >> 28) * 2 + 1) * iq3_signed(magnitude, (int)signs, i);
+        return half_at(block) * 0.25f * (float)((packed >> 28) * 2 + 1) * iq3_signed(magnitude, signs, i);
+    }
+};
+
+// In each 128: values i, i + 32, i + 64 and i + 96 share a byte.
+__device__ __forceinline__ int pair_of_128(const u8* bytes, int i) {
+    return bytes[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
+}
+
+struct Q2_K {
+    static constexpr int BLOCK = 256, SIZE = 84;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const int scale = block[i / 16];
+        return half_at(block + 80) * (float)(scale & 15) * (float)pair_of_128(block + 16, i) -
+               half_at(block + 82) * (float)(scale >> 4);
+    }
+};
+
+__device__ __forceinline__ float iq2_scaled(float d, int scale) { return d * ((float)scale + 0.5f) * 0.25f; }
+
+struct IQ2_XXS {
+    static constexpr int BLOCK = 256, SIZE = 66;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const u8* sub = block + 2 + i / 32 * 8;
+        const u32 packed = ((const u16*)sub)[2] | (u32)((const u16*)sub)[3] << 16;
+        const int magnitude = iq2_grid_value(IQ2_XXS_GRID[sub[i / 8 % 4]], i % 8);
+        const int signs = eight_signs(packed >> (i / 8 % 4 * 7) & 127u);
+        return iq2_scaled(half_at(block), packed >> 28) * iq3_signed(magnitude, signs, i);
+    }
+};
+
+struct IQ2_XS {
+    static constexpr int BLOCK = 256, SIZE = 74;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const u32 packed = ((const u16*)(block + 2))[i / 8];
+        const int magnitude = iq2_grid_value(IQ2_XS_GRID[packed & 511], i % 8);
+        const int scale = block[66 + i / 32] >> (i / 16 % 2 * 4) & 15;
+        return iq2_scaled(half_at(block), scale) * iq3_signed(magnitude, eight_signs(packed >> 9), i);
+    }
+};
+
+struct IQ2_S {
+    static constexpr int BLOCK = 256, SIZE = 82;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const int high = block[66 + i / 32] >> (i / 8 % 4 * 2) & 3, scale = block[74 + i / 32] >> (i / 16 % 2 * 4) & 15;
+        const int magnitude = iq2_grid_value(IQ2_S_GRID[block[2 + i / 8] | high << 8], i % 8);
+        return iq2_scaled(half_at(block), scale) * iq3_signed(magnitude, block[34 + i / 8], i);
+    }
+};
+
+// d * scale * (-1, 0 or 1, with 1 / 8 more or less).
+__device__ __forceinline__ float iq1_value(float scaled, int entry, int i, bool negative) {
+    return scaled * ((float)((entry >> (i % 8 * 2) & 3) - 1) + (negative ? -0.125f : 0.125f));
+}
+
+struct IQ1_S {
+    static constexpr int BLOCK = 256, SIZE = 50;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const int packed = ((const u16*)(block + 34))[i / 32], high = packed >> (i / 8 % 4 * 3) & 7;
+        const float scaled = half_at(block) * (float)(2 * (packed >> 12 & 7) + 1);
+        return iq1_value(scaled, IQ1_GRID[block[2 + i / 8] | high << 8], i, packed >> 15);
+    }
+};
+
+struct IQ1_M {
+    static constexpr int BLOCK = 256, SIZE = 56;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const u16* words = (const u16*)(block + 48);
+        const int d = words[0] >> 12 | words[1] >> 12 << 4 | words[2] >> 12 << 8 | words[3] >> 12 << 12;
+        const int high = block[32 + i / 16] >> (i / 8 % 2 * 4) & 15, scale = words[i / 64] >> (i / 16 % 4 * 3) & 7;
+        const float scaled = half_bits_float(u16(d)) * (float)(2 * scale + 1);
+        return iq1_value(scaled, IQ1_GRID[block[i / 8] | (high & 7) << 8], i, high >> 3);
+    }
+};
+
+struct TQ1_0 {
+    static constexpr int BLOCK = 256, SIZE = 54;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        // Digit n of byte b of 32 bytes, of 16, of 4.
+        const int first = i < 160 ? 0 : i < 240 ? 160 : 240, bytes = i < 160 ? 32 : i < 240 ? 16 : 4, at = i - first;
+        u32 digit = block[first / 5 + at % bytes];
+        for (int n = at / bytes; n > 0; --n) digit = digit * 3 & 255;
+        return half_at(block + 52) * (float)((int)(digit * 3 >> 8) - 1);
+    }
+};
+
+struct TQ2_0 {
+    static constexpr int BLOCK = 256, SIZE = 66;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        return half_at(block + 64) * (float)(pair_of_128(block, i) - 1);
+    }
+};
+
+// Four bits: a sign and the f32 numbers 0, 0.5, 1, 1.5, 2, 3, 4, 6, twice as integers.
+__device__ __forceinline__ float fp4_value(int nibble) {
+    const int twice = 0xc8643210u >> (nibble % 8 * 4) & 15;
+    return 0.5f * (float)(nibble & 8 ? -twice : twice);
+}
+
+struct MXFP4 {
+    static constexpr int BLOCK = 32, SIZE = 17;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const u32 e = block[0];
+        return __uint_as_float(e ? e << 23 : 1u << 22) * fp4_value(nibble_of_32(block + 1, i));
+    }
+};
+
+struct NVFP4 {
+    static constexpr int BLOCK = 64, SIZE = 36;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const u8 *bytes = block + 4 + i / 16 * 8, scale = block[i / 16];
+        // The bits of the scale in the place of an f16's are 1 / 256 of it.
+        const float s = scale == 0x7f ? 0.0f : 256.0f * half_bits_float(u16((scale & 127) << 7));
+        return s * fp4_value(bytes[i % 8] >> (i / 8 % 2 * 4) & 15);
+    }
+};
+
+struct Q1_0 {
+    static constexpr int BLOCK = 128, SIZE = 18;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        return block[2 + i / 8] >> (i % 8) & 1 ? half_at(block) : -half_at(block);
+    }
+};
+
+struct Q2_0 {
+    static constexpr int BLOCK = 64, SIZE = 18;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        return half_at(block) * (float)((block[2 + i / 4] >> (i % 4 * 2) & 3) - 1);
     }
 };
 

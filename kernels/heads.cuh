@@ -1,5 +1,10 @@
 // One head of one row, held by a warp: the sum of a matmul's partials, the head's RMS norm, the rotary embedding.
 // Lane l holds elements l, l + 32, l + 64, ...: loads coalesce, and both elements of a rotary pair are in one lane.
+//
+// Defines, all optional: UNGATED where attn_q has no gates; BIASED where the projection has biases, which adds an
+// argument; UNNORMED where queries and keys have no norm; TURN_FACTOR, of sines and cosines; VALUES_NORMED where values
+// have a norm without weights; KEYS_ARE_VALUES where a value is what attn_k gives; BORROWED where there are queries only;
+// HEAD_GATES where a number per query head follows the values.
 
 #pragma once
 
@@ -13,24 +18,62 @@ constexpr int QUERY_PARTS = 1;
 constexpr int QUERY_PARTS = 2;
 #endif
 
-// Columns of [queries | keys | values].
-__device__ __forceinline__ int projected(int kv_heads) { return (QUERY_PARTS * GROUP + 2) * kv_heads * HEAD_DIM; }
+// Rows of keys and values per kv head, in units of a head.
+#if defined(BORROWED)
+constexpr int PAIR_PARTS = 0;
+#elif defined(KEYS_ARE_VALUES)
+constexpr int PAIR_PARTS = 1;
+#else
+constexpr int PAIR_PARTS = 2;
+#endif
+constexpr int MADE_PARTS = PAIR_PARTS ? 2 : 0;  // heads that are made of them
 
-// The partials of a matmul: f32 [SPLIT_K][rows][width].
+// The column of the gate of query head 0, where heads have one number each.
+__device__ __forceinline__ int head_gates(int kv_heads) {
+    return (QUERY_PARTS * GROUP + PAIR_PARTS) * kv_heads * HEAD_DIM;
+}
+// Columns of [queries | keys | values | gates of heads]; a matrix takes whole blocks of 16.
+__device__ __forceinline__ int projected(int kv_heads) {
+#ifdef HEAD_GATES
+    return head_gates(kv_heads) + ceil_div(GROUP * kv_heads, 16) * 16;
+#else
+    return head_gates(kv_heads);
+#endif
+}
+// The column of value head 0 after that of key head 0.
+__device__ __forceinline__ int values_after_keys(int kv_heads) {
+    return PAIR_PARTS == 2 ? kv_heads * HEAD_DIM : 0;
+}
+
+// A kernel with heads of biased projections has BIAS_PARAMETER as its last one, and BIAS is what was given.
+#ifdef BIASED
+#define BIAS_PARAMETER , const float* bias
+#define BIAS bias
+#else
+#define BIAS_PARAMETER
+#define BIAS nullptr
+#endif
+
+// The partials of a matmul, f32 [SPLIT_K][rows][width], and its biases, f32 (width).
 struct Projection {
     const float* partials;
     int rows, width;
+    const float* bias = nullptr;
 };
 
 // The weights of a head's norm, and the sines and cosines of its rotary embedding at a position, as lanes need them.
 // Both may be loaded long before the head.
 struct HeadNorm {
+#ifndef UNNORMED
     float at[HEAD_DIM / WARP];
 
     __device__ __forceinline__ explicit HeadNorm(const float* weight) {
 #pragma unroll
         for (int j = 0; j < HEAD_DIM / WARP; j++) at[j] = weight[WARP * j + lane_id()];
     }
+#else
+    __device__ __forceinline__ explicit HeadNorm(const float*) {}
+#endif
 };
 struct Rotation {
     static constexpr int HALF = ROTARY / 2 / WARP;
@@ -43,6 +86,9 @@ struct Rotation {
             // position 262,144 float sine and cosine would need their slow path and its local memory.
             const double turns = double(float(position) * frequency[WARP * j + lane_id()]) * 0.15915494309189535;
             sincospif(2.0f * float(turns - rint(turns)), &sine[j], &cosine[j]);
+#ifdef TURN_FACTOR
+            sine[j] *= float(TURN_FACTOR), cosine[j] *= float(TURN_FACTOR);
+#endif
         }
     }
 };
@@ -58,26 +104,47 @@ struct Head {
 #pragma unroll
         for (int j = 0; j < PARTS; j++) {
             x[j] = partials_sum<SPLIT_K>(in.partials, in.rows, in.width, row, column + WARP * j + lane_id());
+#ifdef BIASED
+            x[j] += in.bias[column + WARP * j + lane_id()];
+#endif
         }
     }
 
     // A query or a key as the scores need it: normalised, rotated to its position, and transformed where the type of
     // cached keys requires it.
     __device__ __forceinline__ void place(const HeadNorm& norm, const Rotation& rotation, float eps) {
+#ifndef UNNORMED
         normalise(norm, eps);
+#endif
         rotate(rotation);
         if (KeyType::ROTATED) transform();
     }
 
-    // x over the root of its mean square, times the weights.
-    __device__ __forceinline__ void normalise(const HeadNorm& norm, float eps) {
+    // A value as the cache holds it.
+    __device__ __forceinline__ void place_value(float eps) {
+#ifdef VALUES_NORMED
+        const float scale = scale_of(eps);
+#pragma unroll
+        for (int j = 0; j < PARTS; j++) x[j] *= scale;
+#endif
+    }
+
+    // 1 over the root of the mean square.
+    __device__ __forceinline__ float scale_of(float eps) const {
         float squares = 0.0f;
 #pragma unroll
         for (int j = 0; j < PARTS; j++) squares += x[j] * x[j];
-        const float scale = 1.0f / sqrtf(warp_sum(squares) / HEAD_DIM + eps);
+        return 1.0f / sqrtf(warp_sum(squares) / HEAD_DIM + eps);
+    }
+
+#ifndef UNNORMED
+    // x over the root of its mean square, times the weights.
+    __device__ __forceinline__ void normalise(const HeadNorm& norm, float eps) {
+        const float scale = scale_of(eps);
 #pragma unroll
         for (int j = 0; j < PARTS; j++) x[j] *= scale * norm.at[j];
     }
+#endif
 
     // NEOX rotary: pairs (i, i + ROTARY / 2) of the first ROTARY elements by the angle f32(position * frequency[i]).
     // Explicit rounding, so that no kernel fuses it differently from another.
@@ -153,7 +220,9 @@ __device__ __forceinline__ void prepare_head(
         return;
     }
     const int kv_head = (task - heads) % kv_heads;
-    Head head(in, row, heads * QUERY_WIDTH + (task - heads) * HEAD_DIM);
-    if (task < heads + kv_heads) store_key(cache, head, k_norm, frequency, eps, kv_head, position, slot);
-    else store_value(cache, head, kv_head, slot);
+    const bool value = task >= heads + kv_heads;
+    Head head(in, row, heads * QUERY_WIDTH + kv_head * HEAD_DIM + (value ? values_after_keys(kv_heads) : 0));
+    if (!value) return store_key(cache, head, k_norm, frequency, eps, kv_head, position, slot);
+    head.place_value(eps);
+    store_value(cache, head, kv_head, slot);
 }

@@ -59,7 +59,8 @@ using Accumulator = float[COLUMN_BLOCKS][4];
 template <class F> struct Meeting {
     static constexpr bool ROW = F::SCALING == Scaling::ROW;
     static constexpr bool F16_ACTS = ROW || ALL_F16;
-    static constexpr bool INTEGER = !F16_ACTS && F::SCALING != Scaling::FLOAT_32;  // sums of a tile are integers
+    // Sums of a tile are integers.
+    static constexpr bool INTEGER = !F16_ACTS && F::SCALING != Scaling::FLOAT_32 && F::SCALING != Scaling::FLOAT_64;
     static constexpr bool PAIRED = SIDE_BY_SIDE && !F16_ACTS;  // two mma columns are the planes of one column
     static constexpr int SPAN_UNITS = TILE_UNITS / (F16_ACTS ? 1 : SPANS);
     static constexpr int BLOCK = F16_ACTS ? ACTS_F16_BLOCK : ACTS_Q8_BLOCK;
@@ -110,31 +111,47 @@ __device__ __forceinline__ void signed_bytes_to_halves(u32 word, u32& low, u32& 
     high = half2_bits(__hsub2(as_half2(prmt(biased, 0x64646464u, 0x4342u)), offset));
 }
 
-// One unit times the int8 activations of a column block: 64 k into sum. `acts`: the lane's fragments of the unit.
+// A float per integer sum: adds it, times its scale.
+template <class F>
+__device__ __forceinline__ void add_scaled(
+    float (&sum)[4], const int (&product)[4], const typename F::Scales& scales, int index) {
+#pragma unroll
+    for (int i = 0; i < 4; i += SIDE_BY_SIDE ? 2 : 1) {
+        const int whole = SIDE_BY_SIDE ? join<F>(product[i], product[i + SIDE_BY_SIDE]) : product[i];
+        sum[i] = __fmaf_rn(float(whole), F::sub_scale(scales, i >> 1, index), sum[i]);
+    }
+}
+
+// One unit times the int8 activations of a column block: 64 k into sum. `fragments`: of the unit.
 template <class F, class Sum>
 __device__ __forceinline__ void multiply_q8(
-    const PlaneCodes<F>& codes, const typename F::Scales& scales, int u, const u8* acts, Sum (&sum)[4]) {
-    const Fragments fragments(acts);
-#pragma unroll
-    for (int s = 0; s < 2; ++s) {
+    const PlaneCodes<F>& codes, const typename F::Scales& scales, int u, const Fragments& fragments, Sum (&sum)[4]) {
+    if constexpr (F::SCALING == Scaling::TILE) {
+        product_32<F, true>(sum, codes, fragments, 0);
+        product_32<F, true>(sum, codes, fragments, 1);
+    } else if constexpr (F::SCALING == Scaling::FLOAT_64) {
         int product[4];
-        if constexpr (F::SCALING == Scaling::INTEGER_16) {
+        product_32<F>(product, codes, fragments, 0);
+        product_32<F, true>(product, codes, fragments, 1);
+        add_scaled<F>(sum, product, scales, u);
+    } else {
 #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                product_16<F>(product, codes, fragments, s, h);
+        for (int s = 0; s < 2; ++s) {
+            int product[4];
+            if constexpr (F::SCALING == Scaling::INTEGER_16) {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) sum[i] += product[i] * F::sub_scale(scales, i >> 1, 4 * u + 2 * s + h);
-            }
-        } else {
-            product_32<F>(product, codes, fragments, s);
-            if constexpr (F::SCALING == Scaling::INTEGER_32) {
+                for (int h = 0; h < 2; ++h) {
+                    product_16<F>(product, codes, fragments, s, h);
 #pragma unroll
-                for (int i = 0; i < 4; ++i) sum[i] += product[i] * F::sub_scale(scales, i >> 1, 2 * u + s);
+                    for (int i = 0; i < 4; ++i) sum[i] += product[i] * F::sub_scale(scales, i >> 1, 4 * u + 2 * s + h);
+                }
             } else {
+                product_32<F>(product, codes, fragments, s);
+                if constexpr (F::SCALING == Scaling::INTEGER_32) {
 #pragma unroll
-                for (int i = 0; i < 4; i += SIDE_BY_SIDE ? 2 : 1) {
-                    const int whole = SIDE_BY_SIDE ? join<F>(product[i], product[i + SIDE_BY_SIDE]) : product[i];
-                    sum[i] = __fmaf_rn(float(whole), F::sub_scale(scales, i >> 1, 2 * u + s), sum[i]);
+                    for (int i = 0; i < 4; ++i) sum[i] += product[i] * F::sub_scale(scales, i >> 1, 2 * u + s);
+                } else {
+                    add_scaled<F>(sum, product, scales, 2 * u + s);
                 }
             }
         }
@@ -148,7 +165,10 @@ __device__ __forceinline__ void multiply_f16(
     const uint4 words = shared_words4(acts);
     const u32 b[2][2] = {{words.x, words.y}, {words.z, words.w}};
     float product[4];
-    if constexpr (F::SCALING == Scaling::INTEGER_16) {
+    if constexpr (F::SCALING == Scaling::TILE) {
+        mma_f16_16816(sum, a[0], b[0]);
+        mma_f16_16816(sum, a[1], b[1]);
+    } else if constexpr (F::SCALING == Scaling::INTEGER_16) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             mma_f16_16816_zero(product, a[h], b[h]);
@@ -162,8 +182,17 @@ __device__ __forceinline__ void multiply_f16(
         mma_f16_16816(product, a[1], b[1]);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            sum[i] = __fmaf_rn(product[i], float(F::sub_scale(scales, i >> 1, sub)), sum[i]);
+            sum[i] = __fmaf_rn(product[i], scale_at<F>(scales, i >> 1, sub, 0), sum[i]);
         }
+    }
+}
+
+// Four registers of signed bytes, a sub's, as two A fragments of halves.
+__device__ __forceinline__ void sub_to_halves(const u32 (&a)[4], u32 (&halves)[2][4]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        signed_bytes_to_halves(a[2 * h], halves[h][0], halves[h][2]);
+        signed_bytes_to_halves(a[2 * h + 1], halves[h][1], halves[h][3]);
     }
 }
 
@@ -174,10 +203,12 @@ template <class F> __device__ __forceinline__ const float* column_scales(const u
 }
 
 // Passes the sums of a span of a tile to take(column block, i, value, factor of the column), and resets them to zero.
-// Paired columns: lane t of a quad holds column t, in the place of mma column 2 t.
-template <class F, class Sum, class Take>
+// `lowered`: the sums of what is subtracted, of formats that have such. Paired columns: lane t of a quad holds column t,
+// in the place of mma column 2 t.
+template <class F, class Sum, int LOWERED_BLOCKS, class Take>
 __device__ __forceinline__ void take_sums(
-    Sum (&sum)[COLUMN_BLOCKS][4], const typename F::Scales& scales, int span, const u8* acts, int lane, Take&& take) {
+    Sum (&sum)[COLUMN_BLOCKS][4], Sum (&lowered)[LOWERED_BLOCKS][4], const typename F::Scales& scales, int span,
+    const u8* acts, int lane, Take&& take) {
     using M = Meeting<F>;
     constexpr int SPREAD = M::PAIRED ? 2 : 1;  // mma columns per column
     const int t = lane & 3;
@@ -204,10 +235,18 @@ __device__ __forceinline__ void take_sums(
             if constexpr (M::PAIRED && M::INTEGER) whole = join<F>(whole, sum[b][i + SPREAD - 1]);
             float value = __fmul_rn(float(whole), scales.d[i >> 1]);
             if constexpr (F::MINIMUM) value = __fmaf_rn(minimum[i], scales.minimum_scale[i >> 1], value);
+            if constexpr (LOWERED<F>) {
+                Sum below = lowered[b][i];
+                if constexpr (M::PAIRED) below = join<F>(below, lowered[b][i + SPREAD - 1]);
+                value = __fmaf_rn(float(below), scales.minimum_scale[i >> 1], value);
+            }
             take(b, i, value, i & 1 ? pair.y : pair.x);
         }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sum[b][i] = 0;
+        for (int i = 0; i < 4; ++i) {
+            sum[b][i] = 0;
+            if constexpr (LOWERED<F>) lowered[b][i] = 0;
+        }
     }
 }
 
@@ -239,7 +278,7 @@ __device__ __forceinline__ void multiply_tile(
         scales.d[0] *= UNIT, scales.d[1] *= UNIT;
     }
     const u8* fragments = acts + fragment_at<M::PAIRED>(lane);
-    Sum sum[COLUMN_BLOCKS][4] = {};
+    Sum sum[COLUMN_BLOCKS][4] = {}, lowered[LOWERED<F> ? COLUMN_BLOCKS : 1][4] = {};
 #pragma unroll
     for (int u = 0; u < TILE_UNITS; ++u) {
         if (MORE && u == HEAD_AT) ahead.head = F::load_head(next, lane);
@@ -247,13 +286,16 @@ __device__ __forceinline__ void multiply_tile(
         if constexpr (M::ROW) {
 #pragma unroll
             for (int s = 0; s < 2; ++s) {
+                u32 a[F::PARTS][2][4];
+#pragma unroll
+                for (int i = 0; i < 2 * F::PARTS; ++i) F::halves(unit, scales, u, 2 * s + (i & 1), i >> 1, a[i >> 1][i & 1]);
 #pragma unroll
                 for (int b = 0; b < COLUMN_BLOCKS; ++b) {
                     const uint4 words = shared_words4(fragments + b * M::BLOCK + (2 * u + s) * 512);
 #pragma unroll
                     for (int part = 0; part < F::PARTS; ++part) {
-                        mma_f16_16816(sum[b], unit.word[2 * s][part], {words.x, words.y});
-                        mma_f16_16816(sum[b], unit.word[2 * s + 1][part], {words.z, words.w});
+                        mma_f16_16816(sum[b], a[part][0], {words.x, words.y});
+                        mma_f16_16816(sum[b], a[part][1], {words.z, words.w});
                     }
                 }
             }
@@ -264,32 +306,38 @@ __device__ __forceinline__ void multiply_tile(
             F::expand(unit, 1, a[1]);
             take_scales(scales, unit);
             ahead.template refill<MORE>(u, tile, next, lane);
+            u32 below[2][4];
+#pragma unroll
+            for (int s = 0; s < 2; ++s) {
+                scale_codes(scales, 2 * u + s, a[s]);
+                if constexpr (LOWERED<F>) F::minima(scales, 2 * u + s, below[s]);
+            }
             if constexpr (M::F16_ACTS) {
 #pragma unroll
                 for (int s = 0; s < 2; ++s) {
-                    u32 halves[2][4];
-#pragma unroll
-                    for (int h = 0; h < 2; ++h) {
-                        signed_bytes_to_halves(a[s][2 * h], halves[h][0], halves[h][2]);
-                        signed_bytes_to_halves(a[s][2 * h + 1], halves[h][1], halves[h][3]);
-                    }
+                    u32 halves[2][4], below_halves[2][4];
+                    sub_to_halves(a[s], halves);
+                    if constexpr (LOWERED<F>) sub_to_halves(below[s], below_halves);
 #pragma unroll
                     for (int b = 0; b < COLUMN_BLOCKS; ++b) {
-                        multiply_f16<F>(
-                            halves, scales, 2 * u + s, fragments + b * M::BLOCK + (2 * u + s) * 512, sum[b]);
+                        const u8* of_sub = fragments + b * M::BLOCK + (2 * u + s) * 512;
+                        multiply_f16<F>(halves, scales, 2 * u + s, of_sub, sum[b]);
+                        if constexpr (LOWERED<F>) multiply_f16<F>(below_halves, scales, 2 * u + s, of_sub, lowered[b]);
                     }
                 }
             } else {
                 const PlaneCodes<F> codes(a);
 #pragma unroll
                 for (int b = 0; b < COLUMN_BLOCKS; ++b) {
-                    multiply_q8<F>(codes, scales, u, fragments + b * M::BLOCK + u * 512, sum[b]);
+                    const Fragments of_unit(fragments + b * M::BLOCK + u * 512);
+                    multiply_q8<F>(codes, scales, u, of_unit, sum[b]);
+                    if constexpr (LOWERED<F>) multiply_q8<F>(PlaneCodes<F>(below), scales, u, of_unit, lowered[b]);
                 }
             }
         }
         if (u % M::SPAN_UNITS == M::SPAN_UNITS - 1) {
             const int span = u / M::SPAN_UNITS;
-            take_sums<F>(sum, scales, span, acts, lane, [&](int b, int i, float value, float factor) {
+            take_sums<F>(sum, lowered, scales, span, acts, lane, [&](int b, int i, float value, float factor) {
                 take(span, b, i, value, factor);
             });
         }

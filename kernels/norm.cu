@@ -10,7 +10,9 @@
 // 2 us to read what 8 partials hold of a row.
 //
 // Defines: WIDTH, elements of a row, a multiple of 8; SPLIT_K, partials to add, 0 for none; CLUSTER, blocks of a row;
-// FRESH where the partials are the whole sum and h is not read; ROWS where the normed rows go out as f32 too.
+// FRESH where the partials are the whole sum and h is not read; ROWS where the normed rows go out as f32 too. Of what is
+// added, in this order: BIASED, a bias; NORMED, a norm of its own. SCALED: the new h is multiplied. ROWS_BY: the f32 rows
+// have a weight of their own. Each adds an argument. UNNORMED where activations are those of h itself.
 
 #include "acts.cuh"
 #include "partials.cuh"
@@ -43,8 +45,23 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
 #ifdef ROWS
     , float* normed
 #endif
+#ifdef ROWS_BY
+    , const float* rows_weight
+#endif
+#ifdef BIASED
+    , const float* bias
+#endif
+#ifdef NORMED
+    , const float* branch_weight
+#endif
+#ifdef SCALED
+    , const float* factor
+#endif
 ) {
     __shared__ float sums[TURNS * STEP];  // of the whole row, by group
+#ifdef NORMED
+    __shared__ float branch_sums[TURNS * STEP];
+#endif
     const int row = blockIdx.x / CLUSTER, rank = blockIdx.x % CLUSTER, group0 = rank * WARPS + warp_id();
     const int k0 = group0 * ACTS_GROUP + 8 * lane_id();
     Span<8> x[TURNS], w[TURNS];
@@ -59,8 +76,28 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
     for (int turn = 0; turn < TURNS; turn++) {
         const int k = k0 + turn * STEP * ACTS_GROUP;
         w[turn].zero();
+#ifndef UNNORMED
         if (k < WIDTH) w[turn].load(weight + k);
+#endif
     }
+#ifdef BIASED
+    Span<8> biases[TURNS];
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        const int k = k0 + turn * STEP * ACTS_GROUP;
+        biases[turn].zero();
+        if (k < WIDTH) biases[turn].load(bias + k);
+    }
+#endif
+#ifdef NORMED
+    Span<8> branch_by[TURNS];
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        const int k = k0 + turn * STEP * ACTS_GROUP;
+        branch_by[turn].zero();
+        if (k < WIDTH) branch_by[turn].load(branch_weight + k);
+    }
+#endif
     pdl_wait();
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
@@ -80,33 +117,70 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
 #endif
     if (!live) return;
 
+    // The row's sum of squares, from those of this block's groups.
+    const auto whole = [&](const float (&values)[TURNS][8], float* sums) {
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++) {
+            float squares = 0.0f;
+#pragma unroll
+            for (int i = 0; i < 8; i++) squares += values[turn][i] * values[turn][i];
+            squares = warp_sum(squares);
+            float* sum = sums + group0 + turn * STEP;
+#if CLUSTER > 1
+            if (lane_id() < CLUSTER) cluster_store(sum, lane_id(), squares);
+#else
+            if (lane_id() == 0) *sum = squares;
+#endif
+        }
+#if CLUSTER > 1
+        cluster_arrive();
+        cluster_wait();
+#else
+        __syncthreads();
+#endif
+        float total = sums[0];
+#pragma unroll
+        for (int i = 1; i < TURNS * STEP; i++) total += sums[i];
+        return total;
+    };
+
     float values[TURNS][8];
+#if SPLIT_K > 0
+    Span<8> sum[TURNS];
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        sum[turn] = added[turn].sum();
+#ifdef BIASED
+        sum[turn].add(biases[turn]);
+#endif
+    }
+#ifdef NORMED
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) sum[turn].values(values[turn]);
+    const float own = 1.0f / sqrtf(whole(values, branch_sums) / WIDTH + eps);
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        float by[8];
+        branch_by[turn].values(by);
+#pragma unroll
+        for (int i = 0; i < 8; i++) values[turn][i] *= own * by[i];
+        sum[turn].set(values[turn]);
+    }
+#endif
+#endif
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
 #if SPLIT_K > 0
-        x[turn].add(added[turn].sum());
+        x[turn].add(sum[turn]);
 #endif
         x[turn].values(values[turn]);
-        float squares = 0.0f;
+#ifdef SCALED
 #pragma unroll
-        for (int i = 0; i < 8; i++) squares += values[turn][i] * values[turn][i];
-        squares = warp_sum(squares);
-        float* sum = sums + group0 + turn * STEP;
-#if CLUSTER > 1
-        if (lane_id() < CLUSTER) cluster_store(sum, lane_id(), squares);
-#else
-        if (lane_id() == 0) *sum = squares;
+        for (int i = 0; i < 8; i++) values[turn][i] *= *factor;
+        x[turn].set(values[turn]);
 #endif
     }
-#if CLUSTER > 1
-    cluster_arrive();
-    cluster_wait();
-#else
-    __syncthreads();
-#endif
-    float total = sums[0];
-#pragma unroll
-    for (int i = 1; i < TURNS * STEP; i++) total += sums[i];
+    const float total = whole(values, sums);
     const float scale = 1.0f / sqrtf(total / WIDTH + eps);
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
@@ -116,11 +190,25 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
             if (SPLIT_K > 0) x[turn].store(h + (u64)row * WIDTH + k);
             if (captured) x[turn].store(captured + (u64)(node0 + row) * captured_stride + k);
         }
+#ifdef ROWS_BY
+        if (k < WIDTH) {
+            Span<8> span;
+            float rows_by[8], own[8];
+            span.load(rows_weight + k);
+            span.values(rows_by);
+#pragma unroll
+            for (int i = 0; i < 8; i++) own[i] = values[turn][i] * (scale * rows_by[i]);
+            span.set(own);
+            span.store(normed + (u64)row * WIDTH + k);
+        }
+#endif
+#ifndef UNNORMED
         float by[8];
         w[turn].values(by);
 #pragma unroll
         for (int i = 0; i < 8; i++) values[turn][i] *= scale * by[i];
-#ifdef ROWS
+#endif
+#if defined(ROWS) && !defined(ROWS_BY)
         if (k < WIDTH) {
             float4* to = (float4*)(normed + (u64)row * WIDTH + k);
 #pragma unroll

@@ -26,6 +26,10 @@ template <int N> struct Span {
 #pragma unroll
         for (int i = 0; i < N / 4; i++) ((float4*)to)[i] = at[i];
     }
+    __device__ __forceinline__ void set(const float (&x)[N]) {
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) at[i] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+    }
     __device__ __forceinline__ void add(const Span& other) {
 #pragma unroll
         for (int i = 0; i < N / 4; i++) at[i] = at[i] + other.at[i];
@@ -108,4 +112,5 @@ template <int COUNT> __device__ __forceinline__ float partials_sum(
 }
 
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
+__device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 __device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }

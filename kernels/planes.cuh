@@ -92,36 +92,52 @@ template <class F> __device__ __forceinline__ int join(int value, int lower) {
     return F::CODES == Codes::HIGH ? value + (lower >> PLANE_BITS) : (value << PLANE_BITS) + lower;
 }
 
-// 32 k of a sub: codes, as needed for values and lower plane, times fragments of both.
-template <class F>
+// The product, or one that is added to p.
+template <bool ADDED> __device__ __forceinline__ void multiply_s8(int (&p)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    if constexpr (ADDED) mma_s8_16832(p, a, b);
+    else mma_s8_16832_zero(p, a, b);
+}
+template <bool ADDED> __device__ __forceinline__ void multiply_u8(int (&p)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    if constexpr (ADDED) mma_u8_16832(p, a, b);
+    else mma_u8_16832_zero(p, a, b);
+}
+
+// 32 k of a sub: codes, as needed for values and lower plane, times fragments of both. ADDED: to what is in p.
+template <class F, bool ADDED = false>
 __device__ __forceinline__ void product_32(int (&p)[4], const PlaneCodes<F>& codes, const Fragments& acts, int s) {
     const u32(&a)[4] = codes.value[s], (&a_lower)[4] = codes.lower[s];
     const u32(&b)[2] = acts.value[s], (&b_lower)[2] = acts.lower[s];
     if constexpr (!STACKED) {
-        mma_s8_16832_zero(p, a, b);
+        multiply_s8<ADDED>(p, a, b);
     } else if constexpr (F::CODES == Codes::LOW) {
-        mma_u8_16832_zero(p, {a[0], a[1], a_lower[0], a_lower[1]}, {b[0], b_lower[0]});
+        multiply_u8<ADDED>(p, {a[0], a[1], a_lower[0], a_lower[1]}, {b[0], b_lower[0]});
         mma_u8_16832(p, {a[2], a[3], a_lower[2], a_lower[3]}, {b[1], b_lower[1]});
     } else if constexpr (F::CODES == Codes::HIGH) {
-        mma_s8_16832_zero(p, {a[0], a[1], a_lower[0], a_lower[1]}, {b[0], b_lower[0]});
+        multiply_s8<ADDED>(p, {a[0], a[1], a_lower[0], a_lower[1]}, {b[0], b_lower[0]});
         mma_s8_16832(p, {a[2], a[3], a_lower[2], a_lower[3]}, {b[1], b_lower[1]});
     } else {
-        int lower[4];
-        mma_s8_16832_zero(p, a, b);
+        int value[4], lower[4];
+        mma_s8_16832_zero(value, a, b);
         mma_s8_16832_zero(lower, a, b_lower);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) p[i] = join<F>(p[i], lower[i]);
+        for (int i = 0; i < 4; ++i) p[i] = join<F>(value[i], lower[i]) + (ADDED ? p[i] : 0);
     }
 }
 
 // 16 k, half h of the sub.
 template <class F>
 __device__ __forceinline__ void product_16(int (&p)[4], const PlaneCodes<F>& codes, const Fragments& acts, int s, int h) {
-    static_assert(!STACKED || F::CODES == Codes::HIGH, "no format with a scale per 16 has other codes");
+    static_assert(!STACKED || F::CODES != Codes::LOW, "no format with a scale per 16 has such codes");
     const u32 *a = codes.value[s] + 2 * h, *a_lower = codes.lower[s] + 2 * h;
-    if constexpr (STACKED) {
+    if constexpr (STACKED && F::CODES == Codes::HIGH) {
         mma_s8_16832_zero(p, {a[0], a[1], a_lower[0], a_lower[1]}, {acts.value[s][h], acts.lower[s][h]});
     } else {
         mma_s8_16816_zero(p, {a[0], a[1]}, {acts.value[s][h]});
+        if constexpr (STACKED) {
+            int lower[4];
+            mma_s8_16816_zero(lower, {a[0], a[1]}, {acts.lower[s][h]});
+#pragma unroll
+            for (int i = 0; i < 4; ++i) p[i] = join<F>(p[i], lower[i]);
+        }
     }
 }

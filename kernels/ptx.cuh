@@ -184,6 +184,12 @@ __device__ __forceinline__ int dp4a(int a, int b, int c) {
     asm("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(c) : "r"(a), "r"(b));
     return c;
 }
+// Byte `i` of a word, by the unit that multiplies.
+__device__ __forceinline__ int byte_by_dot(unsigned word, int i) {
+    unsigned v;
+    asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(v) : "r"(word), "r"(1u << (8 * i)), "r"(0));
+    return int(v);
+}
 // Any four of the eight bytes of b:a, one selector nibble each.
 __device__ __forceinline__ unsigned prmt(unsigned a, unsigned b, unsigned selector) {
     unsigned r;
@@ -200,6 +206,16 @@ template <unsigned table> __device__ __forceinline__ unsigned lop3(unsigned a, u
     unsigned r;
     asm("lop3.b32 %0, %1, %2, %3, %4;" : "=r"(r) : "r"(a), "r"(b), "r"(c), "n"(table));
     return r;
+}
+
+// 16 bits of shared memory, `further` bytes after `base` and after the sum of the products of the unsigned bytes of `word`
+// and `steps`: one instruction makes the address.
+__device__ __forceinline__ unsigned look_up_shared2(const void* base, unsigned word, unsigned steps, unsigned further) {
+    unsigned address = opaque(shared_address(base)) + further;
+    unsigned short v;
+    asm("dp4a.u32.u32 %0, %1, %2, %0;" : "+r"(address) : "r"(word), "r"(steps));
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
+    return v;
 }
 
 // ---- Loads --------------------------------------------------------------------------------------------------------

@@ -5,8 +5,9 @@
 // then the lanes of a warp are added up. This is necessary: the choice of experts depends on the last bits.
 //
 // Defines: WIDTH, elements of a row, a multiple of 4; TURN, rows that a block of `router` goes through together;
-// EXPERTS; of `route` USED, experts of a row; SHARED where there is one that all rows take; ALL where weights are
-// shares of the softmax over all scores.
+// EXPERTS; of `route` USED, experts of a row; SHARED where there is one that all rows take, UNGATED where the router does
+// not score it; those of Choosing (experts.cuh); ALL where weights are
+// shares of the softmax over all scores; BIASED where a score has a bias, which adds an argument to `router`.
 
 #include "experts.cuh"
 #include "partials.cuh"
@@ -14,13 +15,8 @@
 #ifndef TURN
 #define TURN 8
 #endif
-#ifdef SHARED
-constexpr int SHARED_EXPERTS = 1;
-#else
-constexpr int SHARED_EXPERTS = 0;
-#endif
 
-constexpr int SCORES = EXPERTS + SHARED_EXPERTS;  // of a row
+constexpr int SCORES = EXPERTS + SHARED_GATES;  // of a row
 constexpr int ROUTER_STEP = 4 * WARP;
 constexpr int MAX_HELD = 16;  // fours of a row of weights that a lane holds at a time
 constexpr int HELD_FOURS = ceil_div(WIDTH, ROUTER_STEP) < MAX_HELD ? ceil_div(WIDTH, ROUTER_STEP) : MAX_HELD;
@@ -32,6 +28,9 @@ static_assert(WIDTH % 4 == 0, "a lane holds 4 elements");
 // are the nodes below *count.
 extern "C" __global__ void router(
     const float* x, const float* weight, const float* gate, float* scores, int rows, const int* count, int node0
+#ifdef BIASED
+    , const float* bias
+#endif
 ) {
     const int expert = blockIdx.x * (blockDim.x / WARP) + warp_id(), row0 = blockIdx.y * TURN, k0 = 4 * lane_id();
     pdl_launch();
@@ -72,7 +71,10 @@ extern "C" __global__ void router(
     }
 #pragma unroll
     for (int r = 0; r < TURN; ++r) {
-        const float score = warp_sum(sum[r]);
+        float score = warp_sum(sum[r]);
+#ifdef BIASED
+        if (expert < EXPERTS) score += bias[expert];
+#endif
         if (lane_id() == 0 && row0 + r <= last) scores[(u64)(row0 + r) * SCORES + expert] = score;
     }
 }
@@ -87,7 +89,8 @@ static_assert(USED <= WARP && EXPERTS <= ROUTE_THREADS, "a rank per lane, an exp
 // One block of ROUTE_THREADS. scores f32 [rows][SCORES]; work: see experts.cuh; weights f32 [RANKS][ACTS_ROWS], by
 // pair.
 extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route(
-    const float* scores, float scale, ExpertWork* work, float* weights, int rows, const int* count, int node0
+    const float* scores, float scale, ExpertWork* work, float* weights, int rows, const int* count,
+    int node0 CHOICE_PARAMETERS
 ) {
     __shared__ u64 rows_of[EXPERTS];  // a bit per row
     __shared__ int begin[EXPERTS];    // its first entry
@@ -101,15 +104,15 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route(
     const int live = max(0, min(rows, *count - node0));
     for (int row = warp; row < live; row += ROUTE_WARPS) {
         const float* of_row = scores + (u64)row * SCORES;
-        const float gate = SHARED_EXPERTS && lane == 0 ? of_row[EXPERTS] : 0.0f;
-        const Choice mine = choice_of_row<EXPERTS, USED, ALL>(of_row, scale);
+        const float gate = SHARED_GATES && lane == 0 ? of_row[EXPERTS] : 0.0f;
+        const Choice mine = choice_of_row<EXPERTS, USED, ALL>(of_row, CHOOSING);
         if (lane < USED) {
             const int pair = lane * ACTS_ROWS + row;
             chosen[pair] = u16(mine.expert);
             weights[pair] = mine.weight;
             atomicOr((unsigned*)&rows_of[mine.expert] + row / 32, 1u << row % 32);
         }
-        if (SHARED_EXPERTS && lane == 0) weights[USED * ACTS_ROWS + row] = sigmoid(gate);
+        if (SHARED_EXPERTS && lane == 0) weights[USED * ACTS_ROWS + row] = SHARED_GATES ? sigmoid(gate) : 1.0f;
     }
     __syncthreads();
 

@@ -1,11 +1,12 @@
-// silu(gate) * up of 8 neighbours of a row, of the partials of the [gate, up] matmul: first loaded, then used.
+// silu(gate) * up, or what activation.cuh makes of them, of 8 neighbours of a row, of the partials of the [gate, up]
+// matmul: first loaded, then used.
 //
 // Defines: WIDTH, elements of a row of gate, a multiple of 8; SPLIT_K, partials; UP_AT, where the rows of `up` begin, or 0
-// where both alternate every 16 rows.
+// where both alternate every 16 rows; those of activation.cuh.
 
 #pragma once
 
-#include "partials.cuh"
+#include "activation.cuh"
 
 static_assert(WIDTH % 8 == 0 && UP_AT % 4 == 0, "a lane holds 8 elements");
 
@@ -28,6 +29,6 @@ template <int HELD = 8> struct SwigluSpan {
         gate.sum().values(x);
         up.sum().values(by);
 #pragma unroll
-        for (int i = 0; i < 8; i++) x[i] = silu(x[i]) * by[i];
+        for (int i = 0; i < 8; i++) x[i] = activated(x[i], by[i]);
     }
 };

@@ -16,7 +16,7 @@
 
 #include "offers.cuh"
 #ifdef TEXT
-#include "text.cuh"
+#include "ngrams.cuh"
 #endif
 
 constexpr int VALUE_NODES = 64;

@@ -41,11 +41,47 @@
 #ifdef WITH_IQ4_XS
 #include "formats/iq4.cuh"
 #endif
+#ifdef WITH_MXFP4
+#include "formats/mxfp4.cuh"
+#endif
 #ifdef WITH_IQ3_S
 #include "formats/iq3.cuh"
 #endif
 #ifdef WITH_IQ3_XXS
 #include "formats/iq3.cuh"
+#endif
+#ifdef WITH_Q2_K
+#include "formats/q2_k.cuh"
+#endif
+#ifdef WITH_IQ2_XXS
+#include "formats/iq2.cuh"
+#endif
+#ifdef WITH_IQ2_XS
+#include "formats/iq2.cuh"
+#endif
+#ifdef WITH_IQ2_S
+#include "formats/iq2.cuh"
+#endif
+#ifdef WITH_IQ1_S
+#include "formats/iq1.cuh"
+#endif
+#ifdef WITH_IQ1_M
+#include "formats/iq1.cuh"
+#endif
+#ifdef WITH_TQ1_0
+#include "formats/ternary.cuh"
+#endif
+#ifdef WITH_TQ2_0
+#include "formats/ternary.cuh"
+#endif
+#ifdef WITH_NVFP4
+#include "formats/nvfp4.cuh"
+#endif
+#ifdef WITH_Q1_0
+#include "formats/q1_0.cuh"
+#endif
+#ifdef WITH_Q2_0
+#include "formats/ternary.cuh"
 #endif
 
 // Call `work.template operator()<F>()` for every format of the program, one after another.
@@ -89,10 +125,46 @@ template <class Work> __device__ __forceinline__ void for_each_format(const Work
 #ifdef WITH_IQ4_XS
     work.template operator()<IQ4_XS>();
 #endif
+#ifdef WITH_MXFP4
+    work.template operator()<MXFP4>();
+#endif
 #ifdef WITH_IQ3_S
     work.template operator()<IQ3_S>();
 #endif
 #ifdef WITH_IQ3_XXS
     work.template operator()<IQ3_XXS>();
+#endif
+#ifdef WITH_Q2_K
+    work.template operator()<Q2_K>();
+#endif
+#ifdef WITH_IQ2_XXS
+    work.template operator()<IQ2_XXS>();
+#endif
+#ifdef WITH_IQ2_XS
+    work.template operator()<IQ2_XS>();
+#endif
+#ifdef WITH_IQ2_S
+    work.template operator()<IQ2_S>();
+#endif
+#ifdef WITH_IQ1_S
+    work.template operator()<IQ1_S>();
+#endif
+#ifdef WITH_IQ1_M
+    work.template operator()<IQ1_M>();
+#endif
+#ifdef WITH_TQ1_0
+    work.template operator()<TQ1_0>();
+#endif
+#ifdef WITH_TQ2_0
+    work.template operator()<TQ2_0>();
+#endif
+#ifdef WITH_NVFP4
+    work.template operator()<NVFP4>();
+#endif
+#ifdef WITH_Q1_0
+    work.template operator()<Q1_0>();
+#endif
+#ifdef WITH_Q2_0
+    work.template operator()<Q2_0>();
 #endif
 }

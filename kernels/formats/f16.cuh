@@ -36,6 +36,11 @@ template <int PARTS_> struct Halves {
             load_words4(unit.word[i / PARTS][i % PARTS], tile + 64 + (u * 4 * PARTS + i) * 512, lane);
         }
     }
+    static __device__ __forceinline__ void halves(
+        const Unit& unit, const Scales&, int, int chunk, int part, u32 (&a)[4]) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[i] = unit.word[chunk][part][i];
+    }
 };
 
 using F16 = Halves<1>;

@@ -11,7 +11,12 @@
 #include "formats/q4_k.cuh"
 #include "formats/q8_0.cuh"
 
-__device__ __forceinline__ void iq4_expand(const Q4_K::Unit& unit, int sub, u32 (&a)[4]) {
+// Sixteen signed bytes, the first in the lowest bits.
+struct CodeTable {
+    u32 word[4];
+};
+
+__device__ __forceinline__ void table_expand(const Q4_K::Unit& unit, int sub, const CodeTable& table, u32 (&a)[4]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const u32 word = unit.word[2 * sub + half];
@@ -19,11 +24,15 @@ __device__ __forceinline__ void iq4_expand(const Q4_K::Unit& unit, int sub, u32 
         const u32 index = word & 0x77777777u, upper_half = (word >> 1 & 0x44444444u) | 0x32103210u;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const u32 negative = prmt(0xbfad9881u, 0xf6eaddcfu, index >> (16 * r));
-            const u32 positive = prmt(0x26190d01u, 0x71594535u, index >> (16 * r));
-            a[2 * half + r] = prmt(negative, positive, upper_half >> (16 * r));
+            const u32 lower = prmt(table.word[0], table.word[1], index >> (16 * r));
+            const u32 upper = prmt(table.word[2], table.word[3], index >> (16 * r));
+            a[2 * half + r] = prmt(lower, upper, upper_half >> (16 * r));
         }
     }
+}
+
+__device__ __forceinline__ void iq4_expand(const Q4_K::Unit& unit, int sub, u32 (&a)[4]) {
+    table_expand(unit, sub, {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u}, a);
 }
 
 struct IQ4_NL {

@@ -15,18 +15,20 @@ from dflash_core.arch.architecture import Architecture, matrix_types
 from dflash_core.arch.draft_heads import SIDES, Convolution, Heads
 from dflash_core.arch.facts import has_experts
 from dflash_core.arch.kinds import Attention, NextN, Shapes, SwiGLU
-from dflash_core.arch.reading import apart
+from dflash_core.arch.reading import apart, in_halves
 from dflash_core.arch.registry import ARCHITECTURES, supported
 from dflash_core.arch.rope import Scaling
-from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors
+from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors, reads_other_keys
 from dflash_core.cache_types import EXACT, CachePair
-from dflash_core.errors import FormatError, MismatchError, UnsupportedError
+from dflash_core.errors import Code, FormatError, MismatchError, UnsupportedError
+from dflash_core.formats.factors import with_factors
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
-from dflash_core.formats.weights import TensorInfo, WeightFile, check_tensors, listed
+from dflash_core.formats.weights import TensorInfo, WeightFile, check_tensors
 from dflash_core.memory import gib
 
-DRAFT_ARCHITECTURES = ("dflash", "dspark", "dflash-draft", "qwen35-dflash-draft")
+ASSISTANT_ARCHITECTURE = "gemma4-assistant"
+DRAFT_ARCHITECTURES = ("dflash", "dspark", "dflash-draft", "qwen35-dflash-draft", ASSISTANT_ARCHITECTURE)
 Flavour = Literal["z-lab", "dflash", "dspark", "dflash-draft", "lucebox"]
 UNUSED_TOKEN = 5  # llama.cpp's token type of the padding entries of a vocabulary
 
@@ -179,13 +181,23 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
             f"{source} holds only the MTP blocks of a model; give it as the draft, together with the model's own file"
         )
     _check_nextn(source, tensors, spec)
-    scales = [name for name in tensors if name.endswith((".scale", ".input_scale"))]
-    if scales:
-        raise UnsupportedError(f"{source} has NVFP4 scale tensors ({listed(scales)}), which are not supported")
+    expected = spec.tensors()
+    gguf = with_factors(gguf, expected)
     architecture.check(gguf, spec)
-    file = apart(gguf, spec)
-    check_tensors(source, file.tensors, spec.tensors(), mtp_tensors(file, spec))
+    file = in_halves(apart(gguf, spec), spec)
+    check_tensors(source, file.tensors, expected, (*mtp_tensors(file, spec), *unread_tensors(file, spec)))
     return file, spec
+
+
+IMAGE_TENSORS = ("v.", "mm.", "a.")
+"""How names of tensors begin that turn images and sounds into rows: text does without."""
+
+
+def unread_tensors(gguf: WeightFile, config: ModelSpec) -> tuple[str, ...]:
+    """Names of tensors that change nothing: those for images, and keys of layers that read those of another."""
+    shared = (index for index, layer in enumerate(config.layers) if reads_other_keys(layer))
+    names = {f"blk.{index}.{name}.weight" for index in shared for name in ("attn_k", "attn_v", "attn_k_norm")}
+    return tuple(name for name in gguf.tensors if name in names or name.startswith(IMAGE_TENSORS))
 
 
 def _check_nextn(source: str, tensors: Iterable[str], spec: ModelSpec) -> None:
@@ -208,9 +220,9 @@ def _architecture(source: str, name: str) -> Architecture:
             f"{source} is a DFlash drafter ({name}), expected a target model ({supported()});"
             " give it as the draft, together with the target it was made for"
         )
-    mixture = " (mixture of experts)" if name.endswith("moe") else ""
-    models = " or ".join(known.models for known in ARCHITECTURES.values())
-    raise UnsupportedError(f"{source} has the architecture {name}{mixture}, expected {supported()}: use {models}")
+    raise UnsupportedError(
+        f"{source} has the architecture {name}, expected {supported()}", code=Code.UNKNOWN_ARCHITECTURE
+    )
 
 
 def mtp_tensors(gguf: WeightFile, config: ModelSpec) -> tuple[str, ...]:
@@ -332,6 +344,8 @@ def unusual(gguf: GGUFFile, config: ModelSpec) -> tuple[str, ...]:
         notes.append(
             f"{config.nextn_predict_layers} MTP block(s), {len(names)} tensors, {size}: what the mtp drafter runs"
         )
+    if images := sum(name.startswith(IMAGE_TENSORS) for name in gguf.tensors):
+        notes.append(f"{images} tensors for images and sound are not used: the model reads text alone")
     if config.tied_output:
         notes.append("tied head: the embedding is also the output matrix")
     matrices = matrix_types(gguf)
@@ -352,33 +366,3 @@ def _vocabulary_notes(gguf: GGUFFile, config: ModelSpec) -> list[str]:
     if not str(gguf.metadata.get("tokenizer.chat_template", "")).strip():
         notes.append("no chat template in the file")
     return notes
-
-
-def types_by_group(weights: WeightFile) -> dict[str, dict[str, tuple[int, int]]]:
-    """For each group of tensors and each type: how many tensors, how many bytes."""
-    mtp = tuple(name.split("nextn.")[0] for name in weights.tensors if ".nextn." in name)
-    groups: dict[str, dict[str, tuple[int, int]]] = {}
-    for name, info in weights.tensors.items():
-        types = groups.setdefault("MTP" if name.startswith(mtp) else _group(name), {})
-        count, size = types.get(info.type, (0, 0))
-        types[info.type] = (count + 1, size + info.n_bytes)
-    return groups
-
-
-def _group(name: str) -> str:
-    for pattern, group in GROUPS:
-        if re.search(pattern, name):
-            return group
-    return "other"
-
-
-# First match wins; the order is also that of a forward pass, roughly.
-GROUPS = (
-    (r"norm\.weight$", "norms"),
-    (r"^token_embd\.", "embedding"),
-    (r"^output\.", "output"),
-    (r"^fc\.", "feature fusion"),
-    (r"\.ffn_", "feed-forward"),
-    (r"\.(attn_qkv|attn_gate|ssm_\w+)", "delta net"),
-    (r"\.attn_", "attention"),
-)

@@ -34,7 +34,6 @@ from dflash_core.progress import Progress, silent
 from dflash_core.runner import Runner
 from dflash_core.snapshots.snapshots import Snapshots
 from dflash_core.snapshots.store import SnapshotStore, default_cap
-from dflash_core.text.tokenizer import THINK_TAGS
 
 # What torch starts with: the cores this process may use.
 CORES = torch.get_num_threads()
@@ -74,6 +73,8 @@ class Engine(Runner):
         self._setup = fits.requested_setup(self._estimator, context_length, wished, available)
         context, self.kv = self._setup.context, _choice(self._estimator, self._setup, wished)
         self._cut = fits.cut_note(context_length, context)
+        self._available = available
+        self._shrunk = "" if context_length else fits.shrunk_note(self._estimator, self._setup, available)
         less = fits.default_context(self._estimator, self._setup.kv, available)
         remedies = f"a context of {less:,} positions fits; a smaller model or fewer open programs leave memory for more"
         memory.check(self.machine.breakdown(self._estimator.sequence(self._setup)), remedies)
@@ -103,9 +104,7 @@ class Engine(Runner):
         if drafter is None:
             return None
         shapes = [(one, self.machine.step_costs(one)) for one in drafter.parts or (drafter,)]
-        special = self.target.tokenizer.special
-        think = tuple(special.get(tag, -1) for tag in THINK_TAGS)
-        think_ids = None if -1 in think else (think[0], think[1])
+        think_ids = self.target.tokenizer.think_ids
         learners = []
         for at, (one, shape) in enumerate(shapes):
             if shape is None:
@@ -148,15 +147,18 @@ class Engine(Runner):
         if self.kv.why:
             notes.append(f"keys and values are kept as {self.kv.pair}: {self.kv.why}")
         notes += [said for said in (self.target.template.notice, self.target.template.thinking_note) if said]
+        notes += self.target.tokenizer.notes
         if self.target.packed:
             notes.append("the weights stay quantised in memory and are dequantised at every use: very slow")
         rows, usual = self._setup.rows, self.machine.prefill_chunk
         if rows < min(usual, self.context_length):
-            notes.append(f"prompts are read {rows:,} tokens at once, not {usual:,}: there is "
-                         "no memory left for more")  # fmt: skip
+            more = fits.missing(self._estimator, replace(self._setup, rows=usual), self._available)
+            notes.append(f"prompts are read {rows:,} tokens at once, not {usual:,}: {more}")
         if self._setup.nodes < self._estimator.tree_nodes[0]:
             notes.append(fits.trees_end(self.session.max_drafted))
-        if self.context_length < self.target.config.context_length:
+        if self._shrunk:
+            notes.append(self._shrunk)
+        elif self.context_length < self.target.config.context_length:
             full = self.target.config.context_length
             notes.append(f"the context is {self.context_length:,} positions here, of the model's {full:,}")
         return (*notes, *self._cut, *(self.draft.notes if self.draft else ()))

@@ -22,6 +22,7 @@ class Code(enum.StrEnum):
     DOES_NOT_FIT = "does not fit"
     DEVICE_FULL = "device full"
     NEEDS_A_CARD = "needs a card"
+    UNKNOWN_ARCHITECTURE = "unknown architecture"
 
 
 @dataclass(frozen=True, slots=True)

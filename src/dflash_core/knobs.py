@@ -134,12 +134,13 @@ def _knob(
     slider: tuple[float, float] | None = None,
     choices: tuple[str, ...] = (),
     words: tuple[tuple[str, str], ...] = (),
+    former: tuple[tuple[str, str], ...] = (),
     kind: str = "",
 ) -> Any:
     kind = kind or ("switch" if isinstance(default, bool) else "choice" if choices else type(default).__name__)
     parts: dict[str, Any] = {"label": label, "help": help, "group": group, "applies": applies, "kind": kind}
     parts |= {"default": default, "minimum": bounds[0], "maximum": bounds[1], "step": step}
-    parts |= {"slider": slider, "choices": choices, "words": words}
+    parts |= {"slider": slider, "choices": choices, "words": words, "former": former}
     return field(default=default, metadata=parts)
 
 
@@ -180,9 +181,10 @@ class Knobs:
         0, "draft window", "context positions that the drafter may look back at; 0 is all of them",
         "speculation", bounds=(0, 1_048_576), step=64, slider=(0, 4096),
     )  # fmt: skip
-    draft: Literal["auto", "dflash", "dflash2", "dspark", "mtp", "text"] = _knob(
+    draft: Literal["auto", "assistant", "dflash", "dflash2", "dspark", "mtp", "ngram"] = _knob(
         "auto", "drafter", "which of several loaded drafters drafts; auto picks one for each step",
-        "speculation", choices=("auto", "dflash", "dflash2", "dspark", "mtp", "text"),
+        "speculation", choices=("auto", "assistant", "dflash", "dflash2", "dspark", "mtp", "ngram"),
+        former=(("text", "ngram"),),
     )  # fmt: skip
     mtp_depth: int = _knob(
         3, "MTP depth", "tokens that an MTP head drafts one after the other",

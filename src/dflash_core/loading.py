@@ -127,7 +127,7 @@ def load_draft(
     path: str | Path, target: Target, *, dtype: torch.dtype = torch.float32, progress: Progress | None = None
 ) -> Draft:
     """Load a drafter for `target`: a DFlash one (z-lab directory or safetensors file, or a GGUF of the three flavours),
-    or "text", which needs no file.
+    or "ngram", which needs no file.
 
     Raises FormatError, UnsupportedError, OutOfMemoryError, MismatchError where it was made for another target, and
     ContextError for two of one kind.

@@ -357,9 +357,9 @@ def test_by_parent_is_followed_by_those_who_can(tmp_path: Path) -> None:
 
 def test_several_at_once_are_lossless_and_each_step_says_which(tmp_path: Path) -> None:
     """`auto` picks among four kinds step by step; a name picks one. The tokens are plain decoding's."""
-    kinds = ("dflash", "dflash2", "dspark", "text")
+    kinds = ("dflash", "dflash2", "dspark", "ngram")
     opened = [open_draft(write_random(tmp_path, target(), kind, seed=1), target()) for kind in kinds[:3]]
-    draft = open_several(target(), [*opened, open_draft("text", target())]).load()
+    draft = open_several(target(), [*opened, open_draft("ngram", target())]).load()
     plain = answer(None, Knobs(drafting="plain"))[0]
     engine, ids, seen = Engine(target(), draft), list(range(40, 70)), Counter[str]()
     assert isinstance(engine.policy.policy, SeveralPolicy)
@@ -373,7 +373,7 @@ def test_several_at_once_are_lossless_and_each_step_says_which(tmp_path: Path) -
     assert set(seen) == set(kinds)
     steps = [event for event in events if isinstance(event, StepEvent)]
     [row] = turn_stats(events[0], steps, 1.0).drafters  # type: ignore[arg-type]
-    assert (row.kind, row.steps, row.tokens) == ("text", len(steps), sum(len(step.tokens) for step in steps))
+    assert (row.kind, row.steps, row.tokens) == ("ngram", len(steps), sum(len(step.tokens) for step in steps))
 
 
 def test_the_demo_head_scores_by_parent_and_accepts_more() -> None:

@@ -11,7 +11,7 @@ import pytest
 from dflash_core import Engine, Knobs, load_draft
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.drafters.kinds import KINDS, Kind
-from dflash_core.drafters.text import TextDraft
+from dflash_core.drafters.ngram import NgramDraft
 from dflash_core.engine import load_pair
 from dflash_core.errors import ContextError, KnobError, MismatchError
 from dflash_core.events import StepEvent
@@ -55,8 +55,8 @@ def steps(engine: Engine, knobs: Knobs) -> list[StepEvent]:
 # Each kind greedy or sampled; with `full` both.
 @pytest.mark.parametrize(
     ("kind", "sampled"),
-    [("text", True), ("toy", False)]
-    + [pytest.param(*one, marks=pytest.mark.full) for one in (("text", False), ("toy", True))],
+    [("ngram", True), ("toy", False)]
+    + [pytest.param(*one, marks=pytest.mark.full) for one in (("ngram", False), ("toy", True))],
 )
 def test_every_setting_gives_plain_decodings_tokens(kind: str, sampled: bool) -> None:
     engine = Engine(target(), load_draft(kind, target()))
@@ -103,7 +103,7 @@ def test_it_stands_where_the_sequence_stands() -> None:
 
 
 def test_a_turn_is_drafted_again_as_it_was() -> None:
-    engine = Engine(demo_pair.target(), load_draft("text", demo_pair.target()))
+    engine = Engine(demo_pair.target(), load_draft("ngram", demo_pair.target()))
     knobs = Knobs(drafting="tree 22", ignore_eos=True, max_tokens=16)
     text = engine.target.tokenizer.encode("one two three four five. " * 4)
     events = list(engine.generate(text, knobs))
@@ -120,24 +120,24 @@ def test_a_turn_is_drafted_again_as_it_was() -> None:
 
 
 def test_what_does_not_apply_is_refused_and_what_it_is_is_said() -> None:
-    engine = load_pair(golden("tiny-F16.gguf"), "text")
+    engine = load_pair(golden("tiny-F16.gguf"), "ngram")
     assert engine.limits.drafter is not None
-    assert engine.limits.drafter.kind == "text"
+    assert engine.limits.drafter.kind == "ngram"
     for name, value in (("draft_window", 64), ("tree_temperature", 2.0), ("tree_width", 3)):
         with pytest.raises(
-            KnobError, match=f"{name} has no effect on the text drafter; parameters that have one: chain_seed, p_min"
+            KnobError, match=f"{name} has no effect on the ngram drafter; parameters that have one: chain_seed, p_min"
         ):
             engine.limits.check(Knobs().replace(**{name: value}), {name})
     engine.limits.check(Knobs(drafting="auto up to 5", p_min=0.3), {"budget", "p_min"})
     assert [one.name for one in engine.memory().components] == ["target", "target KV", "states", "program"]
     with pytest.raises(MismatchError, match="has no logits"):
-        load_draft("text", target()).logits(np.zeros((1, 1), np.float32), 3)
-    assert isinstance(engine.draft, TextDraft)
+        load_draft("ngram", target()).logits(np.zeros((1, 1), np.float32), 3)
+    assert isinstance(engine.draft, NgramDraft)
 
 
 def test_the_demo_target_copies_its_own_words() -> None:
     """On a trained model, without any file of a drafter, a text that repeats itself takes fewer steps."""
-    engine = Engine(demo_pair.target(), load_draft("text", demo_pair.target()))
+    engine = Engine(demo_pair.target(), load_draft("ngram", demo_pair.target()))
     words = engine.target.tokenizer.encode("one two three four five six seven eight nine ten. " * 6)
     knobs = Knobs(drafting="tree 22", max_tokens=30, ignore_eos=True)  # auto would go by times
     ours = [event for event in engine.generate(words, knobs) if isinstance(event, StepEvent)]

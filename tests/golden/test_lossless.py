@@ -21,7 +21,7 @@ from dflash_core.policy.costs import CPU
 from dflash_core.policy.learned import LearnedPolicy
 from dflash_core.policy.pair import PairState
 from support import golden as whole
-from support.golden import golden, goldens, other_targets, reference, target_path
+from support.golden import golden, goldens, other_models, reference, target_path
 from support.grids import full
 from support.host_drafts import spoilt
 from support.planted import PlantedBackend, decode
@@ -39,7 +39,7 @@ BOTH = ["tiny-F16.gguf", "tiny-Q4_K_M.gguf"]
 # Weights of another type are other numbers to the same code: the long tests take the first in the default run.
 FIRST = [BOTH[0], pytest.param(BOTH[1], marks=pytest.mark.full)]
 REST = [path.name for path in goldens("tiny-[!dl]*.gguf") if path.name != BOTH[0]]
-OTHERS = [path.name for path in other_targets("q3*.gguf")]
+OTHERS = [path.name for path in other_models()]
 QUICK = [name for name in OTHERS if "mtp" not in name]
 SAMPLED = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 7}
 

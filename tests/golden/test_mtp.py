@@ -278,10 +278,14 @@ def test_candidates_that_are_no_numbers_are_left_out() -> None:
 
 
 def test_several_drafters_are_compared_by_a_knob() -> None:
-    engine = load_pair(golden("tiny-F16.gguf"), f"{golden('tiny-dflash')}+{HEAD}+text")
+    engine = load_pair(golden("tiny-F16.gguf"), f"{golden('tiny-dflash')}+{HEAD}+ngram")
     assert engine.limits.drafter is not None
-    assert engine.limits.drafter.kind == "dflash+mtp+text"
-    alone = {"dflash": load_draft(golden("tiny-dflash"), target()), "mtp": head(), "text": load_draft("text", target())}
+    assert engine.limits.drafter.kind == "dflash+mtp+ngram"
+    alone = {
+        "dflash": load_draft(golden("tiny-dflash"), target()),
+        "mtp": head(),
+        "ngram": load_draft("ngram", target()),
+    }
     ids = [*IDS, *IDS[:5]]
     for name, draft in {"auto": alone["dflash"], **alone}.items():
         # In trees auto picks a drafter for each step, in chains it is the first.
@@ -300,24 +304,24 @@ def test_several_drafters_are_compared_by_a_knob() -> None:
     assert (a.knobs.draft, b.knobs.draft) == ("mtp", "dflash")
     with pytest.raises(KnobError, match="draft has no effect on the mtp drafter"):
         Engine(target(), head()).limits.check(Knobs(draft="dflash"), {"draft"})
-    two = load_pair(golden("tiny-F16.gguf"), f"{HEAD}+text").limits
-    with pytest.raises(KnobError, match="draft=dflash: not loaded; expected auto, mtp, text"):
+    two = load_pair(golden("tiny-F16.gguf"), f"{HEAD}+ngram").limits
+    with pytest.raises(KnobError, match="draft=dflash: not loaded; expected auto, mtp, ngram"):
         two.check(Knobs(draft="dflash"), {"draft"})
     with pytest.raises(ContextError, match="two drafters of one kind"):
-        load_draft("text+text", target())
+        load_draft("ngram+ngram", target())
     told = {one.name: one.bytes for one in engine.memory().components}
     assert told["drafter"] == sum(one.weight_bytes for one in alone.values())
 
 
 def test_several_drafters_stand_where_the_sequence_stands() -> None:
-    loaded = load_draft(f"{HEAD}+text", target())
+    loaded = load_draft(f"{HEAD}+ngram", target())
     engine, knobs = Engine(target(), loaded), Knobs(max_tokens=12, ignore_eos=True)
     answer = generated(engine, IDS, knobs)
     for ids, keep in (([*IDS, *answer, 3, 4], (24,)), ([*IDS, *answer[:6], 9], ()), (IDS[:7], (5,))):
         list(engine.generate(ids, knobs, keep=keep))
         fresh = target().session(loaded)
         fresh.prefill(engine._committed)
-        for name in ("mtp", "text"):
+        for name in ("mtp", "ngram"):
             ours, expected = (one.propose(9, Knobs(draft=name)) for one in (engine.session, fresh))
             np.testing.assert_array_equal(ours.tokens, expected.tokens)
 

@@ -17,7 +17,7 @@ from dflash_core import Knobs
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.cache_types import CachePair
-from dflash_core.drafters.text import TextDrafter
+from dflash_core.drafters.ngram import NgramDrafter
 from dflash_core.policy.costs import H200
 from dflash_core.policy.late import LatePolicy
 from dflash_core.policy.pair import PairState
@@ -43,7 +43,7 @@ def alone(how: dict[str, Any], folder: Path) -> CudaSession:
 
 
 def text(how: dict[str, Any], folder: Path) -> CudaSession:
-    return CudaSession(pair("emulated", "tiny-F16.gguf").device_target, host_drafter=TextDrafter(), **how)
+    return CudaSession(pair("emulated", "tiny-F16.gguf").device_target, host_drafter=NgramDrafter(), **how)
 
 
 def mtp(how: dict[str, Any], folder: Path) -> CudaSession:

@@ -12,7 +12,7 @@ from dflash_core.backends.cuda import target as cuda_target
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.kinds import KINDS, Kind
-from dflash_core.drafters.text import CAPABILITIES
+from dflash_core.drafters.ngram import CAPABILITIES
 from dflash_core.engine import load_pair
 from dflash_core.errors import UnsupportedError
 from dflash_core.events import StepEvent

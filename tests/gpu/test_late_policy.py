@@ -12,16 +12,17 @@ from tools.bench.chosen import cases
 from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
+from dflash_core.backends.cuda.device_ngrams import DeviceNgrams
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.device_text import DeviceText
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.drafters.text_table import TextTable
+from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.events import Choice, StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Value
 from dflash_core.policy.base import Decision
 from dflash_core.policy.costs import H200
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.late import BUILT, CHOICES, FIRST_STEPS, LatePolicy, walked
+from dflash_core.policy.pace import Worth
 from dflash_core.policy.pair import PairState
 from dflash_core.policy.values import COPIED, start_weights
 from dflash_core.runner import Runner
@@ -68,6 +69,7 @@ def test_auto_is_lossless_whatever_is_learned_or_changed(ranks: tuple[int, ...],
 
     session, _ = planted(FILE, expected, ranks)
     policy = LatePolicy(session.capabilities, PairState(), GivenCosts(H200))
+    policy.state.parts["answer"].worth = Worth(net=1.0, tokens=3.0, drafts=9)
     runner = Runner(session, frozenset(), CONTEXT, vocab, policy=policy)
     fixed, tree, drafts = knobs.replace(budget=9), knobs.replace(mode="tree", budget=20), knobs.replace(from_text=False)
     found, steps = answered(runner, knobs, {3: fixed, 5: knobs, 7: tree, 9: drafts, 10: knobs})
@@ -94,11 +96,11 @@ def test_auto_is_lossless_whatever_is_learned_or_changed(ranks: tuple[int, ...],
 class Knowing(LatePolicy):
     """As `LatePolicy`, with a text that holds the answer."""
 
-    def __init__(self, session: CudaSession, text: TextTable) -> None:
+    def __init__(self, session: CudaSession, text: NgramTable) -> None:
         super().__init__(session.capabilities, PairState(), GivenCosts(H200))
         self.known = text
 
-    def copies_from(self, knobs: Knobs) -> TextTable | None:
+    def copies_from(self, knobs: Knobs) -> NgramTable | None:
         return self.known if super().copies_from(knobs) is not None else None
 
 
@@ -115,7 +117,7 @@ def test_text_that_was_said_before_is_taken_from_there(sampled: bool) -> None:
     copied, lengths = [], []
     for from_text in (True, False):
         session, _ = planted(FILE, [], ())
-        policy = Knowing(session, TextTable([*prompt()[:7], *expected]))
+        policy = Knowing(session, NgramTable([*prompt()[:7], *expected]))
         runner = Runner(session, frozenset(), CONTEXT, vocab, policy=policy)
         found, steps = answered(runner, knobs.replace(from_text=from_text))
         assert found == expected
@@ -164,7 +166,7 @@ def test_a_card_is_told_what_changed_and_not_why(monkeypatch: pytest.MonkeyPatch
 def test_a_text_that_grows_and_is_cut_is_on_the_device_as_it_is_here() -> None:
     """Only what was added is copied, if that is little and nothing was removed; else the whole text."""
     device = EmulatedDevice()
-    there, here = DeviceText(1000, device), TextTable()
+    there, here = DeviceNgrams(1000, device), NgramTable()
     rng = np.random.default_rng(3)
     for turn in range(30):
         if turn % 9 == 8:
@@ -176,7 +178,7 @@ def test_a_text_that_grows_and_is_cut_is_on_the_device_as_it_is_here() -> None:
         assert ints == len(found)
         assert np.array_equal(found[: here.last.size].numpy(), here.last.reshape(-1))
         assert np.array_equal(found[here.last.size :][: len(here)].numpy(), here.tokens)
-    there.follow(other := TextTable([5, 6, 5]))
+    there.follow(other := NgramTable([5, 6, 5]))
     assert np.array_equal(found[: other.last.size].numpy(), other.last.reshape(-1))
 
 

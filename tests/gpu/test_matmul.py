@@ -18,7 +18,7 @@ from support.grids import full
 from support.matmuls import SMALL, expected, multiply, multiply_as, parts, random_weights, weights_of
 
 TYPES = [*TILE_TYPES, "BF16"]
-K_TYPES = {"Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ3_XXS", "IQ3_S", "IQ4_XS"}
+K_TYPES = {name for name in TYPES if BY_NAME[name].block == 256}
 WIDTHS = (1, 4, 8, 16, 24, 32, 40, 48, 64)
 PLANES, SPANS = Rounding(planes=2), Rounding(spans=2)
 ROUNDINGS = [pytest.param(rounding, id=name) for name, rounding in {"q8": INT8, "planes": PLANES, "f16": F16}.items()]
@@ -52,7 +52,7 @@ def check(deal, planes, want) -> None:
     ],
 )
 def test_format(engine: Engine, rng: np.random.Generator, name: str, rounding: Rounding) -> None:
-    columns = 768 if name in K_TYPES else 704
+    columns = 768 if name in K_TYPES or name == "Q1_0" else 704
     weights = random_weights(engine, rng, columns, (name, 90))
     x = activations(rng, 3, columns)
     deal, planes = multiply(engine, weights, x, rounding=rounding)
@@ -114,6 +114,24 @@ def test_a_column_does_not_depend_on_the_width(
             live = slice(at, at + shape.rows)
             same = planes[..., live].view(np.uint32) == widest[:, :width, live].view(np.uint32)
             assert same.all(), f"{width} columns, {shape.type}"
+
+
+# One type of each way in which sums of codes become numbers.
+WAYS = [("Q2_K", 90), ("IQ2_S", 40), ("TQ1_0", 40), ("Q2_0", 40), ("MXFP4", 40)]
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize(("name", "rows"), WAYS, ids=[name for name, _ in WAYS])
+def test_every_way_of_sums_has_the_same_bits_at_every_width(
+    engine: Engine, rng: np.random.Generator, name: str, rows: int, rounding: Rounding
+) -> None:
+    weights = random_weights(engine, rng, 1280, (name, rows))
+    x = activations(rng, 64, 1280)
+    deal, widest = multiply(engine, weights, x, rounding=rounding)
+    check(deal, widest, expected(weights, x, rounding))
+    for width in (1, 4, 24):
+        _, found = multiply(engine, weights, x[:width], rounding=rounding)
+        assert np.array_equal(found[..., :rows].view(np.uint32), widest[:, :width, :rows].view(np.uint32)), width
 
 
 @pytest.mark.parametrize(
@@ -185,6 +203,13 @@ SCALES = {
     "IQ4_XS": (2, 8),
     "IQ3_S": (106, 110),
     "IQ3_XXS": (66, 98),
+    "Q2_K": (0, 16),
+    "IQ2_XXS": (5, 6),
+    "IQ2_XS": (66, 74),
+    "IQ2_S": (74, 82),
+    "IQ1_S": (34, 50),
+    "TQ1_0": (52, 52),
+    "TQ2_0": (64, 64),
 }
 
 

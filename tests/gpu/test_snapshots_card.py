@@ -20,7 +20,7 @@ from dflash_core.backends.cuda.session import PROMPT_ROWS, CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.cache_types import CachePair
-from dflash_core.drafters.text import TextDrafter
+from dflash_core.drafters.ngram import NgramDrafter
 from dflash_core.errors import OutOfMemoryError
 from dflash_core.knobs import Knobs
 from dflash_core.runner import Runner
@@ -212,7 +212,7 @@ def test_two_conversations_and_back(device_name: str, rng: np.random.Generator) 
 
 def test_a_drafter_on_the_host_comes_along(device_name: str, rng: np.random.Generator) -> None:
     made = pair(device_name, "tiny-F16.gguf")
-    one, other = (CudaSession(made.device_target, host_drafter=TextDrafter(), context=CONTEXT) for _ in range(2))
+    one, other = (CudaSession(made.device_target, host_drafter=NgramDrafter(), context=CONTEXT) for _ in range(2))
     ids = numbers(rng, 60) * 2
     one.prefill(ids)
     other.prefill(numbers(rng, 20))

@@ -12,11 +12,11 @@ import pytest
 
 from dflash_core import tree as ddtree
 from dflash_core.backends.cuda import state
-from dflash_core.backends.cuda.device_text import BLOCKS, DEFINES
+from dflash_core.backends.cuda.device_ngrams import BLOCKS, DEFINES
 from dflash_core.backends.cuda.state import MAX_DEPTH, MAX_NODES, MAX_WIDTH, StopCode
 from dflash_core.backends.cuda.step_graphs import TREE_THREADS
+from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.drafters.successors import LONGEST, Successor
-from dflash_core.drafters.text_table import TextTable
 from dflash_core.policy import best_first
 from dflash_core.policy.values import CLASSES, FEATURES, Learned, Stated, start_weights
 from dflash_core.tree import Candidates, Tree
@@ -318,7 +318,7 @@ def test_the_tree_with_copied_text_is_the_twins(engine: Engine, rng: np.random.G
         prompt = int(rng.integers(1, known + 1))
         prompt = max(prompt, len(text) - state.HISTORY)
         known = max(known, prompt)
-        table, whole = TextTable(text[:known]), TextTable(text)
+        table, whole = NgramTable(text[:known]), NgramTable(text)
         root, stops, left = text[-1], rng.choice(300, 2, replace=False).tolist(), int(rng.integers(1, 25))
         if trial % 2:  # some of what the drafter says is what the text says
             tail = whole.tail()
@@ -366,8 +366,8 @@ def test_the_tree_with_copied_text_is_the_twins(engine: Engine, rng: np.random.G
 class Lagging:
     """A device's copy of a text, which has grown since."""
 
-    table: TextTable
-    whole: TextTable
+    table: NgramTable
+    whole: NgramTable
 
     def tail(self) -> tuple[int, ...]:
         return self.whole.tail()

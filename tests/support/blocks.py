@@ -23,6 +23,14 @@ HALVES: dict[str, tuple[tuple[int, float], ...]] = {
     "IQ4_XS": ((0, 4064),),
     "IQ3_S": ((0, 465),),
     "IQ3_XXS": ((0, 480),),
+    "IQ2_XXS": ((0, 167),),
+    "IQ2_XS": ((0, 167),),
+    "IQ2_S": ((0, 167),),
+    "IQ1_S": ((0, 17),),
+    "TQ1_0": ((52, 1),),
+    "TQ2_0": ((64, 2),),
+    "Q1_0": ((0, 1),),
+    "Q2_0": ((0, 2),),
 }
 
 
@@ -34,7 +42,15 @@ def random_blocks(rng: np.random.Generator, name: str, rows: int, columns: int) 
         return stored(values, name)
     count = -(-columns // kind.block)
     raw = rng.integers(0, 256, (rows, count, kind.size), dtype=np.uint8)
-    for offset, reach in HALVES[name]:
+    if name == "MXFP4":  # exponents of neighbours differ by up to 2^8
+        raw[..., 0] = rng.integers(118, 127, (rows, count))
+    if name == "NVFP4":  # two bits of exponent
+        raw[..., :4] = 0x20 | raw[..., :4] & 0x1F
+    if name == "IQ1_M":  # the f16 number is spread over the high nibbles of four words
+        d = (rng.uniform(0.2, 1.0, (rows, count)) / 17 * rng.choice([-1, 1], (rows, count))).astype(np.float16)
+        for i in range(4):
+            raw[..., 49 + 2 * i] = raw[..., 49 + 2 * i] & 15 | (d.view(np.uint16) >> 4 * i & 15) << 4
+    for offset, reach in HALVES.get(name, ()):
         d = (rng.uniform(0.2, 1.0, (rows, count)) / reach * rng.choice([-1, 1], (rows, count))).astype(np.float16)
         raw[..., offset : offset + 2] = d[..., None].view(np.uint8)
     return raw.reshape(rows, -1)

@@ -21,8 +21,23 @@ from dflash_core.policy.values import Learned, Stated
 from dflash_core.tree import Candidates, Tree
 
 DEPTHS, RANKS, AHEAD = 7, 8, 2
+AFTER = 2  # steps after a draft that wait for the host
 KNOBS = Knobs(from_text=False)
 THINK = (8, 9)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Milliseconds that a card waits for the host: `before` a draft after plain steps, in front of the steps that are
+    queued `after` its result, in front of a draft that follows a `draft`, and once in front of the `first` draft."""
+
+    before: float = 0.0
+    after: float = 0.0
+    draft: float = 0.0
+    first: float = 0.0
+
+
+NONE = Waits()
 
 
 @dataclass
@@ -56,10 +71,12 @@ def run(
     tokens: int = 2000,
     answers: int = 1,
     thinking: int = 0,
+    waits: Waits = NONE,
 ) -> Ran:
     """`answers` answers of `tokens` tokens on a machine of `shape`; drafts are right for `right(position)` tokens.
     Steps of a late policy are queued ahead. `thinking`: how many tokens of each answer are reasoning."""
     ran, curve, late = Ran(shape.plain), shape.curve(), isinstance(policy, LatePolicy)
+    since = AFTER + 1  # steps since the last draft
     for answer in range(answers):
         policy.next(KNOBS)  # a decoder asks before its answer begins
         policy.begin([1, THINK[0] if thinking else 2], frozenset())
@@ -69,6 +86,8 @@ def run(
             while len(queue) < (AHEAD if late else 1):
                 queue.append(policy.next(KNOBS))
             event = step(policy, queue.popleft(), curve, shape, at, right(at))
+            wait, since = _wait(waits, event, since, ran.drafts)
+            event = replace(event, stages=replace(event.stages, host=wait))
             ids = event.tokens[: tokens - said]
             ran.times += [ran.times[-1]] * (len(ids) - 1) + [ran.times[-1] + event.stages.total]
             ran.drafts += event.mode != "plain"
@@ -78,6 +97,13 @@ def run(
             policy.observe(event)
             at, said = at + len(ids), said + len(ids)
     return ran
+
+
+def _wait(waits: Waits, event: StepEvent, since: int, drafts: int) -> tuple[float, int]:
+    """The wait in front of a step, and the steps since the last draft after it."""
+    if event.mode == "plain":
+        return waits.after if 0 < since <= AFTER else 0.0, since + 1
+    return (waits.draft if since == 0 else waits.before) + (0.0 if drafts else waits.first), 0
 
 
 def step(

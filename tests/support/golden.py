@@ -31,9 +31,14 @@ def goldens(pattern: str) -> list[Path]:
 
 def other_targets(pattern: str) -> list[Path]:
     """As `goldens`, of the golden files of other architectures than qwen35; they lie in a folder of their own."""
-    folders = (BESIDE.parent / "targets", COMMITTED / "targets")
+    folders = (BESIDE.parent / "targets", BESIDE.parent / "families", COMMITTED / "targets")
     found = {path.name: path for folder in folders for path in sorted(folder.glob(pattern))}
     return [found[name] for name in sorted(found)]
+
+
+def other_models() -> list[Path]:
+    """The golden targets of all architectures but qwen35."""
+    return [path for path in other_targets("*.gguf") if "assistant" not in path.name]
 
 
 def reference(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""Drafters on the host, to test their interface: a toy one, and the text drafter with an answer to copy from.
+"""Drafters on the host, to test their interface: a toy one, and the ngram drafter with an answer to copy from.
 
 The toy shows what a new kind needs: its own file, and a row in the table that names `open_toy`.
 """
@@ -16,7 +16,7 @@ from dflash_core import Knobs
 from dflash_core.backends.opened import Target
 from dflash_core.cache_types import CachePair
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.drafters.text import TextDraft, TextDrafter
+from dflash_core.drafters.ngram import NgramDraft, NgramDrafter
 from dflash_core.tree import Candidates
 
 TOY = "support.host_drafts:open_toy"
@@ -63,7 +63,7 @@ class ToyDrafter:
 
 
 @dataclass(frozen=True)
-class ToyDraft(TextDraft):
+class ToyDraft(NgramDraft):
     """The toy drafter for any target; it needs no file."""
 
     @property
@@ -78,7 +78,7 @@ def open_toy(path: str | Path, target: Target) -> ToyDraft:
     return ToyDraft(target)
 
 
-class PrimedText(TextDrafter):
+class PrimedText(NgramDrafter):
     """A text drafter that has read `said` before any sequence begins."""
 
     def __init__(self, said: Sequence[int]) -> None:
@@ -92,12 +92,12 @@ class PrimedText(TextDrafter):
 
 
 @dataclass(frozen=True)
-class PrimedDraft(TextDraft):
+class PrimedDraft(NgramDraft):
     """The text drafter over a conversation that already contains `said`."""
 
     said: Sequence[int] = ()
 
-    def drafter(self, kv: CachePair | None = None) -> TextDrafter:
+    def drafter(self, kv: CachePair | None = None) -> NgramDrafter:
         return PrimedText(self.said)
 
 

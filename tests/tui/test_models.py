@@ -35,7 +35,9 @@ def home(model_home: Path) -> Path:
 
 def coding(home: Path) -> Profile:
     near = home / "near" / TARGET
-    return Profile("coding", changes={"drafting": "tree 15"}, target=near, draft=Path("text"), context=65536, kv="q8_0")
+    return Profile(
+        "coding", changes={"drafting": "tree 15"}, target=near, draft=Path("ngram"), context=65536, kv="q8_0"
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -74,7 +76,7 @@ async def test_enter_loads_with_the_drafter_that_belongs(make_app: MakeApp, home
         await it.open(pilot)
         await it.to(pilot, f"{FILE}{home}/near/{TARGET}")
         await pilot.press("right", "right")
-        await shows(pilot, "+ text")
+        await shows(pilot, "+ n-grams")
         await pilot.press("left")
         await shows(pilot, "no drafter")
         await pilot.press("enter")
@@ -109,11 +111,11 @@ async def test_a_drafter_is_written_as_elsewhere(make_app: MakeApp, home: Path) 
     it = Opened(make_app)
     async with it.app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
-        for draft in ("text", f"text+{home}/near/{DRAFT}"):
+        for draft in ("ngram", f"ngram+{home}/near/{DRAFT}"):
             await send(pilot, f"/load {home}/near/{TARGET} {draft}")
             await wait_until(pilot, lambda draft=draft: bool(it.asked) and it.asked[-1].draft == Path(draft))  # type: ignore[misc]
             await loaded(pilot)
-        await send(pilot, f"/load {home}/near/{TARGET} text+/none/d")
+        await send(pilot, f"/load {home}/near/{TARGET} ngram+/none/d")
         await shows(pilot, "/none/d: no such file or folder")
         await send(pilot, f"/load ~nobody-of-this-name/{TARGET}")
         await shows(pilot, "~nobody-of-this-name", "home directory")
@@ -187,7 +189,7 @@ async def test_a_profile_is_loaded_whole(make_app: MakeApp, home: Path) -> None:
         await it.closed(pilot)
         await wait_until(pilot, lambda: it.app.chat.state.knobs.budget == 15)
         [one] = it.asked
-        assert (one.target, one.draft, one.context, one.kv) == (home / "near" / TARGET, Path("text"), 65536, "q8_0")
+        assert (one.target, one.draft, one.context, one.kv) == (home / "near" / TARGET, Path("ngram"), 65536, "q8_0")
         assert it.app.chat.state.kv == "q8_0", "a reload keeps it so"
         await send(pilot, "/profile plain")
         await wait_until(pilot, lambda: len(it.asked) == 2)

@@ -129,12 +129,12 @@ def test_a_drafter_without_a_file_goes_with_the_demo_target(asked: list[Any]) ->
     assert str(request.draft) == "text"
 
 
-@pytest.mark.parametrize("argv", [["--draft", "dflash2+mtp+text"], ["--draft", "dflash2", "--draft", "mtp+text"],
-                                  ["--draft", "dflash2", "--draft", "mtp", "--draft", "text"]])  # fmt: skip
+@pytest.mark.parametrize("argv", [["--draft", "dflash2+mtp+ngram"], ["--draft", "dflash2", "--draft", "mtp+ngram"],
+                                  ["--draft", "dflash2", "--draft", "mtp", "--draft", "ngram"]])  # fmt: skip
 def test_several_drafters_by_a_plus_or_by_repeating(asked: list[Any], argv: list[str]) -> None:
     cli.main(["--demo", *argv, "ask", "hi"])
     [(request, _, _)] = asked
-    assert str(request.draft) == "dflash2+mtp+text"
+    assert str(request.draft) == "dflash2+mtp+ngram"
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_several_drafters_by_a_plus_or_by_repeating(asked: list[Any], argv: list
         (["--device", "tpu"], "invalid choice"),
         (["--demo", "--target", "x.gguf"], "--demo brings its own target and drafter"),
         (["--demo", "--draft", "x.gguf"], "--demo brings its own target and drafter"),
-        (["--demo", "--draft", "nope"], "no drafter 'nope'; the demo pair has dflash, dflash2, mtp, text"),
-        (["--demo", "--draft", "mtp+swa"], "no drafter 'swa'; the demo pair has dflash, dflash2, mtp, text"),
+        (["--demo", "--draft", "nope"], "no drafter 'nope'; the demo pair has dflash, dflash2, mtp, ngram"),
+        (["--demo", "--draft", "mtp+swa"], "no drafter 'swa'; the demo pair has dflash, dflash2, mtp, ngram"),
         (["--draft", "x"], "--draft needs the --target"),
         (["--json"], "--json needs a command"),
         (["--frobnicate"], "unrecognized arguments"),

@@ -203,5 +203,5 @@ def test_a_file_with_an_mtp_head_drafts_by_itself(tmp_path: Path) -> None:
     opened.check_memory(head, None)
     components = opened.estimator(head).components(Setup(512))
     assert {one.name for one in components if one.bytes} >= {"drafter", "drafter KV"}
-    with pytest.raises(UnsupportedError, match=r"^2 drafters at once \(mtp\+text\) on a card, expected one; load"):
-        opened.check_memory(open_draft("mtp+text", opened), None)
+    with pytest.raises(UnsupportedError, match=r"^2 drafters at once \(mtp\+ngram\) on a card, expected one; load"):
+        opened.check_memory(open_draft("mtp+ngram", opened), None)

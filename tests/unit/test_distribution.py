@@ -248,7 +248,7 @@ def test_auto_keeps_it_with_an_mtp_head(turns: int) -> None:
 def test_text_alone_keeps_it(turns: int) -> None:
     """The text drafter: what is verified is what followed the same words, and nothing else."""
     backend = ToyBackend()
-    backend.capabilities = Capabilities("text", 1)
+    backend.capabilities = Capabilities("ngram", 1)
     prompt, totals = said(backend, 60), StepTotals()
     policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(FLAT), pausing=False)
     value, bound, _ = statistic(

@@ -37,7 +37,7 @@ def test_a_depth_knob_limits_what_is_drafted() -> None:
 def test_a_file_that_no_row_recognises_is_left_to_block_drafters(tmp_path: Path) -> None:
     """Their opener says what it expects of it."""
     assert registry.kind_of(tmp_path) is KINDS["dflash"]
-    assert registry.kind_of("text") is KINDS["text"]
+    assert registry.kind_of("ngram") is KINDS["ngram"]
 
 
 def test_a_kind_without_a_loader_for_a_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,3 +45,9 @@ def test_a_kind_without_a_loader_for_a_machine_is_refused(monkeypatch: pytest.Mo
     with pytest.raises(UnsupportedError, match=r"^the mtp drafter does not run on cuda, expected cpu;") as refused:
         registry.loader("mtp", CARD)
     assert refused.value.code is Code.NOT_ON_THIS_DEVICE
+
+
+def test_the_former_name_of_the_ngram_drafter_is_read() -> None:
+    assert registry.parts("mtp+text") == ("mtp", "ngram")
+    assert registry.kind_of("ngram") is KINDS["ngram"]
+    assert Knobs().replace(draft="text").draft == "ngram"

@@ -38,8 +38,8 @@ OUTSIDE = {
     "token_embd.weight": (VOCABULARY, HIDDEN), "output_norm.weight": (HIDDEN,), "output.weight": (VOCABULARY, HIDDEN),
 }  # fmt: skip
 
-GATED = Attention(heads=2, kv_heads=1, head_dim=16, rotary=4, rope_base=1e7, eps=1e-6, gated=True)
-UNGATED = dataclasses.replace(GATED, rotary=16, gated=False)
+GATED = Attention(heads=2, kv_heads=1, head_dim=16, rotary=4, rope_base=1e7, eps=1e-6, gate="sigmoid")
+UNGATED = dataclasses.replace(GATED, rotary=16, gate="none")
 DELTA = DeltaNet(key_heads=2, value_heads=6, key_dim=8, value_dim=8, conv_kernel=4, eps=1e-6)
 EXPERTS = Experts(count=6, used=2, width=16)
 

@@ -76,8 +76,8 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
         (header(version=1), "a.gguf is GGUF version 1, expected 2 or 3"),
         (header(version=4), "a.gguf is GGUF version 4, expected 2 or 3"),
         (header(version=3 << 24), "a.gguf is a big-endian GGUF file, expected little-endian"),
-        (header([], [tensor("w", [256], 19)], data=50), "tensor w is stored as IQ1_S, expected one of F32 F16 BF16"),
-        (header([], [tensor("w", [64], 40)], data=36), "tensor w is stored as NVFP4, expected one of"),
+        (header([], [tensor("w", [256], 15)], data=292), "tensor w is stored as Q8_K, expected one of F32 F16 BF16"),
+        (header([], [tensor("w", [64], 28)], data=512), "tensor w is stored as F64, expected one of"),
         (header([], [tensor("w", [64], 777)], data=36), "tensor w is stored as unknown type 777, expected one of"),
     ],
     ids=named,
@@ -147,19 +147,18 @@ def test_arrays_nest_only_so_deep(tmp_path: Path) -> None:
 
 def test_supported_types_are_listed(tmp_path: Path) -> None:
     message = refused(
-        open_gguf, write_bytes(tmp_path / "a.gguf", header([], [tensor("w", [256], 29)], data=64)), UnsupportedError
+        open_gguf, write_bytes(tmp_path / "a.gguf", header([], [tensor("w", [256], 9)], data=64)), UnsupportedError
     )
     assert message == (
-        "a.gguf: tensor w is stored as IQ1_M, expected one of F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K"
-        " Q5_K Q6_K IQ4_NL IQ4_XS IQ3_S IQ3_XXS IQ2_XXS IQ2_XS IQ2_S; use the model's file in one of those types, such"
-        " as Q4_K_M"
+        "a.gguf: tensor w is stored as Q8_1, expected one of F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K"
+        " Q5_K Q6_K IQ4_NL IQ4_XS IQ3_S IQ3_XXS IQ2_XXS IQ2_XS IQ2_S IQ1_S IQ1_M TQ1_0 TQ2_0 MXFP4 NVFP4 Q1_0 Q2_0;"
+        " use the model's file in one of those types, such as Q4_K_M"
     )
 
 
 @pytest.mark.parametrize(
     ("number", "name"),
     [
-        (42, "Q2_0"),
         (142, "PQ2_0 (of the PrismML fork)"),
         (143, "PTQ1_0 (of the PrismML fork)"),
         (137, "a type of the ik_llama.cpp fork"),
@@ -171,6 +170,21 @@ def test_types_of_forks_are_named(tmp_path: Path, number: int, name: str) -> Non
     message = refused(open_gguf, path, UnsupportedError)
     assert f"tensor w is stored as {name}, expected one of" in message
     assert message.endswith("; use the model's file in one of those types, such as Q4_K_M")
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_groups_of_128_under_the_number_of_groups_of_64(tmp_path: Path, last: bool) -> None:
+    """The fork's blocks are 34 bytes for 128 weights, 3,264 for these; with groups of 64 they are 3,456."""
+    tensors = [tensor("w", [256, 48], 42), *([] if last else [tensor("v", [8], offset=3264)])]
+    path = write_bytes(tmp_path / "a.gguf", header([], tensors, data=3264 + 32 * (not last)))
+    assert refused(open_gguf, path, UnsupportedError) == (
+        "a.gguf: tensor w is stored as Q2_0 with groups of 128 (of the PrismML fork), expected groups of 64; use the"
+        " model's file that llama.cpp reads"
+    )
+    whole = write_bytes(tmp_path / "b.gguf", header([], [tensor("w", [256, 48], 42)], data=3456))
+    assert open_gguf(whole).float32("w").shape == (48, 256)
+    short = write_bytes(tmp_path / "c.gguf", header([], [tensor("w", [256, 48], 42)], data=3200))
+    assert "is truncated" in refused(open_gguf, short)
 
 
 # Truncation, forgery, noise: an error, in little time and memory

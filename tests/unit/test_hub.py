@@ -473,7 +473,7 @@ def test_get_says_what_is_kept(
 def test_the_list_says_what_of_a_pair_is_here(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     def listed() -> tuple[str, dict[str, Any]]:
         assert main(["models"]) == 0
-        text = capsys.readouterr().out.splitlines()[-1]
+        text = next(line for line in capsys.readouterr().out.splitlines() if "a tiny pair" in line)
         assert main(["models", "--json"]) == 0
         [one] = json.loads(capsys.readouterr().out)["catalogue"]
         return text, one

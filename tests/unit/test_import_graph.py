@@ -25,7 +25,7 @@ NAMES = {
     "dflash_core/drafters/dflash_file.py": "the name of a format of drafter files",
     "dflash_core/models/delta_net.py": "says whose formulas the layer has",
     "dflash_core/text/template.py": "says which published template a hash is of",
-    "dflash_core/text/tokenizer.py": "the name of a pre-tokenizer",
+    "dflash_core/text/pre_tokenizers.py": "the name of a pre-tokenizer",
     "dflash_tui/cli/options.py": "tells the user what can be loaded",
 }
 

@@ -28,7 +28,7 @@ kv = "q8_0/q4_0"
 
 [profiles.near]
 target = "sub/x.gguf"
-draft = "text+sub/d"
+draft = "ngram+sub/d"
 """
 
 
@@ -57,7 +57,7 @@ def test_what_a_file_says(mine: Presets) -> None:
     assert coding.knobs.budget == 15
     assert coding.words == "b.gguf + mtp · 65,536 positions · q8_0/q4_0 · drafting tree 15"
     folder = old_file().parent
-    assert (near.target, str(near.draft)) == (folder / "sub" / "x.gguf", f"text+{folder}/sub/d")
+    assert (near.target, str(near.draft)) == (folder / "sub" / "x.gguf", f"ngram+{folder}/sub/d")
     assert near.gone() == folder / "sub" / "x.gguf"
 
 
@@ -183,9 +183,9 @@ def test_names_are_simple(mine: Presets, name: str) -> None:
 
 
 def test_a_files_new_place(home: Path) -> None:
-    profile = Profile("x", target=Path("/a/m.gguf"), draft=Path("text+/a/d"))
+    profile = Profile("x", target=Path("/a/m.gguf"), draft=Path("ngram+/a/d"))
     assert profile.moved(Path("/a/m.gguf"), Path("/b/m.gguf")).target == Path("/b/m.gguf")
-    assert str(profile.moved(Path("/a/d"), Path("/b/d")).draft) == "text+/b/d"
+    assert str(profile.moved(Path("/a/d"), Path("/b/d")).draft) == "ngram+/b/d"
 
 
 # The command line
@@ -218,7 +218,7 @@ def test_a_profile_on_the_command_line(asked: list[LoadRequest], home: Path) -> 
     for command in ("ask", "bench", "plan"):
         assert cli.main([command, "--profile", "tiny", *(["hi"] if command == "ask" else [])]) == 0
     for one in asked:
-        assert (one.target, one.draft, one.context, one.kv) == (target, Path("text"), 1024, "q8_0")
+        assert (one.target, one.draft, one.context, one.kv) == (target, Path("ngram"), 1024, "q8_0")
         assert one.knobs.budget == 15
     asked.clear()
     profile_of(old_file().read_text() + "[profiles.another]\ntarget = 'demo'\n")
@@ -271,7 +271,7 @@ def test_a_profile_whose_files_moved_says_where_it_looked(
     (home / "models" / "m.gguf").symlink_to(demo_target_path())
     assert cli.main(["--profile", "tiny", "ask", "hi"]) == 1
     error = capsys.readouterr().err
-    words = f"--profile tiny --target {home}/models/m.gguf --draft text"
+    words = f"--profile tiny --target {home}/models/m.gguf --draft ngram"
     assert f"is not there, but {home}/models/m.gguf is" in error
     assert words in error
     assert error.count("\n") == 1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dflash_core.arch.rope import Linear, Yarn, gguf_scaling, json_scaling
+from dflash_core.arch.rope import Linear, Llama3, Yarn, gguf_scaling, json_scaling
 from dflash_core.errors import DFlashError, FormatError, UnsupportedError
 from dflash_core.formats.metadata import Settings
 from dflash_core.models.norm import Rotary
@@ -81,10 +81,9 @@ def test_what_a_config_may_say() -> None:
     ("told", "error", "message"),
     [
         ({"type": "dynamic", "factor": 2.0}, UnsupportedError, "scales its rotary positions by dynamic, expected none"),
-        ({"type": "longrope"}, UnsupportedError, "scales its rotary positions by longrope, expected none, linear or"),
-        ({"type": "llama3"}, UnsupportedError, "by llama3, expected none, linear or yarn; use the model's plain file"),
+        ({"type": "longrope"}, UnsupportedError, "scales its rotary positions by longrope, expected none, linear"),
         ({"type": "e\x1b[2Jvil"}, UnsupportedError, r"by 'e\x1b[2Jvil', expected"),
-        ({"type": 7}, UnsupportedError, "by 7, expected none, linear or yarn"),
+        ({"type": 7}, UnsupportedError, "by 7, expected none, linear"),
         ({"type": "yarn"}, FormatError, "factor, expected a positive number"),
         ({"type": "yarn", "factor": 0.5}, FormatError, "rotary positions are scaled by 0.5, expected at least 1"),
         ({"type": "yarn", "factor": float("nan")}, FormatError, "factor is nan, expected a positive number"),
@@ -97,6 +96,32 @@ def test_what_nothing_here_implements(told: dict[str, Any], error: type[DFlashEr
             reader(**told)
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+def test_llama_3_has_a_tensor_in_gguf_and_settings_in_json() -> None:
+    with pytest.raises(UnsupportedError, match=r"by llama3, expected none, linear or yarn; use the model's plain file"):
+        from_gguf(type="llama3")
+    with pytest.raises(FormatError, match="has no low_freq_factor, expected a positive number"):
+        from_json({"rope_type": "llama3", "factor": 8.0})
+    with pytest.raises(FormatError, match="between 4 and 1 turns, expected a range"):
+        from_json({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0})
+
+
+@pytest.mark.parametrize("base", [1e4, 5e5])
+def test_llama_3_frequencies_are_those_of_hugging_face(base: float) -> None:
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    told = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    told["original_max_position_embeddings"] = 96
+    config = LlamaConfig(
+        hidden_size=128, num_attention_heads=1, max_position_embeddings=400, rope_parameters=told | {"rope_theta": base}
+    )
+    expected, attention = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+    found = from_json(told, base)
+    assert found == Llama3(8.0, 96, 1.0, 4.0)
+    assert attention == found.attention == 1
+    assert torch.allclose(Rotary(128, base, torch.float32, found).frequencies, expected, rtol=2e-6)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 from tools.bench.replay import GivenCosts
 
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.ngram import CAPABILITIES as NGRAM
 from dflash_core.drafters.several import together
-from dflash_core.drafters.text import CAPABILITIES as TEXT
 from dflash_core.events import StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.policy.allowance import START_SPARE
@@ -29,7 +29,7 @@ BLOCKS = {"far": 16, "near": 5}
 
 
 def policy(*kinds: str) -> SeveralPolicy:
-    capabilities = [TEXT if kind == "text" else Capabilities(kind, BLOCKS[kind]) for kind in kinds]
+    capabilities = [NGRAM if kind == "ngram" else Capabilities(kind, BLOCKS[kind]) for kind in kinds]
     return SeveralPolicy([LearnedPolicy(one, PairState(), GivenCosts(CPU)) for one in capabilities])
 
 
@@ -175,7 +175,7 @@ def test_a_named_drafter_is_taken() -> None:
     for knobs, kind in (
         (Knobs(draft="mtp"), "mtp"),
         (Knobs(drafting="chain 22"), "dflash2"),
-        (Knobs(draft="text"), "dflash2"),
+        (Knobs(draft="ngram"), "dflash2"),
     ):
         decision = chooser.next(knobs)
         assert decision.drafter == kind
@@ -188,7 +188,7 @@ def test_a_named_drafter_is_taken() -> None:
 
 def test_text_is_taken_where_it_can_be_copied() -> None:
     """Its time is known before it is tried."""
-    chooser, fresh = policy("near", "text"), iter(range(200, 10_000, 10))
+    chooser, fresh = policy("near", "ngram"), iter(range(200, 10_000, 10))
     for _ in range(6):
         chooser.begin([1, 2], frozenset())
         for _ in range(4):
@@ -204,12 +204,12 @@ def test_text_is_taken_where_it_can_be_copied() -> None:
         chooser.observe(step(1, 25.0, 62 + tried))  # as the text goes on
         tried += 1
     assert tried <= START_SPARE, "what each loses is more than a plain step"
-    assert decision.drafter == "text", decision.reason
+    assert decision.drafter == "ngram", decision.reason
     assert decision.reason.startswith("plain decoding is fastest here (tokens in plain steps: near ")
     assert "; copying: " in decision.reason
 
 
-@pytest.mark.parametrize("kinds", [("near", "far"), ("near", "far", "text")])
+@pytest.mark.parametrize("kinds", [("near", "far"), ("near", "far", "ngram")])
 def test_drafters_that_rest_are_tried_again(kinds: tuple[str, ...]) -> None:
     """Also where steps without drafts are decided by the policy that copies text; and the reason says so."""
     chooser, fresh, asked = policy(*kinds), itertools.count(1000, 50), list[bool]()
@@ -231,8 +231,8 @@ def test_drafters_that_rest_are_tried_again(kinds: tuple[str, ...]) -> None:
     assert sum(asked[-1000:]) < 50
 
 
-@pytest.mark.parametrize("kinds", [("near", "far"), ("far", "text")])
+@pytest.mark.parametrize("kinds", [("near", "far"), ("far", "ngram")])
 def test_capabilities_of_several_name_their_parts(kinds: tuple[str, ...]) -> None:
-    parts = [TEXT if kind == "text" else Capabilities(kind, BLOCKS[kind]) for kind in kinds]
+    parts = [NGRAM if kind == "ngram" else Capabilities(kind, BLOCKS[kind]) for kind in kinds]
     assert together(parts).parts == tuple(parts)
     assert together(parts).kind == "+".join(kinds)

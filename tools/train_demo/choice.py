@@ -171,7 +171,7 @@ def main() -> None:
     if options.draft_ms:
         drafting = dict(zip(kinds, options.draft_ms, strict=True))
     else:
-        drafting = {kind: 0.0 if kind == "text" else pair.draft_ms(kind, answers[0].prompt) for kind in kinds}
+        drafting = {kind: 0.0 if kind == "ngram" else pair.draft_ms(kind, answers[0].prompt) for kind in kinds}
     costs, blocks = {kind: costs_of(ms) for kind, ms in drafting.items()}, {}
     for kind, draft in pair.drafts.items():
         blocks[kind] = Capabilities(kind, draft.capabilities.block)

@@ -101,7 +101,7 @@ def target_shapes(c: TargetConfig) -> Shapes:
 
 def spec(c: TargetConfig) -> ModelSpec:
     """The decoder's description of the target."""
-    attention = Attention(c.heads, c.kv_heads, c.head_dim, c.rope_dim, c.rope_theta, c.eps, gated=True)
+    attention = Attention(c.heads, c.kv_heads, c.head_dim, c.rope_dim, c.rope_theta, c.eps, gate="sigmoid")
     delta = DeltaNet(c.k_heads, c.v_heads, c.state, c.state, c.conv, c.eps)
     mixers = (attention if c.is_full(layer) else delta for layer in range(c.layers))
     layers = tuple(LayerSpec(mixer, SwiGLU(c.ffn), "post_attention_norm.weight") for mixer in mixers)

@@ -23,7 +23,7 @@ def read(keys: Settings, head: Head) -> ModelSpec:
 def plain(name: str, keys: Settings, head: Head, ffn: Callable[[int], FeedForward]) -> ModelSpec:
     """A model whose mixers are all attention. `ffn`: what follows it in layer i."""
     reading.check_settings(keys)
-    attention = reading.attention(keys, gated=False, rotary=keys.integer("attention.key_length"))
+    attention = reading.attention(keys, rotary=keys.integer("attention.key_length"))
     blocks = keys.integer("block_count", high=1024)
     layers = tuple(LayerSpec(attention, ffn(index)) for index in range(blocks))
     return reading.model(name, keys, head, layers, attention.eps)
@@ -40,7 +40,7 @@ def check(gguf: GGUFFile, spec: ModelSpec) -> None:
 
 ARCHITECTURE = Architecture(
     name="qwen3",
-    models="a dense Qwen3 model",
+    models="Qwen3, dense",
     read=read,
     facts=sizes,
     check=check,

@@ -29,7 +29,7 @@ def hybrid(name: str, keys: Settings, head: Head, ffn: Callable[[int], FeedForwa
     blocks = keys.integer("block_count", high=1024)
     nextn = keys.integer("nextn_predict_layers", low=0, high=blocks - 1, default=0)
     trunk = blocks - nextn
-    attention = reading.attention(keys, gated=True)
+    attention = reading.attention(keys, gate="sigmoid")
     conv_kernel, key_dim = keys.integer("ssm.conv_kernel", low=2, high=64), keys.integer("ssm.state_size")
     key_heads, value_heads = keys.integer("ssm.group_count"), keys.integer("ssm.time_step_rank")
     inner = keys.integer("ssm.inner_size")
@@ -73,7 +73,7 @@ def notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:
 
 ARCHITECTURE = Architecture(
     name="qwen35",
-    models="a dense Qwen3.5 or Qwen3.6 model",
+    models="Qwen3.5, Qwen3.6 and Qwen3.8, dense",
     read=read,
     facts=sizes,
     notes=notes,

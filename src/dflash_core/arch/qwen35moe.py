@@ -24,7 +24,7 @@ def notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:
 
 ARCHITECTURE = Architecture(
     name="qwen35moe",
-    models="a Qwen3.5 or Qwen3.6 model with experts",
+    models="Qwen3.5 and Qwen3.6 with experts",
     read=read,
     facts=sizes,
     notes=notes,

@@ -16,7 +16,7 @@ def read(keys: Settings, head: Head) -> ModelSpec:
 
 ARCHITECTURE = Architecture(
     name="qwen3moe",
-    models="a Qwen3 model with experts",
+    models="Qwen3 with experts",
     read=read,
     facts=sizes,
     check=qwen3.check,

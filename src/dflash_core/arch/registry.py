@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from dflash_core.arch import qwen3, qwen3moe, qwen35, qwen35moe
+from dflash_core.arch import gemma3, gemma4, gptoss, laguna, llama, qwen3, qwen3moe, qwen35, qwen35moe
 from dflash_core.arch.architecture import Architecture
 
 ARCHITECTURES: dict[str, Architecture] = {
-    known.name: known
-    for known in (qwen35.ARCHITECTURE, qwen35moe.ARCHITECTURE, qwen3.ARCHITECTURE, qwen3moe.ARCHITECTURE)
+    known.ARCHITECTURE.name: known.ARCHITECTURE
+    for known in (
+        qwen35,
+        qwen35moe,
+        qwen3,
+        qwen3moe,
+        llama,
+        gemma3,
+        gemma4,
+        gptoss,
+        laguna,
+    )
 }
 
 

@@ -11,7 +11,6 @@ from dflash_core.formats.metadata import Settings
 from dflash_core.formats.weights import shown
 
 PLAIN = (None, "none", "default")
-KNOWN = "none, linear or yarn"
 FAST, SLOW = 32.0, 1.0  # turns, by default
 
 
@@ -72,7 +71,36 @@ class Yarn:
         return tuple(part / self.factor + 1 - part for part in slowed)
 
 
-Scaling = Linear | Yarn
+@dataclass(frozen=True, slots=True)
+class Llama3:
+    """Llama 3's scaling: waves longer than `original` / `low` positions are slowed down by `factor`, those shorter than
+    `original` / `high` are not, those between them in part. A GGUF file has its results as a tensor instead."""
+
+    factor: float
+    original: int
+    low: float
+    high: float
+
+    @property
+    def attention(self) -> float:
+        """The factor of cosines and sines."""
+        return 1.0
+
+    def describe(self) -> str:
+        return f"Llama 3 scaling, {self.factor:g} times {self.original:,} positions"
+
+    def shares(self, pairs: int, base: float) -> tuple[float, ...]:
+        """What the frequency of each of `pairs` pairs is multiplied by: pair i has base^(-i / pairs) without."""
+
+        def share(index: int) -> float:
+            turns = self.original / (2 * math.pi * math.pow(base, index / pairs))
+            kept = min(max((turns - self.low) / (self.high - self.low), 0.0), 1.0)
+            return kept + (1 - kept) / self.factor
+
+        return tuple(map(share, range(pairs)))
+
+
+Scaling = Linear | Yarn | Llama3
 
 
 def usual_attention(factor: float) -> float:
@@ -80,8 +108,9 @@ def usual_attention(factor: float) -> float:
     return 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
 
 
-def gguf_scaling(keys: Settings, base: float) -> Scaling | None:
-    """The scaling in a GGUF file. Raises FormatError, and UnsupportedError for an unknown kind."""
+def gguf_scaling(keys: Settings, base: float, truncate: bool = True) -> Scaling | None:
+    """The scaling in a GGUF file. `truncate`: see Yarn; no setting says it. Raises FormatError, and
+    UnsupportedError for an unknown kind."""
     factor, attention = ("rope.scaling.factor", "rope.scale_linear"), ("yarn_attn_factor", "attn_factor")
     kind, given = keys.get("rope.scaling.type"), bool(keys.get(*factor))  # some programs write 0 for none
     if kind in (None, "linear"):
@@ -106,6 +135,7 @@ def gguf_scaling(keys: Settings, base: float) -> Scaling | None:
         original=lambda: _length(inner, "original_context_length", keys.prefix + "context_length"),
         attention=times,
         turns=lambda: (inner.number("yarn_beta_fast", default=FAST), inner.number("yarn_beta_slow", default=SLOW)),
+        truncate=truncate,
     )  # fmt: skip
 
 
@@ -133,6 +163,7 @@ def json_scaling(keys: Settings, base: float) -> Scaling | None:
         keys.source, inner.get("rope_type", "type"), base, factor, original, attention,
         turns=lambda: (inner.number("beta_fast", default=FAST), inner.number("beta_slow", default=SLOW)),
         truncate=inner.flag("truncate") is not False,
+        waves=lambda: (inner.number("low_freq_factor"), inner.number("high_freq_factor")),
     )  # fmt: skip
 
 
@@ -149,19 +180,29 @@ def _scaling(
     attention: float | None,
     turns: Callable[[], tuple[float, float]],
     truncate: bool = True,
+    waves: Callable[[], tuple[float, float]] | None = None,
 ) -> Scaling | None:
     """Of the kind `kind`, with what its file says, which is read where the kind needs it."""
     if kind in PLAIN:
         return None
-    if kind not in ("linear", "yarn"):
+    if kind not in ("linear", "yarn") and not (kind == "llama3" and waves):
+        known = "none, linear, yarn or llama3" if waves else "none, linear or yarn"
         raise UnsupportedError(
-            f"{source} scales its rotary positions by {shown(str(kind))}, expected {KNOWN}; use the model's plain file"
+            f"{source} scales its rotary positions by {shown(str(kind))}, expected {known}; use the model's plain file"
         )
     times = factor()
     if times < 1:
         raise FormatError(f"{source}: rotary positions are scaled by {times:g}, expected at least 1; convert it again")
     if kind == "linear":
         return Linear(times) if times != 1 else None
+    if kind == "llama3":
+        low, high = waves() if waves else (1.0, 4.0)
+        if low >= high:
+            raise FormatError(
+                f"{source}: Llama 3 scales positions between {low:g} and {high:g} turns, expected a range; convert the"
+                " model again"
+            )
+        return Llama3(times, original(), low, high)
     fast, slow = turns()
     if fast < slow or base <= 1:
         found = f"between {slow:g} and {fast:g} turns" if base > 1 else f"with a rotary base of {base:g}"

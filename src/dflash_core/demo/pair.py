@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dflash_core.drafters.registry import parts
+
 WEIGHTS = Path(__file__).parent / "weights"
 
 
@@ -12,7 +14,7 @@ def demo_target_path() -> Path:
     return WEIGHTS / "demo-target.gguf"
 
 
-DEMO_KINDS = ("dflash", "dflash2", "mtp", "text")
+DEMO_KINDS = ("dflash", "dflash2", "mtp", "ngram")
 """Kinds of drafters that the demo target has."""
 
 
@@ -30,7 +32,7 @@ def demo_draft(source: str | Path | None = None) -> Path:
     """What `source` names as the demo target's drafter: kinds of DEMO_KINDS or files, several joined by "+". The
     DFlash drafter if it names nothing."""
     files = {"dflash": demo_draft_path(), "dflash2": demo_dflash2_path(), "mtp": demo_mtp_path()}
-    return Path("+".join(str(files.get(kind, kind)) for kind in str(source or "dflash").split("+")))
+    return Path("+".join(str(files.get(kind, kind)) for kind in parts(source or "dflash")))
 
 
 def demo_draft_path(*, sliding: bool = False) -> Path:

@@ -51,11 +51,20 @@ _KINDS = (
         depth_knob="mtp_depth",
     ),
     Kind(
-        "text",
-        "text",
+        "ngram",
+        "n-grams",
         "copies what followed the last tokens the last time",
-        "dflash_core.drafters.text:open_text",
+        "dflash_core.drafters.ngram:open_ngram",
         by_name=True,
+    ),
+    Kind(
+        "assistant",
+        "a Gemma assistant",
+        "a small model that reads the target's keys and values",
+        "dflash_core.drafters.assistant:open_assistant",
+        {CPU: "dflash_core.backends.cpu.assistant:load"},
+        recognises="dflash_core.drafters.assistant:holds_assistant",
+        depth_knob="mtp_depth",
     ),
     Kind("dflash", "DFlash", "denoises a block of masks after the context", _OPEN_BLOCK, _LOAD_BLOCK),
     Kind("dflash2", "DFlash 2", "DFlash, with a selector that scores tokens by their parent", _OPEN_BLOCK, _LOAD_BLOCK),
@@ -63,6 +72,8 @@ _KINDS = (
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 """By the name that `Capabilities.kind` and a config's `kind` give."""
+FORMER: Mapping[str, str] = {"text": "ngram"}
+"""Names of kinds in files and settings of earlier versions. They are read, never written."""
 
 
 def needs_no_file(name: str) -> bool:

@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash_core.drafters.kinds import KINDS, Kind, needs_no_file
+from dflash_core.drafters.kinds import FORMER, KINDS, Kind, needs_no_file
 from dflash_core.errors import Code, UnsupportedError
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def parts(source: str | Path, folder: Path = HERE) -> tuple[str, ...]:
     while cut:
         ends = (end for end in range(len(cut), 1, -1) if (folder / Path("+".join(cut[:end])).expanduser()).exists())
         end = next(ends, 1)
-        found.append("+".join(cut[:end]))
+        part = "+".join(cut[:end])
+        found.append(FORMER.get(part, part))
         cut = cut[end:]
     return tuple(found)
 

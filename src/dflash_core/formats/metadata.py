@@ -92,7 +92,21 @@ class Settings:
         """True or false; None if the file does not have it."""
         return self.flags(*names, count=1)[0] if self.find(*names) else None
 
-    def uniform(self, *names: str, low: int = 1) -> int:
+    def per_layer(self, name: str, count: int, fewer: int = 0, default: int | None = None) -> tuple[int, ...]:
+        """A whole number for each of `count` layers: one for all of them, or a list, which may lack `fewer` entries at
+        its end; the last one is repeated there."""
+        whole = self._whole(0, 1 << 24)
+
+        def fits(value: Any) -> bool:
+            if not _is_list(value):
+                return bool(whole(value))
+            return count - fewer <= len(value) <= count and all(map(whole, value))
+
+        value = self._checked((name,), fits, f"a whole number, or a list of {count} of them", default)
+        found = value if isinstance(value, list) else [value]
+        return (*found, *(found[-1],) * (count - len(found)))
+
+    def uniform(self, *names: str, low: int = 1, default: int | None = None) -> int:
         """A whole number, or a per-layer list of it. Layers that do not use it may hold 0."""
         whole = self._whole(low, 1 << 24)
 
@@ -102,7 +116,7 @@ class Settings:
             used = [item for item in value if item != 0]
             return bool(used) and all(whole(item) and item == used[0] for item in used)
 
-        value = self._checked(names, fits, "one whole number, the same for all layers", None)
+        value = self._checked(names, fits, "one whole number, the same for all layers", default)
         return max(value) if isinstance(value, list) else int(value)
 
     def check_divides(self, small_name: str, small: int, name: str, value: int) -> None:

@@ -44,6 +44,14 @@ SUPPORTED: dict[int, BlockType] = {
     16: BlockType("IQ2_XXS", 256, 66),
     17: BlockType("IQ2_XS", 256, 74),
     22: BlockType("IQ2_S", 256, 82),
+    19: BlockType("IQ1_S", 256, 50),
+    29: BlockType("IQ1_M", 256, 56),
+    34: BlockType("TQ1_0", 256, 54),
+    35: BlockType("TQ2_0", 256, 66),
+    39: BlockType("MXFP4", 32, 17),
+    40: BlockType("NVFP4", 64, 36),
+    41: BlockType("Q1_0", 128, 18),
+    42: BlockType("Q2_0", 64, 18),
 }
 
 # Types of token lists: read as numbers, never as weights.
@@ -51,9 +59,9 @@ LISTS: dict[int, BlockType] = {26: BlockType("I32", 1, 4), 27: BlockType("I64", 
 
 # Known by name only, so that an error can name the type.
 UNSUPPORTED: dict[int, str] = {
-    9: "Q8_1", 15: "Q8_K", 19: "IQ1_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M",
-    31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
-    42: "Q2_0", 142: "PQ2_0 (of the PrismML fork)", 143: "PTQ1_0 (of the PrismML fork)",
+    9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
+    31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8",
+    142: "PQ2_0 (of the PrismML fork)", 143: "PTQ1_0 (of the PrismML fork)",
 } | dict.fromkeys(range(133, 142), "a type of the ik_llama.cpp fork") | dict.fromkeys(
     range(144, 159), "a type of the ik_llama.cpp fork"
 )  # fmt: skip
@@ -79,6 +87,8 @@ def to_float32(rows: Bytes, name: str) -> Float32:
         return rows.view("<f2").astype(np.float32)
     if name == "BF16":  # the upper half of a float32
         return (rows.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    if name in _FEW_BITS:
+        return _few_bits(rows, *_FEW_BITS[name])
     if not rows.size:  # gguf's dequantisers reshape to -1, which is undefined for zero rows
         return np.empty((*rows.shape[:-1], rows.shape[-1] // BY_NAME[name].size * BY_NAME[name].block), np.float32)
     dequantize, kind = _gguf_quants(name)
@@ -92,6 +102,21 @@ def to_float32(rows: Bytes, name: str) -> Float32:
     with np.errstate(all="ignore"):
         values: Float32 = dequantize(rows.reshape(count // joined, -1), kind)
     return values.reshape(*rows.shape[:-1], width)
+
+
+# Of the types that the gguf package cannot decode: bits of a code, and the value of code 0 and between two codes.
+_FEW_BITS = {"Q1_0": (1, -1, 2), "Q2_0": (2, -1, 1)}
+
+
+def _few_bits(rows: Bytes, bits: int, first: int, step: int) -> Float32:
+    """Blocks of 18 bytes: d as f16, then 16 bytes of codes, the first in the lowest bits; d * (first + step * code)."""
+    blocks = rows.reshape(*rows.shape[:-1], rows.shape[-1] // 18, 18)
+    d = np.ascontiguousarray(blocks[..., :2]).view("<f2").astype(np.float32)
+    codes = blocks[..., 2:, None] >> np.arange(0, 8, bits, dtype=np.uint8) & ((1 << bits) - 1)
+    values = codes.astype(np.float32) * np.float32(step) + np.float32(first)
+    with np.errstate(all="ignore"):
+        scaled: Float32 = values.reshape(*blocks.shape[:-1], 128 // bits) * d
+    return scaled.reshape(*rows.shape[:-1], blocks.shape[-2] * (128 // bits))
 
 
 @functools.cache

@@ -6,9 +6,9 @@ import itertools
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +17,19 @@ from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.files import open_input
 from dflash_core.formats.quants import LIST_TYPES, Bytes, Float32, to_float32, to_int64
 
+Rows = TypeVar("Rows", Bytes, Float32)
 PART_BYTES = 1 << 20  # stored bytes that become floats at a time
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor's place in the file and its type. `shape` is in torch order (rows first), the reverse of ggml's ne."""
+    """A tensor's place in the file and its type. `shape` is in torch order (rows first), the reverse of ggml's ne.
+
+    `factors`: what its values are multiplied by, one number or one per entry of the first dimension; none for 1.
+
+    interleaved: rows of a head, where the file stores them as 0, d/2, 1, d/2 + 1, ... and they are read as 0, 1, ...;
+    0 where the file has them in order.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -31,6 +38,8 @@ class TensorInfo:
     n_elements: int
     shard: int
     offset: int
+    factors: tuple[float, ...] = ()
+    interleaved: int = 0
 
 
 class WeightFile(Protocol):
@@ -119,6 +128,7 @@ class StoredWeights:
             raise FormatError(f"tensor {shown(name)} is a list of {info.type}, expected weights; convert it again")
         if len(info.shape) == 1:  # its blocks are of the one dimension there is
             values = to_float32(self.raw(name), info.type).reshape(info.shape)
+            values = in_halves(values, info.interleaved)
             return values if rows is None else values[rows]
         begin, end, _ = span = (rows or slice(None)).indices(info.shape[0])
         count = len(range(*span))
@@ -128,6 +138,9 @@ class StoredWeights:
         for at in range(0, count, step):
             part = slice(begin + at, min(begin + at + step, end))
             values[at : at + step] = to_float32(self._rows(info, info.shape[0], part), info.type)
+        if info.factors:
+            of_rows = np.broadcast_to(np.array(info.factors, np.float32), info.shape[0])
+            values *= of_rows[begin:end, None]
         return values.reshape(count, *info.shape[1:])
 
     def int64(self, name: str) -> npt.NDArray[np.int64]:
@@ -147,8 +160,18 @@ class StoredWeights:
         if step != 1:
             raise ValueError(f"rows {rows} of a stored tensor, expected consecutive ones")
         found = max(end - begin, 0)
-        data = self.shards[info.shard].read(info.offset + begin * width, found * width, out)
-        return data.reshape(found, width)
+        shard = self.shards[info.shard]
+        if not info.interleaved or count == 1:
+            return shard.read(info.offset + begin * width, found * width, out).reshape(found, width)
+        # Whole heads are read, since their rows change places.
+        head = info.interleaved
+        first, last = begin // head * head, -(-end // head) * head
+        stored = shard.read(info.offset + first * width, max(last - first, 0) * width).reshape(-1, width)
+        data = in_halves(stored, head)[begin - first : begin - first + found]
+        if out is None:
+            return data
+        out.reshape(found, width)[:] = data
+        return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,6 +196,14 @@ class RenamedWeights:
         return self.source.int64(self.names[name])
 
 
+def in_halves(rows: Rows, head: int) -> Rows:
+    """Rows (n, ...) of heads of `head` rows: from the order of pairs (2i, 2i + 1) to that of halves (i, i + head/2)."""
+    if not head:
+        return rows
+    pairs = rows.reshape(-1, head // 2, 2, *rows.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(rows.shape)
+
+
 def in_parts(info: TensorInfo, parts: Mapping[str, int]) -> dict[str, TensorInfo]:
     """A tensor's rows as separate tensors: `parts` has their names and numbers of rows.
 
@@ -183,7 +214,9 @@ def in_parts(info: TensorInfo, parts: Mapping[str, int]) -> dict[str, TensorInfo
         size, numbers = info.n_bytes // info.shape[0], info.n_elements // info.shape[0]
         offset = info.offset + row * size
         shape = (rows, *info.shape[1:])
-        found[name] = TensorInfo(name, shape, info.type, rows * size, rows * numbers, info.shard, offset)
+        found[name] = replace(
+            info, name=name, shape=shape, n_bytes=rows * size, n_elements=rows * numbers, offset=offset
+        )
         row += rows
     return found
 

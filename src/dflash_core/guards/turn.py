@@ -9,7 +9,7 @@ from dflash_core.guards.base import LAG, Intervention
 from dflash_core.guards.loops import COVERAGE, WINDOW, find_loop
 from dflash_core.knobs import Knobs
 from dflash_core.text.detokenizer import Detokenizer
-from dflash_core.text.thinking import CLOSE, OPEN, ThinkingSplit
+from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import Tokenizer
 
 CHECKED_EVERY = 32  # tokens
@@ -27,7 +27,7 @@ class TurnGuard:
         self._detokenizer, self._split = Detokenizer(tokenizer), ThinkingSplit(opens_thinking)
         self._seen = 0
         self._parts: dict[str, list[int]] = {"thinking": [], "answer": []}
-        self._tags = frozenset(tokenizer.special[tag] for tag in (OPEN, CLOSE) if tag in tokenizer.special)
+        self._tags = frozenset(tokenizer.think_ids or ())
         self._answering = False  # the first block of reasoning is over, or there is none
         self._found: tuple[int, GuardEvent] | None = None  # where a loop ends, and what was found
         self._closed = self._continued = self._requested = False
@@ -114,4 +114,4 @@ class TurnGuard:
         return max(self._knobs.thinking_budget - len(self._parts["thinking"]), 0)
 
     def _close(self, event: GuardEvent) -> Intervention:
-        return Intervention(event, tuple(self._tokenizer.encode(CLOSE)))
+        return Intervention(event, tuple(self._tokenizer.closing_ids))

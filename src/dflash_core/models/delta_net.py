@@ -17,7 +17,7 @@ from dflash_core.cache_types import CachePair
 from dflash_core.models.kv_cache import is_spine
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.norm import rms_norm
-from dflash_core.models.rows import Rows
+from dflash_core.models.rows import Inputs, Rows
 
 L2_EPS = 1e-6
 
@@ -96,12 +96,13 @@ class GatedDeltaNet:
         s = like.new_zeros(c.value_heads, c.key_dim, c.value_dim)
         return DeltaState(s, like.new_zeros(c.conv_kernel - 1, c.channels))
 
-    def __call__(self, x: Tensor, rows: Rows, state: DeltaState) -> Tensor:
-        c, n = self.spec, len(x)
+    def __call__(self, x: Tensor, inputs: Inputs) -> Tensor:
+        c, n, rows, state = self.spec, len(x), inputs.rows, inputs.state
+        assert isinstance(state, DeltaState), "a delta net without its state"
         key_width = c.key_heads * c.key_dim
 
-        inputs, taps = torch.cat((state.conv, self.attn_qkv(x))), rows.taps(c.conv_kernel)
-        mixed = F.silu((inputs[taps] * self.ssm_conv1d.T).sum(dim=1))
+        taken, taps = torch.cat((state.conv, self.attn_qkv(x))), rows.taps(c.conv_kernel)
+        mixed = F.silu((taken[taps] * self.ssm_conv1d.T).sum(dim=1))
         q, k, v = mixed[:, :key_width], mixed[:, key_width : 2 * key_width], mixed[:, 2 * key_width :]
         q = self._l2(q.view(n, c.key_heads, -1)) / c.key_dim**0.5
         k = self._l2(k.view(n, c.key_heads, -1))
@@ -112,7 +113,7 @@ class GatedDeltaNet:
         log_decay = (self.ssm_a * F.softplus(self.ssm_alpha(x) + self.ssm_dt)).T  # (v_heads, n), <= 0
 
         out, u, total = self._delta(q, k, v, beta, log_decay, rows, state.s)
-        state.rows = DeltaRows(inputs, taps, k, u, total)
+        state.rows = DeltaRows(taken, taps, k, u, total)
         gated = rms_norm(out, self.ssm_norm, c.eps) * F.silu(self.attn_gate(x).view(n, c.value_heads, -1))
         return self.ssm_out(gated.reshape(n, -1))
 

@@ -56,13 +56,14 @@ class DraftBlock:
         """Noise rows `h` (block, hidden) at positions length.. over the cached context; `window` 0 sees all of it."""
         x, around = _input(rms_norm(h, self.attn_norm, self.eps), self.attn_conv)
         positions = torch.arange(length, length + len(h))
-        q, _ = self.mixer.queries(x, self.mixer.rotary.angles(positions))
+        q, gate = self.mixer.queries(x, self.mixer.rotary.angles(positions))
         cache.store(length, *self.keys_values(x, positions))
         # Rows that no query sees need not be read: the first query sees the furthest back.
         first = max(0, length - window if window else 0, length - self.window + 1 if self.window else 0)
         k, v = cache.read([slice(first, length + len(h))])
-        mixed = attend(cache.queries(q), k, v, self._visible(positions, first, length))
-        h = h + _output(self.mixer.attn_output(mixed), around)
+        scale, visible = self.mixer.spec.score_scale, self._visible(positions, first, length)
+        mixed = attend(cache.queries(q), k, v, visible, scale)
+        h = h + _output(self.mixer.output(mixed, gate), around)
         x, around = _input(rms_norm(h, self.ffn_norm, self.eps), self.ffn_conv)
         return h + _output(self.ffn(x), around)
 
@@ -109,7 +110,7 @@ class DFlash:
     def new_states(self, kv: CachePair | None = None) -> list[KVCache]:
         """Caches of an empty context. `kv`: the cache type of layers that see all of it; layers with a window use f16
         then."""
-        return [block.mixer.new_state(kv.windowed if kv and block.window else kv) for block in self.blk]
+        return [block.mixer.new_cache(kv.windowed if kv and block.window else kv) for block in self.blk]
 
     def update_cache(self, features: Tensor, start: int, states: Sequence[KVCache]) -> None:
         """Add context: features (n, captured layers * hidden) of positions start.. as every layer's keys and values."""

@@ -41,6 +41,19 @@ class DenseMatrix:
         return self.weight[torch.tensor(ids, dtype=torch.long)]
 
 
+class BiasedMatrix:
+    """A matrix and what is added to its products, (out,)."""
+
+    def __init__(self, matrix: Matrix, bias: Tensor) -> None:
+        self.matrix, self.bias, self.shape = matrix, bias, matrix.shape
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.matrix(x) + self.bias
+
+    def rows(self, ids: Sequence[int]) -> Tensor:
+        return self.matrix.rows(ids)
+
+
 class PackedMatrix:
     """Stays quantised in the file: slow, but a model larger than memory runs.
 
@@ -84,6 +97,11 @@ class Weights:
             count = self.file.tensors[name].shape[0]
             return [PackedMatrix(self.file, name, self.dtype, slab) for slab in range(count)]
         return [DenseMatrix(slab) for slab in torch.from_numpy(self.file.float32(name)).to(self.dtype)]
+
+    def projection(self, name: str, biased: bool) -> Matrix:
+        """The matrix NAME.weight, with NAME.bias where it is `biased`."""
+        matrix = self.matrix(name + ".weight")
+        return BiasedMatrix(matrix, self.vector(name + ".bias")) if biased else matrix
 
     def matrix(self, name: str) -> Matrix:
         if self.packed:

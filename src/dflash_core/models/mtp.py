@@ -14,11 +14,12 @@ from torch import Tensor
 from dflash_core.arch.kinds import EMBEDDING, HEAD, NORM
 from dflash_core.config import MtpConfig
 from dflash_core.models.attention import Attention
+from dflash_core.models.block import Block
 from dflash_core.models.kv_cache import KVCache
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.norm import rms_norm
 from dflash_core.models.rows import Rows
-from dflash_core.models.target import Block, TargetModel
+from dflash_core.models.target import TargetModel
 
 
 class Mtp:
@@ -55,7 +56,7 @@ class Mtp:
         """Write pairs after `length` others. Keys and values of a pair depend only on that pair."""
         mixer = self.blk.mixer
         assert isinstance(mixer, Attention), "an MTP block is attention"
-        x = rms_norm(self.join(tokens, hidden), self.blk.attn_norm, self.config.rms_eps)
+        x = self.blk.attn_norm(self.join(tokens, hidden))
         positions = torch.arange(length, length + len(tokens))
         cache.store(length, *mixer.keys_values(x, mixer.rotary.angles(positions)))
 

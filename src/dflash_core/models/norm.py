@@ -8,20 +8,34 @@ from torch import Tensor
 from dflash_core.arch.rope import Scaling
 
 
+def unit_rms(x: Tensor, eps: float) -> Tensor:
+    """`x` (..., d) over the root of its mean square."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`x` (..., d) over the root of its mean square, times `weight` (d,). GGUF weights already hold any +1."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+    return unit_rms(x, eps) * weight
 
 
 class Rotary:
     """NEOX rotary embedding over the first `dims` of each head; pairs (i, i + dims/2), angle p * base^(-2i/dims),
-    slowed down where positions are scaled."""
+    slowed down where positions are scaled, and divided by `factors` (dims/2,) where there are any."""
 
-    def __init__(self, dims: int, base: float, dtype: torch.dtype, scaling: Scaling | None = None) -> None:
+    def __init__(
+        self,
+        dims: int,
+        base: float,
+        dtype: torch.dtype,
+        scaling: Scaling | None = None,
+        factors: Tensor | None = None,
+    ) -> None:
         self.dims, self.scaling = dims, scaling
         frequencies = base ** (-torch.arange(0, dims, 2, dtype=torch.float64) / dims)
         if scaling is not None:
             frequencies *= torch.tensor(scaling.shares(dims // 2, base), dtype=torch.float64)
+        if factors is not None:
+            frequencies /= factors.double()
         # Rounded to float32 before the product: that is what every implementation of this model multiplies.
         self.frequencies = frequencies.float().to(dtype)
 

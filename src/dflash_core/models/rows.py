@@ -63,6 +63,17 @@ class Rows:
         return torch.cat([mask[:, run] for run in self.seen(window)], dim=1)
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a part of a layer may read beside its own normed rows: the pass, the residual stream `h` (n, hidden), the
+    state of the layer whose keys and values it uses, and what is `given` to the layer for each token, (n, width)."""
+
+    rows: Rows
+    h: Tensor
+    state: LayerState
+    given: Tensor | None = None
+
+
 class LayerState(Protocol):
     """The state of one layer over one sequence. `component`: its name in the memory breakdown."""
 
@@ -86,3 +97,23 @@ class LayerState(Protocol):
 
     @property
     def nbytes(self) -> int: ...
+
+
+class NoState:
+    """The state of a layer that stores nothing: implements `LayerState`."""
+
+    component = "target KV"
+    tensors: tuple[Tensor, ...] = ()
+    nbytes = 0
+
+    def commit(self, length: int, path: Sequence[int]) -> None:
+        pass
+
+    def checkpoint(self) -> None:
+        pass
+
+    def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        return ()
+
+    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
+        pass

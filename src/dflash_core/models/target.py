@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
+import torch
 from torch import Tensor
 
-from dflash_core.arch import kinds
-from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec
+from dflash_core.arch.kinds import Attention
+from dflash_core.arch.spec import EMBEDDING, ModelSpec
 from dflash_core.cache_types import CachePair
-from dflash_core.models.attention import Attention
-from dflash_core.models.delta_net import GatedDeltaNet
-from dflash_core.models.experts import Experts
-from dflash_core.models.feed_forward import SwiGLU
+from dflash_core.models.block import Block
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.norm import rms_norm
 from dflash_core.models.rows import LayerState, Rows
 
-# The class of each kind of layer: called with the weights, a prefix of their names, and the spec.
-MIXERS: dict[type, Callable[[Weights, str, Any], Any]] = {kinds.Attention: Attention, kinds.DeltaNet: GatedDeltaNet}
-FEED_FORWARDS: dict[type, Callable[[Weights, str, Any], Callable[[Tensor], Tensor]]] = {
-    kinds.SwiGLU: SwiGLU,
-    kinds.Experts: Experts,
-}
 
+class PerLayerEmbedding:
+    """What tokens give to every layer: a row of an embedding and a projection of the model's own, see `ModelSpec`."""
 
-class Block:
-    """One layer: h += mixer(norm h); h += ffn(norm h)."""
+    def __init__(self, weights: Weights, spec: ModelSpec) -> None:
+        self.spec, self.width = spec, spec.per_layer_input
+        self.per_layer_token_embd: Matrix = weights.matrix("per_layer_token_embd.weight")
+        self.per_layer_model_proj: Matrix = weights.matrix("per_layer_model_proj.weight")
+        self.per_layer_proj_norm = weights.vector("per_layer_proj_norm.weight")
 
-    def __init__(self, weights: Weights, index: int, spec: LayerSpec, eps: float) -> None:
-        prefix = f"blk.{index}."
-        self.spec, self.eps = spec, eps
-        self.attn_norm = weights.vector(prefix + "attn_norm.weight")
-        self.mixer = MIXERS[type(spec.mixer)](weights, prefix, spec.mixer)
-        self.ffn_norm = weights.vector(prefix + spec.ffn_norm)
-        self.ffn = FEED_FORWARDS[type(spec.ffn)](weights, prefix, spec.ffn)
-
-    def new_state(self, kv: CachePair | None = None) -> LayerState:
-        state: LayerState = self.mixer.new_state(kv)
-        return state
-
-    def __call__(self, h: Tensor, rows: Rows, state: LayerState) -> Tensor:
-        h = h + self.mixer(rms_norm(h, self.attn_norm, self.eps), rows, state)
-        return h + self.ffn(rms_norm(h, self.ffn_norm, self.eps))
+    def __call__(self, tokens: Sequence[int], h: Tensor) -> Tensor:
+        """Tokens and their scaled embeddings (n, hidden) -> (layers, n, width)."""
+        n, layers = len(tokens), self.spec.block_count
+        table = self.per_layer_token_embd.rows(tokens).view(n, layers, -1) * math.sqrt(self.width)
+        projected = (self.per_layer_model_proj(h) / math.sqrt(h.shape[-1])).view(n, layers, -1)
+        normed = rms_norm(projected, self.per_layer_proj_norm, self.spec.rms_eps)
+        return ((table + normed) / math.sqrt(2)).transpose(0, 1)
 
 
 class TargetModel:
@@ -57,6 +46,7 @@ class TargetModel:
     ) -> None:
         self.spec = spec
         self.token_embd: Matrix = weights.matrix("token_embd.weight")
+        self.per_layer = PerLayerEmbedding(weights, spec) if spec.per_layer_input else None
         self.blk: list[Block] = []
         for index, layer in enumerate(spec.layers):
             self.blk.append(Block(weights, index, layer, spec.rms_eps))
@@ -69,20 +59,40 @@ class TargetModel:
         """The states of an empty sequence. `kv`: cache type; None: floats of the model's own type."""
         return [block.new_state(kv) for block in self.blk]
 
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        """What the first layer reads, (n, hidden)."""
+        rows, scale = self.token_embd.rows(tokens), self.spec.embedding_scale
+        return rows if scale == 1 else rows * scale
+
     def forward(
         self, rows: Rows, states: Sequence[LayerState], captured: Sequence[int] = ()
     ) -> tuple[Tensor, list[Tensor]]:
         """Run rows after the committed states. Returns the final hidden rows (n, hidden) before `output_norm`, and
         the output of each layer in `captured` (n, hidden), in that order; EMBEDDING is what the first layer reads.
         Nothing is committed."""
-        h = self.token_embd.rows(rows.tokens)
+        h = self.embed(rows.tokens)
+        given = None if self.per_layer is None else self.per_layer(rows.tokens, h)
         outputs: dict[int, Tensor] = {EMBEDDING: h}
-        for index, (block, state) in enumerate(zip(self.blk, states, strict=True)):
-            h = block(h, rows, state)
+        for index, block in enumerate(self.blk):
+            h = block(h, rows, states[self._state_of(index)], None if given is None else given[index])
             if index in captured:
                 outputs[index] = h
         return h, [outputs[index] for index in captured]
 
+    def _state_of(self, index: int) -> int:
+        """The layer whose state layer `index` uses."""
+        mixer = self.spec.layers[index].mixer
+        shared = mixer.kv_from if isinstance(mixer, Attention) else None
+        return index if shared is None else shared
+
     def logits(self, h: Tensor) -> Tensor:
         """Final hidden rows (n, hidden) -> logits (n, vocab)."""
-        return self.output(rms_norm(h, self.output_norm, self.spec.rms_eps))
+        spec = self.spec
+        logits = self.output(rms_norm(h, self.output_norm, spec.rms_eps))
+        if spec.logit_scale != 1:
+            logits = logits * spec.logit_scale
+        if spec.softcap:
+            logits = torch.tanh(logits / spec.softcap) * spec.softcap
+        if spec.suppressed:
+            logits[:, list(spec.suppressed)] = -math.inf
+        return logits

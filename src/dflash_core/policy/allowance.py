@@ -45,9 +45,9 @@ class Allowance:
         return self.spare + self.credit
 
 
-def further(others: Collection[Allowance]) -> Allowance:
+def further(others: Collection[Allowance], start: float = START_SPARE) -> Allowance:
     """That of a drafter in a further part of the text: it starts with nothing where the drafter has used up what it had
-    in one of `others`, and gained nothing in any."""
-    used = any(one.spare < START_SPARE / 2 for one in others)
+    in one of `others`, and gained nothing in any. `start`: what it starts with elsewhere, in plain steps."""
+    used = any(one.spare < start / 2 for one in others)
     gained = any(one.credit for one in others)
-    return Allowance(0.0 if used and not gained else START_SPARE)
+    return Allowance(0.0 if used and not gained else start)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from dflash_core.drafters.text_table import TextTable
+    from dflash_core.drafters.ngram_table import NgramTable
     from dflash_core.tree import Candidates, Tree
 
 
@@ -62,7 +62,7 @@ class Policy:
         None: it builds the tree that the knobs describe."""
         return None
 
-    def copies_from(self, knobs: Knobs) -> TextTable | None:
+    def copies_from(self, knobs: Knobs) -> NgramTable | None:
         """The text from which a device's trees by value copy successors, or None."""
         return None
 

@@ -71,7 +71,7 @@ class ValueTree:
 
 
 class Text(Protocol):
-    """The tokens of a sequence, to copy from: `Successors`, or `TextTable`."""
+    """The tokens of a sequence, to copy from: `Successors`, or `NgramTable`."""
 
     def tail(self) -> tuple[int, ...]: ...
 

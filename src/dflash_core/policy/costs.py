@@ -76,6 +76,7 @@ class StepCosts:
         self._drafts: deque[float] = deque(maxlen=KEPT)
         self._any: deque[float] = deque(maxlen=KEPT)  # measured times divided by the shape's
         self._any_drafted: deque[float] = deque(maxlen=KEPT)  # of these, the steps that drafted
+        self._whole = deque[float](maxlen=KEPT)  # of plain steps, with the time before them
         self._curve: list[float] | None = None
         self._by_shape = True  # no point of the curve was measured
         self._made_of: dict[int, float] = {}  # the medians that the curve was computed from
@@ -90,6 +91,8 @@ class StepCosts:
         self._plain = self._draft = None
         times = (self._drafted if drafted else self._verified).setdefault(rows, deque(maxlen=KEPT))
         times.append(ms)
+        if rows == 1 and not drafted:
+            self._whole.append(step.stages.total)
         shape = self._shape_curve[min(rows, MAX_ROWS)]
         if drafted:
             self._drafts.append(step.stages.draft)
@@ -160,6 +163,11 @@ class StepCosts:
             times = self._verified.get(1, ())
             self._plain = statistics.median(times) if len(times) >= MIN_PLAIN else self._shape.plain * self.scale
         return self._plain
+
+    @property
+    def unit(self) -> float:
+        """Milliseconds from one plain step to the next, what the program does between them included."""
+        return max(statistics.median(self._whole), self.plain) if len(self._whole) >= MIN_STEPS else self.plain
 
     def copying(self, rows: int) -> list[float]:
         """Milliseconds by rows, 0 to `rows`, of a step that drafts nothing; one row is plain decoding."""

@@ -14,13 +14,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.drafters.successors import LONGEST
-from dflash_core.drafters.text_table import TextTable
 from dflash_core.events import SHOWN_ROWS, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.allowance import SHARE, Allowance, further
 from dflash_core.policy.base import Decision
 from dflash_core.policy.best_first import ValueTree, copied_trial, trials
+from dflash_core.policy.costs import MIN_STEPS
 from dflash_core.policy.depth import Depths
 from dflash_core.policy.learned import max_nodes
 from dflash_core.policy.pace import START_ROWS, START_TOKENS
@@ -39,7 +40,11 @@ FIRST_STEPS = 4  # before anything is known
 PROVEN = 2.0  # tokens of a draft: with so many, drafts need not wait for results
 MIN_TRY_LOSS = 0.1  # plain steps that a try is taken to lose at least
 LAG = 4  # results after which a step that was decided has been reported: a card queues two, and a halt drops some
-MAX_PLAIN_BATCH = 64  # plain steps that are decided and counted at once: each by itself takes the host long
+START = 5.0  # plain steps: a try has waits, so it is worth more than one draft
+WAITING = 3  # plain steps after a draft whose waits are the draft's: those that are queued while it is counted
+WAIT_WEIGHT = 0.5  # of a try in the mean of what tries wait
+MAX_PLAIN_BATCH = 128  # plain steps that are decided and counted at once: each by itself takes the host long
+SAMPLES = 16  # of such a batch, by which its time is known
 MAX_GAP = 8.0  # steps of a draft: a longer time before it is one that does not come again, such as recording a graph
 LEARNED_AT_ONCE = 4  # steps: each update costs the host 0.3 ms, and a copy of the weights to the device
 
@@ -49,19 +54,24 @@ class LatePolicy(PairPolicy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._decided: tuple[Knobs, Decision] | None = None  # since the last result
-        self._results = 0  # of the present answer
-        self._flying = 0  # results until a try that was decided must have been reported
-        self._plain: list[StepEvent] = []  # results of a rest
-        self._text = TextTable()
+        self._text = NgramTable()
         self._reset()
         self._untaught: dict[Part, list[Trials]] = {part: [] for part in PARTS}
+        self._begin()
+
+    def _begin(self) -> None:
+        self._decided: tuple[Knobs, Decision] | None = None
+        self._batch = 1  # results of plain steps for which that decision stands
+        self._plain: list[StepEvent] = []  # those of them that are not counted yet
+        self._trying = 0  # results until a try that was decided must have been reported
+        self._begun = False  # a step of the present answer was counted
+        self._since = WAITING  # plain steps since the last draft
+        self._waited = 0.0  # of a try: its waits so far, in plain steps
 
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
         super().begin(ids, stops)
         self._text.become(ids)
-        self._decided, self._results, self._flying = None, 0, 0
-        self._rested, self._plain = 0, []
+        self._begin()
 
     def reset(self, state: PairState) -> None:
         super().reset(state)
@@ -71,13 +81,12 @@ class LatePolicy(PairPolicy):
         self._allowances: dict[Part, Allowance] = {}
         self._means = dict.fromkeys(CHOICES, 0.0)
         self._steps = 0
-        self._resting: tuple[Part, Knobs, float, Decision] | None = None  # what a try would lose, and the decision
-        self._rested = 0  # results for which that decision holds; 0: for the next step alone
+        self._waits = 0.0  # mean of what the card waits for the host because of a try, in plain steps
 
     @property
     def _allowance(self) -> Allowance:
         if self._part not in self._allowances:
-            self._allowances[self._part] = further(self._allowances.values())
+            self._allowances[self._part] = further(self._allowances.values(), START)
         return self._allowances[self._part]
 
     def end(self) -> None:
@@ -87,34 +96,28 @@ class LatePolicy(PairPolicy):
         super().end()
 
     def weights(self, knobs: Knobs) -> Array | None:
-        """The weights for the device's trees; None where the knobs describe a fixed tree."""
-        return self._state.learned.weights if self._free(knobs) else None
+        """The weights for the device's trees; None where the knobs describe a fixed tree, or there is none."""
+        plain = self._decided is not None and self._decided[1].mode == "plain"
+        return self._state.learned.weights if self._free(knobs) and not plain else None
 
-    def copies_from(self, knobs: Knobs) -> TextTable | None:
+    def copies_from(self, knobs: Knobs) -> NgramTable | None:
         """The known text so far."""
         return self._text if self._free(knobs) and knobs.from_text else None
 
     def next(self, knobs: Knobs) -> Decision:
-        if self._rested and self._resting is not None:
-            if self._resting[1] is knobs:
-                return self._resting[3]
-            self._count_plain()
-        fixed = self._fixed.next(knobs)
-        if not self._free(knobs):
-            return fixed
         if self._decided is None or self._decided[0] is not knobs:
-            self._decided = knobs, self._decide(knobs)
+            self._count_plain()
+            self._decided = knobs, self._decide(knobs) if self._free(knobs) else self._fixed.next(knobs)
         return self._decided[1]
 
     def _decide(self, knobs: Knobs) -> Decision:
-        worth, allowance, most = self._state.worth, self._allowance, max_nodes(knobs) + 1
-        it = self._resting
-        if it is not None and it[0] == self._part and it[1] is knobs and (self._flying or not allowance.covers(it[2])):
-            return it[3]  # quickly: a plain step of a small model is short
+        worth, costs, most = self._state.worth, self.costs, max_nodes(knobs) + 1
         proven = worth.tokens >= PROVEN
-        if not proven and not self.costs.knows_plain:
+        if not proven and not (costs.knows_plain and self._begun):
+            self._batch = 1 if costs.knows_plain else MIN_STEPS
             return Decision("plain", 0, "auto: a plain step, to see what it costs")
-        rate, curve, plain = self.rate, self.costs.curve(), self.costs.plain
+        allowance = self._allowance
+        rate, curve, plain = self.rate, costs.curve(), costs.plain
         widths = [rows for rows in CHOICES if rows <= most] or [most]
         net = {rows: self._means.get(rows, self._means[CHOICES[0]]) - rate * curve[rows] for rows in widths}
         best = max(widths, key=lambda rows: net[rows])
@@ -122,23 +125,20 @@ class LatePolicy(PairPolicy):
         if self._steps < FIRST_STEPS:
             decision = replace(decision, budget=min(START_ROWS, most) - 1, reason="auto: nothing is known yet")
         takes = curve[best] / plain
-        lost = max(takes - (worth.tokens if worth.drafts else START_TOKENS), MIN_TRY_LOSS)
         pays = not worth.beaten_by(1 - rate * plain) if worth.drafts else takes < START_TOKENS
-        if proven and pays and allowance.left > 0:
+        if (good := proven and pays) and allowance.left > 0:
             return decision
         # A drafter that is not known to pay drafts one step at a time, and the next one when its result is known.
-        if not self._flying and self._results and (allowance.left > 0 if pays else allowance.covers(lost)):
-            self._flying = LAG
-            why = decision.reason if pays else f"auto: drafts are tried again; {lost:.1f} plain steps may be lost"
+        # Right after a draft another one waits for the host only as long as the return to plain steps would.
+        risk = max(takes + (self._waits if self._since else 0.0) - 1, MIN_TRY_LOSS)
+        missing = (MIN_TRY_LOSS if good else risk) - (allowance.left if pays else allowance.spare)
+        if not self._trying and missing <= 0:
+            self._trying, self._waited = LAG, 0.0
+            why = decision.reason if pays else f"auto: drafts are tried again; {risk:.1f} plain steps may be lost"
             return replace(decision, reason=why)
+        self._batch = self._trying or min(max(math.floor(missing / SHARE), 1), MAX_PLAIN_BATCH)
         brought = f"{worth.tokens:.1f} tokens for {worth.ms / plain:.1f} plain steps"
-        rest = Decision("plain", 0, f"auto: drafts brought {brought}; they are tried again")
-        wanted = MIN_TRY_LOSS if pays else lost
-        self._resting = self._part, knobs, wanted, rest
-        if not self._flying and self._results:
-            results = min(math.floor((wanted - allowance.spare) / SHARE), MAX_PLAIN_BATCH)
-            self._rested = results if results > 1 else 0
-        return rest
+        return Decision("plain", 0, f"auto: drafts brought {brought}; they are tried again")
 
     def _why(self, rows: int, widths: Sequence[int], curve: Sequence[float], rate: float) -> str:
         more = next((width for width in widths if width > rows), None)
@@ -151,63 +151,67 @@ class LatePolicy(PairPolicy):
         )
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
-        if self._rested and self._resting is not None:
-            if step.mode == "plain" and step.knobs is self._resting[1]:
-                self._plain.append(step)
-                if len(self._plain) == self._rested:
-                    self._count_plain()
-                return
-            self._count_plain()
+        if step.mode == "plain" and self._free(step.knobs):
+            self._plain.append(step)
+            if len(self._plain) >= self._batch or step.tokens[-1] in self._tags:
+                self._count_plain()
+            return
+        self._count_plain()
         if self._free(step.knobs):
             self._count(step)
         self._decided = None
-        self._follow(step.tokens)
-        self._text.extend(step.tokens)
-
-    def _count_plain(self) -> None:
-        """End the rest, and count its steps together."""
-        steps, self._plain, self._rested = self._plain, [], 0
-        if not steps:
-            return
-        usual = sorted(steps, key=lambda step: step.stages.total - step.stages.host)[len(steps) // 2]
-        spent = self.costs.add(usual, False)
-        unit = self.costs.curve()[START_ROWS]
-        for step in steps:
-            self.state.pace.add(len(step.tokens), spent, unit, drafted=False)
-        self._allowance.earn(len(steps))
-        self._state.worth.without += len(steps)
-        self._news, self._results, self._decided = True, self._results + len(steps), None
-        tokens = [token for step in steps for token in step.tokens]
-        self._follow(tokens)
-        self._text.extend(tokens)
+        self._extend(step.tokens)
 
     def said(self, tokens: Sequence[int]) -> None:
         self._count_plain()
+        self._extend(tokens)
+
+    def _extend(self, tokens: Sequence[int]) -> None:
         self._follow(tokens)
         self._text.extend(tokens)
 
-    def _count(self, step: StepEvent) -> None:
-        part, drafted = self._state, step.mode != "plain"
-        rate = self.rate if drafted else 0.0
-        spent = self.costs.add(step, drafted)
-        self.state.pace.add(len(step.tokens), spent, self.costs.curve()[START_ROWS], drafted=drafted)
-        self._news, self._results = True, self._results + 1
-        allowance = self._allowance
-        if not drafted:
-            allowance.earn(1.0)
-            part.worth.without += 1
-            self._flying = max(self._flying - 1, 0)
+    def _count_plain(self) -> None:
+        """Count the plain steps since the last decision, together."""
+        steps, self._plain, self._batch, self._decided = self._plain, [], 1, None
+        if not steps:
             return
-        tried, self._flying, self._resting, plain = part.worth.without > 0, 0, None, self.costs.plain
-        allowance.earn(spent / plain)
+        costs, count = self.costs, len(steps)
+        some = sorted(steps[:: -(-count // SAMPLES)], key=lambda step: step.stages.total - step.stages.host)
+        for step in some if count <= SAMPLES else some[len(some) // 2 :][:1]:
+            spent = costs.add(step, False)
+        self.state.pace.add(1, spent, costs.curve()[START_ROWS], drafted=False, steps=count)
+        self._news = self._begun = True
+        self._state.worth.without += count
+        self._trying = max(self._trying - count, 0)
+        self._allowance.earn(count)
+        if self._since < WAITING:
+            self._count_waits(steps[: WAITING - self._since])
+        self._extend([token for step in steps for token in step.tokens])
+
+    def _count_waits(self, steps: Sequence[StepEvent]) -> None:
+        """Charge a draft for what the plain steps after it waited."""
+        unit, usual = self.costs.unit, self.costs.plain
+        waited = sum(_wait(step, usual) - (unit - usual) for step in steps) / unit
+        self._allowance.settle(-max(waited, 0.0))
+        self._waited, self._since = self._waited + max(waited, 0.0), self._since + len(steps)
+        if self._since == WAITING:
+            self._waits += WAIT_WEIGHT * (self._waited - self._waits)
+
+    def _count(self, step: StepEvent) -> None:
+        """Count a draft. Its loss is what was measured, waits for the host included."""
+        part, costs, rate = self._state, self.costs, self.rate
+        spent = costs.add(step, True)
+        self.state.pace.add(len(step.tokens), spent, costs.curve()[START_ROWS])
+        self._news = self._begun = True
+        tried, self._trying, self._since = part.worth.without > 0, 0, 0
         if tried and step.accepted_depth:
             self._depths[self._part] = Depths()  # drafts may have become better
         self._count_depth(step)
-        usual = self.costs.typical(len(step.tree.tokens)) if spent else 0.0  # one step may have been delayed
-        if tried:  # what plain steps have left for the drafter is done before its step
-            gap = step.stages.host
-            usual += gap if gap < MAX_GAP * usual else min(gap, usual)
-        allowance.settle(step.accepted_depth + 1 - usual / plain)
+        usual, unit = costs.typical(len(step.tree.tokens)) if spent else 0.0, costs.unit
+        wait = _wait(step, usual) / unit
+        self._waited += wait
+        self._allowance.earn(usual / unit + wait)
+        self._allowance.settle(step.accepted_depth + 1 - usual / unit - wait)
         part.worth.observed(step.accepted_depth + 1, spent, step.accepted_depth + 1 - rate * spent)
         if step.choice is None:
             return
@@ -259,6 +263,12 @@ class LatePolicy(PairPolicy):
             tree.found[node] = successor
             given = copied_trial(stated, depth, token, successor.token, copied=tree.copied[node], off=tree.off[node])
             tree.trial[node] = given[0] if given else None
+
+
+def _wait(step: StepEvent, usual: float) -> float:
+    """The milliseconds before a step in which the card had nothing to do. `usual`: of the step itself."""
+    gap = step.stages.host
+    return gap if gap < MAX_GAP * usual else min(gap, usual)
 
 
 def shown(step: StepEvent, stops: Collection[int]) -> Trials:

@@ -86,7 +86,7 @@ class LearnedPolicy(PairPolicy):
     @property
     def copies_only(self) -> bool:
         """Whether the drafter only copies text."""
-        return self.kind == "text"
+        return self.kind == "ngram"
 
     @property
     def rate(self) -> float:

@@ -28,10 +28,10 @@ class Pace:
         """Tokens per millisecond. `unit_ms`: what START_ROWS rows cost now."""
         return self.tokens / (self.units * unit_ms)
 
-    def add(self, tokens: int, ms: float, unit_ms: float, *, drafted: bool = True) -> None:
-        """Count a step."""
+    def add(self, tokens: int, ms: float, unit_ms: float, *, drafted: bool = True, steps: int = 1) -> None:
+        """Count a step that drafted, or `steps` alike that did not."""
         self.steps += drafted
-        weight = max(MIN_WEIGHT, 1 / (5 + self.steps)) if drafted else MIN_WEIGHT
+        weight = max(MIN_WEIGHT, 1 / (5 + self.steps)) if drafted else 1 - (1 - MIN_WEIGHT) ** steps
         self.tokens += weight * (tokens - self.tokens)
         self.units += weight * (ms / unit_ms - self.units)
 

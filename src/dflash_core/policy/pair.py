@@ -73,6 +73,7 @@ class PairPolicy(Policy):
         self._thought = False  # the answer has reasoned
         self._depths: dict[Part, Depths] = {part: Depths() for part in PARTS}
         self._news = False
+        self._tags = frozenset(self.think_ids or ())
 
     @property
     def _state(self) -> PartState:

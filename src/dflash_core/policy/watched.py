@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from dflash_core.drafters.text_table import TextTable
+    from dflash_core.drafters.ngram_table import NgramTable
     from dflash_core.tree import Candidates
 
 MISSES = 10
 """Drafts without one accepted token after which a drafter is said not to fit; the first accepted one takes it back. One
 that is right every other time misses its first 10 drafts once in 1,000 times, one that is right one time in three once
 in 60. More would be late: `auto` may take some hundred tokens for each draft that is never right."""
-COPIES = "text"
+COPIES = "ngram"
 """The drafter that copies text: that nothing repeats itself says nothing about it."""
 PLAIN = Decision("plain", 0, "no other drafter is loaded")
 
@@ -98,7 +98,7 @@ class Watched(Policy):
     def weights(self, knobs: Knobs) -> npt.NDArray[np.float64] | None:
         return None if self._none else self.policy.weights(knobs)
 
-    def copies_from(self, knobs: Knobs) -> TextTable | None:
+    def copies_from(self, knobs: Knobs) -> NgramTable | None:
         return None if self._none else self.policy.copies_from(knobs)
 
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> StepPlan | None:

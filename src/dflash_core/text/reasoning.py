@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from dflash_core.errors import KnobError, LateTemplateError, TemplateError
 from dflash_core.knobs import DEFAULT_EFFORT, EFFORTS, Knobs
 from dflash_core.prefix import common_prefix
+from dflash_core.text.template_values import Messages, Variables
 
 Effort = Literal["", "low", "medium", "high", "xhigh"]  # the level that a template was given, "" for none
-Messages = Sequence[Mapping[str, str]]
-Variables = Mapping[str, str | bool]
-NO_VARIABLES: Variables = {}
 Render = Callable[[Messages, Variables], str]
 
 
@@ -29,7 +27,8 @@ class Reasoning:
 
     `accepted`: the levels of reasoning that it renders, () where it does not read them; `added`: what each adds to the
     prompt. `levels`: those to choose from, one of each group that adds the same. `required`: it renders nothing without
-    a level. `preserves`: whether it reads `preserve_thinking`.
+    a level. `preserves`: whether it reads `preserve_thinking`. `always`: the model thinks whatever the prompt says, so
+    that thinking off is its lowest level.
     """
 
     accepted: tuple[str, ...] = ()
@@ -37,6 +36,7 @@ class Reasoning:
     added: tuple[str, ...] = ()  # to the prompt, by each accepted level
     preserves: bool = False
     required: bool = False
+    always: bool = False
 
     def variables(self, knobs: Knobs) -> Variables:
         """The variables that the template gets from `knobs` in addition to `enable_thinking`: only those that it reads.
@@ -45,8 +45,8 @@ class Reasoning:
         Raises KnobError for another level that it refuses.
         """
         given: dict[str, str | bool] = {}
-        if self.required:
-            given["reasoning_effort"] = _usual(self.levels)
+        if self.required or self.always:
+            given["reasoning_effort"] = self.levels[0] if self.always else _usual(self.levels)
         if knobs.thinking and self.accepted:
             if knobs.reasoning_effort in self.accepted:
                 given["reasoning_effort"] = knobs.reasoning_effort
@@ -68,7 +68,7 @@ class Reasoning:
     def level(self, knobs: Knobs) -> str:
         """The reasoning of a turn with `knobs`: off, on, or the level."""
         if not knobs.thinking:
-            return "off"
+            return self.levels[0] if self.always else "off"
         return knobs.reasoning_effort if knobs.reasoning_effort in self.accepted else "on"
 
     def changes(self, level: str) -> dict[str, bool | str]:
@@ -76,8 +76,9 @@ class Reasoning:
         return {"thinking": level != "off"} | ({"reasoning_effort": level} if level in self.accepted else {})
 
 
-def reasoning_of(render: Render) -> Reasoning:
-    """What the template of `render` supports. One that fails for a plain question at every level supports nothing.
+def reasoning_of(render: Render, efforts: Sequence[str] = EFFORTS) -> Reasoning:
+    """What the template of `render` supports, of the levels `efforts`. One that fails for a plain question at every
+    level supports nothing.
 
     A template that ran into its time limit is not rendered again: a dozen times that limit is too long to load.
     """
@@ -98,11 +99,11 @@ def reasoning_of(render: Render) -> Reasoning:
         return tuple(rendered(messages, **variables) for messages in (_ASKED, (_SYSTEM, *_ASKED)))
 
     plain = both()
-    texts = {level: found for level in EFFORTS if any(found := both(reasoning_effort=level))}
+    texts = {level: found for level in efforts if any(found := both(reasoning_effort=level))}
     required = not any(plain)
     if required and not texts:
         return Reasoning()
-    if all(texts.get(level) == plain for level in EFFORTS):
+    if all(texts.get(level) == plain for level in efforts):
         texts = {}
     levels = tuple(level for level in texts if level == _usual([one for one in texts if texts[one] == texts[level]]))
     shortest = min((text or bare or "" for bare, text in (*texts.values(), plain) if text or bare), key=len)

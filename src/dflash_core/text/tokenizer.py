@@ -1,4 +1,4 @@
-"""Byte-level BPE from GGUF metadata: text to ids and back, special tokens only where the caller allows them.
+"""A model's tokenizer: text to ids and back, special tokens only where the caller allows them.
 
 The merging is done by the `tokenizers` library, over the ordinary tokens. Special tokens are cut out of the text
 here, before the library sees it, and are not in the library's vocabulary: text encoded with `special=False` can
@@ -10,101 +10,73 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, cast
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers
+from dflash_core.text.channels import CHANNEL_TOKENS, ChannelReader, channels_of
+from dflash_core.text.pieces import pieces_of
+from dflash_core.text.thinking import CLOSE, OPEN
+from dflash_core.text.vocabulary import CONTROL, UNKNOWN, UNUSED, USER_DEFINED, Vocabulary
 
-from dflash_core.errors import FormatError, UnsupportedError
+# Tokens that end an answer by their name, whether or not the file's eos key says so (llama.cpp's list).
+END_NAMES = (
+    "<|endoftext|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
+    "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<end_of_turn>", "<turn|>", "<|tool_response>",
+    "<|end|>", "<|return|>", "<|call|>",
+)  # fmt: skip
+# "<|end|>" ends an answer, except where these do: there it ends one of several messages of an answer.
+CHANNEL_ENDS = ("<|return|>", "<|call|>")
+THINK_TAGS = (OPEN, CLOSE)
 
-
-class PreTokenizer(NamedTuple):
-    """What is done to text before merging: whether it is composed first (NFC), and how it is split."""
-
-    composes: bool
-    split: str
-
-
-# By `tokenizer.ggml.pre`. Digits go one by one.
-PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
-    "qwen35": PreTokenizer(
-        True,
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
-        r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    ),
-    "qwen2": PreTokenizer(
-        True,
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    ),
-}
-# Tokens that end an answer by their name, whether or not the file's eos key says so (llama.cpp's list, for Qwen).
-END_NAMES = ("<|endoftext|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")
-THINK_TAGS = ("<think>", "</think>")
-
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 _SURROGATES = re.compile("[\ud800-\udfff]")
-
-
-def _byte_letters() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 characters stand for themselves, U+0100 onwards for the other bytes."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    unprintable = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(unprintable)}
-
-
-_BYTE = _byte_letters()
 
 
 class Tokenizer:
     """The tokenizer of one model file.
 
     `special` maps the name of every special token to its id, `stop_ids` holds every token that ends an answer, and
-    `hidden` those that never become text: control tokens and padding rows, the think tags excepted.
+    `hidden` those that never become text: control tokens and padding rows, the think tags excepted. `channels`: how the
+    model names its reasoning, where it has no think tags. `notes`: what a user should know of it.
+
+    A user-defined token is special too, except where the kind of tokenizer makes it ordinary text (`text_is_cut` of
+    its pieces), the chat template does not write it, and it names no channel: then it is cut out of every text, also of
+    what a user types.
     """
 
-    def __init__(
-        self,
-        tokens: list[str],
-        types: list[int],
-        merges: list[str],
-        *,
-        pre: str,
-        ends: Iterable[int] = (),
-        bos: int | None = None,
-        eos: int | None = None,
-        mask: int | None = None,
-        chat_template: str | None = None,
-    ) -> None:
-        """Raises FormatError for merges or types that do not fit the tokens, UnsupportedError for an unknown `pre`."""
-        if pre not in PRE_TOKENIZERS:
-            raise UnsupportedError(f"pre-tokenizer {pre!r} is not supported; supported: {', '.join(PRE_TOKENIZERS)}")
-        if len(types) != len(tokens):
-            raise FormatError(
-                f"tokenizer.ggml.token_type has {len(types)} entries, expected {len(tokens)}, one a token"
-            )
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Raises FormatError for tokens, merges or scores that do not fit each other, UnsupportedError for a kind of
+        tokenizer or a pre-tokenizer that is unknown."""
+        tokens, ids = vocabulary.tokens, vocabulary.ids
         self._tokens = tokens
-        self.bos_token_id = bos
-        self.eos_token_id = eos
-        self.mask_token_id = mask
-        self.chat_template = chat_template
+        self.bos_token_id, self.eos_token_id, self.mask_token_id = ids.get("bos"), ids.get("eos"), ids.get("mask")
+        self.chat_template = vocabulary.chat_template
 
-        odd = {id: kind for id, kind in enumerate(types) if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)}
+        odd = vocabulary.of_type(UNKNOWN, CONTROL, USER_DEFINED, UNUSED)
         named = {tokens[id]: id for id in odd}
-        self.stop_ids = frozenset(ends) | {named[name] for name in END_NAMES if name in named}
+        ends = {name for name in END_NAMES if name in named}
+        if ends.issuperset(CHANNEL_ENDS):
+            ends.discard("<|end|>")
+        self.stop_ids = frozenset(id for id in (ids.get("eos"), ids.get("eot")) if id is not None)
+        self.stop_ids |= {named[name] for name in ends}
         # An end token is a control token even where the file gives the token the type of an ordinary one.
-        odd |= dict.fromkeys([*self.stop_ids, *(id for id in (bos, mask) if id is not None)], _CONTROL)
-        self.special: Mapping[str, int] = {tokens[id]: id for id, kind in odd.items() if kind != _UNUSED and tokens[id]}
-        self.hidden = frozenset(
-            id for id, kind in odd.items() if kind != _USER_DEFINED and tokens[id] not in THINK_TAGS
-        )
-        # Longest first: where one name begins another, the longer one is meant.
-        names = sorted(self.special, key=len, reverse=True)
-        self._special_pattern = re.compile("|".join(map(re.escape, names))) if names else None
-        # The token of a single byte stays ordinary even where a key names it as end token: text needs all bytes.
-        ordinary = {token: id for id, token in enumerate(tokens) if id not in odd or token in _BYTE}
-        self._bpe = _build_bpe(ordinary, merges, pre)
+        purposes = (*self.stop_ids, self.bos_token_id, self.mask_token_id)
+        odd |= {id: CONTROL for id in purposes if id is not None}
+        self._pieces = pieces_of(vocabulary, odd)
+        self.adds_bos = self._pieces.adds_bos if vocabulary.add_bos is None else vocabulary.add_bos
+
+        ordinary = {id for id, kind in odd.items() if kind == USER_DEFINED} if self._pieces.text_is_cut else set[int]()
+        written = self.chat_template or ""
+        ordinary = {
+            id
+            for id in ordinary
+            if not (tokens[id].strip() and (tokens[id] in written or tokens[id] in CHANNEL_TOKENS))
+        }
+        self.special: Mapping[str, int] = {
+            tokens[id]: id for id, kind in odd.items() if kind != UNUSED and tokens[id] and id not in ordinary
+        }
+        self._cut: Mapping[str, int] = {self._pieces.bytes_of(tokens[id]).decode(): id for id in ordinary if tokens[id]}
+        self.hidden = frozenset(id for id, kind in odd.items() if kind != USER_DEFINED and tokens[id] not in THINK_TAGS)
+        self.channels = channels_of(self.special)
+        self._special_pattern, self._cut_pattern = _any_of(self.special), _any_of(self._cut)
         # Letters of an ordinary token are bytes; the name of a special one is text.
         self._longest = max(1, *map(len, tokens), *(len(name.encode(errors="replace")) for name in self.special))
         # Every turn encodes the whole conversation; the messages of earlier turns come from this cache.
@@ -116,33 +88,26 @@ class Tokenizer:
 
         Raises FormatError for missing or malformed keys, UnsupportedError for a tokenizer of another kind.
         """
-        model = _string(metadata, "tokenizer.ggml.model")
-        if model != "gpt2":
-            raise UnsupportedError(f"tokenizer model {model!r} is not supported; supported: gpt2 (byte-level BPE)")
-        pre = _string(metadata, "tokenizer.ggml.pre")
-        tokens = cast(list[str], _list(metadata, "tokenizer.ggml.tokens", str))
-        merges = cast(list[str], _list(metadata, "tokenizer.ggml.merges", str))
-        types = [_NORMAL] * len(tokens)
-        if "tokenizer.ggml.token_type" in metadata:
-            types = cast(list[int], _list(metadata, "tokenizer.ggml.token_type", int))
-        ids = {
-            name: _token_id(metadata, f"tokenizer.ggml.{name}_token_id", len(tokens))
-            for name in ("eos", "eot", "bos", "padding", "mask")
-        }
-        template = metadata.get("tokenizer.chat_template")
-        if template is not None and not isinstance(template, str):
-            raise FormatError(f"tokenizer.chat_template is a {type(template).__name__}, expected a string")
-        return cls(
-            tokens,
-            types,
-            merges,
-            pre=pre,
-            ends=[id for id in (ids["eos"], ids["eot"]) if id is not None],
-            bos=ids["bos"],
-            eos=ids["eos"],
-            mask=ids["mask"],
-            chat_template=template,
+        return cls(Vocabulary.of(metadata))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if not (missing := self._pieces.missing):
+            return ()
+        return (
+            f"the vocabulary has no token for {len(missing)} rare bytes ({missing.hex(' ')}): text leaves them out",
         )
+
+    @property
+    def think_ids(self) -> tuple[int, int] | None:
+        """The tokens that open and close reasoning, if the vocabulary has a pair of them."""
+        found = tuple(self.special[tag] for tag in THINK_TAGS if tag in self.special)
+        return (found[0], found[1]) if len(found) == 2 else None
+
+    @property
+    def closing_ids(self) -> list[int]:
+        """What ends reasoning in the model's place."""
+        return self.encode(CLOSE if self.channels is None else self.channels.closing)
 
     @property
     def vocab_size(self) -> int:
@@ -154,21 +119,11 @@ class Tokenizer:
 
     def segments(self, text: str) -> Iterator[str | int]:
         """`text` cut at its special tokens: ids for these, strings for what lies between."""
-        start = 0
-        if self._special_pattern is not None:
-            for match in self._special_pattern.finditer(text):
-                if match.start() > start:
-                    yield text[start : match.start()]
-                yield self.special[match.group()]
-                start = match.end()
-        if start < len(text):
-            yield text[start:]
+        return _cut(text, self._special_pattern, self.special)
 
     def min_tokens(self, text: str) -> int:
         """A lower bound of the number of tokens of `text`, computed without tokenising it."""
-        text = _SURROGATES.sub("\ufffd", text)
-        if self._bpe.normalizer is not None:  # composed text is shorter
-            text = self._bpe.normalizer.normalize_str(text)
+        text = self._pieces.composed(_SURROGATES.sub("\ufffd", text))  # composed text is shorter
         return -(-len(text.encode()) // self._longest)
 
     def encode(self, text: str, special: bool = True) -> list[int]:
@@ -178,27 +133,41 @@ class Tokenizer:
             ids += [segment] if isinstance(segment, int) else self._encode_plain(segment)
         return ids
 
+    def begun(self, ids: Sequence[int]) -> list[int]:
+        """The ids of a whole prompt: after the BOS token, where prompts begin with it and a template has not put it
+        there."""
+        bos = self.bos_token_id if self.adds_bos else None
+        return [*ids] if bos is None or (ids and ids[0] == bos) else [bos, *ids]
+
     def _merge(self, text: str) -> tuple[int, ...]:
         # Half a surrogate pair, which a terminal can deliver, has no UTF-8 form and so no tokens.
-        return tuple(self._bpe.encode(_SURROGATES.sub("\ufffd", text), add_special_tokens=False).ids)
+        ids: list[int] = []
+        for part in _cut(_SURROGATES.sub("\ufffd", text), self._cut_pattern, self._cut):
+            ids += [part] if isinstance(part, int) else self._pieces.encode(part)
+        return tuple(ids)
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes of a token; nothing for an id beyond the vocabulary (a padding row of the output layer)."""
         if not 0 <= id < len(self._tokens):
             return b""
-        token = self._tokens[id]
-        try:
-            return bytes(map(_BYTE.__getitem__, token))
-        except KeyError:  # a special or added token: its name is its text
-            return token.encode("utf-8", "replace")
+        return self._pieces.bytes_of(self._tokens[id])
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`: without control tokens but with think tags, U+FFFD for bytes that are not UTF-8."""
-        return self.visible_bytes(ids).decode("utf-8", "replace")
+        return self.reader()(ids).decode("utf-8", "replace")
 
-    def visible_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of those `ids` that become text."""
-        return b"".join([self.token_bytes(id) for id in ids if id not in self.hidden])
+    def reader(self, shown: Collection[str] = ()) -> Callable[[Iterable[int]], bytes]:
+        """Turns the ids of one answer, piece by piece, into the bytes of those that become text. `shown`: names of
+        special tokens that do, although they are hidden otherwise."""
+        hidden = self.hidden.difference(self.special.get(name, -1) for name in shown)
+
+        def visible(ids: Iterable[int]) -> bytes:
+            return b"".join([self.token_bytes(id) for id in ids if id not in hidden])
+
+        if self.channels is None:
+            return visible
+        channels = ChannelReader(self.channels, self.special)
+        return lambda ids: b"".join([channels.read(id, visible((id,))) for id in ids])
 
     def token_text(self, id: int) -> str:
         """One token for display on one line: spaces as ␣, control characters and broken UTF-8 as escapes."""
@@ -216,59 +185,19 @@ def _visible(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
 
 
-def _build_bpe(vocabulary: dict[str, int], merges: list[str], pre: str) -> tokenizers.Tokenizer:
-    missing = next((byte for letter, byte in _BYTE.items() if letter not in vocabulary), None)
-    if missing is not None:  # the library would silently drop such a byte from the text
-        raise FormatError(f"the vocabulary has no token for the byte 0x{missing:02x}; byte-level BPE needs all 256")
-    pairs = [tuple(merge.split(" ")) for merge in merges]
-    broken = next((n for n, pair in enumerate(pairs) if len(pair) != 2), None)
-    if broken is not None:
-        raise FormatError(f"merge {broken} is {merges[broken]!r:.60}, expected two tokens with a space between them")
-    try:
-        # Built from the lists: going through the library's own JSON format takes twice as long.
-        model = models.BPE(vocab=vocabulary, merges=cast(list[tuple[str, str]], pairs))
-    except Exception as error:  # the library raises bare Exceptions
-        raise FormatError(f"the merges do not fit the vocabulary: {error}") from None
-    bpe = tokenizers.Tokenizer(model)
-    split = pre_tokenizers.Split(tokenizers.Regex(PRE_TOKENIZERS[pre].split), behavior="isolated")
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    if PRE_TOKENIZERS[pre].composes:
-        bpe.normalizer = normalizers.NFC()
-    bpe.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
-    return bpe
+def _any_of(names: Iterable[str]) -> re.Pattern[str] | None:
+    """Matches any of the names; longest first, since where one begins another the longer one is meant."""
+    ordered = sorted(names, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
 
-def _string(metadata: Mapping[str, object], key: str) -> str:
-    value = metadata.get(key)
-    if not isinstance(value, str):
-        raise FormatError(f"{key} is {_describe(value)}, expected a string")
-    return value
-
-
-def _list(metadata: Mapping[str, object], key: str, kind: type) -> list[object]:
-    value = metadata.get(key)
-    if hasattr(value, "tolist"):  # a numpy array; its elements become plain Python values
-        value = value.tolist()
-    if not isinstance(value, (list, tuple)) or not all(type(item) is kind for item in value):
-        raise FormatError(f"{key} is {_describe(value)}, expected a list of {kind.__name__}")
-    return list(value)
-
-
-def _token_id(metadata: Mapping[str, object], key: str, vocab_size: int) -> int | None:
-    value = metadata.get(key)
-    if hasattr(value, "item"):
-        value = value.item()
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab_size:
-        raise FormatError(f"{key} is {value!r:.40}, expected an id below {vocab_size}")
-    return value
-
-
-def _describe(value: object) -> str:
-    if value is None:
-        return "missing"
-    if isinstance(value, (list, tuple)):
-        odd = next((type(item).__name__ for item in value), "nothing")
-        return f"a list that begins with {odd}"
-    return f"a {type(value).__name__}"
+def _cut(text: str, pattern: re.Pattern[str] | None, ids: Mapping[str, int]) -> Iterator[str | int]:
+    """`text` cut at the names of `ids`, which `pattern` matches: ids for these, strings for what lies between."""
+    start = 0
+    for match in pattern.finditer(text) if pattern is not None else ():
+        if match.start() > start:
+            yield text[start : match.start()]
+        yield ids[match.group()]
+        start = match.end()
+    if start < len(text):
+        yield text[start:]

@@ -18,6 +18,7 @@ ON_COMMAND_LINE: Mapping[Code, str] = {
     Code.NOT_ON_THIS_DEVICE: "--device cpu",
     Code.DEVICE_FULL: "--context N takes less",
     Code.NEEDS_A_CARD: "--device cuda",
+    Code.UNKNOWN_ARCHITECTURE: "dflash-tui models lists what runs",
 }
 IN_APP: Mapping[Code, str] = {
     Code.TURN_NOT_HELD: "Ctrl+R",
@@ -26,6 +27,7 @@ IN_APP: Mapping[Code, str] = {
     Code.NOT_ON_THIS_DEVICE: "start it with --device cpu",
     Code.DEVICE_FULL: "the context is the last row of the parameters, F2",
     Code.NEEDS_A_CARD: "start it with --device cuda",
+    Code.UNKNOWN_ARCHITECTURE: "dflash-tui models lists what runs",
 }
 
 

@@ -137,7 +137,7 @@ def load_engine(
             LOG.warning("%s", saved.note)
     notes = list(engine.notes)
     if engine.draft is None:
-        notes.append("no drafter: plain decoding; --draft FILE adds one, --draft text copies from the conversation")
+        notes.append("no drafter: plain decoding; --draft FILE adds one, --draft ngram copies from the conversation")
     notes += [*engine.limits.within(request.knobs)[1], *_without_effect(request.knobs, engine.limits)]
     seconds = engine.predicted_step_seconds(request.knobs)
     if seconds is not None:

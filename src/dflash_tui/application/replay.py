@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dflash_core.clean import encodable
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.kinds import FORMER
 from dflash_core.errors import DFlashError
 from dflash_core.events import Piece
 from dflash_core.knobs import Knobs
@@ -134,7 +135,9 @@ class ReplaySession:
         self.context_length = loaded.context_length if loaded else 0
         self.notes = (trace.problem,) if trace.problem else ()
         self.knobs = first.knobs
-        kind = first.draft_kind or ("dflash" if first.draft_block else "")  # version 1 has only blocks
+        kind = FORMER.get(first.draft_kind, first.draft_kind) or (
+            "dflash" if first.draft_block else ""
+        )  # version 1 has only blocks
         self.limits = Limits(Capabilities(kind, first.draft_block) if kind else None, self.context_length)
         self._memory = loaded.memory if loaded else MemoryBreakdown("not recorded", (), 0, 0)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from textual.screen import Screen
 
 from dflash_core.clean import lines, one_line
-from dflash_core.errors import MESSAGE, ContextError, DFlashError, KernelError
+from dflash_core.errors import MESSAGE, Code, ContextError, DFlashError, KernelError
 from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import seconds, short
 from dflash_tui.application.running import Running
@@ -210,6 +210,11 @@ def explain(error: Exception, trace: str, folder: Path) -> tuple[str, str]:
 def needs_restart(error: Exception) -> bool:
     """Whether the device is lost for the whole process, so that no other load can help."""
     return isinstance(error, KernelError) and error.reload
+
+
+def is_final(error: Exception) -> bool:
+    """Whether the same files will never load, so that trying again cannot help."""
+    return isinstance(error, DFlashError) and error.code == Code.UNKNOWN_ARCHITECTURE
 
 
 def fault(error: BaseException) -> str:

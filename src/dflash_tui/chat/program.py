@@ -21,7 +21,7 @@ from dflash_tui.chat import collector
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.conversation import ConversationController
-from dflash_tui.chat.flow import explain, needs_restart
+from dflash_tui.chat.flow import explain, is_final, needs_restart
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.loading import Loading, behind
 from dflash_tui.chat.messages import PairLoaded, Restart
@@ -34,6 +34,7 @@ from dflash_tui.widgets.strip import TitleRow
 
 FIRST_LOOK_S, LOOK_S = 0.05, 0.1
 KEYS = "Ctrl+R loads again, /load another. Ctrl+Q quits; dflash-tui doctor looks at the machine."
+KEYS_WITHOUT_AGAIN = "/load loads another model. Ctrl+Q quits."
 TAKEN_BACK = "messages for the other model are back in the prompt"
 
 
@@ -208,7 +209,7 @@ class ProgramController(Controller):
         LOG.error("not loaded: %s\n%s", message, trace)
         turn.lost = turn.lost or needs_restart(error)
         what = f"{last.title} did not load again" if last is not None and again else "the model did not load"
-        note = Note(f"{what}: {message}", KEYS)
+        note = Note(f"{what}: {message}", KEYS_WITHOUT_AGAIN if is_final(error) else KEYS)
         self._why = None
         await self.transcript.note(note)
         if self._before:  # the files failed the check, and the present pair was not released

@@ -199,7 +199,7 @@ def _tracing(path: Path | None) -> AbstractContextManager[TraceWriter | None]:
 
 def _is_demos(draft: Path) -> bool:
     """Whether the drafter consists of kinds that work with the demo target."""
-    return all(kind in DEMO_KINDS for kind in str(draft).split("+"))
+    return all(kind in DEMO_KINDS for kind in parts(draft))
 
 
 def _unknown_kind(draft: Path) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.memory import gib
 from dflash_tui.application.hub.catalogue import Pair, load_catalogue
 from dflash_tui.application.hub.files import begun, begun_words
@@ -38,6 +39,7 @@ def run(call: Invocation) -> int:
                 "profiles": [{"name": one.name, "what": one.words, "gone": _text(one.gone())} for one in profiles],
                 "models": [_facts(one, fits[path]) for path, one in found.items()],
                 "passed_over": [{"path": str(one.path), "why": one.why, "broken": one.broken} for one in others],
+                "architectures": {known.name: known.models for known in ARCHITECTURES.values()},
                 "catalogue": [_pair_facts(one) for one in catalogue.pairs.values()],
                 "problems": [*presets.problems, *catalogue.problems],
             }
@@ -57,13 +59,15 @@ def run(call: Invocation) -> int:
         lines.append(f"    {header.architecture}, {gib(one.size)}, {header.types}, {fits[path].words}")
         lines += [f"    drafter: {drafter.path}" for drafter in one.drafters or () if drafter.belongs]
         if one.draft is None:
-            own = "its own MTP head drafts" if header.own_head else "--draft text copies from the conversation"
+            own = "its own MTP head drafts" if header.own_head else "--draft ngram copies from the conversation"
             lines.append(f"    no drafter with a matching name; {own}")
     lines += ["", *passed_over(others)] if others else []
     lines += ["", "to fetch with: dflash-tui get NAME"]
     for pair in catalogue.pairs.values():
         words = (pair.about, pair.licence or "licence not stated", begun_words(pair, downloads()))
         lines.append(f"    {pair.name:<18}{'; '.join(filter(None, words))}")
+    lines += ["", "what runs, by the architecture that a GGUF file names"]
+    lines += [f"    {known.name:<18}{known.models}" for known in ARCHITECTURES.values()]
     write_out("\n".join(lines) + "\n")
     return 0
 

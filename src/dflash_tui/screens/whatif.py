@@ -78,7 +78,9 @@ class WhatIfScreen(LabScreen):
         self.auto: AutoTurn | None = None
         turns = self.chat.state.session.turns if self.chat.state.session is not None else ()
         if self.chat.state.session is not None and self.chat.state.session.limits.drafter is None:
-            none = "No drafter is loaded, so there is no budget to choose. /load names one, or start with --draft text."
+            none = (
+                "No drafter is loaded, so there is no budget to choose. /load names one, or start with --draft ngram."
+            )
             self.query_one("#whatif-finding", Static).update(none)
             return
         if not turns:

@@ -43,7 +43,7 @@ def choices(one: Found) -> list[ModelChoice]:
         if not drafter.belongs
     ]
     own = ModelChoice("its own MTP head" if one.header.own_head else "no drafter", None)
-    return [*belongs, own, ModelChoice("text", Path("text")), *others]
+    return [*belongs, own, ModelChoice("n-grams", Path("ngram")), *others]
 
 
 def option(

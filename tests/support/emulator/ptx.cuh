@@ -57,6 +57,7 @@ inline int dp4a(int a, int b, int c) {
     for (int i = 0; i < 32; i += 8) c += int((signed char)(a >> i)) * int((signed char)(b >> i));
     return c;
 }
+inline int byte_by_dot(unsigned word, int i) { return int(word >> (8 * i) & 255); }
 inline unsigned prmt(unsigned a, unsigned b, unsigned selector) { return __byte_perm(a, b, selector); }
 inline unsigned opaque(unsigned x) { return x; }
 template <unsigned table> unsigned lop3(unsigned a, unsigned b, unsigned c) {
@@ -65,6 +66,13 @@ template <unsigned table> unsigned lop3(unsigned a, unsigned b, unsigned c) {
         if (table >> i & 1) r |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
     }
     return r;
+}
+
+inline unsigned look_up_shared2(const void* base, unsigned word, unsigned steps, unsigned further) {
+    for (int i = 0; i < 32; i += 8) further += (word >> i & 255) * (steps >> i & 255);
+    unsigned short v;
+    memcpy(&v, static_cast<const unsigned char*>(base) + further, 2);
+    return v;
 }
 
 inline uint4 ldg_stream16(const void* p) { return *static_cast<const uint4*>(p); }

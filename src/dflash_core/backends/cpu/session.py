@@ -12,7 +12,7 @@ from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import Checkpoint, Logits
 from dflash_core.backends.decoder import Decoder
 from dflash_core.cache_types import CachePair
-from dflash_core.drafters.base import DenseDrafter, Drafter
+from dflash_core.drafters.base import DenseDrafter, Drafter, ReadsKeys
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import ContextError
@@ -70,6 +70,8 @@ class CpuSession:
         self._features: Tensor | None = None
         if self.drafter is not None:
             self.drafter.begin()
+            if isinstance(self.drafter, ReadsKeys):
+                self.drafter.use_keys(self.states)
 
     @property
     def capabilities(self) -> Capabilities | None:

@@ -20,20 +20,41 @@ from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of
 HEADROOM = 1 / 16
 
 
+class View:
+    """What the layers of one kind see of a chunk: where their `window` hides positions, `runs` are those that some row
+    sees, and `run_counts` (runs, 2) holds for each the number of its positions and 0."""
+
+    def __init__(self, device: torch.device, window: AttentionWindow) -> None:
+        self.window, self.runs = window, list[slice]()
+        self.run_counts = torch.zeros(MAX_RUNS, 2, dtype=torch.int32, device=device)
+
+    def begin(self, window: AttentionWindow, first: int, end: int) -> None:
+        """Of the positions from `first` to `end`."""
+        self.window, self.runs = window, window.runs(first, end) if window.hides(end) else []
+        if self.runs:
+            sizes = [(run.stop - run.start, 0) for run in self.runs]
+            self.run_counts[: len(sizes)] = torch.tensor(sizes, dtype=torch.int32)
+
+
 class Chunk:
     """Up to `rows` rows of a prompt: h f32 and x f16 (rows, hidden), and `weights`, a workspace for one product.
-    If a window hides positions, `runs` are those that full-attention layers see.
+    `out`: what branches add to: h, or where something comes between them, rows of their own, which begin as zeros.
+    `side`: more such rows, for the sum of branches side by side. `embedded`: what the first layer reads, like x but
+    times HEADROOM, if a layer needs it.
 
     `arena`: its size includes `ChunkNeeds.pieces`.
     """
 
     def __init__(self, device: Device, needs: ChunkNeeds, arena: Arena) -> None:
         on = device.torch_device
-        self.rows, self.window, self.runs = needs.rows, EVERYTHING, list[slice]()
+        self.rows, self._device = needs.rows, on
+        self.views: dict[int, View] = {}
         self.counts = torch.zeros(2, dtype=torch.int32, device=on)
         self.tokens = torch.zeros(needs.rows, dtype=torch.int32, device=on)
-        self.run_counts = torch.zeros(MAX_RUNS, 2, dtype=torch.int32, device=on)  # (positions of the run, 0)
-        self.h, self.x, self.weights, shared, *self.lasting = arena.carve(*needs.pieces)
+        self.h, self.x, self.weights, shared, *rest = arena.carve(*needs.pieces)
+        self.embedded = rest.pop(0) if needs.embedded else self.x
+        own, self.lasting = rest[: needs.own_rows], rest[needs.own_rows :]
+        self.out, self.side = (*own, self.h, self.h)[:2]
         self.arena = Arena(shared)
         self.ops = Ops(device)
         self.products = Products(device, self.weights, self.ops)
@@ -43,13 +64,19 @@ class Chunk:
         """The number of rows and the first position, as an argument of kernels."""
         return At(self.counts, 0)
 
+    def view(self, size: int) -> View:
+        """What layers with a window of `size` positions see of a chunk, 0 for full attention; `begin` keeps it up to
+        date."""
+        return self.views.setdefault(size, View(self._device, AttentionWindow(size)))
+
     def begin(self, tokens: Sequence[int], first: int, window: AttentionWindow = EVERYTHING) -> None:
         """Set the rows of the next chunk, and what full-attention layers see."""
         end = first + len(tokens)
-        self.window, self.runs = window, window.runs(first, end) if window.hides(end) else []
-        if self.runs:
-            sizes = [(run.stop - run.start, 0) for run in self.runs]
-            self.run_counts[: len(sizes)] = torch.tensor(sizes, dtype=torch.int32)
+        for size, view in self.views.items():
+            view.begin(window if size == 0 else view.window, first, end)
+        for rows in (self.out, self.side):
+            if rows is not self.h:
+                rows.zero_()
         self.counts[:] = torch.tensor([len(tokens), first], dtype=torch.int32)
         self.tokens[: len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
 
@@ -59,7 +86,8 @@ class ChunkNeeds:
     """The memory that a chunk of `rows` rows needs.
 
     `projections`: all projections that rows are multiplied by. `carved`: what is carved from the arena, one at a time.
-    `lasting`: what a drafter keeps from layer to layer.
+    `lasting`: what a drafter keeps from layer to layer. `embedded`, `own_rows`: whether there is `Chunk.embedded`, and
+    how many of `Chunk.out` and `Chunk.side` are not the residual stream.
     """
 
     rows: int
@@ -67,16 +95,22 @@ class ChunkNeeds:
     projections: Sequence[Projection]
     carved: Sequence[Sequence[TensorSpec]]
     lasting: Sequence[TensorSpec] = ()
+    own_rows: int = 0
+    embedded: bool = False
 
     @property
     def pieces(self) -> Sequence[TensorSpec]:
-        """h, x, weights, the arena, and `lasting`."""
+        """h, x, weights, the arena, with `embedded` rows like x, `own_rows` times rows like h, and `lasting`."""
         arena = max(map(Arena.need, self.carved))
+        rows = ((self.rows, self.hidden), torch.float32)
+        halves = ((self.rows, self.hidden), torch.float16)
         return (
-            ((self.rows, self.hidden), torch.float32),
-            ((self.rows, self.hidden), torch.float16),
+            rows,
+            halves,
             ((_largest(self.projections),), torch.float16),
             ((arena,), torch.uint8),
+            *([halves] if self.embedded else []),
+            *[rows] * self.own_rows,
             *self.lasting,
         )
 

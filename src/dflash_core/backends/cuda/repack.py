@@ -6,12 +6,29 @@ arithmetic on whole chunks of a tensor, so it runs on the device (from a staging
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from dflash_core.backends.cuda import pack_grids, pack_low, pack_nvfp4
+from dflash_core.backends.cuda.tile_parts import (
+    bits_of,
+    blocks_of_32,
+    lane_bits,
+    lane_codes,
+    lane_nibbles,
+    lane_pairs,
+    lane_registers,
+    per_row,
+    rotated_nibbles,
+    row_pairs,
+    split_nibbles,
+    split_pairs,
+    unit_planes,
+    whole_tile,
+)
 from dflash_core.errors import Code, UnsupportedError
 from dflash_core.formats.quants import BY_NAME
 
@@ -50,8 +67,20 @@ TILE_TYPES: dict[str, TileType] = {
         TileType("Q3_K", 11, 1760),
         TileType("IQ4_NL", 20, 2304),
         TileType("IQ4_XS", 23, 2176, plane_bits=2),
+        TileType("MXFP4", 39, 2176),
         TileType("IQ3_S", 21, 1760, table=2048),
         TileType("IQ3_XXS", 18, 1568, table=1024),
+        TileType("Q2_K", 10, 1344, plane_bits=2),
+        TileType("IQ2_XXS", 16, 1056, table=8192),
+        TileType("IQ2_XS", 17, 1184, table=8192),
+        TileType("IQ2_S", 22, 1312, table=8192),
+        TileType("IQ1_S", 19, 800, plane_bits=3, table=16384),
+        TileType("IQ1_M", 29, 896, plane_bits=3, table=16384),
+        TileType("TQ1_0", 34, 864),
+        TileType("TQ2_0", 35, 1056),
+        TileType("NVFP4", 40, 2320, half_activations=True),
+        TileType("Q1_0", 41, 576),
+        TileType("Q2_0", 42, 1152),
     )
 }
 
@@ -111,70 +140,6 @@ def repack(raw: Tensor, name: str, columns: int, out: Tensor | None = None) -> T
 # Below, `blocks` has the shape (b, 16, groups, bytes of 256 weights). Packers return (b, groups, tile bytes).
 
 
-def _codes(values: Tensor) -> Tensor:
-    """(b, 16, groups, 256) to (b, groups, unit, g, t, sub, half, row half, byte): the values of a lane are adjacent."""
-    b, _, groups, _ = values.shape
-    # rows: half, g; k: unit, sub, half, t, byte
-    split = values.view(b, 2, 8, groups, 4, 2, 2, 4, 4)
-    return split.permute(0, 3, 4, 2, 7, 5, 6, 1, 8)
-
-
-def _nibbles(values: Tensor) -> Tensor:
-    """Four bits of each of two rows per byte, the upper row's in the low half: (b, groups, 4, 512)."""
-    codes = _codes(values)
-    return (codes[..., 0, :] | codes[..., 1, :] << 4).flatten(3)
-
-
-def _rotated_nibbles(values: Tensor, at: int) -> Tensor:
-    """The same with the upper row's bits at bit `at` of each byte; the lower row's are there after rotating the word
-    right by 4."""
-    codes = _codes(values) << at
-    upper, lower = (codes[..., i, :].contiguous().view(torch.int32) for i in (0, 1))
-    words = upper | lower << 4 | (lower >> 28 & 15)
-    return words.view(torch.uint8).flatten(3)
-
-
-def _bits(values: Tensor, places: Iterable[int]) -> Tensor:
-    """One bit from each of the unit's eight registers, at its place in one word per lane: (b, groups, 4, 128)."""
-    codes = _codes(values).flatten(5, 7)  # (b, groups, unit, g, t, register, byte)
-    place = torch.tensor(tuple(places), dtype=torch.uint8, device=values.device)
-    return (codes << place[:, None]).sum(5, dtype=torch.uint8).flatten(3)
-
-
-def _registers(fours: Tensor) -> Tensor:
-    """(b, 16, groups, 64), one value per four weights, to (b, groups, unit, g, t, register)."""
-    b, _, groups, _ = fours.shape
-    # rows: half, g; k: unit, sub, half, t
-    split = fours.view(b, 2, 8, groups, 4, 2, 2, 4)
-    return split.permute(0, 3, 4, 2, 7, 5, 6, 1).flatten(5)
-
-
-def _bits_of(values: Tensor) -> Tensor:
-    """(..., n) bytes to (..., n, 8) bits, the lowest bit first."""
-    place = torch.arange(8, dtype=values.dtype, device=values.device)
-    return values[..., None] >> place & 1
-
-
-def _bit_pairs(values: Tensor) -> Tensor:
-    """Two bits from each of a sub's four registers, the first register in the top bits: (b, groups, 4, 256)."""
-    codes = _codes(values).flatten(6, 7)  # (b, groups, unit, g, t, sub, register, byte)
-    place = torch.tensor([6, 4, 2, 0], dtype=torch.uint8, device=values.device)
-    return (codes << place[:, None]).sum(6, dtype=torch.uint8).flatten(3)
-
-
-def _per_row(values: Tensor) -> Tensor:
-    """(b, 16, groups, n) header bytes to (b, groups, 16 n)."""
-    return values.transpose(1, 2).flatten(2)
-
-
-def _units(*planes: Tensor) -> Tensor:
-    return torch.cat(planes, dim=-1).flatten(2)
-
-
-def _tile(*parts: Tensor) -> Tensor:
-    return torch.cat(parts, dim=-1)
-
-
 def _k_nibbles(qs: Tensor) -> Tensor:
     """The nibbles of Q4_K and Q5_K from their 128 bytes: 32 bytes hold 64 weights, low nibbles first."""
     b, rows, groups, _ = qs.shape
@@ -183,7 +148,7 @@ def _k_nibbles(qs: Tensor) -> Tensor:
 
 
 def _pack_q4_k(blocks: Tensor) -> Tensor:
-    return _tile(_per_row(blocks[..., :16]), _units(_nibbles(_k_nibbles(blocks[..., 16:]))))
+    return whole_tile(per_row(blocks[..., :16]), unit_planes(lane_nibbles(_k_nibbles(blocks[..., 16:]))))
 
 
 def _pack_q5_k(blocks: Tensor) -> Tensor:
@@ -191,7 +156,7 @@ def _pack_q5_k(blocks: Tensor) -> Tensor:
     place = torch.arange(8, dtype=torch.uint8, device=blocks.device)
     fifth = (blocks[..., None, 16:48] >> place[:, None] & 1).reshape(b, rows, groups, GROUP)
     low = _k_nibbles(blocks[..., 48:])
-    return _tile(_per_row(blocks[..., :16]), _units(_nibbles(low), _bits(fifth, range(8))))
+    return whole_tile(per_row(blocks[..., :16]), unit_planes(lane_nibbles(low), lane_bits(fifth, range(8))))
 
 
 def _pack_q6_k(blocks: Tensor) -> Tensor:
@@ -203,40 +168,38 @@ def _pack_q6_k(blocks: Tensor) -> Tensor:
     high = blocks[..., 128:192].reshape(b, rows, groups, 2, 1, 32) >> place[:, None] & 3
     high = high.flatten(3) ^ 2  # q - 32 in two's complement
     scales, d = blocks[..., 192:208], blocks[..., 208:210]
-    return _tile(_per_row(scales), _row_pairs(d), _units(_rotated_nibbles(low, 2), _bit_pairs(high)))
-
-
-def _row_pairs(d: Tensor) -> Tensor:
-    """(b, 16, groups, 2), one f16 per row, to (b, groups, 32): rows g and g + 8 are adjacent."""
-    b, _, groups, _ = d.shape
-    return d.reshape(b, 2, 8, groups, 2).permute(0, 3, 2, 1, 4).flatten(2)
+    return whole_tile(per_row(scales), row_pairs(d), unit_planes(rotated_nibbles(low, 2), lane_pairs(high)))
 
 
 def _pack_q3_k(blocks: Tensor) -> Tensor:
     b, rows, groups, _ = blocks.shape
     place = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=blocks.device)
-    # Two halves of 128 weights in 32 bytes each; a high bit that is not set subtracts 4.
-    pairs = (blocks[..., 32:96].reshape(b, rows, groups, 2, 1, 32) >> place[:, None] & 3).flatten(3)
-    lifted = _bits_of(blocks[..., :32]).transpose(-1, -2).flatten(3)
-    codes = _units(_bit_pairs((lifted ^ 1) << 1 | pairs >> 1), _bits(pairs & 1, (5, 4, 3, 2, 1, 0, 7, 6)))
+    pairs = split_pairs(blocks[..., 32:96])  # a high bit that is not set subtracts 4
+    lifted = bits_of(blocks[..., :32]).transpose(-1, -2).flatten(3)
+    codes = unit_planes(lane_pairs((lifted ^ 1) << 1 | pairs >> 1), lane_bits(pairs & 1, (5, 4, 3, 2, 1, 0, 7, 6)))
     # Scales 0..7 and 8..15 are the nibbles of eight bytes; four bytes hold the high bit pairs of every fourth scale.
     packed = blocks[..., 96:104]
     low = torch.cat((packed & 15, packed >> 4), dim=-1).view(b, rows, groups, 2, 2, 4)
     low = (low[..., 0, :] | low[..., 1, :] << 4).flatten(3)
     high = blocks[..., 104:108, None] >> place & 3 ^ 2
     high = (high << (6 - place)).sum(-1, dtype=torch.uint8)
-    return _tile(_per_row(low), _per_row(high), _row_pairs(blocks[..., 108:110]), codes)
+    return whole_tile(per_row(low), per_row(high), row_pairs(blocks[..., 108:110]), codes)
 
 
 def _table_nibbles(values: Tensor) -> Tensor:
     """Four bits per weight, a register's four weights adjacent, the upper row's first: (b, groups, 4, 512)."""
-    codes = _codes(values)
+    codes = lane_codes(values)
     return (codes[..., ::2] | codes[..., 1::2] << 4).flatten(3)
 
 
 def _pack_iq4_nl(blocks: Tensor) -> Tensor:
-    subs = _subs(blocks, 18)
-    return _tile(_per_row(subs[..., :2].flatten(3)), _units(_table_nibbles(_sub_nibbles(subs[..., 2:]))))
+    subs = blocks_of_32(blocks, 18)
+    return whole_tile(per_row(subs[..., :2].flatten(3)), unit_planes(_table_nibbles(split_nibbles(subs[..., 2:]))))
+
+
+def _pack_mxfp4(blocks: Tensor) -> Tensor:
+    subs = blocks_of_32(blocks, 17)
+    return whole_tile(per_row(subs[..., 0]), unit_planes(_table_nibbles(split_nibbles(subs[..., 1:]))))
 
 
 def _pack_iq4_xs(blocks: Tensor) -> Tensor:
@@ -247,75 +210,67 @@ def _pack_iq4_xs(blocks: Tensor) -> Tensor:
     packed = blocks[..., 4:8]
     low = torch.stack((packed & 15, packed >> 4), dim=-1).view(b, rows, groups, 2, 4)
     low = low[..., 0, :] | low[..., 1, :] << 4
-    codes = _sub_nibbles(blocks[..., 8:].reshape(b, rows, groups, 8, 16))
-    return _tile(_per_row(torch.cat((blocks[..., :2], high, low), dim=-1)), _units(_table_nibbles(codes)))
+    codes = split_nibbles(blocks[..., 8:].reshape(b, rows, groups, 8, 16))
+    return whole_tile(per_row(torch.cat((blocks[..., :2], high, low), dim=-1)), unit_planes(_table_nibbles(codes)))
 
 
 def _pack_iq3_s(blocks: Tensor) -> Tensor:
     b, rows, groups, _ = blocks.shape
-    index, ninth = blocks[..., 2:66], _bits_of(blocks[..., 66:74]).flatten(3)
+    index, ninth = blocks[..., 2:66], bits_of(blocks[..., 66:74]).flatten(3)
     places = torch.arange(8, dtype=torch.uint8, device=blocks.device)
-    high = (_registers(ninth) << places).sum(-1, dtype=torch.uint8)
-    signs = _bits(_bits_of(blocks[..., 74:106]).flatten(3), range(8))
+    high = (lane_registers(ninth) << places).sum(-1, dtype=torch.uint8)
+    signs = lane_bits(bits_of(blocks[..., 74:106]).flatten(3), range(8))
     packed = blocks[..., 106:110]
     scale = torch.stack((packed & 15, packed >> 4), dim=-1).view(b, rows, groups, 2, 4)
     scale = scale[..., 0, :] | scale[..., 1, :] << 4
-    units = _units(_registers(index.contiguous()).flatten(3), signs, high.flatten(3))
-    return _tile(_per_row(scale), _row_pairs(blocks[..., :2]), units)
+    units = unit_planes(lane_registers(index.contiguous()).flatten(3), signs, high.flatten(3))
+    return whole_tile(per_row(scale), row_pairs(blocks[..., :2]), units)
 
 
 def _pack_iq3_xxs(blocks: Tensor) -> Tensor:
     b, _, groups, _ = blocks.shape
-    index = _registers(blocks[..., 2:66].contiguous()).flatten(3)
+    index = lane_registers(blocks[..., 2:66].contiguous()).flatten(3)
     # rows: half, g; words: unit, sub
     words = blocks[..., 66:98].reshape(b, 2, 8, groups, 4, 2, 4).permute(0, 3, 4, 2, 5, 1, 6).flatten(3)
-    return _tile(_row_pairs(blocks[..., :2]), _units(index, words))
-
-
-def _subs(blocks: Tensor, size: int) -> Tensor:
-    """The blocks of 32 weights in a group, for types with such blocks: (b, 16, groups, 8, size)."""
-    return blocks.reshape(*blocks.shape[:3], 8, size)
-
-
-def _sub_nibbles(qs: Tensor) -> Tensor:
-    """(..., 8, 16) bytes, low nibbles first, to (..., 256)."""
-    return torch.cat((qs & 15, qs >> 4), dim=-1).flatten(3)
+    return whole_tile(row_pairs(blocks[..., :2]), unit_planes(index, words))
 
 
 def _sub_fifth(qh: Tensor) -> Tensor:
     """(..., 8, 4) bytes of fifth bits to (..., 256)."""
-    return _bits_of(qh).flatten(3)
+    return bits_of(qh).flatten(3)
 
 
 def _pack_q8_0(blocks: Tensor) -> Tensor:
-    subs = _subs(blocks, 34)
-    codes = _codes(subs[..., 2:].flatten(3))  # (b, groups, unit, g, t, sub, half, row half, byte)
+    subs = blocks_of_32(blocks, 34)
+    codes = lane_codes(subs[..., 2:].flatten(3))  # (b, groups, unit, g, t, sub, half, row half, byte)
     fragments = codes.permute(0, 1, 2, 5, 3, 4, 6, 7, 8)
-    return _tile(_per_row(subs[..., :2].flatten(3)), fragments.flatten(2))
+    return whole_tile(per_row(subs[..., :2].flatten(3)), fragments.flatten(2))
 
 
 def _pack_q4_0(blocks: Tensor) -> Tensor:
-    subs = _subs(blocks, 18)
-    return _tile(_per_row(subs[..., :2].flatten(3)), _units(_nibbles(_sub_nibbles(subs[..., 2:]) ^ 8)))
+    subs = blocks_of_32(blocks, 18)
+    return whole_tile(per_row(subs[..., :2].flatten(3)), unit_planes(lane_nibbles(split_nibbles(subs[..., 2:]) ^ 8)))
 
 
 def _pack_q5_0(blocks: Tensor) -> Tensor:
-    subs = _subs(blocks, 22)
-    low, fifth = _sub_nibbles(subs[..., 6:]), _sub_fifth(subs[..., 2:6]) ^ 1
-    return _tile(_per_row(subs[..., :2].flatten(3)), _units(_rotated_nibbles(low, 3), _bits(fifth, range(7, -1, -1))))
+    subs = blocks_of_32(blocks, 22)
+    low, fifth = split_nibbles(subs[..., 6:]), _sub_fifth(subs[..., 2:6]) ^ 1
+    return whole_tile(
+        per_row(subs[..., :2].flatten(3)), unit_planes(rotated_nibbles(low, 3), lane_bits(fifth, range(7, -1, -1)))
+    )
 
 
 def _pack_q4_1(blocks: Tensor) -> Tensor:
-    subs = _subs(blocks, 20)
-    d, m = (_per_row(subs[..., at : at + 2].flatten(3)) for at in (0, 2))
-    return _tile(d, m, _units(_nibbles(_sub_nibbles(subs[..., 4:]))))
+    subs = blocks_of_32(blocks, 20)
+    d, m = (per_row(subs[..., at : at + 2].flatten(3)) for at in (0, 2))
+    return whole_tile(d, m, unit_planes(lane_nibbles(split_nibbles(subs[..., 4:]))))
 
 
 def _pack_q5_1(blocks: Tensor) -> Tensor:
-    subs = _subs(blocks, 24)
-    d, m = (_per_row(subs[..., at : at + 2].flatten(3)) for at in (0, 2))
-    low, fifth = _sub_nibbles(subs[..., 8:]), _sub_fifth(subs[..., 4:8])
-    return _tile(d, m, _units(_nibbles(low), _bits(fifth, range(8))))
+    subs = blocks_of_32(blocks, 24)
+    d, m = (per_row(subs[..., at : at + 2].flatten(3)) for at in (0, 2))
+    low, fifth = split_nibbles(subs[..., 8:]), _sub_fifth(subs[..., 4:8])
+    return whole_tile(d, m, unit_planes(lane_nibbles(low), lane_bits(fifth, range(8))))
 
 
 def _half_tile(parts: list[Tensor], scale: Tensor) -> Tensor:
@@ -324,7 +279,7 @@ def _half_tile(parts: list[Tensor], scale: Tensor) -> Tensor:
     split = torch.stack(parts).view(len(parts), b, 2, 8, groups, 16, 4, 2, 2)  # rows: half, g; k: chunk, t, pair, two
     fragments = split.permute(1, 4, 5, 0, 3, 6, 7, 2, 8).contiguous().view(torch.uint8).flatten(2)
     head = scale.float()[:, None, :].expand(b, groups, ROWS).contiguous().view(torch.uint8)
-    return _tile(head, fragments)
+    return whole_tile(head, fragments)
 
 
 def _pack_f16(blocks: Tensor) -> Tensor:
@@ -371,6 +326,18 @@ _PACKERS: dict[str, Callable[[Tensor], Tensor]] = {
     "Q3_K": _pack_q3_k,
     "IQ4_NL": _pack_iq4_nl,
     "IQ4_XS": _pack_iq4_xs,
+    "MXFP4": _pack_mxfp4,
     "IQ3_S": _pack_iq3_s,
     "IQ3_XXS": _pack_iq3_xxs,
+    "Q2_K": pack_low.pack_q2_k,
+    "IQ2_XXS": pack_grids.pack_iq2_xxs,
+    "IQ2_XS": pack_grids.pack_iq2_xs,
+    "IQ2_S": pack_grids.pack_iq2_s,
+    "IQ1_S": pack_grids.pack_iq1_s,
+    "IQ1_M": pack_grids.pack_iq1_m,
+    "TQ1_0": pack_low.pack_tq1_0,
+    "TQ2_0": pack_low.pack_tq2_0,
+    "NVFP4": pack_nvfp4.pack_nvfp4,
+    "Q1_0": pack_low.pack_q1_0,
+    "Q2_0": pack_low.pack_q2_0,
 }

@@ -315,7 +315,8 @@ class CudaSession(SequencePasses):
             return self._logits_of(last)
 
     def prepare(self, progress: Progress) -> None:
-        """Compile what a first prompt and the default settings need, in one batch: the compiler uses every core."""
+        """Compile what a first prompt and the default settings need, in one batch: the compiler uses every core. Record
+        the graphs of these steps."""
         policy = FixedPolicy(self.capabilities)
         usual = [policy.next(Knobs(drafting=one)) for one in USUAL]
         most = self.host_drafter.capabilities.depths if self.host_drafter else MAX_NODES
@@ -338,6 +339,8 @@ class CudaSession(SequencePasses):
             launches += self.chunk_pass.launches()
         with self.device.stream():
             self.device.bind(launches, progress)
+            for kind in kinds:  # in the middle of an answer, the first draft would wait for it
+                self.steps.graph(kind)
             for width in widths:
                 self._bound_pass(width, 0, windowed=False)
             if self.chunk_pass is not None:

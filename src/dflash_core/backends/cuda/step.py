@@ -33,7 +33,7 @@ from dflash_core.backends.cuda.state import (
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
 from dflash_core.backends.decoder import said, step_drafts, stop_at
 from dflash_core.drafters.base import check_finite
-from dflash_core.drafters.text_table import TextTable
+from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.errors import Code, NumericsError, UnsupportedError, not_finite
 from dflash_core.events import EffectiveMode, GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
@@ -276,7 +276,7 @@ class CudaDecoder:
         return replace(kind, windowed=bool(self.session.window.size), text=drafts and self._text is not None)
 
     @property
-    def _text(self) -> TextTable | None:
+    def _text(self) -> NgramTable | None:
         """The text from which the next step's tree copies successors."""
         if self._weights is None or self.session.memory.text is None:
             return None

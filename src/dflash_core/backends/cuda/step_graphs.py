@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.device_text import BLOCKS, DEFINES
+from dflash_core.backends.cuda.device_ngrams import BLOCKS, DEFINES
 from dflash_core.backends.cuda.launch import NO_INPUTS, NULL, WARP, Argument, Launch, Run
 from dflash_core.backends.cuda.layers.draws import all_listed
 from dflash_core.backends.cuda.sequence_passes import SequencePasses

@@ -18,10 +18,11 @@ from dflash_core.backends.cuda.drafters.draft import CudaDraft
 from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, on_card
+from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, on_card, own_head
 from dflash_core.backends.cuda.prompts import NEVER, PASSES, READINGS
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_NODES
+from dflash_core.backends.cuda.supported import check_supported
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import Timer, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -71,6 +72,7 @@ class CudaTarget(Target):
         reading: str = "auto",
     ) -> None:
         super().__init__(path)
+        check_supported(self.config)
         if reading not in READINGS:
             raise UnsupportedError(f"reading {reading!r}, expected one of {' '.join(READINGS)}")
         self.placement = placement or Placement.on_one(self.config.block_count)
@@ -97,6 +99,7 @@ class CudaTarget(Target):
         return CardMemoryEstimator(
             self.footprint, self.config, draft, machine=self.machine.name, processors=processors,
             available=self.machine.available_with_context(), draft_type=self.draft_type, embedding=self.embedding,
+            mtp=own_head(self.file, self.config, draft),
         )  # fmt: skip
 
     def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
@@ -114,7 +117,8 @@ class CudaTarget(Target):
             rest = needed.predicted - self.footprint.target_bytes
             remedy = f"take a model of at most {gib(max(needed.free - rest, 0))}"
         used = self.machine.other_processes()
-        closing = f"other programs on the card hold {gib(used)}: close them, or " if used else "or "
+        named = self.machine.holders() if used else ""
+        closing = f"other programs on the card hold {gib(used)}{named}: close them, or " if used else "or "
         memory.check(
             needed,
             f"{remedy}; {closing}run it on the CPU",

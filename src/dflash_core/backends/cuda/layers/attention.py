@@ -1,64 +1,51 @@
-"""Attention on a card: weights, the KV cache, and launches for a pass and for a chunk of a prompt."""
+"""Attention on a card: the KV cache, and launches for a pass and for a chunk of a prompt."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention, softplus
 
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import WARP, Argument, At, Device, Launch, ceil_div
-from dflash_core.backends.cuda.layers.base import ChunkRun, MixerLayers, MixerMemory, MixerTensors, Pass, Upload
-from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, Argument, Device, Inputs, Launch, ceil_div
+from dflash_core.backends.cuda.layers.attention_weights import (
+    AttentionWeights,
+    frequencies,
+    projected_rows,
+    turn_factor,
+)
+from dflash_core.backends.cuda.layers.base import (
+    ChunkRun,
+    MixerBranch,
+    MixerLayers,
+    MixerMemory,
+    MixerTensors,
+    Pass,
+    Upload,
+)
+from dflash_core.backends.cuda.layers.sink_rows import SINK_DIMS, with_sinks
+from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, HeadShape, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.layers.visible_rows import VisibleRows
 from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, windowed_results
-from dflash_core.backends.cuda.products import Arena, Op, TensorSpec
-from dflash_core.backends.cuda.projection import Matrix, Projection
+from dflash_core.backends.cuda.products import Arena, TensorSpec
+from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.errors import cpu_only
-from dflash_core.models.norm import Rotary
 
-PREPARE_WARPS = 4  # heads that a block of attn_prepare and draft_prepare writes
-UNPACK_BLOCKS = 1024  # thread blocks of attn_unpack_keys; they loop over the rows
 COMBINE_THREADS = 4 * WARP  # threads of attn_combine and draft_combine: MERGE_WARPS of kernels/attention.cuh
 # cuDNN's attention is left out: it plans again for every new prompt length, which takes about 50 ms.
 LIBRARY = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-
-class AttentionWeights:
-    """A layer of the target or of the drafter: query, key and value in one projection.
-
-    `pair`: the key and value matrices, if they have been read already.
-    """
-
-    def __init__(
-        self,
-        device: Device,
-        upload: Upload,
-        prefix: str,
-        activations: Activations,
-        spec: kinds.Attention,
-        pair: tuple[Matrix, Matrix] | None = None,
-    ) -> None:
-        key_value = pair or (upload.matrix(prefix + "attn_k.weight"), upload.matrix(prefix + "attn_v.weight"))
-        self.inputs = Projection(device, [upload.matrix(prefix + "attn_q.weight"), *key_value], activations.inputs)
-        self.out = Projection(device, [upload.matrix(prefix + "attn_output.weight")], activations.inputs)
-        self.q_norm = upload.vector(prefix + "attn_q_norm.weight")
-        self.k_norm = upload.vector(prefix + "attn_k_norm.weight")
-        if spec.scaling and spec.scaling.attention != 1:
-            # The factor of cosines and sines is applied to the norms before them, so that kernels need no factor.
-            for norm in (self.q_norm, self.k_norm):
-                norm[: spec.rotary] *= spec.scaling.attention
 
 
 class Splits:
@@ -76,27 +63,45 @@ class Splits:
         return [((size,), dtype) for size, dtype in zip(sizes, (torch.float32, torch.float32, torch.float16))]
 
 
-def frequencies(spec: kinds.Attention, device: Device) -> Tensor:
-    """Frequencies of the rotary embedding, rounded as in the reference."""
-    return Rotary(spec.rotary, spec.rope_base, torch.float32, spec.scaling).frequencies.to(device.torch_device)
-
-
 class AttentionLayers(MixerLayers):
     """Implements `base.MixerLayers`. Raises UnsupportedError for head shapes that the kernels do not support."""
 
     chunked = True
 
     def __init__(self, device: Device, spec: kinds.Attention, activations: Activations) -> None:
-        if spec.window:
-            raise cpu_only(
-                f"a target whose layers see only the last {spec.window:,} positions, expected full attention"
-            )
         self.device, self.spec, self.activations = device, spec, activations
         self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)
         self.frequencies = frequencies(spec, device)
         self.weights: list[AttentionWeights] = []
+        # The window of kernels/attention_parts.cuh: the last positions that a query sees, and the first ones.
+        seen = torch.tensor([spec.window, 0], dtype=torch.int32)
+        self.window = seen.to(device.torch_device) if spec.window else None
+        self.made = 2 * spec.kv_heads if spec.kv_from is None else 0
+        scale = self.heads.query_scale if spec.scale is None else math.log2(math.e) * spec.scale
+        self.query_scale = np.float32(scale)
+
+    @property
+    def defines(self) -> dict[str, object]:
+        """Of kernels/heads.cuh."""
+        spec = self.spec
+        options = {
+            "UNGATED": spec.gate != "sigmoid",
+            "HEAD_GATES": spec.gate == "softplus",
+            "VALUES_NORMED": spec.v_norm,
+            "KEYS_ARE_VALUES": spec.key_is_value,
+            "BORROWED": spec.kv_from is not None,
+        }
+        found: dict[str, object] = {name: 1 for name, wanted in options.items() if wanted}
+        if not spec.qk_norm:
+            found["UNNORMED"] = 1
+            if turn_factor(spec) != 1:
+                found["TURN_FACTOR"] = turn_factor(spec)
+        return found
 
     def load(self, upload: Upload, prefix: str) -> None:
+        if self.spec.rope_factors and not self.weights:
+            factors = upload.vector(kinds.ROPE_FACTORS)
+            self.frequencies = frequencies(self.spec, self.device, factors)
         self.weights.append(AttentionWeights(self.device, upload, prefix, self.activations, self.spec))
 
     def projections(self, place: int) -> tuple[Projection, Projection]:
@@ -109,8 +114,19 @@ class AttentionLayers(MixerLayers):
     def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         return Splits.pieces(self.split_order(context, kv), self.heads)
 
-    def memory(self, context: int, capacity: int, arena: Arena, rows: Arena, kv: CachePair = F16) -> AttentionMemory:
-        return AttentionMemory(self, context, arena, kv)
+    def memory(
+        self,
+        context: int,
+        capacity: int,
+        arena: Arena,
+        rows: Arena,
+        kv: CachePair = F16,
+        lender: MixerBranch | None = None,
+    ) -> MixerMemory:
+        if lender is None:
+            return AttentionMemory(self, context, arena, kv)
+        assert isinstance(lender, AttentionBranch), "keys and values of a layer without any"
+        return BorrowingMemory(self, context, arena, kv, lender)
 
     def turns(self, kv: CachePair) -> Sequence[range]:
         """The groups of kv heads that a chunk processes at once: one head each if the cache must be unpacked."""
@@ -120,16 +136,20 @@ class AttentionLayers(MixerLayers):
 
     def chunk_buffers(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[TensorSpec]]:
         heads, together = self.heads, len(self.turns(kv)[0])
-        columns = together * (self.spec.query_rows // heads.kv_heads + 2 * heads.head_dim)
+        columns = together * sum(projected_rows(self.spec).values()) // heads.kv_heads
         projected = ((rows, columns), torch.float32)
+        gates = [((rows, heads.heads), torch.float32)] if self.spec.gate == "softplus" else []
         queries = ((together, rows * heads.group, heads.head_dim), torch.float16)
         unpacked = ((together, slots_of(context), heads.head_dim), torch.float16)
-        return ((projected, queries, *(unpacked for kind in (kv.k, kv.v) if kind != F16.k)),)
+        return ((*gates, projected, queries, *(unpacked for kind in (kv.k, kv.v) if kind != F16.k)),)
 
     def chunk_results(self, rows: int, context: int, kv: CachePair = F16) -> int:
-        q = len(self.turns(kv)[0]), self.heads.group, rows, self.heads.head_dim
+        dim = self.heads.head_dim + SINK_DIMS * self.spec.sinks
+        q = len(self.turns(kv)[0]), self.heads.group, rows, dim
         copies = sum(kind == F16.k for kind in (kv.k, kv.v))  # the other types are unpacked into the arena
-        return windowed_results(q, context, copies)
+        if not self.spec.sinks:
+            return windowed_results(q, context, copies)
+        return windowed_results(q, context + 1, copies + 2, more_queries=True)
 
 
 def slots_of(context: int) -> int:
@@ -162,9 +182,28 @@ class AttentionMemory(MixerMemory):
         return self.kv.positions(begin, end)
 
 
+class BorrowingMemory(MixerMemory):
+    """Of layers that read the keys and values of another one, `lender`, which runs before them in a pass."""
+
+    component = "target KV"
+
+    def __init__(
+        self, layers: AttentionLayers, context: int, arena: Arena, kv: CachePair, lender: AttentionBranch
+    ) -> None:
+        self.layers, self.lender = layers, lender
+        self.splits = Splits(layers.split_order(context, kv), layers.heads, arena)
+
+    @property
+    def nbytes(self) -> int:
+        return 0
+
+    def layer(self, place: int) -> AttentionBranch:
+        return AttentionBranch(self.layers, self.layers.weights[place], self.lender.kv, self.splits, self.lender.place)
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionBranch:
-    """Implements `base.Branch` for one layer of a sequence."""
+    """Implements `base.Branch` for one layer of a sequence. `place`: of its keys and values in `kv`."""
 
     layers: AttentionLayers
     weights: AttentionWeights
@@ -181,8 +220,18 @@ class AttentionBranch:
         return self.weights.out
 
     @property
+    def out_bias(self) -> Tensor | None:
+        return self.weights.out_bias
+
+    @property
     def _defines(self) -> dict[str, object]:
-        return {**({} if self.layers.spec.gated else {"UNGATED": 1}), **self.kv.defines}
+        return {**self.layers.defines, **self.kv.defines}
+
+    @property
+    def _biased(self) -> Inputs:
+        """What the kernels that sum up the projection have besides, where it has biases."""
+        bias = self.weights.bias
+        return NO_INPUTS if bias is None else ({"BIASED": 1}, [bias])
 
     def launches(self, scope: Pass) -> Iterator[Launch]:
         weights, splits, heads, buffers = self.weights, self.splits, self.layers.heads, scope.buffers
@@ -191,22 +240,27 @@ class AttentionBranch:
         defines = {**split.defines, "SPLIT_K": self.inputs.split_k, **self._defines}
         cache, count = self.kv.layer(self.place), np.int32(splits.order.splits)
         norms: list[Argument] = [weights.q_norm, weights.k_norm, self.layers.frequencies]
-        norms += [np.float32(self.layers.spec.eps), np.float32(heads.query_scale)]
-        windowed: dict[str, object] = {} if scope.window is None else {"WINDOWED": 1}
-        results: list[Argument] = [splits.out, splits.stats, *(() if scope.window is None else (scope.window,))]
+        norms += [np.float32(self.layers.spec.eps), self.layers.query_scale]
+        window = scope.window if self.layers.window is None else self.layers.window
+        windowed: dict[str, object] = {} if window is None else {"WINDOWED": 1}
+        results: list[Argument] = [splits.out, splits.stats, *(() if window is None else (window,))]
+        biased, bias = self._biased
+        sinks: Inputs = NO_INPUTS if weights.sinks is None else ({"SINKS": 1}, [weights.sinks])
         yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
-        if scope.single_row and split.holds_row:
+        own = self.layers.made  # heads of keys and values that a row makes
+        if scope.single_row and split.holds_row and own:
             yield Launch(
-                "attention_alone.cu", "attn_alone", {**defines, **windowed}, split.grid, split.single_row_block,
-                [scope.state.pointer, buffers.wide, *norms, count, *cache, *results],
+                "attention_alone.cu", "attn_alone", {**defines, **windowed, **biased}, split.grid,
+                split.single_row_block,
+                [scope.state.pointer, buffers.wide, *norms, count, *cache, *results, *bias],
                 split.single_row_shared,
             )  # fmt: skip
         else:
-            tasks = heads.heads + 2 * heads.kv_heads
+            tasks = heads.heads + own
             yield Launch(
-                "attention.cu", "attn_prepare", defines, (ceil_div(tasks, PREPARE_WARPS), scope.rows),
+                "attention.cu", "attn_prepare", {**defines, **biased}, (ceil_div(tasks, PREPARE_WARPS), scope.rows),
                 WARP * PREPARE_WARPS,
-                [scope.state.pointer, node0, buffers.wide, rows, kv_heads, *norms, splits.q, *cache],
+                [scope.state.pointer, node0, buffers.wide, rows, kv_heads, *norms, splits.q, *cache, *bias],
                 per_sm=2,
             )  # fmt: skip
             yield Launch(
@@ -215,10 +269,10 @@ class AttentionBranch:
                 split.shared,
             )  # fmt: skip
         yield Launch(
-            "attention.cu", "attn_combine", defines, (ceil_div(heads.heads * heads.head_dim, GROUP), scope.rows),
-            COMBINE_THREADS,
+            "attention.cu", "attn_combine", {**defines, **sinks[0]},
+            (ceil_div(heads.heads * heads.head_dim, GROUP), scope.rows), COMBINE_THREADS,
             [scope.state.pointer, node0, splits.out, splits.stats, count, buffers.wide, rows, kv_heads,
-             *self.out.act_args(buffers.acts)],
+             *self.out.act_args(buffers.acts), *sinks[1]],
         )  # fmt: skip
         yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
 
@@ -232,99 +286,92 @@ class AttentionBranch:
         return run
 
     def _turn(self, chunk: Chunk, together: range) -> ChunkRun:
-        """A chunk's attention for some kv heads, from chunk.x into chunk.h."""
+        """A chunk's attention for some kv heads, from chunk.x into chunk.out."""
         # Imported here: it loads torch's compiler, which takes a second that a plan from headers does not need.
         from torch.nn.attention.bias import causal_lower_right
 
         spec, heads, kv, place, products = self.layers.spec, self.layers.heads, self.kv, self.place, chunk.products
         count, dim, per_head = len(together), heads.head_dim, spec.query_rows // heads.kv_heads
-        pieces = self.layers.chunk_buffers(chunk.rows, kv.slots - MAX_NODES, kv.kv)[0]
-        projected, queries, *unpacked = chunk.arena.carve(*pieces)
+        carved = list(chunk.arena.carve(*self.layers.chunk_buffers(chunk.rows, kv.slots - MAX_NODES, kv.kv)[0]))
+        gates = carved.pop(0) if spec.gate == "softplus" else None
+        projected, queries, *unpacked = carved
+        rows_of = [rows // heads.kv_heads for rows in projected_rows(spec).values()]
         inputs = [
             products.parts(matrix, rows=range(rows * together.start, rows * together.stop))
-            for matrix, rows in zip(self.inputs.matrices, (per_head, dim, dim))
+            for matrix, rows in zip(self.inputs.matrices, rows_of)
         ]
+        gate_parts = products.parts(self.inputs.matrices[-1]) if gates is not None else ()
         (output,) = self.out.matrices
         mixed_width = heads.group * dim
         out = products.parts(output, range(mixed_width * together.start, mixed_width * together.stop))
         sizes = {"HEAD_DIM": dim, "ROTARY": heads.rotary, "GROUP": heads.group, "SPLIT_K": 1}
-        defines = {**sizes, **self._defines}
+        bias = self._bias_of(together)
+        defines = {**sizes, **self._defines, **({} if bias is None else {"BIASED": 1})}
+        sinks, view = self.weights.sinks, chunk.view(spec.window)
+        # The library's own where it is the usual one.
+        scale = spec.score_scale if sinks is not None else spec.scale
+        if sinks is not None:
+            sinks = sinks[heads.group * together.start : heads.group * together.stop]
         keys, values, slots = kv.layer(place)
         args: list[Argument] = [
             chunk.count, projected, np.int32(chunk.rows), np.int32(count), self.weights.q_norm,
             self.weights.k_norm, self.layers.frequencies, np.float32(spec.eps), np.float32(1), queries,
-            keys[together.start :], values[together.start :], slots,
+            keys[together.start :], values[together.start :], slots, *(() if bias is None else (bias,)),
         ]  # fmt: skip
-        grid = (ceil_div(count * (heads.group + 2), PREPARE_WARPS), chunk.rows)
+        tasks = count * heads.group + self.layers.made * count // heads.kv_heads
+        grid = (ceil_div(tasks, PREPARE_WARPS), chunk.rows)
         prepare = chunk.ops.add(Launch("attention_rows.cu", "attn_rows", defines, grid, WARP * PREPARE_WARPS, args))
 
         copies = iter(unpacked)
-        visible_keys, visible_values = seen = [
-            self._visible(
-                chunk, together, f"attn_unpack_{name}", rows, defines, None if kind == F16.k else next(copies)
+        visible = [
+            VisibleRows.of(
+                self.layers.device, chunk, together, rows, None if kind == F16.k else next(copies),
+                f"attn_unpack_{name}", defines,
             )
             for name, rows, kind in (("keys", keys, kv.kv.k), ("values", values, kv.kv.v))
-        ]
+        ]  # fmt: skip
 
         def run(n: int, length: int) -> None:
             products.multiply_all(chunk.x[:n], inputs, projected[:n])
+            if gates is not None and together.start == 0:  # of all heads: later turns find them here
+                products.multiply(chunk.x[:n], gate_parts, gates[:n])
+                gates[:n] = softplus(gates[:n])
             prepare()
             q = queries.view(count, chunk.rows, heads.group, dim)[:, :n].transpose(1, 2)
-            if chunk.runs:
-                k, v = self._of_runs(chunk, together, visible_keys), self._of_runs(chunk, together, visible_values)
-                mixed = windowed_attention(q, k, v, chunk.window, length, LIBRARY)
+            k, v = (rows.seen(view, length + n) for rows in visible)
+            if sinks is not None:
+                q, k, v = with_sinks(q, k, v, sinks, spec.score_scale)
+            first = int(sinks is not None)
+            if view.runs:
+                mixed = windowed_attention(q, k, v, view.window, length, LIBRARY, scale, first)
             else:
-                for one in seen:
-                    if one.unpack is not None:
-                        one.unpack()
-                k, v = (one.halves[:, : length + n][:, None].expand(-1, heads.group, -1, -1) for one in seen)
+                k, v = (rows[:, None].expand(-1, heads.group, -1, -1) for rows in (k, v))
                 with sdpa_kernel(LIBRARY):
-                    mixed = scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(n, length + n))
+                    mask = causal_lower_right(n, first + length + n)
+                    mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+            mixed = mixed[..., :dim]
             # The queries are no longer needed: rows with all heads side by side overwrite them.
             rows = queries.view(-1)[: mixed.numel()].view(n, count, heads.group, dim)
-            if spec.gated:
+            if spec.gate == "sigmoid":
                 gate = projected[:n, : count * per_head].view(n, count * heads.group, 2, dim)[:, :, 1]
                 gate = gate.sigmoid_().view(n, count, heads.group, dim).permute(1, 2, 0, 3)
                 torch.mul(mixed, gate, out=rows.permute(1, 2, 0, 3))
+            elif gates is not None:
+                own = gates[:n].view(n, heads.kv_heads, heads.group, 1)[:, together.start : together.stop]
+                torch.mul(mixed, own.permute(1, 2, 0, 3), out=rows.permute(1, 2, 0, 3))
             else:
                 rows.permute(1, 2, 0, 3).copy_(mixed)
-            products.multiply(rows.view(n, -1), out, chunk.h[:n], add=True)
+            products.multiply(rows.view(n, -1), out, chunk.out[:n], add=True)
+            if self.out_bias is not None and together.start == 0:
+                chunk.out[:n] += self.out_bias
 
         return run
 
-    def _visible(
-        self, chunk: Chunk, together: range, name: str, rows: Tensor, defines: Mapping[str, object], copy: Tensor | None
-    ) -> _Visible:
-        """Keys, or values, of some kv heads: the cache's `rows`, or their unpacked `copy`, written by kernel `name`."""
-        if copy is None:
-            return _Visible(rows, rows[together.start : together.stop], None)
-        count, slots = np.int32(len(together)), np.int32(self.kv.slots)
-        to: list[Argument] = [chunk.count, rows[together.start :], count, slots, copy]
-        launch = Launch("attention_rows.cu", name, defines, UNPACK_BLOCKS, WARP * PREPARE_WARPS, to)
-        return _Visible(rows, copy, chunk.ops.add(launch))
-
-    def _of_runs(self, chunk: Chunk, together: range, visible: _Visible) -> Tensor:
-        """The keys, or values, of the chunk's runs, concatenated, as f16."""
-        halves = visible.halves
-        if visible.unpack is None:
-            return torch.cat([halves[:, run] for run in chunk.runs], dim=1)
-        count, slots, end = np.int32(len(together)), np.int32(self.kv.slots), 0
-        for place, run in enumerate(chunk.runs):
-            begin = together.start * self.kv.slots + run.start
-            some: list[Argument] = [
-                At(chunk.run_counts, 2 * place), At(visible.rows, begin * visible.rows.shape[-1]), count, slots,
-                At(halves, end * halves.shape[-1]),
-            ]  # fmt: skip
-            self.layers.device.bind([replace(visible.unpack.launch, args=some)])()
-            end += run.stop - run.start
-        return halves[:, :end]
-
-
-@dataclass(frozen=True, slots=True)
-class _Visible:
-    """Keys, or values, that a chunk's rows see: `rows` of the whole cache, `halves` (f16) of the kv heads in use,
-    and the operation that unpacks them if the cache is packed."""
-
-    rows: Tensor
-    halves: Tensor
-    unpack: Op | None
+    def _bias_of(self, together: range) -> Tensor | None:
+        """The biases of what some kv heads need: query, key and value, next to each other."""
+        heads, bias = self.layers.heads, self.weights.bias
+        if bias is None:
+            return None
+        parts = torch.split(bias, [*projected_rows(self.layers.spec).values()])
+        each = [len(part) // heads.kv_heads for part in parts]
+        return torch.cat([part[a * together.start : a * together.stop] for part, a in zip(parts, each)])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -12,8 +13,19 @@ from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations, Rounding
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.expert_plan import COLUMNS, ENTRY_BYTES, ExpertPlan, ExpertProduct, Slabs
-from dflash_core.backends.cuda.launch import NULL, WARP, Argument, Device, Launch, ceil_div, pointer
+from dflash_core.backends.cuda.launch import (
+    NO_INPUTS,
+    NULL,
+    WARP,
+    Argument,
+    Device,
+    Inputs,
+    Launch,
+    ceil_div,
+    pointer,
+)
 from dflash_core.backends.cuda.layers.base import ChunkRun, Pass, PassBuffers, Upload
+from dflash_core.backends.cuda.layers.feed_forward import ACTIVATIONS
 from dflash_core.backends.cuda.plan import Card, Shape
 from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix
@@ -54,6 +66,7 @@ class ExpertProjection(AnyProjection):
         """`kernel`: experts_in or experts_out."""
         self.kernel = kernel
         self.kinds = (tuple(routed), tuple(shared)) if shared else (tuple(routed),)
+        self.bias: Tensor | None = None  # (experts, width)
         self.product = ExpertProduct(
             Slabs(tuple(Shape(m.type, m.rows // count) for m in routed), routed[0].columns, count),
             used,
@@ -70,27 +83,43 @@ class ExpertProjection(AnyProjection):
     def split_k(self) -> int:
         return self.product.ranks
 
-    def launch(self, rows: int, args: Sequence[Argument], more: Mapping[str, object] | None = None) -> Launch:
-        """The launch for a pass of `rows` rows. `args`: arguments after the launch's struct; `more`: more defines."""
+    def launch(self, rows: int, args: Sequence[Argument], more: Inputs = NO_INPUTS) -> Launch:
+        """The launch for a pass of `rows` rows. `args`: arguments after the launch's struct; `more`: more defines, and
+        the last arguments."""
         plan, name = self.plan, self.kernel
-        defines = {**plan.defines(rows), **(more or {})}
-        threads = plan.warps * WARP
-        return Launch(f"{name}.cu", name, defines, plan.grid, threads, [self._table, *args], plan.shared_bytes)
+        biased, bias = self._biased
+        defines, chooses = {**plan.defines(rows), **biased, **more[0]}, more[1]
+        threads, args = plan.warps * WARP, [self._table, *args, *bias, *chooses]
+        return Launch(f"{name}.cu", name, defines, plan.grid, threads, args, plan.shared_bytes)
+
+    @property
+    def _biased(self) -> Inputs:
+        return NO_INPUTS if self.bias is None else ({"BIASED": 1}, [self.bias])
 
     def chunk_launch(
-        self, work: Tensor, x: Tensor, order: Tensor | None, out: Tensor, blocks: range, scale: float
+        self,
+        work: Tensor,
+        x: Tensor,
+        order: Tensor | None,
+        out: Tensor,
+        blocks: range,
+        scale: float = 1.0,
+        factor: float = 1.0,
     ) -> Launch:
         """Rows of a chunk of a prompt, sorted by expert, times `blocks` (of 16 rows) of each expert's matrices.
 
         x: f16 rows; order: the row of x at each place, or None; out: f16 (places, rows of an expert). The upper half
-        of `out` is multiplied by `scale`.
+        of `out` is multiplied by `scale`. factor: what x was multiplied by.
         """
         names = {tile_type(shape.type).name for shape in self.product.shapes}
+        biased, bias = self._biased
+        formats = {f"WITH_{name}": 1 for name in TILE_TYPES if name in names}
         return Launch(
-            "experts_rows.cu", "experts_rows", {f"WITH_{name}": 1 for name in TILE_TYPES if name in names},
+            "experts_rows.cu", "experts_rows", {**formats, **biased},
             self.plan.multiprocessors, CHUNK_THREADS,
             [self._table, work, x, np.int32(x.shape[1]), pointer(order), out, np.int32(out.shape[1]),
-             np.int32(blocks.start), np.int32(len(blocks)), np.float32(scale)],
+             np.int32(blocks.start), np.int32(len(blocks)), np.float32(scale),
+             *([*bias, np.float32(factor)] if bias else [])],
             CHUNK_SHARED,
         )  # fmt: skip
 
@@ -109,8 +138,15 @@ class Experts:
         _check(spec)
         self.spec, self.device = spec, device
         self.router = upload.vector(prefix + kinds.ROUTER)
-        self.gate = upload.vector(prefix + kinds.SHARED_GATE) if spec.shared else None
+        self.gate = upload.vector(prefix + kinds.SHARED_GATE) if spec.shared and spec.shared_gate else None
+        self.bias = upload.vector(prefix + kinds.ROUTER_BIAS) if spec.router_bias else None
+        self.choice_bias = upload.vector(prefix + kinds.CHOICE_BIAS) if spec.choice_bias else None
+        self.expert_scales = upload.vector(prefix + kinds.EXPERT_SCALES) if spec.expert_scales else None
+        self.activation = ACTIVATIONS[spec.activation]
         self.hidden = self.router.shape[-1]
+        self.normed_by: Tensor | None = None
+        if spec.router_scale:
+            self.normed_by = upload.vector(prefix + kinds.ROUTER_SCALE) / math.sqrt(self.hidden)
         inner = [kinds.GATE_UP] if spec.fused else [f"ffn_{part}_exps.weight" for part in ("gate", "up")]
         shared = ["ffn_gate_shexp.weight", "ffn_up_shexp.weight"] if spec.shared else []
         last = ["ffn_down_shexp.weight"] if spec.shared else []
@@ -121,6 +157,9 @@ class Experts:
 
         self.inputs = projection("experts_in", inner, shared, activations.inputs)
         self.out = projection("experts_out", [kinds.DOWN], last, activations.outputs)
+        if spec.biases:
+            self.inputs.bias = _biases(upload, [prefix + name for name in inner], self.inputs)
+            self.out.bias = _biases(upload, [prefix + kinds.DOWN], self.out)
 
     @property
     def ranks(self) -> int:
@@ -130,7 +169,7 @@ class Experts:
     @property
     def scores(self) -> int:
         """Scores per row, including the shared expert's gate."""
-        return self.spec.count + bool(self.spec.shared)
+        return self.spec.count + (self.gate is not None)
 
     def idle_bytes(self, rows: int) -> float:
         return self.inputs.product.idle_bytes(rows) + self.out.product.idle_bytes(rows)
@@ -155,31 +194,47 @@ class Experts:
         x, scores, work, weights = buffers.inside.carve(*self.pass_buffers)
         count: list[Argument] = [np.int32(rows), scope.count, np.int32(scope.node0)]
         yield self._score(x, scores, rows, count, ROUTER_WARPS)
-        scale, into = np.float32(spec.scale), [work, *self.inputs.act_args(buffers.acts), buffers.wide, np.int32(rows)]
+        scale = np.float32(spec.scale)
+        into: list[Argument] = [work, *self.inputs.act_args(buffers.acts), buffers.wide, np.int32(rows)]
+        choice, chosen_by = self._choice
         if rows == 1:  # the kernel experts_in itself routes a single row
-            own = [scores, scale, weights, *count[1:]]
-            yield self.inputs.launch(rows, [*into, *own], {"CHOOSES": 1, **self._choice})
+            own: list[Argument] = [scores, scale, weights, *count[1:]]
+            yield self.inputs.launch(rows, [*into, *own], ({"CHOOSES": 1, **choice}, chosen_by))
         else:
-            route = [scores, scale, work, weights, *count]
-            yield Launch("router.cu", "route", {"WIDTH": self.hidden, **self._choice}, 1, ROUTE_THREADS, route)
+            route: list[Argument] = [scores, scale, work, weights, *count, *chosen_by]
+            yield Launch("router.cu", "route", {"WIDTH": self.hidden, **choice}, 1, ROUTE_THREADS, route)
             yield self.inputs.launch(rows, into)
         inner = np.int32(self.inputs.width)
-        yield self.out.launch(rows, [work, weights, buffers.wide, inner, buffers.narrow, np.int32(rows)])
+        down: list[Argument] = [work, weights, buffers.wide, inner, buffers.narrow, np.int32(rows)]
+        yield self.out.launch(rows, down, (self.activation, ()))
 
     @property
     def _experts(self) -> dict[str, object]:
-        return {"EXPERTS": self.spec.count, **({"SHARED": 1} if self.spec.shared else {})}
+        found: dict[str, object] = {"EXPERTS": self.spec.count}
+        if self.spec.shared:
+            found |= {"SHARED": 1} if self.gate is not None else {"SHARED": 1, "UNGATED": 1}
+        return found
 
     @property
-    def _choice(self) -> dict[str, object]:
-        return {**self._experts, "USED": self.spec.used, "ALL": int(not self.spec.normalised)}
+    def _choice(self) -> Inputs:
+        """Of kernels that choose experts: see Choosing in kernels/experts.cuh."""
+        defines = {**self._experts, "USED": self.spec.used, "ALL": int(not self.spec.normalised)}
+        args: list[Argument] = []
+        if self.spec.router == "sigmoid":
+            defines["SIGMOID"] = 1
+        for name, given in (("CHOICE_BIAS", self.choice_bias), ("EXPERT_SCALES", self.expert_scales)):
+            if given is not None:
+                defines[name] = 1
+                args.append(given)
+        return defines, args
 
     def _score(self, x: Tensor, scores: Tensor, rows: int, count: Sequence[Argument], warps: int) -> Launch:
         turn = min(rows, ROUTER_TURN)
+        biased, bias = NO_INPUTS if self.bias is None else ({"BIASED": 1}, [self.bias])
         return Launch(
-            "router.cu", "router", {"WIDTH": self.hidden, **self._experts, "TURN": turn},
+            "router.cu", "router", {"WIDTH": self.hidden, **self._experts, "TURN": turn, **biased},
             (ceil_div(self.scores, warps), ceil_div(rows, turn)), warps * WARP,
-            [x, self.router, self.gate if self.gate is not None else NULL, scores, *count],
+            [x, self.router, self.gate if self.gate is not None else NULL, scores, *count, *bias],
         )  # fmt: skip
 
     # ---- Prompts: rows sorted by expert ------------------------------------------------------------------------------
@@ -214,17 +269,18 @@ class Experts:
         scores, chosen, weights, work, order, places, inner = small
         normed = self.chunk_normed(chunk)
         assert normed is not None
-        defines = {"WIDTH": self.hidden, **self._choice}
+        choice, chosen_by = self._choice
+        defines = {"WIDTH": self.hidden, **choice}
         score = self._score(normed, scores, rows, [np.int32(rows), count, np.int32(0)], CHUNK_ROUTER_WARPS)
         choose = Launch(
             "experts_sort.cu", "choose", defines, ceil_div(rows, CHOOSE_WARPS), CHOOSE_WARPS * WARP,
-            [count, scores, np.float32(spec.scale), chosen, weights],
+            [count, scores, np.float32(spec.scale), chosen, weights, *chosen_by],
         )  # fmt: skip
         sort = Launch("experts_sort.cu", "sort", defines, 1, SORT_THREADS, [count, chosen, work, order, places])
         everything = range(1 << 20)
         product = self.inputs.chunk_launch(work, chunk.x, order, inner, everything, HEADROOM)
         swiglu = Launch(
-            "experts_rows.cu", "pairs_swiglu", product.defines,
+            "experts_rows.cu", "pairs_swiglu", {**product.defines, **self.activation},
             (ceil_div(self.inputs.width // 2, 8 * CHUNK_THREADS), rows * self.ranks), CHUNK_THREADS,
             [count, inner, np.int32(self.inputs.width), np.int32(spec.used), np.int32(self.ranks),
              np.int32(spec.width), np.int32(spec.shared)],
@@ -234,11 +290,11 @@ class Experts:
             part = min(OUT_PART, self.hidden - begin)
             own = y.view(-1)[: rows * self.ranks * part].view(-1, part)
             blocks = range(begin // ROWS, ceil_div(begin + part, ROWS))
-            launches.append(self.out.chunk_launch(work, inner, None, own, blocks, 1.0))
+            launches.append(self.out.chunk_launch(work, inner, None, own, blocks, factor=HEADROOM))
             launches.append(
                 Launch(
                     "experts_sort.cu", "combine", defines, (ceil_div(part, 8 * COMBINE_THREADS), rows), COMBINE_THREADS,
-                    [count, own, places, weights, np.float32(1 / HEADROOM), chunk.h, np.int32(begin), np.int32(part)],
+                    [count, own, places, weights, np.float32(1 / HEADROOM), chunk.out, np.int32(begin), np.int32(part)],
                 )
             )  # fmt: skip
         bound = [ops.add(launch) for launch in launches]
@@ -248,6 +304,13 @@ class Experts:
                 op()
 
         return run
+
+
+def _biases(upload: Upload, names: Sequence[str], projection: ExpertProjection) -> Tensor:
+    """The biases (experts, width) of matrices whose rows are next to each other in the projection's output."""
+    parts = [upload.vector(name.removesuffix(".weight") + ".bias") for name in names]
+    joined = torch.cat(parts, dim=1)
+    return torch.nn.functional.pad(joined, (0, projection.width - joined.shape[1])).contiguous()
 
 
 def _check(spec: kinds.Experts) -> None:

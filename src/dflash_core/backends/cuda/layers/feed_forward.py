@@ -30,11 +30,20 @@ def swiglu_blocks(rows: int) -> tuple[int, int]:
     return (4 if rows <= 8 else 8), 2
 
 
+ACTIVATIONS: dict[kinds.Activation, dict[str, object]] = {
+    "silu": {},
+    "gelu_tanh": {"GELU": 1},
+    "clamped_swiglu": {"CLAMP": kinds.CLAMP, "CLAMP_ALPHA": kinds.CLAMP_ALPHA},
+}
+"""The defines of kernels/activation.cuh."""
+
+
 class SwiGLU:
     """Implements `base.FeedForwardLayer`. In the joined projection, rows of gate come before rows of up."""
 
     chunked = True
     pass_buffers: Sequence[TensorSpec] = ()
+    normed_by: Tensor | None = None
 
     def __init__(
         self, device: Device, upload: Upload, prefix: str, spec: kinds.SwiGLU, activations: Activations
@@ -42,7 +51,7 @@ class SwiGLU:
         gate, up = upload.matrix(prefix + "ffn_gate.weight"), upload.matrix(prefix + "ffn_up.weight")
         self.inputs = Projection(device, [gate, up], activations.inputs)
         self.out = Projection(device, [upload.matrix(prefix + "ffn_down.weight")], activations.outputs)
-        self.width = spec.width
+        self.width, self.activation = spec.width, ACTIVATIONS[spec.activation]
 
     def idle_bytes(self, rows: int) -> float:
         return 0.0
@@ -60,7 +69,12 @@ class SwiGLU:
     def launches(self, scope: Pass) -> Iterator[Launch]:
         buffers, rows = scope.buffers, scope.rows
         yield from self.inputs.launches(buffers.acts, buffers.wide, rows)
-        defines = {"WIDTH": self.width, "SPLIT_K": self.inputs.split_k, "UP_AT": self.inputs.offsets[1]}
+        defines: dict[str, object] = {
+            "WIDTH": self.width,
+            "SPLIT_K": self.inputs.split_k,
+            "UP_AT": self.inputs.offsets[1],
+        }
+        defines |= self.activation
         width = np.int32(self.inputs.width)
         if self.out.makes_own(rows):
             yield self.out.own_launch("swiglu_matmul", defines, [buffers.wide, width], buffers.narrow)
@@ -84,7 +98,9 @@ class SwiGLU:
     def chunk(self, chunk: Chunk) -> ChunkRun:
         gate_rows, up_rows = chunk.arena.carve(*self.chunk_buffers(chunk.rows)[0])
         step = self.chunk_width
-        swiglu = chunk_rows(chunk.ops, chunk.count, chunk.rows, "rows_swiglu", step, [gate_rows, up_rows])
+        swiglu = chunk_rows(
+            chunk.ops, chunk.count, chunk.rows, "rows_swiglu", step, [gate_rows, up_rows], self.activation
+        )
         (gate, up), (down,) = self.inputs.matrices, self.out.matrices
         every, products = range(gate.columns), chunk.products
         cuts = [range(at, min(at + step, self.width)) for at in range(0, self.width, step)]
@@ -94,12 +110,12 @@ class SwiGLU:
         ]
 
         def run(n: int, length: int) -> None:
-            x, h = chunk.x[:n], chunk.h[:n]
+            x, out = chunk.x[:n], chunk.out[:n]
             for gate_part, up_part, down_parts in parts:
                 width = len(gate_part.weights)
                 products.multiply(x, [gate_part], gate_rows[:n, :width])
                 products.multiply(x, [up_part], up_rows[:n, :width], scale=HEADROOM)
                 swiglu()
-                products.multiply(gate_rows[:n, :width], down_parts, h, scale=1 / HEADROOM, add=True)
+                products.multiply(gate_rows[:n, :width], down_parts, out, scale=1 / HEADROOM, add=True)
 
         return run

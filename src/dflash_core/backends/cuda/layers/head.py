@@ -30,7 +30,7 @@ class Head:
 
     def __init__(self, target: DeviceTarget, state: DeviceState, arena: Arena) -> None:
         device, self._device = target.device.torch_device, target.device
-        self._shape: dict[str, object] = {}
+        self._scale, self._softcap = target.spec.logit_scale, target.spec.softcap
         self.state, self.vocab = state, target.output.rows
         self.full = Projection(target.device, [target.output], target.activations.head, split_k=1)
         self.stride = self.full.width
@@ -48,7 +48,12 @@ class Head:
 
     def launches(self, acts: Acts, rows: int) -> list[Launch]:
         """Logits of `rows` rows, into `rows`."""
-        return self.full.launches(acts, self.rows, rows)
+        return self.scored_launches(acts, rows) if self.shaped else self.full.launches(acts, self.rows, rows)
+
+    @property
+    def shaped(self) -> bool:
+        """Whether logits are more than the product."""
+        return self._scale != 1 or self._softcap > 0
 
     def argmax_launches(self, acts: Acts, rows: int, node0: int) -> list[Launch]:
         """Greedy sampling: the best token after each node becomes its draw."""
@@ -103,7 +108,9 @@ class Head:
     def _logits_launches(self, acts: Acts, rows: int, *, sums: bool) -> list[Launch]:
         """Logits with the maxima of their blocks; `sums`: also each block's part of the softmax denominator."""
         plan = self.full.plan
-        extra = {**({"SUMS": 1} if sums else {}), **self._shape}
+        extra: dict[str, object] = {"SUMS": 1} if sums else {}
+        if self.shaped:
+            extra |= {"LOGIT_SCALE": self._scale, "SOFTCAP": self._softcap}
         return [
             Launch(
                 "logits.cu", "head_logits", {**plan.defines(count), **extra}, plan.grid, plan.warps_at(count) * WARP,
@@ -118,17 +125,13 @@ class Head:
     def matrix(self) -> Matrix:
         return self.full.matrices[0]
 
-    def draft_launches(self, acts: Acts, rows: int) -> list[Launch]:
-        """Logits of `rows` rows with a drafter's scale and soft cap, into `rows`."""
-        return self.scored_launches(acts, rows) if self._shape else self.launches(acts, rows)
-
     def first(self, rows: int) -> Head:
         """The same head over the first `rows` tokens of the vocabulary, in whole blocks of 16; 0 for all."""
         if not rows or rows >= self.vocab:
             return self
         other = copy.copy(self)
         other._first = max(rows // ROWS, 1) * ROWS
-        return other.of(self.matrix)
+        return other.of(self.matrix, self._scale, self._softcap)
 
     def of(self, matrix: Matrix, scale: float = 1.0, softcap: float = 0.0) -> Head:
         """The same head with another matrix and with its logits in the same memory.
@@ -139,7 +142,7 @@ class Head:
         other = copy.copy(self)
         if 0 < self._first < matrix.rows:
             matrix = replace(matrix, rows=self._first, tiles=matrix.tiles[: self._first // ROWS])
-        other._shape = {"LOGIT_SCALE": scale, "SOFTCAP": softcap} if scale != 1 or softcap else {}
+        other._scale, other._softcap = scale, softcap
         other.full = Projection(self._device, [matrix], self.full.product.rounding, split_k=1)
         other.vocab, other.stride = matrix.rows, other.full.width
         blocks = blocks_of(matrix.rows)

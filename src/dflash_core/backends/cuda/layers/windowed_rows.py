@@ -18,14 +18,16 @@ ALIGNED = 8  # a mask's rows have a multiple of this many numbers: otherwise the
 HALF, COUNT = torch.float16.itemsize, torch.int32.itemsize
 
 
-def windowed_results(q: tuple[int, int, int, int], context: int, copies: int) -> int:
+def windowed_results(q: tuple[int, int, int, int], context: int, copies: int, *, more_queries: bool = False) -> int:
     """The most bytes that `windowed_attention` allocates at a time for queries of shape `q`, with `copies` copies of
-    the keys or values of up to `context` visible positions. Without a window, the result takes less."""
+    the keys or values of up to `context` visible positions, and with `more_queries` one of the queries. Without a
+    window, the result takes less."""
     heads, group, rows, dim = q
     result, pairs = rows * heads * group * dim * HALF, min(max(MAX_PAIRS, context), rows * context)
     mask = (pairs + rows * ALIGNED) * HALF
     # `hidden` of `_mask` is freed before the result is allocated.
     parts = [*[heads * context * dim * HALF] * copies, context * COUNT, result, mask, max(pairs, result)]
+    parts += [result] if more_queries else []
     return sum(ceil_div(part, BLOCK) * BLOCK for part in parts)
 
 
@@ -35,15 +37,16 @@ def _step(seen: int) -> int:
 
 
 def windowed_attention(
-    q: Tensor, k: Tensor, v: Tensor, window: AttentionWindow, length: int, library: Sequence[SDPBackend]
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, window: AttentionWindow, length: int, library: Sequence[SDPBackend],
+    scale: float | None = None, sinks: int = 0,
+) -> Tensor:  # fmt: skip
     """Queries (kv heads, group, n, head_dim) of positions from `length` on, keys and values (kv heads, keys, head_dim)
-    of `window.runs(length, length + n)` -> (kv heads, group, n, head_dim)."""
+    of `sinks` keys that every row sees and of `window.runs(length, length + n)` -> (kv heads, group, n, head_dim)."""
     (group, n), seen = q.shape[1:3], k.shape[1]
     first, *later = window.runs(length, length + n)
-    keys = torch.arange(seen, dtype=torch.int32, device=q.device)
+    keys = torch.arange(-sinks, seen - sinks, dtype=torch.int32, device=q.device)
     for run in later:
-        keys[first.stop :] += run.start - first.stop
+        keys[sinks + first.stop :] += run.start - first.stop
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     k, v = (rows[:, None].expand(-1, group, -1, -1) for rows in (k, v))
     step = _step(seen)
@@ -51,7 +54,7 @@ def windowed_attention(
         some = q[:, :, begin : begin + step]
         mask = _mask(keys, length + begin, some.shape[2], window, q.dtype)
         with sdpa_kernel(list(library)):
-            out[:, :, begin : begin + step] = scaled_dot_product_attention(some, k, v, attn_mask=mask)
+            out[:, :, begin : begin + step] = scaled_dot_product_attention(some, k, v, attn_mask=mask, scale=scale)
     return out
 
 

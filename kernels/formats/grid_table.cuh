@@ -1,0 +1,41 @@
+// A grid of eight values per entry in shared memory, and how a lane of a warp reads its four of them.
+//
+// An entry is one word: the eight digits in a nibble each, four of which select bytes of a register with prmt. The two
+// lanes that share eight weights read the same word. COPIES of the table lie beside each other, and lanes are divided among
+// them: each copy has 32 / COPIES banks, so fewer lanes meet in a bank.
+
+#pragma once
+
+#include "formats/format.cuh"
+
+template <int COUNT_, int COPIES_> struct GridTable {
+    static constexpr int COUNT = COUNT_, COPIES = COPIES_;
+    u32 word[COUNT * COPIES];
+
+    // By all threads of the block.
+    __device__ __forceinline__ void fill(const u16 (&grid)[COUNT]) {
+        for (int i = threadIdx.x; i < COUNT; i += blockDim.x) {
+            u32 digits = grid[i];  // two bits each
+            digits = (digits | digits << 8) & 0x00ff00ffu;
+            digits = (digits | digits << 4) & 0x0f0f0f0fu;
+            digits = (digits | digits << 2) & 0x33333333u;
+#pragma unroll
+            for (int copy = 0; copy < COPIES; ++copy) word[i * COPIES + copy] = digits;
+        }
+    }
+    // The lane's nibbles of the entry of byte i of `low` and of `high`, a multiple of 256: the values of an even lane are the
+    // first four.
+    __device__ __forceinline__ u32 four(u32 low, int i, u32 high, int lane) const {
+        const u8* const mine = (const u8*)word + (lane >> 1) % COPIES * 4 + (lane & 1) * 2;
+        return look_up_shared2(mine, low, u32(4 * COPIES) << (8 * i), high * (4 * COPIES));
+    }
+};
+
+// Bits that the lane has for its eight registers of a unit, register r's bit of value j at 4 j + r % 4 + 16 (r / 4): brought
+// to bit 2 of nibble j.
+__device__ __forceinline__ u32 bits_of_register(u32 bits, int r) {
+    // Shifts to the left are not made by the unit that all else here needs.
+    const u32 half = r < 4 ? bits : opaque(bits >> 16);
+    const int shift = (r & 3) - 2;
+    return (shift < 0 ? half << -shift : half >> shift) & 0x4444u;
+}

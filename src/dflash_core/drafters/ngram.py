@@ -1,0 +1,130 @@
+"""The conversation's own text as a drafter: what followed the last tokens the last time they occurred.
+
+No file, no weights, no pass: it runs on the host, with any target on any device. A proposal is one token per depth:
+what followed the latest place of the last three, two or one tokens, then what followed those and that one, and so on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dflash_core.drafters.base import DraftLogits, DraftModel, DraftTarget
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.successors import HIT_RATES, LONGEST, Successor, Successors
+from dflash_core.errors import MismatchError
+from dflash_core.knobs import Knobs
+from dflash_core.tree import NO_CANDIDATES, Candidates
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from dflash_core.cache_types import CachePair
+    from dflash_core.formats.weights import WeightFile
+    from dflash_core.progress import Progress
+
+KIND = "ngram"
+BLOCK = 32
+MIN_CHANCE = 0.01  # probability of the whole run below which nothing more is proposed
+# A tree temperature softens a distribution over the vocabulary and a width takes more of it; here there is one token.
+FOLLOWED = frozenset({"p_min", "chain_seed"})
+CAPABILITIES = Capabilities(KIND, BLOCK, knobs=FOLLOWED)
+
+
+class NgramDrafter:
+    """Implements `drafters.base.Drafter`. The places of every run are stored, so a look-up needs no scan."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self) -> None:
+        self._text = Successors()
+
+    @property
+    def nbytes(self) -> Mapping[str, int]:
+        return {}  # a few bytes per token: little compared with a cache
+
+    def begin(self) -> None:
+        self._text.cut(0)
+
+    def observe(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
+        self._text.extend(tokens)
+
+    def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
+        text, length = self._text, len(self._text)
+        now = length if at is None else at
+        tail = (*text.tokens[max(0, now - LONGEST + 1) : now], root)
+        # What followed may include the root itself, so the root is added to the text here.
+        later = text.tokens[now:] if text.tokens[now : now + 1] != [root] else None
+        if later is not None:
+            text.cut(now)
+            text.extend([root])
+        found = list(follow(text, tail, now + 1))
+        if later is not None:
+            text.cut(now)
+            text.extend(later)
+        if not found:
+            return NO_CANDIDATES
+        tokens = np.array([one.token for one in found], np.int64)
+        return Candidates(tokens[:, None], np.log([[HIT_RATES[one.match]] for one in found]))
+
+    def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
+        return ()
+
+    def resume(self, begin: int, tokens: Sequence[int], rows: Iterator[Tensor]) -> None:
+        self._text.extend(tokens)
+
+    def cut(self, length: int) -> None:
+        self._text.cut(length)
+
+
+def follow(text: Successors, tail: tuple[int, ...], within: int) -> Iterator[Successor]:
+    """The tokens that followed `tail`, one after the other, while they are likely enough."""
+    chance = 1.0
+    for _ in range(CAPABILITIES.depths):
+        found = text.after(tail, within)
+        if found is None or (chance := chance * HIT_RATES[found.match]) < MIN_CHANCE:
+            return
+        yield found
+        tail = (*tail[1 - LONGEST :], found.token)
+
+
+@dataclass(frozen=True, slots=True)
+class NgramDraft:
+    """Implements `drafters.base.Draft`, `HostDraft` and `OpenedDraft`: there is nothing to load."""
+
+    target: DraftTarget
+    notes: tuple[str, ...] = ()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    @property
+    def config(self) -> DraftModel | None:
+        return None
+
+    @property
+    def files(self) -> tuple[WeightFile, ...]:
+        return ()
+
+    @property
+    def weight_bytes(self) -> int:
+        return 0
+
+    def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> NgramDraft:
+        return self
+
+    def drafter(self, kv: CachePair | None = None) -> NgramDrafter:
+        return NgramDrafter()
+
+    def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
+        raise MismatchError("the n-gram drafter copies tokens and has no logits; expected a drafter with a model")
+
+
+def open_ngram(path: str, target: DraftTarget) -> NgramDraft:
+    """The n-gram drafter of any target; it needs no file."""
+    return NgramDraft(target)

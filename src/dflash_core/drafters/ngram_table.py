@@ -1,0 +1,116 @@
+"""A sequence's own text as drafts, in arrays that a device reads unchanged (the device code is kernels/ngrams.cuh).
+
+Like `Successors`: the latest places of runs of three, two and one token, found by a hash. Runs that share a slot
+replace each other; a slot is verified against the text, so the worst case is a run that is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dflash_core.drafters.successors import LONGEST, Successor, class_of_match
+
+RUNS = 3  # tokens of the longest run in the table
+SLOT_BITS = 16
+SLOTS = 1 << SLOT_BITS
+MULTIPLIER = 0x9E3779B1  # 2^32 over the golden ratio, odd
+FEW = 16  # tokens: up to this number, hashing one by one is faster than numpy
+
+Ints = npt.NDArray[np.int32]
+Places = tuple[npt.NDArray[np.int64], Ints]
+
+
+class NgramTable:
+    """The tokens of one sequence, appended and truncated at the end.
+
+    `last`: (RUNS, SLOTS), by the length of a run less one and its hash the place of its last token, -1 for none.
+    `cuts`: how often something other than appending happened; a copy must then be made again completely.
+    """
+
+    def __init__(self, tokens: Sequence[int] = ()) -> None:
+        self._buffer = np.empty(1024, np.int32)
+        self._length = self.cuts = 0
+        self.last = np.full((RUNS, SLOTS), -1, np.int32)
+        self._newest: tuple[int, Places] | None = None  # of the length that there is: places from where on
+        self.extend(tokens)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def tokens(self) -> Ints:
+        return self._buffer[: self._length]
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append: the runs at the old end have a successor now."""
+        if not len(tokens):
+            return
+        begin, self._length = self._length, self._length + len(tokens)
+        if self._length > len(self._buffer):
+            self._buffer = np.concatenate([self._buffer, np.empty(self._length, np.int32)])
+        self._buffer[begin : self._length] = tokens
+        self._newest = None
+        at, ends = self.places(begin)
+        self.last.reshape(-1)[at] = ends
+
+    def places(self, begin: int) -> Places:
+        """The runs that got a successor since the text had `begin` tokens: their indices in the flattened `last`, and
+        the places of their last tokens, ascending for each length."""
+        # Requested twice: here, and for the copy on a device.
+        if self._newest is None or self._newest[0] != begin:
+            few = self._length - begin <= FEW
+            self._newest = begin, self._hashed_one_by_one(begin) if few else self._hashed(begin)
+        return self._newest[1]
+
+    def _hashed(self, begin: int) -> Places:
+        ends = np.arange(max(begin - 1, 0), self._length - 1, dtype=np.int32)
+        hashed, at, found = np.zeros(len(ends), np.uint32), list[npt.NDArray[np.int64]](), list[Ints]()
+        for run in range(RUNS):
+            short = max(run - int(ends[0]), 0) if len(ends) else 0  # no longer runs end at the text's first tokens
+            ends, hashed = ends[short:], hashed[short:]
+            hashed = (hashed + self._buffer[ends - run].view(np.uint32)) * np.uint32(MULTIPLIER)
+            at.append((hashed >> np.uint32(32 - SLOT_BITS)).astype(np.int64) + run * SLOTS)
+            found.append(ends)
+        return np.concatenate(at), np.concatenate(found)
+
+    def _hashed_one_by_one(self, begin: int) -> Places:
+        ids, at, found = self._buffer.data, list[int](), list[int]()
+        hashed = dict.fromkeys(range(max(begin - 1, 0), self._length - 1), 0)
+        for run in range(RUNS):
+            for end in range(max(begin - 1, run), self._length - 1):
+                hashed[end] = (hashed[end] + ids[end - run]) * MULTIPLIER & 0xFFFFFFFF
+                at.append((hashed[end] >> (32 - SLOT_BITS)) + run * SLOTS)
+                found.append(end)
+        return np.array(at, np.int64), np.array(found, np.int32)
+
+    def become(self, tokens: Sequence[int]) -> None:
+        """Become `tokens`: append the new ones, or start again if the present text is not their beginning."""
+        ids = np.asarray(tokens, np.int32)
+        if len(ids) < self._length or not np.array_equal(ids[: self._length], self.tokens):
+            self._length, self.cuts = 0, self.cuts + 1
+            self.last.fill(-1)
+        self.extend(ids[self._length :].tolist())
+
+    def tail(self) -> tuple[int, ...]:
+        """The newest tokens, as many as a match compares."""
+        return tuple(self.tokens[-LONGEST:].tolist())
+
+    def after(self, tail: Sequence[int]) -> Successor | None:
+        """The tokens after the latest known place of the longest run (3, 2, 1 tokens) at the end of `tail`."""
+        # A memoryview gives Python ints in half the time.
+        ids, last, hashed, places = self._buffer.data, self.last.data, 0, list[int]()
+        for back in range(min(RUNS, len(tail))):
+            hashed = (hashed + tail[-1 - back]) * MULTIPLIER & 0xFFFFFFFF
+            places.append(last[back, hashed >> (32 - SLOT_BITS)])
+        for run in reversed(range(len(places))):
+            place = places[run]
+            longest = min(len(tail), LONGEST, place + 1)
+            match = 0
+            while match < longest and ids[place - match] == tail[-1 - match]:
+                match += 1
+            if match > run:
+                return Successor(ids[place + 1], class_of_match(match))
+        return None

@@ -1,0 +1,85 @@
+"""Byte-level BPE: every byte of a text is a letter, and letters are merged into tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
+
+from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.text.pre_tokenizers import PRE_TOKENIZERS
+from dflash_core.text.vocabulary import Vocabulary
+
+
+def _byte_letters() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 characters stand for themselves, U+0100 onwards for the other bytes."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    unprintable = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(unprintable)}
+
+
+LETTERS = _byte_letters()
+RARE = frozenset({*range(0x20), 0x7F, 0xC0, 0xC1, 0xF1, 0xF2, *range(0xF5, 0x100)}.difference(b"\t\n\r"))
+"""Bytes that some vocabularies leave out: control characters, and what begins no assigned character of UTF-8."""
+
+
+class ByteLevel:
+    """Implements `pieces.Pieces`. Raises FormatError for merges that do not fit the tokens or a byte that text needs
+    and no token has, UnsupportedError for an unknown pre-tokenizer."""
+
+    text_is_cut = False
+
+    def __init__(self, vocabulary: Vocabulary, ordinary: Mapping[str, int]) -> None:
+        """`ordinary`: the tokens that text is merged into."""
+        if vocabulary.pre not in PRE_TOKENIZERS:
+            raise UnsupportedError(
+                f"pre-tokenizer {vocabulary.pre!r} is not supported; supported: {', '.join(PRE_TOKENIZERS)}"
+            )
+        self._pre = PRE_TOKENIZERS[vocabulary.pre]
+        self.adds_bos = self._pre.bos
+        self.missing = bytes(sorted(byte for letter, byte in LETTERS.items() if letter not in ordinary))
+        needed = next((byte for byte in self.missing if byte not in RARE), None)
+        if needed is not None:  # the library would silently drop such a byte from the text
+            raise FormatError(f"the vocabulary has no token for the byte 0x{needed:02x}; byte-level BPE needs it")
+        self._bpe = tokenizers.Tokenizer(self._model(vocabulary, ordinary))
+        splits = [
+            pre_tokenizers.Split(tokenizers.Regex(split), behavior="isolated") for split in self._pre.splits
+        ]  # fmt: skip
+        to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        if self._pre.composes:
+            self._bpe.normalizer = normalizers.NFC()
+        self._bpe.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes])
+
+    def _model(self, vocabulary: Vocabulary, ordinary: Mapping[str, int]) -> models.BPE:
+        pairs = [tuple(merge.split(" ")) for merge in vocabulary.merges]
+        broken = next((n for n, pair in enumerate(pairs) if len(pair) != 2), None)
+        if broken is not None:
+            merge = vocabulary.merges[broken]
+            raise FormatError(f"merge {broken} is {merge!r:.60}, expected two tokens with a space between them")
+        try:
+            # Built from the lists: going through the library's own JSON format takes twice as long.
+            return models.BPE(
+                vocab=dict(ordinary),
+                merges=cast(list[tuple[str, str]], pairs),
+                ignore_merges=self._pre.whole_words,
+            )
+        except Exception as error:  # the library raises bare Exceptions
+            raise FormatError(f"the merges do not fit the vocabulary: {error}") from None
+
+    def encode(self, text: str) -> list[int]:
+        return self._bpe.encode(text, add_special_tokens=False).ids
+
+    def composed(self, text: str) -> str:
+        return text if self._bpe.normalizer is None else self._bpe.normalizer.normalize_str(text)
+
+    def bytes_of(self, token: str) -> bytes:
+        try:
+            return bytes(map(LETTERS.__getitem__, token))
+        except KeyError:  # a special or added token: its name is its text
+            return token.encode("utf-8", "replace")
+
+    @staticmethod
+    def is_byte(token: str) -> bool:
+        return token in LETTERS

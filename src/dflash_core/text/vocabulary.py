@@ -1,0 +1,120 @@
+"""The vocabulary of a GGUF file: its tokens with their types, and the settings of its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from dflash_core.errors import FormatError
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""Types of tokens in `tokenizer.ggml.token_type`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a file says about its tokenizer.
+
+    model: its kind, as "gpt2". scores: of each token, () where the file has none. ids: of tokens that have a purpose
+    ("bos", "eos", "eot", "padding", "mask"), None for those that the file does not name. add_bos, space_prefix: whether
+    a prompt begins with the BOS token, and text with a space; None where the file does not say.
+    """
+
+    model: str
+    pre: str
+    tokens: list[str]
+    types: list[int]
+    merges: list[str] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    ids: Mapping[str, int | None] = field(default_factory=dict)
+    add_bos: bool | None = None
+    space_prefix: bool | None = None
+    chat_template: str | None = None
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, object]) -> Vocabulary:
+        """The vocabulary that a GGUF file describes. Raises FormatError for missing or malformed keys."""
+        model = _string(metadata, "tokenizer.ggml.model")
+        tokens = cast(list[str], _list(metadata, "tokenizer.ggml.tokens", str))
+        types = [NORMAL] * len(tokens)
+        if "tokenizer.ggml.token_type" in metadata:
+            types = cast(list[int], _list(metadata, "tokenizer.ggml.token_type", int))
+        if len(types) != len(tokens):
+            raise FormatError(
+                f"tokenizer.ggml.token_type has {len(types)} entries, expected {len(tokens)}, one a token"
+            )
+        scored = model == "llama"  # the only kind that merges by scores
+        template = metadata.get("tokenizer.chat_template")
+        if template is not None and not isinstance(template, str):
+            raise FormatError(f"tokenizer.chat_template is a {type(template).__name__}, expected a string")
+        return cls(
+            model=model,
+            pre="" if model != "gpt2" else _string(metadata, "tokenizer.ggml.pre"),
+            tokens=tokens,
+            types=types,
+            merges=[] if scored else cast(list[str], _list(metadata, "tokenizer.ggml.merges", str)),
+            scores=_scores(metadata, len(tokens)) if scored else [],
+            ids={
+                name: _token_id(metadata, f"tokenizer.ggml.{name}_token_id", len(tokens))
+                for name in ("eos", "eot", "bos", "padding", "mask")
+            },
+            add_bos=_flag(metadata, "tokenizer.ggml.add_bos_token"),
+            space_prefix=_flag(metadata, "tokenizer.ggml.add_space_prefix"),
+            chat_template=template,
+        )
+
+    def of_type(self, *types: int) -> dict[int, int]:
+        """The tokens of these types: id -> type."""
+        return {id: kind for id, kind in enumerate(self.types) if kind in types}
+
+
+def _string(metadata: Mapping[str, object], key: str) -> str:
+    value = metadata.get(key)
+    if not isinstance(value, str):
+        raise FormatError(f"{key} is {_describe(value)}, expected a string")
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """A value as Python has it: files give lists and numbers of numpy too."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _list(metadata: Mapping[str, object], key: str, *kinds: type) -> list[object]:
+    value = _plain(metadata.get(key))
+    if not isinstance(value, (list, tuple)) or not all(type(item) in kinds for item in value):
+        raise FormatError(f"{key} is {_describe(value)}, expected a list of {kinds[0].__name__}")
+    return list(value)
+
+
+def _scores(metadata: Mapping[str, object], count: int) -> list[float]:
+    scores = cast(list[float], _list(metadata, "tokenizer.ggml.scores", float, int))
+    if len(scores) != count:
+        raise FormatError(f"tokenizer.ggml.scores has {len(scores)} entries, expected {count}, one a token")
+    return scores
+
+
+def _flag(metadata: Mapping[str, object], key: str) -> bool | None:
+    value = _plain(metadata.get(key))
+    if value is not None and not isinstance(value, bool):
+        raise FormatError(f"{key} is {_describe(value)}, expected true or false")
+    return value
+
+
+def _token_id(metadata: Mapping[str, object], key: str, vocab_size: int) -> int | None:
+    value = _plain(metadata.get(key))
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab_size:
+        raise FormatError(f"{key} is {value!r:.40}, expected an id below {vocab_size}")
+    return value
+
+
+def _describe(value: object) -> str:
+    if value is None:
+        return "missing"
+    if isinstance(value, (list, tuple)):
+        odd = next((type(item).__name__ for item in value), "nothing")
+        return f"a list that begins with {odd}"
+    return f"a {type(value).__name__}"

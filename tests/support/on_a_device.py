@@ -1,0 +1,53 @@
+"""A target on a device, and what its logits are held to: those of the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from dflash_core.backends.cuda.activations import CHOICES
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.supported import check_supported
+from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.backends.opened import Target
+from support.bits import Plain, check_walk
+from support.device_pairs import device_named
+
+CONTEXT = 640
+KL_BAR = 5e-6
+
+
+def session_of(device_name: str, target: Target, activations: str = "f16", context: int = CONTEXT) -> CudaSession:
+    """A session of an opened target, without a drafter."""
+    check_supported(target.config)
+    device = device_named(device_name)
+    with device.stream():
+        upload = DeviceUpload(device, target.file)
+        model = DeviceTarget(device, upload, target.config, CHOICES[activations])
+        upload.close()
+    return CudaSession(model, context=context)
+
+
+def divergences(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """KL divergence of `found` logits from `expected` ones, row by row, in float64."""
+    ours, theirs = (torch.log_softmax(torch.from_numpy(np.array(rows, np.float64)), -1) for rows in (found, expected))
+    return (theirs.exp() * (theirs - ours)).sum(-1).numpy()
+
+
+def chain(n: int, rng: np.random.Generator) -> list[int]:
+    return list(range(-1, n - 1))
+
+
+def bushy(n: int, rng: np.random.Generator) -> list[int]:
+    reach = int(rng.integers(1, n + 1))
+    return [-1, *(int(rng.integers(max(0, node - reach), node)) for node in range(1, n))]
+
+
+def check_bits(session: CudaSession, rng: np.random.Generator, begin: int = 30, positions: int = 10) -> None:
+    """Chains and trees leave the bits of plain decoding, in logits, keys and values."""
+    vocab = session.target.spec.vocab_size
+    ids = rng.integers(0, vocab, begin + positions).tolist()
+    plain = Plain.of(session, ids[:begin], ids[begin:])
+    for shape, budgets in ((chain, (1, 7, 15)), (bushy, (4, 23, 63))):
+        check_walk(session, plain, shape, budgets, vocab, rng)
