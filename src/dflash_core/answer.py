@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from dflash_core.constraints.base import Constraint
 from dflash_core.errors import DFlashError
 from dflash_core.events import Event, Piece, PrefillEvent, StepEvent
 from dflash_core.guards.turn import TurnGuard
@@ -57,10 +58,13 @@ class Answer:
         watchers: Sequence[Callable[[Line], None]] = (),
         on_prefill: OnPrefill | None = None,
         shown: Collection[str] = (),
+        constraint: Constraint | None = None,
+        ends: Collection[str] = (),
     ) -> None:
         """`start`: what the record begins with. `keep`: lengths of the prompt that later prompts will share. `shown`:
-        names of special tokens that become text, although they are hidden otherwise. `watchers` are called with each
-        line of the record, on the thread that iterates."""
+        names of special tokens that become text, although they are hidden otherwise. `constraint`: what the
+        answer conforms to. `ends`: names of special tokens that end it, beside the stop
+        tokens. `watchers` are called with each line of the record, on the thread that iterates."""
         self._seed_source: Literal["random", "fixed"] = "fixed"
         if knobs.seed == RANDOM_SEED:  # a small number, which a user can type
             self._seed_source, knobs = "random", replace(knobs, seed=secrets.randbelow(2**31))
@@ -74,6 +78,8 @@ class Answer:
         self.done = False
         self.reread: Reread | None = None
         self._engine = engine
+        self._constraint = constraint
+        self._ends = frozenset(tokenizer.special[name] for name in ends if name in tokenizer.special)
         self._keep, self._watchers, self._on_prefill = tuple(keep), watchers, on_prefill
         self._stop_requested = False
         self._running = False
@@ -130,9 +136,13 @@ class Answer:
             with self._stop_lock:
                 self._running = not self._stop_requested
             if self._running:
-                sinks = {"sinks": self.prompt.sinks} if self.knobs.attention_window else {}
+                more: dict[str, Any] = {"sinks": self.prompt.sinks} if self.knobs.attention_window else {}
+                if self._constraint is not None:
+                    more["constraint"] = self._constraint
+                if self._ends:
+                    more["ends"] = self._ends
                 events = self._engine.generate(
-                    self.prompt.ids, self.knobs, keep=self._keep, on_prefill=self._prefilled, guard=self._guard, **sinks
+                    self.prompt.ids, self.knobs, keep=self._keep, on_prefill=self._prefilled, guard=self._guard, **more
                 )
             while (event := self._next(events)) is not None:
                 self._cancel_again()
@@ -173,7 +183,7 @@ class Answer:
             # A saved state may have included them, or no saved state reaches so far into the prompt.
             again = max(self.reread.known - event.reused_tokens, 0)
             event = replace(event, read_again=again, read_why=self.reread.why if again else "")
-        thinking, text = self._split.push(self._detokenizer.push(event.tokens))
+        thinking, text = self._split.push(self._detokenizer.push(self._worded(event)))
         self.thinking += thinking
         self.text += text
         if event.stop is not None:
@@ -183,6 +193,11 @@ class Answer:
         self._parts.add(piece)
         self._recorder.add(piece)
         return piece
+
+    def _worded(self, event: Event) -> Sequence[int]:
+        """The tokens that are the answer's own: not one that only ended it."""
+        ended = event.stop == "stop token" and event.tokens[-1] in self._ends
+        return event.tokens[:-1] if ended else event.tokens
 
     def _flush(self) -> tuple[str, str]:
         """The pending text of the detokeniser and the split, also added to the turn; nothing the second time."""

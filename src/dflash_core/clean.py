@@ -69,12 +69,21 @@ def blank(text: str) -> bool:
     return all(unicodedata.category(one) in _NOTHING or one in _FILLERS for one in text)
 
 
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+
+
+def joined(text: str) -> str:
+    """`text` with both halves of each surrogate pair as the character that they stand for."""
+    return _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+
+
 def encodable(text: str) -> str:
-    """`text` with a question mark for each half of a surrogate pair, which no file, database or tokenizer takes.
+    """`text` with a question mark for each half of a surrogate pair without the other, which no file, database or
+    tokenizer takes.
 
     Python uses such halves for bytes of file names and command-line arguments that are not UTF-8.
     """
-    return text.encode(errors="replace").decode()
+    return joined(text).encode(errors="replace").decode()
 
 
 def token_label(text: str) -> str:

@@ -23,13 +23,12 @@ from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
 from dflash_core.loading import DEFAULT_CARD, CardOptions, open_target
 from dflash_core.memory import OTHERS, Component, MemoryBreakdown, weights_detail
+from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.policy.late import LatePolicy
-from dflash_core.policy.learned import LearnedPolicy
-from dflash_core.policy.pair import PairState
+from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.policy.saved import SavedValues, fingerprint, pair_of, shipped_beside
-from dflash_core.policy.several import SeveralPolicy
 from dflash_core.progress import Progress, silent
 from dflash_core.runner import Runner
 from dflash_core.snapshots.snapshots import Snapshots
@@ -82,7 +81,7 @@ class Engine(Runner):
             draft, context=context, kv=self.kv.pair, rows=self._setup.rows, nodes=self._setup.nodes
         )
         self.kept = tuple(kept)
-        self._learners: tuple[LearnedPolicy | LatePolicy, ...] = ()
+        self._auto: AutoPolicy | None = None
         super().__init__(
             session,
             target.tokenizer.stop_ids,
@@ -99,28 +98,28 @@ class Engine(Runner):
             ),
         )
 
-    def _policy(self, drafter: Capabilities | None) -> LearnedPolicy | LatePolicy | SeveralPolicy | None:
+    def _policy(self, drafter: Capabilities | None) -> AutoPolicy | None:
         """What decides the steps of `auto`; None where the knobs alone do."""
         if drafter is None:
             return None
-        shapes = [(one, self.machine.step_costs(one)) for one in drafter.parts or (drafter,)]
         think_ids = self.target.tokenizer.think_ids
-        learners = []
-        for at, (one, shape) in enumerate(shapes):
+        arms = []
+        for at, one in enumerate(drafter.parts or (drafter,)):
+            shape = self.machine.step_costs(one)
             if shape is None:
                 return None
             kept = self.kept[at] if at < len(self.kept) else None
-            make = LatePolicy if one.on_device else LearnedPolicy
             state, keep = (kept.read(), kept.write) if kept is not None else (PairState(), None)
-            learners.append(make(one, state, StepCosts(shape), think_ids=think_ids, keep=keep))
-        self._learners = tuple(learners)
-        host = [one for one in learners if isinstance(one, LearnedPolicy)]
-        return SeveralPolicy(host) if len(host) > 1 else learners[0]
+            arms.append(Arm(one, state, StepCosts(shape), keep))
+        queued = drafter.on_device
+        self._auto = QueuedPolicy(arms[0], think_ids=think_ids) if queued else AutoPolicy(arms, think_ids=think_ids)
+        return self._auto
 
     def forget_learned(self) -> None:
         """Reset to the start values, on disk too; not while an answer is under way."""
-        for at, learner in enumerate(self._learners):
-            learner.reset(self.kept[at].forget() if at < len(self.kept) else PairState())
+        if self._auto is not None:
+            kept = [one.forget() for one in self.kept]
+            self._auto.reset([*kept, *(PairState() for _ in self._auto.arms[len(kept) :])])
 
     @property
     def limits(self) -> Limits:
@@ -224,6 +223,7 @@ def load_pair(
     engine = Engine(opened, drafter, context_length=context_length, kept=kept, kv=kv, states=states)
     engine.session.prepare(say)
     engine.machine.learn(engine.session, say)
+    memory.give_back()
     say("ready", 1.0)
     return engine
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sys
@@ -104,6 +105,14 @@ def host_memory() -> HostMemory:
         used = _first_number("/sys/fs/cgroup/memory.current") - _field("/sys/fs/cgroup/memory.stat", "inactive_file")
         total, free = limit, min(free, max(0, limit - used))
     return HostMemory(total, free, _kib_fields(Path("/proc/self/status")).get("VmRSS") or _peak())
+
+
+def give_back() -> None:
+    """Return memory that was freed to the system, where the C library keeps it (glibc): what a load took for a while
+    would else count as the program's."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _peak() -> int:

@@ -129,7 +129,7 @@ def test_what_does_not_apply_is_refused_and_what_it_is_is_said() -> None:
         ):
             engine.limits.check(Knobs().replace(**{name: value}), {name})
     engine.limits.check(Knobs(drafting="auto up to 5", p_min=0.3), {"budget", "p_min"})
-    assert [one.name for one in engine.memory().components] == ["target", "target KV", "states", "program"]
+    assert [one.name for one in engine.memory().components] == ["target", "target KV", "states", "program", "tokenizer"]
     with pytest.raises(MismatchError, match="has no logits"):
         load_draft("ngram", target()).logits(np.zeros((1, 1), np.float32), 3)
     assert isinstance(engine.draft, NgramDraft)

@@ -8,8 +8,11 @@ import pytest
 from anthropic.types import Message
 from openai.types.chat import ChatCompletion
 
+from dflash_core.answer import Answer
 from dflash_core.conversation import Conversation
 from dflash_core.knobs import Knobs
+from dflash_core.messages import Prompt
+from dflash_core.record import Start
 from support import demo_pair
 from support.serving import Running
 
@@ -206,3 +209,35 @@ def test_counts_are_those_of_the_answer(server: Running) -> None:
     answered = server.openai().responses.create(model="demo", input=QUESTION, max_output_tokens=2)
     assert answered.usage is not None
     assert response.input_tokens == answered.usage.input_tokens
+
+
+@pytest.mark.parametrize("mode", ["plain", "chain", "tree"])
+def test_a_token_that_ends_this_answer_alone_is_no_text(mode: str) -> None:
+    engine = demo_pair.new_engine()
+    tokenizer, knobs = engine.target.tokenizer, Knobs().replace(mode=mode)
+    ids = engine.target.template.render([{"role": "user", "content": QUESTION}], thinking=False)
+    prompt = Prompt(tuple(tokenizer.encode(ids)), ids, opens_thinking=False, stable=0)
+    _, text, tokens = asked(QUESTION)
+    assert text == "12 + 7 = 19."
+
+    def answered(ends: tuple[str, ...]) -> Answer:
+        answer = Answer(engine, tokenizer, prompt, knobs, start, ends=ends)
+        for _ in answer:
+            pass
+        return answer
+
+    def start(prompt: Prompt, knobs: Knobs) -> Start:
+        return Start("2026-01-01T00:00:00.000+00:00", "", "", "", "", prompt.ids, knobs)
+
+    assert answered(()).text == text
+    # No special token is in the answer, so an ordinary one stands for it.
+    equals = next(id for id in tokens if tokenizer.token_bytes(id).strip() == b"=")
+    assert tokenizer.special.get("=") is None
+    tokenizer.special = {**tokenizer.special, "=": equals}
+    try:
+        ended = answered(("=", "unknown"))
+    finally:
+        tokenizer.special = {name: id for name, id in tokenizer.special.items() if name != "="}
+    assert ended.report is not None
+    assert (ended.report.stop, ended.text.rstrip()) == ("stop token", "12 + 7")
+    assert ended.report.tokens == tokens[: tokens.index(equals) + 1]

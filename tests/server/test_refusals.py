@@ -70,7 +70,11 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/chat/completions", chat(tools=[{"type": "function"}]), "tools[0].function"),
     ("/v1/chat/completions", chat(tools=[{"type": "function", "function": {"name": 3}}]), "tools[0].function.name"),
     ("/v1/chat/completions", chat(tool_choice="required"), "tool_choice"),
-    ("/v1/chat/completions", chat(response_format={"type": "json_object"}), "response_format"),
+    ("/v1/chat/completions", chat(response_format={"type": "xml"}), "response_format.type"),
+    ("/v1/chat/completions", chat(response_format={"type": "json_schema"}), "response_format.schema"),
+    ("/v1/chat/completions", chat(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {
+        "type": "strange"}}}), "response_format"),
+    ("/v1/responses", {"input": "a", "text": {"format": {"type": "json_schema", "schema": 3}}}, "text.format.schema"),
     ("/v1/chat/completions", chat(dflash={"bugdet": 3}), "dflash.bugdet"),
     ("/v1/chat/completions", chat(dflash={"budget": 0}), "dflash.budget"),
     ("/v1/chat/completions", chat(dflash={"budget": [3]}), "dflash.budget"),

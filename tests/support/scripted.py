@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
+from dflash_core.constraints.base import Constraint
 from dflash_core.engine import Engine
-from dflash_core.events import Event, PrefillEvent, StepEvent, StepTree, Stop
+from dflash_core.events import Event, PrefillEvent, StageTimes, StepEvent, StepTree, Stop
 from dflash_core.guards.base import Guard
 from dflash_core.knobs import Knobs
 from support import demo_pair
@@ -30,6 +31,8 @@ class ScriptedEngine(Engine):
         on_prefill: Callable[[int, int], None] | None = None,
         guard: Guard | None = None,
         sinks: int = 0,
+        constraint: Constraint | None = None,
+        ends: Collection[int] = (),
     ) -> Iterator[Event]:
         self._cancelled.clear()
         tokenizer = self.target.tokenizer
@@ -49,8 +52,6 @@ class ScriptedEngine(Engine):
 
 
 def _step(tokens: Sequence[int], length: int, stop: Stop | None) -> StepEvent:
-    from dflash_core.events import StageTimes
-
     ones = (1.0,) * len(tokens)
     nodes = tuple(range(len(tokens)))
     tree = StepTree(tuple(tokens), tuple(range(-1, len(tokens) - 1)), nodes, ones, ones, nodes)

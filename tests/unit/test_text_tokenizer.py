@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from text_data import DATA, END_THINK, IM_END, IM_START, THINK, TOKENIZER_JSON, metadata, tiny
 
-from dflash_core.errors import DFlashError, FormatError, UnsupportedError
+from dflash_core.errors import ContextError, DFlashError, FormatError, UnsupportedError
 from dflash_core.text.pre_tokenizers import PRE_TOKENIZERS
 from dflash_core.text.tokenizer import Tokenizer
 from support.golden import goldens
@@ -178,6 +178,21 @@ def test_marks_belong_to_words_in_qwen35_but_not_in_qwen2() -> None:
 
 def test_half_a_surrogate_pair_does_not_stop_encoding() -> None:
     assert TINY.decode(TINY.encode("a\ud83db")) == "a\ufffdb"
+
+
+def test_both_halves_of_a_surrogate_pair_are_a_character() -> None:
+    assert TINY.encode("a\ud83d\ude42b") == TINY.encode("a🙂b")
+    assert TINY.decode(TINY.encode("\ude42\ud83d\ud83d\ude42")) == "\ufffd\ufffd🙂"
+
+
+@pytest.mark.parametrize("pre", ["qwen35", "gpt-4o"])
+@pytest.mark.parametrize(("letter", "what"), [(" ", "blanks"), ("A", "letters")])
+def test_a_run_that_the_expressions_cannot_take_is_refused(pre: str, letter: str, what: str) -> None:
+    """Ten million blanks, and upper-case letters for some, stop the library in the middle of its own code."""
+    tokenizer = Tokenizer.from_metadata(metadata(pre=pre))
+    with pytest.raises(ContextError, match=f"^the text has a run of more than 4,000,000 {what}, the most that can"):
+        tokenizer.encode("b" + 10_000_000 * letter + "c")
+    assert tokenizer.encode(f"{letter * 1000}1" * 5000)  # many short runs are none
 
 
 def test_the_longest_special_name_wins() -> None:

@@ -13,11 +13,10 @@ from dflash_core.drafters.several import together
 from dflash_core.errors import NumericsError
 from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
+from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.costs import CPU
 from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.policy.learned import LearnedPolicy
-from dflash_core.policy.pair import PairState
-from dflash_core.policy.several import SeveralPolicy
 from dflash_core.policy.watched import MISSES, Watched
 from dflash_core.runner import Runner
 from support.counting import STOP, VOCAB, CountingBackend
@@ -33,7 +32,7 @@ def steps(run: Runner, knobs: Knobs, tokens: int = TOKENS) -> list[StepEvent]:
 
 
 def runner(backend: CountingBackend, learned: bool) -> Runner:
-    policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU)) if learned else None
+    policy = AutoPolicy([Arm(backend.capabilities, PairState(), GivenCosts(CPU))]) if learned else None
     return Runner(backend, frozenset({STOP}), 4000, VOCAB, policy=policy)
 
 
@@ -105,7 +104,7 @@ def test_a_target_that_is_not_finite_still_ends_the_answer() -> None:
 @pytest.mark.parametrize("knobs", [Knobs(), Knobs(drafting="tree 22"), Knobs(draft="dflash2")])
 def test_another_drafter_takes_over(knobs: Knobs) -> None:
     parts = [Capabilities(kind, 8) for kind in ("dflash2", "mtp")]
-    several = SeveralPolicy([LearnedPolicy(one, PairState(), GivenCosts(CPU)) for one in parts])
+    several = AutoPolicy([Arm(one, PairState(), GivenCosts(CPU)) for one in parts])
     watched = Watched(several, together(parts))
     watched.begin([1, 2], frozenset())
     watched.next(knobs)

@@ -11,9 +11,10 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import NumericsError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
+from dflash_core.policy.arm import COPIES
+from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.base import Decision, Policy, StepPlan
 from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.policy.several import SeveralPolicy
 from dflash_core.turn_stats import FoundRow
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ MISSES = 10
 """Drafts without one accepted token after which a drafter is said not to fit; the first accepted one takes it back. One
 that is right every other time misses its first 10 drafts once in 1,000 times, one that is right one time in three once
 in 60. More would be late: `auto` may take some hundred tokens for each draft that is never right."""
-COPIES = "ngram"
-"""The drafter that copies text: that nothing repeats itself says nothing about it."""
 PLAIN = Decision("plain", 0, "no other drafter is loaded")
 
 
@@ -83,7 +82,7 @@ class Watched(Policy):
         """Leave a drafter out from the next decision on; the step under way is decided again."""
         if kind not in self._failed:
             self._failed[kind], self._said = str(error), None
-            if isinstance(self.policy, SeveralPolicy):
+            if isinstance(self.policy, AutoPolicy):
                 self.policy.leave_out(kind)
         self.policy.said(())
 
@@ -109,6 +108,7 @@ class Watched(Policy):
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
         kind = step.drafter or (self._drafter.kind if self._drafter is not None and step.mode != "plain" else "")
+        # That nothing repeats itself says nothing about the drafter that copies text.
         if kind and kind != COPIES and kind not in self._right and step.drafts.tokens:
             self._drafts[kind] += 1
             self._said = None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import cast
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.errors import ContextError, FormatError, UnsupportedError
 from dflash_core.text.pre_tokenizers import PRE_TOKENIZERS
 from dflash_core.text.vocabulary import Vocabulary
 
@@ -23,6 +24,10 @@ def _byte_letters() -> dict[str, int]:
 LETTERS = _byte_letters()
 RARE = frozenset({*range(0x20), 0x7F, 0xC0, 0xC1, 0xF1, 0xF2, *range(0xF5, 0x100)}.difference(b"\t\n\r"))
 """Bytes that some vocabularies leave out: control characters, and what begins no assigned character of UTF-8."""
+LONGEST_RUN = 4_000_000
+"""Of blanks or of letters, in characters. The library's regular expressions take at most ten million steps for a match,
+up to two a character; beyond that the library ends the program's thread."""
+_LONG = re.compile(rf"\s{{{LONGEST_RUN + 1},}}|[^\W\d_]{{{LONGEST_RUN + 1},}}")
 
 
 class ByteLevel:
@@ -54,8 +59,8 @@ class ByteLevel:
 
     def _model(self, vocabulary: Vocabulary, ordinary: Mapping[str, int]) -> models.BPE:
         pairs = [tuple(merge.split(" ")) for merge in vocabulary.merges]
-        broken = next((n for n, pair in enumerate(pairs) if len(pair) != 2), None)
-        if broken is not None:
+        if not {*map(len, pairs)} <= {2}:
+            broken = next(n for n, pair in enumerate(pairs) if len(pair) != 2)
             merge = vocabulary.merges[broken]
             raise FormatError(f"merge {broken} is {merge!r:.60}, expected two tokens with a space between them")
         try:
@@ -69,6 +74,12 @@ class ByteLevel:
             raise FormatError(f"the merges do not fit the vocabulary: {error}") from None
 
     def encode(self, text: str) -> list[int]:
+        """Raises ContextError for a run of blanks or letters that is too long for the regular expressions."""
+        if len(text) > LONGEST_RUN and (run := _LONG.search(text)):
+            what = "blanks" if run[0].isspace() else "letters"
+            raise ContextError(
+                f"the text has a run of more than {LONGEST_RUN:,} {what}, the most that can become tokens; shorten it"
+            )
         return self._bpe.encode(text, add_special_tokens=False).ids
 
     def composed(self, text: str) -> str:

@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+from dflash_core.clean import joined
 from dflash_core.text.channels import CHANNEL_TOKENS, ChannelReader, channels_of
 from dflash_core.text.pieces import pieces_of
 from dflash_core.text.thinking import CLOSE, OPEN
@@ -123,7 +124,7 @@ class Tokenizer:
 
     def min_tokens(self, text: str) -> int:
         """A lower bound of the number of tokens of `text`, computed without tokenising it."""
-        text = self._pieces.composed(_SURROGATES.sub("\ufffd", text))  # composed text is shorter
+        text = self._pieces.composed(_whole(text))  # composed text is shorter
         return -(-len(text.encode()) // self._longest)
 
     def encode(self, text: str, special: bool = True) -> list[int]:
@@ -140,9 +141,8 @@ class Tokenizer:
         return [*ids] if bos is None or (ids and ids[0] == bos) else [bos, *ids]
 
     def _merge(self, text: str) -> tuple[int, ...]:
-        # Half a surrogate pair, which a terminal can deliver, has no UTF-8 form and so no tokens.
         ids: list[int] = []
-        for part in _cut(_SURROGATES.sub("\ufffd", text), self._cut_pattern, self._cut):
+        for part in _cut(_whole(text), self._cut_pattern, self._cut):
             ids += [part] if isinstance(part, int) else self._pieces.encode(part)
         return tuple(ids)
 
@@ -158,13 +158,13 @@ class Tokenizer:
 
     def reader(self, shown: Collection[str] = ()) -> Callable[[Iterable[int]], bytes]:
         """Turns the ids of one answer, piece by piece, into the bytes of those that become text. `shown`: names of
-        special tokens that do, although they are hidden otherwise."""
+        special tokens that do, although they are hidden otherwise; with all tokens of its channels these stay too."""
         hidden = self.hidden.difference(self.special.get(name, -1) for name in shown)
 
         def visible(ids: Iterable[int]) -> bytes:
             return b"".join([self.token_bytes(id) for id in ids if id not in hidden])
 
-        if self.channels is None:
+        if self.channels is None or set(shown).issuperset(self.channels.tokens):
             return visible
         channels = ChannelReader(self.channels, self.special)
         return lambda ids: b"".join([channels.read(id, visible((id,))) for id in ids])
@@ -177,6 +177,12 @@ class Tokenizer:
         shown = text.replace(" ", "␣") if text.isprintable() else "".join(map(_visible, text))
         # A combining mark on its own would be drawn over the character before it.
         return "◌" + shown if shown and unicodedata.category(shown[0]) in ("Mn", "Me") else shown
+
+
+def _whole(text: str) -> str:
+    """`text` as Unicode has it: surrogate pairs, which programs in other languages write, are characters. A half alone,
+    which a terminal can deliver, has no UTF-8 form and so no tokens."""
+    return _SURROGATES.sub("\ufffd", joined(text))
 
 
 def _visible(character: str) -> str:

@@ -21,6 +21,7 @@ from dflash_tui import __version__
 from dflash_tui.application.session import LAST, LISTED, LoadRequest
 from dflash_tui.application.settings.config import Config
 from dflash_tui.cli.arguments import cache_type, context, contexts, file_path, memory_size, port, positive
+from dflash_tui.server.recipes import DEFAULT_URL, RECIPES
 
 TRACE_HELP = "record every step in a new file, for dflash-tui replay"
 
@@ -98,6 +99,13 @@ def _serve_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a further name of this machine in requests; may be repeated",
     )
+
+
+def _connect_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("name", nargs="?", choices=tuple(RECIPES), metavar="NAME", help=f"one of {', '.join(RECIPES)}; none lists them")
+    add("--url", default=DEFAULT_URL, metavar="URL", help=f"where the server is ({DEFAULT_URL})")
+    add("--key", default="", metavar="KEY", help="its key, if it needs one")
 
 
 def _replay_options(parser: argparse.ArgumentParser) -> None:
@@ -187,6 +195,10 @@ def _bench_options(parser: argparse.ArgumentParser) -> None:
 COMMANDS: tuple[Command, ...] = (
     Command("ask", "answer one prompt on stdout; thinking, progress and figures go to stderr", _ask_options),
     Command("serve", "let other programs use the pair: the APIs of OpenAI and Anthropic over HTTP", _serve_options),
+    Command(
+        "connect", "what to set so that an agent or editor uses the server", _connect_options, models=False,
+        profile=False,
+    ),
     Command("sweep", "try settings against each other: speed, acceptance, step time", _sweep_options),
     Command(
         "conversations", "list, export, import, delete conversations", _conversations_options, models=False,

@@ -10,10 +10,10 @@ import msgspec
 from dflash_core.events import PrefillEvent
 from dflash_core.messages import Call, Message
 from dflash_core.text.tool_calls.parts import CallArguments, CallEnd, CallStart, Part, Text, Thinking
-from dflash_tui.server.asked import Asked, ThinkingSwitch
+from dflash_tui.server.asked import GRAMMAR, Asked, ThinkingSwitch
 from dflash_tui.server.chat import calls_of
 from dflash_tui.server.exchange import event
-from dflash_tui.server.extensions import effort_of, extended, sampling_changes
+from dflash_tui.server.extensions import effort_of, extended, grammar_of, sampling_changes
 from dflash_tui.server.parts import Function, at_least_one, new_id, stops_of, text_of, tools_of
 from dflash_tui.server.request_error import RequestError, invalid
 from dflash_tui.server.updates import Block, Ended, Reading, Why, blocks_of
@@ -100,7 +100,6 @@ def _asked(
         messages += _messages(one, f"messages[{at}]")
     choice = request.tool_choice or {}
     config = request.output_config or OutputConfig()
-    notes = ("output_config.format was ignored: constrained output is not supported",) if config.format else ()
     effort = effort_of(config.effort, "output_config.effort")[1]
     functions = [
         Function(tool.name, tool.description, _schema(tool.input_schema))
@@ -112,13 +111,13 @@ def _asked(
         tools=tools_of(functions),
         calls=calls_of(choice or None),
         parallel=choice.get("disable_parallel_tool_use") is not True,
+        grammar=grammar_of(config.format, "output_config.format"),
         changes=changes,
-        places=places,
+        places=places | {GRAMMAR: "output_config.format"},
         max_tokens=max_tokens,
         stops=stops,
         thinking=_thinking(request.thinking),
         effort=effort,
-        notes=notes,
     )
 
 

@@ -6,11 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dflash_core.constraints.grammar import Grammar
 from dflash_core.knobs import Value
 from dflash_core.messages import Message
 from dflash_core.text.template_values import Tools
 
+GRAMMAR = "grammar"
+"""The key of the grammar in `Asked.places`."""
 ThinkingSwitch = Literal["on", "off", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Whether the model may call its tools, and must: any of them, or the one of this name."""
+
+    allowed: bool = True
+    required: bool = False
+    name: str = ""
+
+
+MAY_CALL = Calls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +33,12 @@ class Asked:
     """`messages` as they came; `ids` in their place is a prompt that no template is applied to. `changes`: knobs, by
     name, checked only as to their kind. `places`: the request's own name of a knob, where it is another. `thinking` ""
     leaves it to the server's settings; `effort` is a word of `EFFORTS`, or "". `max_tokens` None: as many as fit.
-    `calls`: whether the model may call its tools; `parallel`: more than once in an answer."""
+    `parallel`: the model may call more than once in an answer. `grammar`: what the answer conforms to."""
 
     messages: tuple[Message, ...] = ()
     ids: tuple[int, ...] | None = None
     tools: Tools = ()
-    calls: bool = True
+    calls: Calls = MAY_CALL
     parallel: bool = True
     changes: Mapping[str, Value] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
@@ -31,4 +46,5 @@ class Asked:
     stops: tuple[str, ...] = ()
     thinking: ThinkingSwitch = ""
     effort: str = ""
+    grammar: Grammar | None = None
     notes: tuple[str, ...] = ()

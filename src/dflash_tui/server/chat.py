@@ -11,9 +11,9 @@ import msgspec
 from dflash_core.events import PrefillEvent
 from dflash_core.messages import Call, Message
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking
-from dflash_tui.server.asked import Asked, ThinkingSwitch
+from dflash_tui.server.asked import GRAMMAR, MAY_CALL, Asked, Calls, ThinkingSwitch
 from dflash_tui.server.exchange import event
-from dflash_tui.server.extensions import effort_of, extended, sampling_changes
+from dflash_tui.server.extensions import effort_of, extended, grammar_of, sampling_changes
 from dflash_tui.server.parts import (
     Function,
     arguments_of,
@@ -129,9 +129,6 @@ def asked_of(request: ChatRequest) -> Asked:
         raise invalid("this model writes text only", "modalities")
     if request.logprobs or request.top_logprobs:
         raise invalid("logprobs are not available; leave them out", "logprobs")
-    if request.response_format is not None and request.response_format.get("type", "text") != "text":
-        kind = str(request.response_format.get("type"))[:40]
-        raise invalid(f"response_format of the type {kind!r} is not supported; expected text", "response_format")
     limits = (at_least_one(request.max_tokens, "max_tokens"), request.max_completion_tokens)
     given = [one for one in limits if at_least_one(one, "max_completion_tokens") is not None]
     thinking, effort = effort_of(request.reasoning_effort, "reasoning_effort")
@@ -140,8 +137,9 @@ def asked_of(request: ChatRequest) -> Asked:
         tools=tools_of(_functions(request.tools)),
         calls=calls_of(request.tool_choice),
         parallel=request.parallel_tool_calls is not False,
+        grammar=grammar_of(request.response_format, "response_format"),
         changes=changes,
-        places=places,
+        places=places | {GRAMMAR: "response_format"},
         max_tokens=min((one for one in given if one is not None), default=None),
         stops=stops_of(request.stop),
         thinking=_switched(request.chat_template_kwargs) or thinking,
@@ -171,14 +169,23 @@ def _functions(tools: list[ChatTool] | None) -> list[Function]:
     return found
 
 
-def calls_of(choice: str | dict[str, Any] | None) -> bool:
-    """Whether tools may be called. Raises RequestError where they must be: nothing forces a model to."""
-    word = choice if choice is None or isinstance(choice, str) else str(choice.get("type", ""))
-    if word in (None, "auto", "none"):
-        return word != "none"
-    if word in ("required", "any", "function", "tool", "custom", "allowed_tools"):
-        raise invalid(f"tool_choice {word!r} is not supported; expected auto or none", "tool_choice")
-    raise invalid(f"tool_choice is {word[:40]!r}, expected auto or none", "tool_choice")
+_CHOICES = {"auto": MAY_CALL, "none": Calls(False), "required": Calls(required=True), "any": Calls(required=True)}
+_NAMED = ("function", "tool", "custom")
+
+
+def calls_of(choice: str | dict[str, Any] | None) -> Calls:
+    """What `tool_choice` says, in the form of any API. Raises RequestError."""
+    word = choice if isinstance(choice, str) else str((choice or {}).get("type", "auto" if choice is None else ""))
+    if word in _CHOICES:
+        return _CHOICES[word]
+    if word not in _NAMED:
+        raise invalid(f"tool_choice is {word[:40]!r}, expected auto, none, required or a function", "tool_choice")
+    given = choice if isinstance(choice, dict) else {}
+    inner = given.get(word)
+    name = (inner if isinstance(inner, dict) else given).get("name")
+    if not isinstance(name, str) or not name:
+        raise invalid("expected the name of a tool at tool_choice.name", "tool_choice.name")
+    return Calls(required=True, name=name)
 
 
 def _message(one: ChatMessage, place: str) -> Message:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dflash_core.constraints.grammar import Grammar
 from dflash_core.errors import KnobError
 from dflash_core.knobs import Value, spec_of
 from dflash_tui.server.asked import ThinkingSwitch
@@ -52,3 +53,21 @@ def effort_of(word: str | None, place: str) -> tuple[ThinkingSwitch, str]:
         raise invalid(f"{place} is {word[:40]!r}, expected one of {known}", place)
     level = EFFORT_WORDS[word]
     return ("on" if level else "off"), level
+
+
+def grammar_of(wanted: Mapping[str, Any] | None, place: str) -> Grammar | None:
+    """The grammar of a format that a request asks for, in the form of either OpenAI API or of Anthropic's. Raises
+    RequestError."""
+    kind = (wanted or {}).get("type", "text")
+    if wanted is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return Grammar.schema({"type": "object"})
+    if kind != "json_schema":
+        raise invalid(f"{place}.type is {str(kind)[:40]!r}, expected text, json_object or json_schema", f"{place}.type")
+    inner = wanted.get("json_schema")
+    holder, where = (inner, f"{place}.json_schema") if isinstance(inner, dict) else (wanted, place)
+    schema = holder.get("schema")
+    if not isinstance(schema, (dict, bool)):
+        raise invalid(f"expected a JSON schema at {where}.schema", f"{where}.schema")
+    return Grammar.schema(schema, lenient=holder.get("strict") is False)

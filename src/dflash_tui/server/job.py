@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dflash_core.answer import Answer
+from dflash_core.constraints.base import Constraint
 from dflash_core.engine import Engine
 from dflash_core.events import Piece, PrefillEvent
 from dflash_core.knobs import Knobs
@@ -38,6 +39,7 @@ class Prepared:
     form: Form | None
     tools: Tools
     start: Callable[[Prompt, Knobs], Start]
+    constraint: Constraint | None = None
     parallel: bool = True
     notes: tuple[str, ...] = ()
 
@@ -85,7 +87,8 @@ class Job:
             answer = self._answer = Answer(
                 engine, tokenizer, prepared.prompt, prepared.knobs, prepared.start, keep=prepared.prompt.keep,
                 on_prefill=lambda done, total: self.tell(Reading(done, total)),
-                shown=prepared.form.shown if prepared.form is not None else (),
+                shown=prepared.form.shown if prepared.form is not None else (), constraint=prepared.constraint,
+                ends=prepared.form.stops if prepared.form is not None else (),
             )  # fmt: skip
             if self.cancelled:  # before there was an answer to stop
                 answer.stop()

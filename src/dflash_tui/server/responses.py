@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from dflash_core.messages import Call, Message
-from dflash_tui.server.asked import Asked
+from dflash_tui.server.asked import GRAMMAR, Asked
 from dflash_tui.server.chat import calls_of
-from dflash_tui.server.extensions import effort_of, extended, sampling_changes
+from dflash_tui.server.extensions import effort_of, extended, grammar_of, sampling_changes
 from dflash_tui.server.parts import Function, arguments_of, at_least_one, text_of, tools_of
 from dflash_tui.server.request_error import RequestError, invalid
 
@@ -114,8 +114,8 @@ def asked_of(request: ResponseRequest) -> Asked:
             "previous_response_not_found",
         )  # fmt: skip
     wanted = (request.text or {}).get("format")
-    if isinstance(wanted, dict) and wanted.get("type", "text") != "text":
-        raise invalid("text.format: constrained output is not supported; expected the type text", "text.format")
+    if wanted is not None and not isinstance(wanted, dict):
+        raise invalid("expected an object at text.format", "text.format")
     changes, places, _ = extended(request.dflash)
     changes |= sampling_changes(temperature=request.temperature, top_p=request.top_p)
     thinking, effort = effort_of(request.reasoning.effort if request.reasoning else None, "reasoning.effort")
@@ -132,8 +132,9 @@ def asked_of(request: ResponseRequest) -> Asked:
         tools=tools_of(_tools(request).functions),
         calls=calls_of(request.tool_choice),
         parallel=request.parallel_tool_calls is not False,
+        grammar=grammar_of(wanted, "text.format"),
         changes=changes,
-        places=places,
+        places=places | {GRAMMAR: "text.format"},
         max_tokens=at_least_one(request.max_output_tokens, "max_output_tokens"),
         thinking=thinking,
         effort=effort,

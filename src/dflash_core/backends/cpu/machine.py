@@ -19,8 +19,17 @@ class CpuMachine:
     tree_width = MAX_WIDTH
     notes: tuple[str, ...] = ()
 
-    def __init__(self, program_bytes: int = 0) -> None:
-        self.program_bytes = program_bytes  # of the process before any model was loaded
+    def __init__(self, program_bytes: int = 0, vocabulary_bytes: int = 0) -> None:
+        """`program_bytes`: of the process before any model was loaded. `vocabulary_bytes`: of the tokenizer that the
+        process makes of the model's file."""
+        self.program_bytes, self.vocabulary_bytes = program_bytes, vocabulary_bytes
+
+    @property
+    def process(self) -> tuple[Component, ...]:
+        """What the process takes beside the models."""
+        program = Component("program", self.program_bytes, "Python, torch and the rest")
+        vocabulary = Component("tokenizer", self.vocabulary_bytes, "the vocabulary and its merges")
+        return (program, vocabulary) if self.vocabulary_bytes else (program,)
 
     def learn(self, session: Session, progress: Progress) -> None:
         """Nothing: the reference has no alternatives."""
@@ -34,5 +43,5 @@ class CpuMachine:
     def breakdown(self, components: tuple[Component, ...], session: Session | None = None) -> MemoryBreakdown:
         host = memory.host_memory()
         if session is not None:
-            components += (Component("program", self.program_bytes, "Python, torch and the rest"),)
+            components += self.process
         return MemoryBreakdown(self.name, components, host.total, host.free, host.process)

@@ -74,8 +74,7 @@ class HostMemoryEstimator:
         if setup.drafted and self._draft_files:
             held = sum(stored_bytes(file.tensors.values(), self._packed) for file in self._draft_files)
             found.append(Component("drafter", held, how))
-        program = Component("program", self._machine.program_bytes, "Python, torch and the rest")
-        return (*found, *self.sequence(setup), program)
+        return (*found, *self.sequence(setup), *self._machine.process)
 
     def sequence(self, setup: Setup) -> tuple[Component, ...]:
         kv, detail = named(setup.kv), f"{setup.kv}, {setup.context:,} positions at most"

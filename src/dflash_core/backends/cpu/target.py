@@ -26,6 +26,7 @@ from dflash_core.memory import Component, MemoryBreakdown, gib
 from dflash_core.models.matrix import Weights
 from dflash_core.models.target import TargetModel
 from dflash_core.progress import Progress
+from dflash_core.text.vocabulary_bytes import vocabulary_bytes
 
 Loader = Callable[[OpenedModel[Any], Weights, TargetModel, int], Draft]
 """Makes a drafter of its opened file, its weights (these take so many bytes) and the target's model; see `loaders` in
@@ -41,7 +42,7 @@ class CpuTarget(Target):
     def __init__(self, path: str | Path, memory_bytes: int = 0) -> None:
         """`memory_bytes`: what a plan may use, 0 for what this machine has free."""
         super().__init__(path)
-        self.machine = CpuMachine(self.program_bytes)
+        self.machine = CpuMachine(self.program_bytes, vocabulary_bytes(self.file.metadata))
         self._memory_bytes = memory_bytes
         self._packed: bool | None = None  # until it is loaded
 

@@ -87,9 +87,12 @@ class CudaMachine:
             session.read_in_passes(below, progress)
 
     def step_costs(self, drafter: Capabilities) -> CostTable | None:
-        """The costs measured on this card by an earlier load; otherwise those of a known card."""
-        if not drafter.on_device or not self._passes:
-            return H200.reading(self.footprint.more_bytes) if drafter.on_device else None
+        """The costs measured on this card by an earlier load; otherwise those of a known card. None for trees of a
+        drafter on the host: a policy decides the length of its chains alone."""
+        if not drafter.on_device and "tree_width" in drafter.knobs:
+            return None
+        if not self._passes:
+            return H200.reading(self.footprint.more_bytes)
         plain = self._passes[1]
         draft = H200.draft * plain / H200.plain
         rows = sorted(self._passes)

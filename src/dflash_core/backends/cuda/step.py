@@ -39,7 +39,7 @@ from dflash_core.events import EffectiveMode, GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.policy.base import Decision, Policy
 from dflash_core.policy.depth import at_depth
-from dflash_core.policy.late import BUILT
+from dflash_core.policy.queued import BUILT
 from dflash_core.policy.watched import Watched
 from dflash_core.sampling import Sampler
 from dflash_core.tree import Candidates

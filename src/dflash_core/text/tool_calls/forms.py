@@ -2,48 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dflash_core.text.tool_calls import gemma, harmony
-from dflash_core.text.tool_calls.gemma import GemmaParser
-from dflash_core.text.tool_calls.harmony import HarmonyParser
-from dflash_core.text.tool_calls.hermes import HermesParser
-from dflash_core.text.tool_calls.llama import TAG, LlamaParser
+from dflash_core.text.template_values import JSON
+from dflash_core.text.tool_calls import gemma, harmony, hermes, llama, xml
+from dflash_core.text.tool_calls.lark import Lark
 from dflash_core.text.tool_calls.parser import Parser
 from dflash_core.text.tool_calls.schemas import Schemas
-from dflash_core.text.tool_calls.xml import XmlParser
+
+_TAGS = frozenset({hermes.HermesParser.open, hermes.HermesParser.close})
+_RESPONSE = ("<tool_response>",)
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How calls are written. `parser`: makes what reads one answer. `shown`: special tokens that the parser needs as
-    text, although they are hidden in chats. `stops`: tokens that end an answer where there are tools."""
+    """How calls are written. `parser`: makes what reads one answer. `grammar`: a call of a tool by its parameters'
+    schema. `begins`: the token that a call begins with, if it is one. `shown`: special tokens that the parser needs as
+    text, although they are hidden in chats. `stops`: tokens with which a model that does not stop after its calls goes
+    on to invent their results; they end an answer where there are tools. `several`: whether an answer may have several
+    calls. `reasons`: whether the grammar has the reasoning before a call in it.
+    """
 
     name: str
     parser: Callable[[Schemas], Parser]
+    grammar: Callable[[Lark, str, Mapping[str, JSON]], str]
+    begins: str = ""
     shown: frozenset[str] = frozenset()
-    stops: frozenset[str] = frozenset()
+    stops: tuple[str, ...] = ()
+    several: bool = True
+    reasons: bool = False
 
 
-_RESPONSES = frozenset({"<tool_response>"})
 FORMS = (
-    Form("hermes", HermesParser, frozenset({HermesParser.open, HermesParser.close}), _RESPONSES),
-    Form("qwen xml", XmlParser, frozenset({XmlParser.open, XmlParser.close}), _RESPONSES),
+    Form("hermes", hermes.HermesParser, hermes.grammar, hermes.HermesParser.open, _TAGS, _RESPONSE),
+    Form("qwen xml", xml.XmlParser, xml.grammar, xml.XmlParser.open, _TAGS, _RESPONSE),
     Form(
         "gemma",
-        GemmaParser,
-        frozenset({GemmaParser.open, GemmaParser.close, gemma.QUOTE}),
-        frozenset({"<|tool_response>"}),
+        gemma.GemmaParser,
+        gemma.grammar,
+        gemma.GemmaParser.open,
+        frozenset({gemma.GemmaParser.open, gemma.GemmaParser.close, gemma.QUOTE}),
     ),
     Form(
         "harmony",
-        HarmonyParser,
-        frozenset({harmony.START, harmony.CHANNEL, harmony.CONSTRAIN, harmony.MESSAGE, harmony.END}),
-        frozenset({harmony.CALL, harmony.RETURN}),
+        harmony.HarmonyParser,
+        harmony.grammar,
+        shown=frozenset({harmony.START, harmony.CHANNEL, harmony.CONSTRAIN, harmony.MESSAGE, harmony.END}),
+        several=False,
+        reasons=True,
     ),
     # The last one: it reads any answer that is a JSON object.
-    Form("llama", LlamaParser, frozenset({TAG}), frozenset({"<|eom_id|>"})),
+    Form("llama", llama.LlamaParser, llama.grammar, shown=frozenset({llama.TAG}), several=False),
 )
 """In the order in which they are tried."""
 HERMES = FORMS[0]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from dflash_core.text.template_values import JSON
 from dflash_core.text.tool_calls.json_values import ENDED, expect
+from dflash_core.text.tool_calls.lark import Lark, either, literal
 from dflash_core.text.tool_calls.parser import BrokenCallError
 from dflash_core.text.tool_calls.reader import Reading
-from dflash_core.text.tool_calls.schemas import MAX_NESTING, quoted, typed
+from dflash_core.text.tool_calls.schemas import MAX_NESTING, kinds_of, mapping, quoted, resolved, typed
 from dflash_core.text.tool_calls.tagged import SPACE, TaggedParser
 
 QUOTE = '<|"|>'
 _SCALAR_ENDS = (",", "}", "]", "<")
 _MAX_NESTING = MAX_NESTING // 4  # several frames each
+_GRAMMAR_DEPTH = 6  # of objects and arrays; what is deeper is text
 
 
 class GemmaParser(TaggedParser):
@@ -113,3 +116,46 @@ class GemmaParser(TaggedParser):
         if not end:
             raise BrokenCallError(ENDED)
         yield from self.reader.skip(QUOTE)
+
+
+def grammar(lark: Lark, name: str, parameters: Mapping[str, JSON]) -> str:
+    """A call of `name`, as a part of a grammar."""
+    members = _object(lark, parameters, parameters, _GRAMMAR_DEPTH)
+    return f"{lark.token(GemmaParser.open)} {literal(f'call:{name}')} {members} {lark.token(GemmaParser.close)}"
+
+
+def _object(lark: Lark, schema: Mapping[str, JSON], root: Mapping[str, JSON], depth: int) -> str:
+    """The members in their order. Commas depend on which of the optional ones are there, so these follow the others."""
+    required = schema.get("required")
+    names = required if isinstance(required, Sequence) else ()
+    needed, others = list[str](), list[str]()
+    for key, one in mapping(schema.get("properties")).items():
+        (needed if key in names else others).append(f"{literal(f'{key}:')} {_value(lark, mapping(one), root, depth)}")
+    more = [f'("," {member})?' for member in others]
+    if needed:
+        body = " ".join([' "," '.join(needed), *more])
+    else:
+        starts = [" ".join([member, *more[at + 1 :]]) for at, member in enumerate(others)]
+        body = f"{either(starts)}?" if starts else ""
+    return f'"{{" {body} "}}"'
+
+
+def _value(lark: Lark, schema: Mapping[str, JSON], root: Mapping[str, JSON], depth: int) -> str:
+    schema, quote = resolved(schema, root), lark.token(QUOTE)
+    text = f"{quote} {lark.text()} {quote}"
+    kinds, enum, inner = kinds_of(schema, root), schema.get("enum"), depth - 1
+    if not depth:
+        return text
+    if kinds == ("string",) and isinstance(enum, Sequence):
+        return f"{quote} {either([literal(str(one)) for one in enum])} {quote}"
+    bodies = [text] if "string" in kinds or not kinds else []
+    if "object" in kinds:
+        bodies.append(_object(lark, schema, root, inner))
+    if "array" in kinds:
+        item = lark.rule(_value(lark, mapping(schema.get("items")), root, inner))
+        bodies.append(f'"[" ({item} ("," {item})*)? "]"')
+    for kind in ("null", "boolean", "integer", "number"):
+        if kind in kinds:
+            only = {key: schema[key] for key in ("enum", "minimum", "maximum") if key in schema and len(kinds) == 1}
+            bodies.append(lark.json({"type": kind, **only}, root))
+    return lark.rule(either(bodies))

@@ -4,9 +4,12 @@ in the header of each."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from dflash_core.text.template_values import JSON
+from dflash_core.text.tool_calls.json_call import arguments_grammar
 from dflash_core.text.tool_calls.json_values import read_arguments
+from dflash_core.text.tool_calls.lark import Lark, literal
 from dflash_core.text.tool_calls.parser import BrokenCallError, Parser
 from dflash_core.text.tool_calls.parts import Thinking
 from dflash_core.text.tool_calls.reader import Reading
@@ -97,3 +100,13 @@ class HarmonyParser(Parser):
             if (yield from self.reader.skip(end)):
                 return True
         return (yield from self.reader.comes(START))
+
+
+def grammar(lark: Lark, name: str, parameters: Mapping[str, JSON]) -> str:
+    """A call of `name`, as a part of a grammar: the reasoning may come before it."""
+    channel, message = lark.token(CHANNEL), lark.token(MESSAGE)
+    thinks = f'{channel} "analysis" {message} {lark.text()} {lark.token(END)} {lark.token(START)} "assistant"'
+    head = (
+        f"{channel} {literal(f'commentary to=functions.{name} ')} {lark.token(CONSTRAIN)} {literal('json')} {message}"
+    )
+    return f"({thinks})? {head} {arguments_grammar(lark, parameters)}"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dflash_core.text.tool_calls.json_call import read_call
+from collections.abc import Mapping
+
+from dflash_core.text.template_values import JSON
+from dflash_core.text.tool_calls.json_call import json_call, read_call
 from dflash_core.text.tool_calls.json_values import expect
+from dflash_core.text.tool_calls.lark import Lark
 from dflash_core.text.tool_calls.reader import Reading
 from dflash_core.text.tool_calls.tagged import TaggedParser
 
@@ -21,3 +25,9 @@ class HermesParser(TaggedParser):
             if (yield from self.reader.peek(1)) != "{":
                 break
         yield from self.reader.skip(self.close)
+
+
+def grammar(lark: Lark, name: str, parameters: Mapping[str, JSON]) -> str:
+    """A call of `name`, as a part of a grammar."""
+    begin, end = lark.token(HermesParser.open), lark.token(HermesParser.close)
+    return f'{begin} "\\n" {json_call(lark, name, parameters, "arguments")} "\\n" {end}'

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
+from dflash_core.text.template_values import JSON
 from dflash_core.text.tool_calls.json_values import expect, pass_on, read_arguments, read_string, read_value
+from dflash_core.text.tool_calls.lark import Lark, literal
 from dflash_core.text.tool_calls.parser import BrokenCallError, Parser
 from dflash_core.text.tool_calls.reader import Reading
+from dflash_core.text.tool_calls.schemas import quoted
 
 _NAMES, _ARGUMENTS, _IGNORED = ("name", "function"), ("arguments", "parameters"), ("id", "type")
 
@@ -60,3 +64,16 @@ def _object(parser: Parser, *, certain: bool, inner: bool = False) -> Reading[st
             parser.start(name)
         yield from pass_on(parser, name, waiting or "{}")
     return name
+
+
+def json_call(lark: Lark, name: str, parameters: Mapping[str, JSON], key: str) -> str:
+    """A call of `name` as a part of a grammar, with its arguments as `key`."""
+    head = f'{{"name": {quoted(name)}, "{key}": '
+    return f"{literal(head)} {arguments_grammar(lark, parameters)} {literal('}')}"
+
+
+def arguments_grammar(lark: Lark, parameters: Mapping[str, JSON]) -> str:
+    """The arguments of a call, as JSON, as a part of a grammar: those that are declared, if any are and the schema does
+    not say otherwise."""
+    closed: Mapping[str, JSON] = {"additionalProperties": False} if "properties" in parameters else {}
+    return lark.json({**closed, **parameters, "type": "object"}, parameters)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Mapping
 
-from dflash_core.text.tool_calls.json_call import read_call
+from dflash_core.text.template_values import JSON
+from dflash_core.text.tool_calls.json_call import json_call, read_call
 from dflash_core.text.tool_calls.json_values import pass_on
+from dflash_core.text.tool_calls.lark import Lark
 from dflash_core.text.tool_calls.parser import BrokenCallError, Parser
 from dflash_core.text.tool_calls.reader import Reading
 from dflash_core.text.tool_calls.tagged import SPACE
@@ -75,3 +78,8 @@ class LlamaParser(Parser):
         self.start(name)
         yield from pass_on(self, name, value)
         self.end()
+
+
+def grammar(lark: Lark, name: str, parameters: Mapping[str, JSON]) -> str:
+    """A call of `name`, as a part of a grammar."""
+    return json_call(lark, name, parameters, "parameters")

@@ -25,8 +25,8 @@ class Schemas:
     def __init__(self, tools: Tools = NO_TOOLS) -> None:
         self._roots: dict[str, Mapping[str, JSON]] = {}
         for tool in tools:
-            function = _mapping(tool.get("function"))
-            self._roots[str(function.get("name"))] = _mapping(function.get("parameters"))
+            function = mapping(tool.get("function"))
+            self._roots[str(function.get("name"))] = mapping(function.get("parameters"))
         self._kinds: dict[tuple[str, str], tuple[str, ...]] = {}
 
     @property
@@ -38,9 +38,8 @@ class Schemas:
         is declared."""
         if (name, key) not in self._kinds:
             root = self._roots.get(name, {})
-            schema = _mapping(_mapping(_resolved(root, root).get("properties")).get(key))
-            found = _kinds(schema, root, _MAX_DEPTH)
-            self._kinds[name, key] = tuple(kind for kind in KINDS if kind in found)
+            schema = mapping(mapping(resolved(root, root).get("properties")).get(key))
+            self._kinds[name, key] = kinds_of(schema, root)
         return self._kinds[name, key]
 
 
@@ -95,25 +94,32 @@ def _refuse(name: str) -> object:
     raise ValueError(f"{name} is no JSON")
 
 
-def _mapping(value: JSON) -> Mapping[str, JSON]:
+def mapping(value: JSON) -> Mapping[str, JSON]:
+    """`value` if it is an object; else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
-def _resolved(schema: Mapping[str, JSON], root: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """The schema that a local reference means."""
+def resolved(schema: Mapping[str, JSON], root: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """The schema that a local reference into `root` means."""
     for _ in range(_MAX_DEPTH):
         reference = schema.get("$ref")
         if not isinstance(reference, str) or not reference.startswith("#"):
             return schema
         found: JSON = root
         for step in reference[1:].split("/")[1:]:
-            found = _mapping(found).get(step.replace("~1", "/").replace("~0", "~"))
-        schema = _mapping(found)
+            found = mapping(found).get(step.replace("~1", "/").replace("~0", "~"))
+        schema = mapping(found)
     return {}
 
 
+def kinds_of(schema: Mapping[str, JSON], root: Mapping[str, JSON]) -> tuple[str, ...]:
+    """The types, of KINDS and in their order, that a value by `schema` may have; `root`: what references are into."""
+    found = _kinds(schema, root, _MAX_DEPTH)
+    return tuple(kind for kind in KINDS if kind in found)
+
+
 def _kinds(schema: Mapping[str, JSON], root: Mapping[str, JSON], depth: int) -> set[str]:
-    schema = _resolved(schema, root)
+    schema = resolved(schema, root)
     declared = schema.get("type")
     found = {kind for kind in ([declared] if isinstance(declared, str) else _list(declared)) if isinstance(kind, str)}
     if found and schema.get("nullable") is True:
@@ -122,7 +128,7 @@ def _kinds(schema: Mapping[str, JSON], root: Mapping[str, JSON], depth: int) -> 
         found.add(_kind_of(value))
     for key in ("anyOf", "oneOf", "allOf") if depth and not found else ():
         for one in _list(schema.get(key)):
-            found |= _kinds(_mapping(one), root, depth - 1)
+            found |= _kinds(mapping(one), root, depth - 1)
     return found
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
+from dflash_core.text.template_values import JSON
 from dflash_core.text.tool_calls.json_values import ENDED, expect
+from dflash_core.text.tool_calls.lark import Lark, either, literal
 from dflash_core.text.tool_calls.parser import BrokenCallError
 from dflash_core.text.tool_calls.reader import Reading
-from dflash_core.text.tool_calls.schemas import quoted, typed
+from dflash_core.text.tool_calls.schemas import kinds_of, mapping, quoted, resolved, typed
 from dflash_core.text.tool_calls.tagged import TaggedParser
 
 FUNCTION, FUNCTION_END = "<function=", "</function>"
@@ -146,3 +148,26 @@ class XmlParser(TaggedParser):
 
 def _follows(rest: str, ended: bool) -> bool:
     return rest.lstrip().startswith(_FOLLOW) or (ended and not rest.strip())
+
+
+def grammar(lark: Lark, name: str, parameters: Mapping[str, JSON]) -> str:
+    """A call of `name`, as a part of a grammar: its parameters in their order, without those that are not required if
+    the model leaves them out."""
+    required = parameters.get("required")
+    parts = [lark.token(XmlParser.open), literal(f"\n{FUNCTION}{name}>\n")]
+    for key, schema in mapping(parameters.get("properties")).items():
+        value = _written(lark, mapping(schema), parameters)
+        optional = "" if isinstance(required, Sequence) and key in required else "?"
+        parts.append(f"({literal(f'{PARAMETER}{key}>{chr(10)}')} {value}){optional}")
+    return " ".join([*parts, literal(f"{FUNCTION_END}\n"), lark.token(XmlParser.close)])
+
+
+def _written(lark: Lark, schema: Mapping[str, JSON], root: Mapping[str, JSON]) -> str:
+    """A value and its closing tag."""
+    schema, end = resolved(schema, root), f"\n{PARAMETER_END}\n"
+    kinds, enum = kinds_of(schema, root), schema.get("enum")
+    if kinds == ("string",) and isinstance(enum, Sequence):
+        return f"{either([literal(str(one)) for one in enum])} {literal(end)}"
+    if not kinds or "string" in kinds:
+        return lark.text_until(end)
+    return f"{lark.json(schema, root)} {literal(end)}"

@@ -14,11 +14,12 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.successors import Successors
 from dflash_core.events import StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Knobs
+from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.auto import AFTER, MAX_TREE_NODES, AutoPolicy
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
+from dflash_core.policy.choosing import ALL
+from dflash_core.policy.copying import Copies, chain
 from dflash_core.policy.costs import CPU, H200, KEPT, MIN_STEPS, StepCosts, gains, min_slopes, paying, rising
-from dflash_core.policy.learned import MAX_TREE_NODES, LearnedPolicy
-from dflash_core.policy.pace import Copies, chain
-from dflash_core.policy.pair import AFTER, PairState
 from dflash_core.policy.values import CLASSES, COPIED, Learned, Stated, start_weights
 from support.counting import CountingBackend
 from support.deciding import decoded
@@ -236,7 +237,7 @@ def test_a_chain_of_copied_text_ends_at_a_stop_and_where_it_is_unlikely() -> Non
 def test_it_learns_what_a_drafter_is_worth() -> None:
     """A drafter whose first three tokens are always right: no row is used for its fourth."""
     backend = CountingBackend(right=3)
-    policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU), pausing=False)
+    policy = AutoPolicy([Arm(backend.capabilities, PairState(), GivenCosts(CPU))], pausing=False)
     steps = decoded(backend, Knobs(from_text=False), policy, 400)
     assert [len(step.tokens) for step in steps[-20:-1]] == [4] * 19
     assert max(len(step.tree.tokens) for step in steps[-20:]) <= 6
@@ -246,7 +247,7 @@ def test_it_learns_what_a_drafter_is_worth() -> None:
 def test_text_that_repeats_itself_is_copied() -> None:
     """The counting target starts again after 40 tokens: runs are found in its own answer."""
     backend = CountingBackend(right=0)
-    policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU))
+    policy = AutoPolicy([Arm(backend.capabilities, PairState(), GivenCosts(CPU))])
     steps = decoded(backend, Knobs(), policy, 400)
     late = steps[len(steps) // 2 :]
     assert sum(len(step.tokens) for step in late) / len(late) > 4
@@ -254,7 +255,7 @@ def test_text_that_repeats_itself_is_copied() -> None:
     for step in late:
         if step.mode == "chain":
             assert step.tree.copied == tuple(range(1, len(step.tree.tokens)))
-    off = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU))
+    off = AutoPolicy([Arm(backend.capabilities, PairState(), GivenCosts(CPU))])
     without = decoded(CountingBackend(right=0), Knobs(from_text=False), off, 400)
     assert not any(step.tree.copied for step in without)
     assert sum(step.mode == "plain" for step in without) > 200, "a drafter that is never right is switched off"
@@ -263,7 +264,7 @@ def test_text_that_repeats_itself_is_copied() -> None:
 
 def test_nothing_is_drafted_beyond_what_may_be_said() -> None:
     backend = CountingBackend(right=7)
-    policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU))
+    policy = AutoPolicy([Arm(backend.capabilities, PairState(), GivenCosts(CPU))])
     steps = decoded(backend, Knobs(from_text=False), policy, 60)
     left = 59
     for step in steps:
@@ -272,30 +273,30 @@ def test_nothing_is_drafted_beyond_what_may_be_said() -> None:
 
 
 def test_learning_can_be_switched_off_and_begun_again() -> None:
-    policy = LearnedPolicy(Capabilities("counting", 8), PairState(), GivenCosts(CPU))
+    policy = AutoPolicy([Arm(Capabilities("counting", 8), PairState(), GivenCosts(CPU))])
     decoded(CountingBackend(), Knobs(learn=False), policy, 60)
-    assert np.array_equal(policy.state.parts["answer"].learned.weights, start_weights())
+    assert np.array_equal(policy.arm.state.parts["answer"].learned.weights, start_weights())
     decoded(CountingBackend(), Knobs(), policy, 60)
-    assert not np.array_equal(policy.state.parts["answer"].learned.weights, start_weights())
-    assert policy.state.parts["answer"].learned.trials[:COPIED].sum() > 0
-    policy.reset(PairState())
-    assert np.array_equal(policy.state.parts["answer"].learned.weights, start_weights())
+    assert not np.array_equal(policy.arm.state.parts["answer"].learned.weights, start_weights())
+    assert policy.arm.state.parts["answer"].learned.trials[:COPIED].sum() > 0
+    policy.reset([PairState()])
+    assert np.array_equal(policy.arm.state.parts["answer"].learned.weights, start_weights())
 
 
 def test_reasoning_and_answers_are_learned_apart() -> None:
     backend = CountingBackend()
-    policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU), think_ids=(1, 20))
+    policy = AutoPolicy([Arm(backend.capabilities, PairState(), GivenCosts(CPU))], think_ids=(1, 20))
     steps = decoded(backend, Knobs(from_text=False), policy, 30)
-    parts = policy.state.parts
+    parts = policy.arm.state.parts
     assert parts["thinking"].learned.trials.sum() > 0
     assert parts["answer"].learned.trials.sum() > 0
-    assert parts["thinking"].worth.drafts < len(steps)
+    assert parts["thinking"].drafts[ALL].steps < len(steps)
     assert parts["thinking"].drafts.keys() & parts["answer"].after.keys()
     assert parts["answer"].drafts == {}, "what follows reasoning says nothing of other answers"
 
 
 def test_reasoning_of_an_earlier_answer_is_none_of_this_one() -> None:
-    policy = LearnedPolicy(Capabilities("counting", 8), PairState(), GivenCosts(CPU), think_ids=(1, 20))
+    policy = AutoPolicy([Arm(Capabilities("counting", 8), PairState(), GivenCosts(CPU))], think_ids=(1, 20))
     places = []
     for prompt in ([1, 2], [1, 2, 20, 3], [4]):
         policy.begin(prompt, frozenset())
@@ -307,7 +308,7 @@ def test_reasoning_of_an_earlier_answer_is_none_of_this_one() -> None:
 
 
 def test_the_same_step_is_decided_once() -> None:
-    policy = LearnedPolicy(Capabilities("counting", 8), PairState(), GivenCosts(CPU))
+    policy = AutoPolicy([Arm(Capabilities("counting", 8), PairState(), GivenCosts(CPU))])
     policy.begin([1, 2, 3], frozenset())
     assert policy.next(Knobs()) is policy.next(Knobs())
     assert policy.next(Knobs(drafting="plain")).mode == "plain"

@@ -18,16 +18,17 @@ from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.events import Choice, StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Value
+from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.base import Decision
 from dflash_core.policy.costs import H200
 from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.policy.late import BUILT, CHOICES, FIRST_STEPS, LatePolicy, walked
-from dflash_core.policy.pace import Worth
-from dflash_core.policy.pair import PairState
+from dflash_core.policy.queued import BUILT, CHOICES, FIRST_STEPS, QueuedPolicy
 from dflash_core.policy.values import COPIED, start_weights
+from dflash_core.policy.walked import walked
 from dflash_core.runner import Runner
 from dflash_core.turn_stats import StepTotals
 from support.device_pairs import CONTEXT, prompt
+from support.drafted import proven
 from support.emulated_device import EmulatedDevice
 from support.planted_device import planted
 
@@ -68,8 +69,8 @@ def test_auto_is_lossless_whatever_is_learned_or_changed(ranks: tuple[int, ...],
     expected, _ = answered(plain, knobs.replace(mode="plain"))
 
     session, _ = planted(FILE, expected, ranks)
-    policy = LatePolicy(session.capabilities, PairState(), GivenCosts(H200))
-    policy.state.parts["answer"].worth = Worth(net=1.0, tokens=3.0, drafts=9)
+    policy = QueuedPolicy(Arm(session.capabilities, PairState(), GivenCosts(H200)))
+    proven(policy)
     runner = Runner(session, frozenset(), CONTEXT, vocab, policy=policy)
     fixed, tree, drafts = knobs.replace(budget=9), knobs.replace(mode="tree", budget=20), knobs.replace(from_text=False)
     found, steps = answered(runner, knobs, {3: fixed, 5: knobs, 7: tree, 9: drafts, 10: knobs})
@@ -89,15 +90,16 @@ def test_auto_is_lossless_whatever_is_learned_or_changed(ranks: tuple[int, ...],
         tree_of, stated = walked(step)
         assert stated.width == 8
         assert tree_of.off[0] == 0
-    assert not np.array_equal(policy.state.parts["answer"].learned.weights, start_weights())
+    assert not np.array_equal(policy.arm.state.parts["answer"].learned.weights, start_weights())
     assert session.length == 7 + TOKENS - 1
 
 
-class Knowing(LatePolicy):
-    """As `LatePolicy`, with a text that holds the answer."""
+class Knowing(QueuedPolicy):
+    """As `QueuedPolicy`, with a text that holds the answer."""
 
     def __init__(self, session: CudaSession, text: NgramTable) -> None:
-        super().__init__(session.capabilities, PairState(), GivenCosts(H200))
+        assert session.capabilities is not None
+        super().__init__(Arm(session.capabilities, PairState(), GivenCosts(H200)))
         self.known = text
 
     def copies_from(self, knobs: Knobs) -> NgramTable | None:
@@ -129,7 +131,7 @@ def test_text_that_was_said_before_is_taken_from_there(sampled: bool) -> None:
             totals.add(step)
         assert (totals.copied > 0) == from_text
         assert totals.copied_accepted == copied[-1]
-        assert (policy.state.parts["answer"].learned.trials[COPIED:].sum() > 0) == from_text
+        assert (policy.arm.state.parts["answer"].learned.trials[COPIED:].sum() > 0) == from_text
     assert copied[0] > SAID / 2 > copied[1] == 0
     assert lengths[0] < lengths[1] / 2
 
@@ -197,9 +199,9 @@ def _step(rows: int, taken: int, mode: str = "tree") -> StepEvent:
     )  # fmt: skip
 
 
-def driven(taken: int, steps: int) -> tuple[LatePolicy, list[str], list[int]]:
+def driven(taken: int, steps: int) -> tuple[QueuedPolicy, list[str], list[int]]:
     session, _ = planted(FILE, [], ())
-    policy = LatePolicy(session.capabilities, PairState(), GivenCosts(H200))
+    policy = QueuedPolicy(Arm(session.capabilities, PairState(), GivenCosts(H200)))
     policy.begin([1, 2], frozenset())
     modes, rows = list[str](), list[int]()
     for _ in range(steps):
@@ -229,7 +231,7 @@ def test_fixed_budgets_are_the_knobs_own() -> None:
     assert policy.next(Knobs().replace(budget=9)).reason == "drafting is set"
     assert policy.weights(Knobs().replace(budget=9)) is None
     assert policy.weights(Knobs(drafting="tree 22")) is None
-    assert policy.weights(Knobs()) is policy.state.parts["answer"].learned.weights
+    assert policy.weights(Knobs()) is policy.arm.state.parts["answer"].learned.weights
     assert policy.next(Knobs(drafting="auto up to 9")).budget == 7, "a budget under auto is the most"
 
 
