@@ -98,6 +98,8 @@ class Grammars:
             import llguidance
         except ImportError:
             raise GrammarError("constrained answers need the package llguidance, which is not installed") from None
+        if not self._tokenizer.stop_ids:
+            raise GrammarError("this model has no token that ends an answer, so none can be constrained")
         if self._tables is None:
             wrapped = llguidance.TokenizerWrapper(_Vocabulary(self._tokenizer, self._vocab_size))
             stops = sorted(self._tokenizer.stop_ids)
