@@ -35,10 +35,11 @@ from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import Config
 from dflash_tui.application.starting import arguments_again
 from dflash_tui.chat.flow import fault, keep_trace
-from dflash_tui.chat.messages import Copy, LongTaskEnded, Restart
+from dflash_tui.chat.messages import Copy, LongTaskEnded, PairLoaded, Restart
 from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.pages import of_screens
+from dflash_tui.server.settings import ServerSettings
 from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spelled
 from dflash_tui.settings.themes import installed, load_themes, with_known_theme
 from dflash_tui.terminal.clipboard import copied
@@ -84,7 +85,9 @@ class DFlashApp(App[int]):
         data_dir: Path | None = None,
         theme_dirs: Iterable[Path] | None = None,
         chat: type[ChatScreen] = ChatScreen,
+        serving: ServerSettings | None = None,
     ) -> None:
+        """`serving`: let other programs use the pair once it is loaded."""
         super().__init__()
         self.config = config or Config()
         self._theme_problems = self._load_themes(theme_dirs)
@@ -98,6 +101,7 @@ class DFlashApp(App[int]):
         self.again: list[str] = []  # the arguments to restart with after the app has ended
         self._watchers = list(request.watchers)
         self._first_run = first_run
+        self._serving = serving
         loaders, knobs = loaders or (lambda request: loader), knobs or request.knobs
         history = History(data_dir or data_folder())
         self.state = AppState(request, loader, loaders, check, knobs, history, self.settings)
@@ -250,6 +254,17 @@ class DFlashApp(App[int]):
     def get_key_display(self, binding: Binding) -> str:
         # The footer still shows an action without a key, for clicks.
         return "" if is_nowhere(binding.key) else binding.key_display or spelled(binding.key)
+
+    @on(PairLoaded)
+    async def _serve_loaded(self) -> None:
+        settings, self._serving = self._serving, None
+        if settings is not None:
+            try:
+                await self.chat.parts.serving.begin(settings)
+            except DFlashError as error:
+                self.notify(str(error), title="Not served", severity="error", timeout=15)
+            else:
+                self.chat.say(f"listening on {self.state.serving}; /requests lists what other programs ask")
 
     @on(Restart)
     def _restart_asked(self) -> None:

@@ -11,6 +11,7 @@ from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import Config, user_file
 from dflash_tui.application.starting import resume_line
+from dflash_tui.server.settings import ServerSettings
 from dflash_tui.terminal.hangup import watched
 from dflash_tui.terminal.output import write_err
 from dflash_tui.terminal.pasting import take_pastes
@@ -22,8 +23,8 @@ def share_the_interpreter() -> None:
     sys.setswitchinterval(0.0005)
 
 
-def run_app(request: LoadRequest, config: Config | None = None) -> int:
-    """Open the app; returns the exit code."""
+def run_app(request: LoadRequest, config: Config | None = None, serving: ServerSettings | None = None) -> int:
+    """Open the app; returns the exit code. `serving`: let other programs use the pair."""
     share_the_interpreter()
 
     def loader(request: LoadRequest) -> Loader:
@@ -41,7 +42,9 @@ def run_app(request: LoadRequest, config: Config | None = None) -> int:
 
     first_run = config is not None and "target" not in config.origins and not user_file().exists()
     return open_app(
-        DFlashApp(request, loader(request), loaders=loader, check=check, first_run=first_run, config=config)
+        DFlashApp(
+            request, loader(request), loaders=loader, check=check, first_run=first_run, config=config, serving=serving
+        )
     )
 
 
@@ -71,7 +74,7 @@ def open_app(app: DFlashApp) -> int:
         # The interpreter's own command line, up to the program's arguments.
         os.execv(sys.executable, [*sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1], *app.again])
     under_way = parts is not None and (parts.program.running is not None or parts.downloads.under_way)
-    if under_way or state.busy or state.experiment is not None:
+    if under_way or state.busy or state.experiment is not None or _serves_on(app):
         # A daemon thread inside torch or a connection can crash the interpreter while it shuts down.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -79,10 +82,16 @@ def open_app(app: DFlashApp) -> int:
     return code
 
 
+def _serves_on(app: DFlashApp) -> bool:
+    """The threads of the server have not ended in time."""
+    return app.chat.made is not None and app.chat.made.serving.stuck
+
+
 def _keep_states(app: DFlashApp) -> None:
     """After the app's end: write the conversation state that the settings ask to keep."""
     state, session = app.state, app.state.session
-    if app.settings.keep_states and session is not None and not (state.busy or state.turn.lost):
+    busy = state.busy or state.turn.lost or _serves_on(app)
+    if app.settings.keep_states and session is not None and not busy:
         try:
             session.leave()
         except Exception:  # only an optimization: the conversation itself is kept

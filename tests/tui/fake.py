@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from dflash_core.answer import Reread
 from dflash_core.arch.recommended import NOTHING, Recommended
@@ -312,6 +313,9 @@ class FakeSession:
 
     def cancel(self) -> None:
         pass
+
+    def decoder(self) -> NoReturn:
+        raise DFlashError("a script has no decoder for other programs")
 
     def experiment(self, design: object) -> ExperimentLike:
         raise DFlashError("a script has nothing to measure with")

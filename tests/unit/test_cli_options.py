@@ -30,7 +30,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[LoadRequest]:
         return 0
 
     monkeypatch.setitem(sys.modules, "dflash_tui.launch", SimpleNamespace(run_app=run_app))
-    monkeypatch.setattr(cli, "_on_a_terminal", lambda: True)
+    monkeypatch.setattr(cli, "on_a_terminal", lambda: True)
     return requests
 
 
@@ -215,7 +215,7 @@ def test_what_goes_wrong_outside_is_one_line(
         raise error
 
     monkeypatch.setitem(sys.modules, "dflash_tui.launch", SimpleNamespace(run_app=run_app))
-    monkeypatch.setattr(cli, "_on_a_terminal", lambda: True)
+    monkeypatch.setattr(cli, "on_a_terminal", lambda: True)
     assert cli.main([]) == code
     captured = capsys.readouterr()
     assert captured.out == ""

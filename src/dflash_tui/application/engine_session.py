@@ -76,6 +76,9 @@ class EngineSession:
     def cancel(self) -> None:
         self._engine.cancel()
 
+    def decoder(self) -> Engine:
+        return self._engine
+
     def experiment(self, design: Design) -> Experiment:
         return laboratory(self._engine, self.title).experiment(design)
 

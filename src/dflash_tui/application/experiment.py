@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
 from dflash_tui.application.background import Background
+from dflash_tui.application.decoder_use import DecoderUse
 
 if TYPE_CHECKING:
     from dflash_core.lab.progress import ExperimentProgress
@@ -15,20 +17,41 @@ UNDER_WAY = "a measurement is running: Esc stops it"
 
 
 class Experiment(Background):
-    """`run` is iterated on the thread; `stop` is called from the app's thread to end the experiment."""
+    """`run` is iterated on the thread, while nothing else uses the `decoder`; `stop` is called from the app's thread to
+    end the experiment."""
 
-    def __init__(self, run: Iterator[ExperimentProgress], stop: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        run: Iterator[ExperimentProgress],
+        stop: Callable[[], None] | None = None,
+        decoder: DecoderUse | None = None,
+    ) -> None:
         super().__init__("dflash-lab")
+        self._decoder = decoder or DecoderUse()
+        self._lock = threading.Lock()  # `stop` must not end what another user of the decoder does
+        self._mine = False
         self._parts = run
         self._tell = stop
         self.progress: ExperimentProgress | None = None
 
     def stop(self) -> None:
         super().stop()
-        if self._tell is not None:
-            self._tell()
+        with self._lock:
+            if self._tell is not None and self._mine:
+                self._tell()
 
     def work(self) -> None:
+        with self._decoder.using("a measurement", lambda: self.stopping) as mine:
+            with self._lock:
+                self._mine = mine
+            try:
+                if mine:
+                    self._measure()
+            finally:
+                with self._lock:
+                    self._mine = False
+
+    def _measure(self) -> None:
         for progress in self._parts:
             self.progress = progress
             if self.stopping:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from dflash_core.clean import encodable
 from dflash_core.drafters.capabilities import Capabilities
@@ -171,6 +172,9 @@ class ReplaySession:
 
     def cancel(self) -> None:
         """Nothing runs but the turn that is shown."""
+
+    def decoder(self) -> NoReturn:
+        raise ReplayError(NO_MODEL)
 
     def experiment(self, design: Design) -> Experiment:
         raise ReplayError(NO_MODEL)

@@ -8,8 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_tui.application.background import Background
+from dflash_tui.application.decoder_use import DecoderUse
 from dflash_tui.application.session import OnPrefill, TurnLike
 
 if TYPE_CHECKING:
@@ -28,13 +30,18 @@ class Running(Background):
         open_turn: Callable[[OnPrefill], TurnLike],
         pieces: Callable[[TurnLike], Iterator[Piece]] = iter,
         saved: Callable[[], int] = lambda: sys.maxsize,
+        decoder: DecoderUse | None = None,
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
         """`open_turn` starts the turn, `pieces` iterates over it; both are called on the thread.
 
-        `saved` is the number of pieces that may be shown, because they are on the disk.
+        `saved` is the number of pieces that may be shown, because they are on the disk. `decoder`: others use it too;
+        `ready` returns when those that give way to a turn have stopped.
         """
         super().__init__("dflash-turn")
         self._open, self._pieces, self._saved = open_turn, pieces, saved
+        self._decoder, self._ready = decoder or DecoderUse(), ready
+        self.waits = True  # for the decoder
         self._drained = 0
         self._arrived: deque[Piece] = deque()
         self.turn: TurnLike | None = None
@@ -76,6 +83,14 @@ class Running(Background):
         self.prefill = (done, total)
 
     def work(self) -> None:
+        self._ready()
+        with self._decoder.using("the chat's answer", lambda: self.stopping) as mine:
+            if not mine:
+                raise DFlashError("stopped while the decoder answered another program; send the message again")
+            self.waits = False
+            self._turn()
+
+    def _turn(self) -> None:
         turn = self.turn = self._open(self._prefilled)
         self.began = time.monotonic()
         if self.stopping:

@@ -14,6 +14,7 @@ from dflash_core.progress import Progress
 
 if TYPE_CHECKING:
     from dflash_core.answer import Reread
+    from dflash_core.engine import Engine
     from dflash_core.events import Piece
     from dflash_core.fits import MemoryEstimator, Setup
     from dflash_core.lab.experiment import Design
@@ -199,6 +200,10 @@ class SessionLike(Protocol):
 
     def cancel(self) -> None:
         """End what the decoder is doing, also within a prompt. Usable from any thread."""
+        ...
+
+    def decoder(self) -> Engine:
+        """What a server answers other programs with. Raises DFlashError without a loaded model."""
         ...
 
     def experiment(self, design: Design) -> ExperimentLike:

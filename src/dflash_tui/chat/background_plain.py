@@ -67,6 +67,8 @@ class BackgroundPlain(Controller):
         state, session = self.state, self.state.session
         if session is None or state.busy or state.loading or state.experiment is not None or self.running:
             return
+        if state.serving:  # a request may come at any time
+            return
         if self._gauges.plain is not None or self.prompt.text != self._typed or session.limits.drafter is None:
             return
         turns = session.turns
@@ -90,7 +92,7 @@ class BackgroundPlain(Controller):
             run.cancel()
             session.cancel()  # a prompt that is being read
 
-        self._experiment = Experiment(iter(run), stop)
+        self._experiment = Experiment(iter(run), stop, state.decoder)
         self._experiment.start()
         self.screen.set_timer(LOOK_S, self._look)
 

@@ -59,13 +59,14 @@ class Flow(Controller):
         knobs: Knobs,
         pieces: Callable[[TurnLike], Iterator[Piece]] = iter,
         saved: Callable[[], int] = lambda: sys.maxsize,
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start a turn under `block`; `open_turn`, `pieces` and `saved` as in Running."""
+        """Start a turn under `block`; `open_turn`, `pieces`, `saved` and `ready` as in Running."""
         from dflash_tui.application.figures.meter import Meter
 
         # Busy before the first await: keys are handled concurrently, so a retry may arrive meanwhile.
         turn = self.state.turn
-        turn.running = running = Running(open_turn, pieces, saved)
+        turn.running = running = Running(open_turn, pieces, saved, self.state.decoder, ready)
         self._before = turn.record
         earlier = turn.meter.positions if turn.meter is not None else 0
         turn.meter = Meter(earlier=earlier, cold=turn.cold)
@@ -108,6 +109,8 @@ class Flow(Controller):
         running = self.state.turn.running
         if running is None:
             return
+        if not running.waits:
+            self.state.followed = None  # the figures are this turn's, no longer those of a request before it
         now, cpu = time.monotonic(), time.thread_time()
         if running.arrived:
             self._frames.arrived(now, cpu)
@@ -159,7 +162,9 @@ class Flow(Controller):
         """Show under the answer what the turn is doing."""
         if running.stopping:
             return
-        if meter.first_at is None:
+        if running.waits and (user := self.state.decoder.used_by):
+            answer.waiting(f"waits for {user}…")
+        elif meter.first_at is None:
             done, total = running.prefill
             far = f"{short(done)} of {short(total)} tok · " if total else ""
             answer.waiting(f"reading the prompt… {far}{seconds(time.monotonic() - meter.started)}")

@@ -40,14 +40,14 @@ class Gauges(Controller):
     @property
     def any(self) -> bool:
         """A turn of this conversation has figures."""
-        return self.state.turn.meter is not None
+        return self.state.shown.meter is not None
 
     async def tick(self) -> None:
         """Once a second."""
         self.start()
         if self.state.session is not None:
             self.context()
-            if self.state.busy or self.inspector.sees("memory"):
+            if self.state.shown_runs or self.inspector.sees("memory"):
                 await self.memory()
 
     def frame(self) -> None:
@@ -118,6 +118,7 @@ class Gauges(Controller):
     def stand(self, report: TurnReport | None, share: float = 1.0) -> None:
         """Another conversation or branch is shown: its last answer's report has its length. If old turns were left out
         since then, the next turn continues from the share `remaining_share` of it."""
+        self.state.followed = None
         self._standing = round((report.stats.prompt_tokens + report.stats.tokens) * share) if report is not None else 0
         if (meter := self.state.turn.meter) is not None:
             meter.remaining_share = share
@@ -130,7 +131,7 @@ class Gauges(Controller):
             self.context()
 
     def strip(self) -> None:
-        state, meter, report = self.state, self.state.turn.meter, self.state.turn.report
+        state, meter, report = self.state, self.state.shown.meter, self.state.shown.report
         mode, reason, rate, acceptance = "", "", 0.0, 0.0
         if report is not None:
             mode, reason = report.mode, report.reason
@@ -154,12 +155,12 @@ class Gauges(Controller):
 
     def _verdict(self, plain: PlainSpeed) -> Verdict | None:
         """The turn on the screen against plain decoding, by its report or by its steps so far."""
-        meter, report = self.state.turn.meter, self.state.turn.report
+        meter, report = self.state.shown.meter, self.state.shown.report
         if meter is None:
             return None
         rate = report.stats.tokens_per_second if report is not None else meter.overall_rate
         steps, tokens = meter.totals.steps, meter.tokens
-        return verdict(rate, plain.tokens_per_second, steps, tokens, running=self.state.busy, cold=meter.cold)
+        return verdict(rate, plain.tokens_per_second, steps, tokens, running=self.state.shown_runs, cold=meter.cold)
 
     def stats(self) -> None:
         inspector = self.inspector
@@ -168,7 +169,7 @@ class Gauges(Controller):
 
     def _figures(self) -> Figures | None:
         """The figures of the running turn, or of the last one; with the record if there is one."""
-        turn, session = self.state.turn, self.state.session
+        turn, session = self.state.shown, self.state.session
         known = self._plain.get(self.state.model) if session is not None else None
         if turn.meter is None:
             return None
@@ -178,10 +179,11 @@ class Gauges(Controller):
         verdict = self._verdict(known) if known is not None else None
         if turn.record is not None and turn.report is not None:
             return of_turn(turn.record, turn.report, known, learned, verdict)
-        return of_meter(turn.meter, turn.report, known, running=self.state.busy, learned=learned, verdict=verdict)
+        runs = self.state.shown_runs
+        return of_meter(turn.meter, turn.report, known, running=runs, learned=learned, verdict=verdict)
 
     def tree(self) -> None:
-        inspector, meter, session = self.inspector, self.state.turn.meter, self.state.session
+        inspector, meter, session = self.inspector, self.state.shown.meter, self.state.session
         if inspector.sees("tree") and session is not None:
             inspector.tree_panel.show(
                 meter.last if meter else None, meter.totals.steps if meter else 0, session.token_text

@@ -18,6 +18,7 @@ from dflash_tui.chat.layout import ChatLayout
 from dflash_tui.chat.profiles import ProfileKeeper
 from dflash_tui.chat.program import ProgramController
 from dflash_tui.chat.sending import Sending
+from dflash_tui.chat.serving import Serving
 from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.chat.typed import Typed
@@ -49,6 +50,7 @@ class ChatParts(Controller):
         self.program = ProgramController(state, screen, gauges, tuning, self.plain, self.conversation, self.sending)
         self.profiles = ProfileKeeper(state, screen, self.program)
         self.context = ContextKeeper(state, screen, gauges, tuning, self.conversation, self.program)
+        self.serving = Serving(state, screen, gauges)
         self.copying = Copying(state, screen, self.conversation.branching)
         self.typed = Typed(state, screen, gauges, lambda text: complete(text, self))
 
@@ -62,6 +64,7 @@ class ChatParts(Controller):
 
     def stop(self, timeout: float = 0.0) -> None:
         """Stop what runs without the user, and wait at most `timeout` seconds for downloads."""
+        self.serving.stop()
         self.plain.stop()
         self.downloads.stop(timeout)
 

@@ -120,6 +120,8 @@ class ProgramController(Controller):
     def _busy(self, remedy: str) -> str:
         state = self.state
         runs = state.busy or state.loading or state.experiment is not None
+        if state.serving:
+            return f"other programs use the model at {state.serving}; /serve off ends that"
         return f"a load or an answer is running: {remedy}" if runs else ""
 
     def _change(self, pending: PendingLoad) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual.screen import Screen
 
@@ -28,9 +28,6 @@ from dflash_tui.chat.tuning import Tuning
 from dflash_tui.chat.typed import about
 from dflash_tui.text.commands import as_message
 from dflash_tui.widgets.transcript import TurnBlock
-
-if TYPE_CHECKING:
-    from dflash_tui.application.session import OnPrefill, TurnLike
 
 TIDY_S = 1.0  # after an answer, once its last frames are drawn
 
@@ -102,14 +99,11 @@ class Sending(Controller):
             self.prompt.withdraw(block.typed)  # a refused message that was returned is being sent again
         decoder_is_free = self._plain.yield_to_turn()
         self._tuning.turn_begins()
-        opens = self._conversation.opens(block, state.used)
-
-        def open_turn(on_prefill: OnPrefill) -> TurnLike:
-            decoder_is_free()
-            return opens(on_prefill)
-
+        open_turn = self._conversation.opens(block, state.used)
         current = state.conversation
-        await self.flow.begin(block, open_turn, state.used, partial(current.pieces, ahead=True), current.saved)
+        await self.flow.begin(
+            block, open_turn, state.used, partial(current.pieces, ahead=True), current.saved, decoder_is_free
+        )
         self._show_turn()
 
     async def retry(self) -> None:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from dflash_core.arch.recommended import NOTHING, Recommended
 from dflash_core.knobs import Knobs
 from dflash_tui.application.conversations.history import History
+from dflash_tui.application.decoder_use import DecoderUse
 from dflash_tui.application.experiment import UNDER_WAY
+from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import Settings
 from dflash_tui.application.settings.remembered import Remembered
@@ -41,6 +43,7 @@ class ShownTurn:
     error: Exception | None = None  # the error that ended the last turn
     cold: bool = True  # no turn has ended since the model was loaded
     lost: bool = False  # the device is lost: nothing works in this process any more
+    served: bool = False  # it is the answer to another program, and is being written
 
     @property
     def reasoning(self) -> bool:
@@ -86,6 +89,10 @@ class AppState:
         self.session: SessionLike | None = None
         self.loading = True  # a pair is being loaded, or is about to be
         self.turn = ShownTurn()
+        self.decoder = DecoderUse()
+        self.requests = Requests()  # of other programs
+        self.serving = ""  # the address at which other programs use the loaded pair
+        self.followed: ShownTurn | None = None  # a request of theirs that is newer than the turn
         self.queue: list[TurnBlock] = []  # messages that were sent and that the model has not received yet
         self.overlong = (0, 0)  # positions that the last refused message needed, and its tokens
         self.experiment: Experiment | None = None  # the lab's running experiment
@@ -123,6 +130,16 @@ class AppState:
     def busy(self) -> bool:
         """An answer is being written."""
         return self.turn.running is not None
+
+    @property
+    def shown(self) -> ShownTurn:
+        """The answer whose figures the panels show: the newest, of the chat or of a request."""
+        return self.followed or self.turn
+
+    @property
+    def shown_runs(self) -> bool:
+        """The answer that the panels show is being written."""
+        return self.shown.served or self.shown.running is not None
 
     @property
     def waiting(self) -> bool:

@@ -30,7 +30,7 @@ from dflash_tui.cli.options import COMMANDS, Invocation, build_parser
 from dflash_tui.settings.key_rules import KEY_RULES
 from dflash_tui.terminal import marks
 from dflash_tui.terminal.hangup import watched
-from dflash_tui.terminal.output import discard, write_err
+from dflash_tui.terminal.output import discard, on_a_terminal, write_err
 
 if TYPE_CHECKING:
     from dflash_core.trace import TraceWriter
@@ -182,7 +182,7 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
         if command.name == args.command:
             gc.enable()
             return command.run(Invocation(args, request, config, parser.error))
-    if not _on_a_terminal():
+    if not on_a_terminal():
         raise DFlashError("the app needs a terminal; in a pipe or a script use: dflash-tui ask")
     from dflash_tui.launch import run_app
 
@@ -207,11 +207,6 @@ def _unknown_kind(draft: Path) -> str | None:
     """The first part that names neither a drafter of the demo target nor, as it seems, a file."""
     words = (part for part in parts(draft) if part not in DEMO_KINDS)
     return next((word for word in words if not (Path(word).exists() or Path(word).suffix or os.sep in word)), None)
-
-
-def _on_a_terminal() -> bool:
-    """Whether the app can read keys and draw; it draws on stderr, so that stdout stays unused."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _check_files(config: Config, profile: Profile | None, command: str | None) -> None:

@@ -81,6 +81,7 @@ def _serve_options(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help="clients must send it; may be repeated; better in DFLASH_TUI_API_KEY, as commands are visible to others",
     )
+    add("--ui", action="store_true", help="open the app too, which lists the requests and shows the running one")
     add("--no-api-key", action="store_true", help="no key, although other machines can reach the server")
     add("--alias", default="", metavar="NAME", help="the name of the model in requests and answers (its file's)")
     add("--queue", type=positive, default=32, metavar="N", help="how many requests may wait (32)")

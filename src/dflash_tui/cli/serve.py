@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
-from importlib.util import find_spec
 
-from dflash_core.clean import encodable
 from dflash_core.errors import DFlashError
 from dflash_tui.application.log import LOG
 from dflash_tui.cli.options import Invocation
-from dflash_tui.server.settings import MAX_BODY, ServerSettings
-from dflash_tui.terminal.output import Notes, write_json, write_out
-
-KEY_VARIABLE = "DFLASH_TUI_API_KEY"
+from dflash_tui.server.settings import MAX_BODY, ServerSettings, keys_given, needs
+from dflash_tui.terminal.output import Notes, on_a_terminal, write_json, write_out
 
 
 def run(call: Invocation) -> int:
     """Load the pair and serve it until a signal. Returns the exit code; raises DFlashError."""
     settings = _settings(call)
-    if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise DFlashError("serving needs starlette and uvicorn: pip install 'dflash-tui[serve]'")
+    needs()
+    if call.args.ui:
+        if not on_a_terminal():
+            raise DFlashError("serve --ui needs a terminal for the app; in a pipe or a script leave --ui out")
+        from dflash_tui.launch import run_app
+
+        return run_app(call.request, call.config, settings)
     from dflash_tui.cli.loading import load_with_notes  # imports torch
     from dflash_tui.server.sampling import Defaults
-    from dflash_tui.server.service import Served, Service
+    from dflash_tui.server.service import Service, served
     from dflash_tui.server.serving import Server, bound
 
     request, notes = call.request, Notes()
@@ -36,9 +36,7 @@ def run(call: Invocation) -> int:
         values = recommended.words(request.knobs.thinking)
         notes.line(f"note: requests that name no sampling get {values}, {recommended.by}")
     defaults = Defaults(request.knobs, request.chosen, recommended)
-    target = encodable(request.target.stem) if request.target else "demo"
-    draft = encodable(request.draft.name) if request.draft else "" if request.target else "demo drafter"
-    service = Service(engine, Served(target, draft, defaults), settings)
+    service = Service(engine, served(request, defaults), settings)
 
     def listening(address: str) -> None:
         notes.end_line()
@@ -59,7 +57,7 @@ def run(call: Invocation) -> int:
 
 def _settings(call: Invocation) -> ServerSettings:
     args = call.args
-    keys = tuple(args.api_key or filter(None, [os.environ.get(KEY_VARIABLE, "")]))
+    keys = tuple(args.api_key) or keys_given()
     settings = ServerSettings(
         host=args.host,
         port=args.port,

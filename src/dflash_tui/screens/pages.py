@@ -58,5 +58,6 @@ PAGES: dict[str, Make] = {
     "full": _made("full", "FullScreen"),
     "tune": _experiment("TuneScreen", at_once=True),
     "past": _made("past", "PastScreen"),
+    "requests": _made("requests", "RequestsScreen"),
     "tour": _made("tour", "TourScreen"),
 }

@@ -12,11 +12,11 @@ from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.settings.keys import ACTIONS, offered, retold
 
 WHAT = "A replay, without a model: Ctrl+R plays again, Alt+I steps, Ctrl+Q leaves"
-NEED_A_MODEL = frozenset({"tune", "sweep", "ab", "plain", "past", "models", "get", "full", "prompt"})
+NEED_A_MODEL = frozenset({"tune", "sweep", "ab", "plain", "past", "models", "get", "full", "prompt", "requests"})
 """Pages that need a model."""
 NO_EFFECT = NEED_A_MODEL | {
     "apply", "chats", "clear", "continue", "edit", "import", "kv", "load", "params", "policy", "preset",
-    "profile", "reload", "rename", "reset", "set", "system", "think", "tour",
+    "profile", "reload", "rename", "reset", "serve", "set", "system", "think", "tour",
     "turn.send", "prompt.newline", "prompt.empty", "prompt.editor", "param.preset", "param.budget_less",
     "param.budget_more", "param.think", "param.reload", "view.params", "lab.tune", "lab.sweep", "lab.ab",
     "app.download", "chat.rename",

@@ -49,10 +49,12 @@ class StepsScreen(Passing, Screen[None]):
     COMMANDS = Screen.COMMANDS | {ActionProvider}
     AUTO_FOCUS = "#scrubber"
 
-    def __init__(self, chat: ChatParts) -> None:
+    def __init__(self, chat: ChatParts, turns: Sequence[TurnRecord] | None = None) -> None:
+        """`turns`: others than those of the conversation."""
         super().__init__()
         self.chat = chat
-        self.turns: Sequence[TurnRecord] = chat.state.session.turns if chat.state.session is not None else ()
+        own = chat.state.session.turns if chat.state.session is not None else ()
+        self.turns: Sequence[TurnRecord] = own if turns is None else turns
         self.turn = len(self.turns) - 1
         self.view = "tree"
         self.by: By = "depth"

@@ -31,12 +31,16 @@ class Generation:
         check_model(request.model, self._service.names)
         writer = chat.ChatWriter(request, request.model or self._service.name)
         asked = chat.asked_of(request)
-        await self._service.answer(asked, writer, scope, receive, send, streamed=bool(request.stream))
+        await self._service.answer(
+            asked, writer, scope, receive, send, model=request.model, streamed=bool(request.stream)
+        )
 
     async def messages(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = decode(await self._service.body(scope, receive), anthropic.MessagesRequest)
         writer, asked = anthropic.AnthropicWriter(request), anthropic.asked_of(request)
-        await self._service.answer(asked, writer, scope, receive, send, streamed=bool(request.stream))
+        await self._service.answer(
+            asked, writer, scope, receive, send, model=request.model, streamed=bool(request.stream)
+        )
 
     async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = decode(await self._service.body(scope, receive), completions.CompletionRequest)
@@ -45,14 +49,16 @@ class Generation:
         asked = await service.preparer.on_thread(
             lambda: completions.asked_of(request, service.preparer.tokenizer, service.engine.vocab_size)
         )
-        await service.answer(asked, writer, scope, receive, send, streamed=bool(request.stream))
+        await service.answer(asked, writer, scope, receive, send, model=request.model, streamed=bool(request.stream))
 
     async def responses(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = decode(await self._service.body(scope, receive), responses.ResponseRequest)
         check_model(request.model, self._service.names)
         writer = ResponseWriter(request, request.model or self._service.name)
         asked = responses.asked_of(request)
-        await self._service.answer(asked, writer, scope, receive, send, streamed=bool(request.stream))
+        await self._service.answer(
+            asked, writer, scope, receive, send, model=request.model, streamed=bool(request.stream)
+        )
 
     async def input_tokens(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = decode(await self._service.body(scope, receive), responses.ResponseRequest)

@@ -21,6 +21,7 @@ from dflash_core.text.tool_calls.answer import AnswerParts
 from dflash_core.text.tool_calls.forms import Form
 from dflash_core.text.tool_calls.parts import Part
 from dflash_core.turn_stats import TurnReport
+from dflash_tui.application.requests import Requests, ServedRequest
 from dflash_tui.server.drawn_tokens import DrawnTokens
 from dflash_tui.server.shape import AnswerShape
 from dflash_tui.server.updates import Ended, Failed, Reading, Step, Update, Why
@@ -28,6 +29,8 @@ from dflash_tui.server.updates import Ended, Failed, Reading, Step, Update, Why
 _WHY: dict[str, Why] = {
     "stop token": "end", "max tokens": "length", "context full": "context", "cancelled": "cancelled", "loop": "length",
 }  # fmt: skip
+WORDS: dict[Why, str] = {"calls": "calls a tool", "context": "context full", "cancelled": "client left"}
+"""What ended an answer, where it is not as told to clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,9 @@ class Job:
     The last update is Ended or Failed, unless the job is cancelled while it waits: then there is none.
     """
 
-    def __init__(self, prepared: Prepared) -> None:
-        self.prepared = prepared
+    def __init__(self, prepared: Prepared, request: ServedRequest, requests: Requests) -> None:
+        """`request`: as it is listed in `requests`, where those who watch find its lines."""
+        self.prepared, self.request, self._requests = prepared, request, requests
         self.updates: asyncio.Queue[Update] = asyncio.Queue()
         self.cancelled = False
         self.written = 0
@@ -86,13 +90,14 @@ class Job:
     def run(self, engine: Engine) -> Ended | Failed:
         """Answer it. On the engine's thread."""
         self._queue_ms = (time.perf_counter() - self._made) * 1e3
+        self.request.state = "running"
         answer: Answer | None = None
         last: Ended | Failed
         try:
             prepared, tokenizer = self.prepared, engine.target.tokenizer
             answer = self._answer = Answer(
                 engine, tokenizer, prepared.prompt, prepared.knobs, prepared.start, keep=prepared.prompt.keep,
-                on_prefill=lambda done, total: self.tell(Reading(done, total)),
+                watchers=(lambda line: self._requests.tell(self.request, line),), on_prefill=self._reads,
                 shown=prepared.form.shown if prepared.form is not None else (), constraint=prepared.constraint,
                 ends=prepared.form.stops if prepared.form is not None else (),
             )  # fmt: skip
@@ -110,8 +115,18 @@ class Job:
         finally:
             if answer is not None:
                 answer.close()
+        self._over(last, answer)
         self.tell(last)
         return last
+
+    def _reads(self, done: int, total: int) -> None:
+        self.request.prefill = done, total
+        self.tell(Reading(done, total))
+
+    def _over(self, last: Ended | Failed, answer: Answer | None) -> None:
+        why = f"failed: {last.error}" if isinstance(last, Failed) else WORDS.get(last.why, last.why)
+        report, record = (answer.report, answer.record) if answer is not None else (None, None)
+        self._requests.over(self.request, why, report, record)
 
     def _step(self, piece: Piece, answer: Answer) -> None:
         self.written += len(piece.event.tokens)

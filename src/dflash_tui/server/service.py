@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.types import Receive, Scope, Send
 
+from dflash_core.clean import encodable
 from dflash_core.engine import Engine
+from dflash_tui.application.decoder_use import DecoderUse
+from dflash_tui.application.requests import Requests
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.body import read_body
 from dflash_tui.server.exchange import Writer, exchange
 from dflash_tui.server.job import Job
 from dflash_tui.server.metrics import Metrics
 from dflash_tui.server.prepare import Preparer
+from dflash_tui.server.request_error import RequestError
 from dflash_tui.server.sampling import Defaults
 from dflash_tui.server.settings import ServerSettings
 from dflash_tui.server.worker import Worker
@@ -30,16 +35,32 @@ class Served:
     defaults: Defaults
 
 
-class Service:
-    """Owns the engine from its creation to `close`."""
+def served(request: LoadRequest, defaults: Defaults) -> Served:
+    """The names of a pair that was loaded."""
+    target = encodable(request.target.stem) if request.target else "demo"
+    draft = encodable(request.draft.name) if request.draft else "" if request.target else "demo drafter"
+    return Served(target, draft, defaults)
 
-    def __init__(self, engine: Engine, served: Served, settings: ServerSettings) -> None:
+
+class Service:
+    """Uses the engine from its creation to `close`. `requests`: those that were accepted, to watch. `decoder`: where
+    the app uses the engine too."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        served: Served,
+        settings: ServerSettings,
+        requests: Requests | None = None,
+        decoder: DecoderUse | None = None,
+    ) -> None:
         self.engine, self.served, self.settings = engine, served, settings
+        self.requests = requests or Requests()
         self.created = int(time.time())
         drafter = engine.limits.drafter
         self.metrics = Metrics(drafter.block - 1 if drafter else 0)
         self.preparer = Preparer(engine, served.defaults, (served.target, served.draft))
-        self.worker = Worker(engine, settings.queue, self.metrics.ended)
+        self.worker = Worker(engine, settings.queue, self.metrics.ended, decoder)
 
     @property
     def name(self) -> str:
@@ -55,16 +76,44 @@ class Service:
         """The body of a request. Raises RequestError and ClientGoneError."""
         return await read_body(scope, receive, self.settings.max_body)
 
+    def retune(self, defaults: Defaults) -> None:
+        """Other defaults for the requests that follow."""
+        self.served = replace(self.served, defaults=defaults)
+        self.preparer.defaults = defaults
+
     async def answer(
-        self, asked: Asked, writer: Writer, scope: Scope, receive: Receive, send: Send, *, streamed: bool
+        self,
+        asked: Asked,
+        writer: Writer,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        model: str | None,
+        streamed: bool,
     ) -> None:
-        """Answer a request. Raises RequestError before the response has begun."""
+        """Answer a request, which names a `model`. Raises RequestError before the response has begun."""
         prepared = await self.preparer.on_thread(lambda: self.preparer.prepare(asked))
-        await exchange(Job(prepared), self.worker, writer, scope, receive, send, streamed=streamed)
+        request = self.requests.add(scope["log"]["client"], scope["path"], model or self.name)
+        try:
+            await exchange(
+                Job(prepared, request, self.requests), self.worker, writer, scope, receive, send, streamed=streamed
+            )
+        except RequestError as error:
+            if request.state == "waiting":
+                self.requests.over(request, f"refused: {error}")
+            raise
+        finally:
+            if request.state == "waiting":
+                self.requests.over(request, "client left")
 
     def close(self) -> None:
         """End all threads and keep the states of conversations. Blocks until the running step is over."""
+        if self.end(JOIN_S):
+            self.engine.leave()
+
+    def end(self, seconds: float) -> bool:
+        """End all threads; False if the running step takes longer than `seconds`. The engine stays usable."""
         self.worker.end()
         self.preparer.close()
-        if self.worker.join(JOIN_S):
-            self.engine.leave()
+        return self.worker.join(seconds)

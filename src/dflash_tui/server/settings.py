@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
+from dflash_core.errors import DFlashError
+
+KEY_VARIABLE = "DFLASH_TUI_API_KEY"
 MAX_BODY = 64 * 2**20
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -28,6 +33,17 @@ class ServerSettings:
     def local(self) -> bool:
         """Whether only this machine reaches it."""
         return is_loopback(self.host)
+
+
+def keys_given() -> tuple[str, ...]:
+    """The key that the environment names."""
+    return tuple(filter(None, [os.environ.get(KEY_VARIABLE, "")]))
+
+
+def needs() -> None:
+    """Raises DFlashError where what serving is made of is not installed."""
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise DFlashError("serving needs starlette and uvicorn: pip install 'dflash-tui[serve]'")
 
 
 def is_loopback(host: str) -> bool:

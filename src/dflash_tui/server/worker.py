@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from dflash_core.engine import Engine
 from dflash_core.errors import KernelError
+from dflash_tui.application.decoder_use import DecoderUse
 from dflash_tui.application.log import LOG
 from dflash_tui.server.job import Job
 from dflash_tui.server.request_error import RequestError, ending
@@ -18,14 +19,15 @@ RETRY_S = 2
 
 
 class Worker:
-    """Runs jobs on a thread of its own, the only one that uses the engine. Other methods from any thread.
+    """Runs jobs on a thread of its own, while nothing else uses the engine. Other methods from any thread.
 
     `ended` is called on that thread with the last update of each job that ran.
     """
 
-    def __init__(self, engine: Engine, queue: int, ended: OnEnded) -> None:
-        """`queue`: jobs that may wait while another one runs."""
+    def __init__(self, engine: Engine, queue: int, ended: OnEnded, decoder: DecoderUse | None = None) -> None:
+        """`queue`: jobs that may wait while another one runs. `decoder`: where others use the engine too."""
         self._engine, self._queue, self._ended = engine, queue, ended
+        self._decoder = decoder or DecoderUse()
         self._waiting: deque[Job] = deque()
         self._running: Job | None = None
         self._ending = False
@@ -96,15 +98,23 @@ class Worker:
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-            if not job.cancelled:
-                last = job.run(self._engine)
-                if isinstance(last, Failed):
-                    LOG.error("an answer failed", exc_info=last.error)
-                    if isinstance(last.error, KernelError) and last.error.reload:
-                        self._broken = f"{last.error}; start the server again"
-                self._ended(job, last)
+            self._answer(job)
             with self._condition:
                 self._running = None
+
+    def _answer(self, job: Job) -> None:
+        client = job.request.client.partition(" ")[0] or "another program"
+        with self._decoder.using(f"a request of {client}", lambda: job.cancelled) as mine:
+            if mine:
+                self._run(job)
+
+    def _run(self, job: Job) -> None:
+        last = job.run(self._engine)
+        if isinstance(last, Failed):
+            LOG.error("an answer failed", exc_info=last.error)
+            if isinstance(last.error, KernelError) and last.error.reload:
+                self._broken = f"{last.error}; start the server again"
+        self._ended(job, last)
 
     def _next(self) -> Job | None:
         with self._condition:

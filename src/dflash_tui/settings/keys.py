@@ -98,6 +98,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("chat.full", "", "Context", "what can be done when the context is full", "open('full')", slash="full"),
     Action("param.reset", "", "Reset parameters", "every parameter back to its default", "reset", slash="reset"),
     Action("app.models", "", "Models", "profiles, models here, models to fetch", "open('models')", slash="models"),
+    Action("app.requests", "", "Requests", "what other programs ask this model", "open('requests')", slash="requests"),
     Action("app.tour", "", "Tour", "the parts of the screen in six steps", "open('tour')", slash="tour"),
     Action("app.theme", "", "Theme", "other colours, tried while you choose", "open('themes')"),
     Action("app.notices", "", "Notices", "earlier notices, the newest first", "notices", slash="notices"),
@@ -146,6 +147,8 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "experiment.back", "escape", "Back", "stop, keep what is done; else close", "back", True, scope="experiment"
     ),
+    Action("requests.help", "f1", "Help", "these keys", "help", True, scope="requests"),
+    Action("requests.back", "escape", "Back", "to the chat", "back", True, scope="requests"),
     Action("past.help", "f1", "Help", "these keys", "help", True, scope="past"),
     Action("past.back", "escape", "Back", "to where you were", "back", True, scope="past"),
     Action("whatif.exact", "e", "Exact", "run the drafter again for every budget", "exact", True, scope="whatif"),

@@ -16,6 +16,7 @@ from dflash_tui.slash.chats import CHATS
 from dflash_tui.slash.command import Slash, SlashError, does, knob_words
 from dflash_tui.slash.lab import LAB_SLASH
 from dflash_tui.slash.models import MODELS
+from dflash_tui.slash.serving import SERVING
 from dflash_tui.text.commands import COMMAND
 from dflash_tui.widgets.completions import Completion
 
@@ -157,11 +158,13 @@ def _system_words(host: ChatParts) -> Mapping[str, str]:
 
 
 async def _policy(host: ChatParts, rest: str) -> None:
-    if rest == "reset" and host.state.session is not None and not host.state.busy:
+    if rest == "reset" and host.state.session is not None and not host.state.decoder.used_by:
         host.state.session.forget_learned()
         host.say("what was learned of this pair is forgotten; start values from the next turn")
     elif rest == "reset":
-        raise SlashError("an answer is being written: Esc stops it" if host.state.busy else host.state.no_pair)
+        user = host.state.decoder.used_by
+        busy = "an answer is being written: Esc stops it" if host.state.busy else f"the decoder is used by {user}"
+        raise SlashError(busy if user else host.state.no_pair)
     elif rest in SPEC_FORMER["policy"].choices:
         await _set(host, f"policy {rest}")
     else:
@@ -202,6 +205,7 @@ SLASH: dict[str, Slash] = {
         Slash("theme", "/theme [NAME]", "other colours, kept for the next start", _theme, _theme_names),
         Slash("kv", "/kv TYPE|K/V", "how keys and values are kept, from the next load on", _kv, _kv_types),
         *MODELS,
+        *SERVING,
         Slash("load", "/load [MODEL [DRAFT]]", "another model", _load),
         Slash("reload", "/reload [CONTEXT]", "load the model again, with so many positions of context", _reload),
         Slash("system", "/system [TEXT]", "the system message of this conversation", _system, _system_words),

@@ -27,6 +27,11 @@ def write_err(text: str) -> None:
     _tell(sys.stderr, lines(text) + "\n")
 
 
+def on_a_terminal() -> bool:
+    """Whether the app can read keys and draw; it draws on stderr, so that stdout stays unused."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def discard(stream: TextIO) -> None:
     """Redirect a broken stream to the null device, so that the final flush at exit does not fail."""
     try:

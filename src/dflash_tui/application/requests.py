@@ -1,0 +1,104 @@
+"""Requests of other programs that the server has accepted, and the lines of their records, for those who watch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from dflash_core.record import Line, TurnRecord
+    from dflash_core.turn_stats import TurnReport
+
+LINES = 1_000
+"""Lines that a reader may be late by."""
+LISTED = 200
+"""Requests that are remembered."""
+State = Literal["waiting", "running", "over"]
+
+
+@dataclass(eq=False)
+class ServedRequest:
+    """A request. `client`: what it says of itself; `model`: the name that it asks for. The server's threads set the
+    rest: `prefill` is tokens of the prompt read so far, and of how many; `why` is what ended it; `record` is there for
+    the newest requests."""
+
+    number: int
+    client: str
+    path: str
+    model: str
+    began: float
+    state: State = "waiting"
+    prefill: tuple[int, int] = (0, 0)
+    why: str = ""
+    report: TurnReport | None = None
+    record: TurnRecord | None = None
+
+
+class Told(NamedTuple):
+    """A line of a request's record. `number`: of the line, from 1."""
+
+    number: int
+    request: ServedRequest
+    line: Line
+
+
+class Requests:
+    """Usable from any thread. Writers never wait for readers: a reader that is late loses lines."""
+
+    RECORDS = 20
+    """Requests whose whole record is kept."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told: deque[Told] = deque(maxlen=LINES)
+        self._requests: deque[ServedRequest] = deque(maxlen=LISTED)
+        self._count = self._lines = 0
+
+    @property
+    def newest_first(self) -> Sequence[ServedRequest]:
+        with self._lock:
+            return tuple(reversed(self._requests))
+
+    @property
+    def last_line(self) -> int:
+        """The number of the newest line; 0 before the first."""
+        return self._lines
+
+    def add(self, client: str, path: str, model: str) -> ServedRequest:
+        """A request waits from now on."""
+        with self._lock:
+            self._count += 1
+            request = ServedRequest(self._count, client, path, model, time.time())
+            self._requests.append(request)
+            return request
+
+    def tell(self, request: ServedRequest, line: Line) -> None:
+        """One more line of its record."""
+        with self._lock:
+            self._lines += 1
+            self._told.append(Told(self._lines, request, line))
+
+    def over(
+        self, request: ServedRequest, why: str, report: TurnReport | None = None, record: TurnRecord | None = None
+    ) -> None:
+        """It has ended, or its client left while it waited."""
+        with self._lock:
+            request.state, request.why, request.report, request.record = "over", why, report, record
+            with_record = [one for one in self._requests if one.record is not None]
+            for old in with_record[: -self.RECORDS]:
+                old.record = None
+
+    def after(self, number: int) -> tuple[list[Told], int]:
+        """The lines after that of this number, and how many between are lost."""
+        with self._lock:
+            found: list[Told] = []
+            for told in reversed(self._told):
+                if told.number <= number:
+                    break
+                found.append(told)
+            found.reverse()
+            return found, (found[0].number - number - 1 if found else 0)

@@ -1,0 +1,145 @@
+"""Other programs use the model that the app has loaded: `/serve` begins and ends that, the panels follow a request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from textual.screen import Screen
+
+from dflash_core.errors import DFlashError
+from dflash_tui.application.requests import ServedRequest, Told
+from dflash_tui.application.settings.presets import changed
+from dflash_tui.chat.controller import Controller
+from dflash_tui.chat.flow import FIGURES_S
+from dflash_tui.chat.gauges import Gauges
+from dflash_tui.chat.state import AppState, ShownTurn
+
+if TYPE_CHECKING:
+    from dflash_core.engine import Engine
+    from dflash_tui.application.figures.meter import Meter
+    from dflash_tui.server.beside import ServerBeside
+    from dflash_tui.server.sampling import Defaults
+    from dflash_tui.server.settings import ServerSettings
+
+LOOK_S = 0.1
+CLOSE_S = 10.0  # for connections and the running step
+QUIT_S = 2.0  # at the end of the app
+
+
+class Serving(Controller):
+    """Belongs to one chat."""
+
+    def __init__(self, state: AppState, screen: Screen[Any], gauges: Gauges) -> None:
+        super().__init__(state, screen)
+        self._gauges = gauges
+        self._server: ServerBeside | None = None
+        self._busy = False  # it begins or ends
+        self._defaults: Defaults | None = None
+        self._seen = 0  # number of the last line that was taken
+        self._drawn = 0.0
+        self.current: ServedRequest | None = None  # the one that the panels follow
+        self.stuck = False  # its threads did not end in time
+
+    async def begin(self, settings: ServerSettings) -> None:
+        """Accept requests from now on. Raises DFlashError."""
+        from dflash_tui.server.settings import needs
+
+        session = self.state.session
+        if self._server is not None or self._busy:
+            raise DFlashError(f"other programs can use the model already, at {self.state.serving}; /serve off ends it")
+        if session is None:
+            raise DFlashError(self.state.no_pair)
+        needs()
+        engine, defaults = session.decoder(), self._present()
+        self._busy = True
+        try:
+            self._server = await asyncio.to_thread(self._open, engine, defaults, settings)
+        finally:
+            self._busy = False
+        self._defaults, self._seen = defaults, self.state.requests.last_line
+        self.state.serving = self._server.address
+        self.screen.set_timer(LOOK_S, self._look)
+
+    def _open(self, engine: Engine, defaults: Defaults, settings: ServerSettings) -> ServerBeside:
+        from dflash_tui.server.beside import ServerBeside
+        from dflash_tui.server.service import served
+
+        state = self.state
+        request = state.present or state.request
+        return ServerBeside(engine, served(request, defaults), settings, state.requests, state.decoder)
+
+    async def end(self) -> None:
+        """Accept no more requests, and end the running one. Raises DFlashError."""
+        server = self._server
+        if server is None or self._busy:
+            raise DFlashError("nothing is served; /serve begins")
+        self._busy = True
+        try:
+            self.stuck = not await asyncio.to_thread(server.close, CLOSE_S)
+        finally:
+            self._server, self._busy = None, False
+            self.state.serving = ""
+        self._look()
+
+    def stop(self) -> None:
+        """As `end`, when the app ends: wait here, though not for long."""
+        server, self._server = self._server, None
+        if server is not None:
+            self.state.serving = ""
+            self.stuck = not server.close(QUIT_S)
+
+    def _present(self) -> Defaults:
+        """The parameters of the app are those of requests that name none."""
+        from dflash_tui.server.sampling import Defaults
+
+        knobs, recommended = self.state.knobs, self.state.recommended
+        return Defaults(knobs, frozenset(changed(knobs, recommended)), recommended)
+
+    def _look(self) -> None:
+        """Ten times a second while there is a server."""
+        told, _ = self.state.requests.after(self._seen)
+        for one in told:
+            self._seen = one.number
+            self._take(one)
+        shown = self.state.followed
+        if shown is not None and shown.meter is not None:
+            self._draw(shown, shown.meter)
+        if self._server is None:
+            return
+        present = self._present()
+        if present != self._defaults:
+            self._defaults = present
+            self._server.retune(present)
+        self.screen.set_timer(LOOK_S, self._look)
+
+    def _take(self, one: Told) -> None:
+        from dflash_core.events import Piece
+        from dflash_core.record import End, Read, Start, Step
+        from dflash_tui.application.figures.meter import Meter
+
+        line, state = one.line, self.state
+        if isinstance(line, Start):
+            state.followed = ShownTurn(meter=Meter(), cold=False, served=True)
+            self.current = one.request
+            self._gauges.draw()
+            return
+        shown = state.followed
+        if shown is None or shown.meter is None or one.request is not self.current:
+            return  # the chat's own turn has begun since, or the beginning is lost
+        if isinstance(line, (Read, Step)):
+            shown.meter.add(Piece(line.event, line.text, line.thinking, line.at))
+        elif isinstance(line, End):
+            shown.report = line.report
+
+    def _draw(self, shown: ShownTurn, meter: Meter) -> None:
+        if not shown.served:
+            return
+        if self.current is not None and self.current.state == "over":
+            shown.served, shown.record = False, self.current.record
+            self._gauges.draw()
+        elif (now := time.monotonic()) - self._drawn >= FIGURES_S:
+            self._drawn = now
+            meter.sample(now)
+            self._gauges.frame()

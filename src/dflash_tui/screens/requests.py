@@ -1,0 +1,122 @@
+"""Requests of other programs to the model that the app has loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from rich.text import Text
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.coordinate import Coordinate
+from textual.widget import Widget
+
+from dflash_core.clean import clean
+from dflash_tui.application.amounts import short, speed
+from dflash_tui.application.requests import Requests, ServedRequest
+from dflash_tui.chat.parts import ChatParts
+from dflash_tui.screens.lab import LabScreen
+from dflash_tui.screens.steps import StepsScreen
+from dflash_tui.settings.keys import bindings
+from dflash_tui.text.bars import clip
+from dflash_tui.widgets.literal import DataTable, Static, row_key
+
+UPDATE_S = 0.5
+HEADINGS = ("client", "model", "prompt", "reused", "tokens", "tok/s", "tok/step", "")
+MAX_NAME = 24
+NONE_YET = "No request yet."
+OFF = "Nothing is served: /serve in the chat begins."
+
+
+class RequestsScreen(LabScreen):
+    """The requests, the newest first; the steps of one."""
+
+    SCOPE: ClassVar[str] = "requests"
+    HEADING: ClassVar[str] = "Requests"
+    WIDTH: ClassVar[int] = 140
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
+    AUTO_FOCUS = "#requests-list"
+
+    def __init__(self, chat: ChatParts) -> None:
+        super().__init__(chat)
+        self._rows: dict[str, tuple[str, ...]] = {}
+        self._listed: dict[str, ServedRequest] = {}
+
+    def body(self) -> Iterable[Widget]:
+        yield Static("", id="requests-words")
+        yield Vertical(_List(id="requests-list"), classes="lab-body")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.query_one(_List).add_headings(HEADINGS)
+        self.set_interval(UPDATE_S, self.draw)
+
+    def draw(self) -> None:
+        """The list as it is now."""
+        state = self.chat.state
+        listed = state.requests.newest_first
+        where = f"Programs use the model at {state.serving}, /serve off ends that." if state.serving else OFF
+        self.query_one("#requests-words", Static).update(where if listed else f"{where} {NONE_YET}")
+        self._listed = {str(one.number): one for one in listed}
+        self._fill({key: self._cells(one) for key, one in self._listed.items()})
+
+    def _fill(self, rows: dict[str, tuple[str, ...]]) -> None:
+        table = self.query_one(_List)
+        if rows.keys() != self._rows.keys():
+            chosen = table.cursor_key
+            table.clear()
+            for key, cells in rows.items():
+                table.add_texts(cells, key=key)
+            if chosen in rows:
+                table.move_cursor(row=list(rows).index(chosen))
+        else:
+            for place, (key, cells) in enumerate(rows.items()):
+                for column, cell in enumerate(cells):
+                    if cell != self._rows[key][column]:
+                        table.update_cell_at(Coordinate(place, column), Text(clean(cell)), update_width=True)
+        self._rows = rows
+
+    def _cells(self, one: ServedRequest) -> tuple[str, ...]:
+        prompt = reused = tokens = rate = step = ""
+        followed = self.chat.state.followed
+        meter = followed.meter if followed is not None and self.chat.serving.current is one else None
+        if one.report is not None:
+            stats = one.report.stats
+            prompt, reused, tokens = short(stats.prompt_tokens), short(stats.reused_tokens), short(stats.tokens)
+            rate, step = speed(stats.tokens_per_second), f"{stats.acceptance_length:.2f}"
+        elif meter is not None and meter.prefill is not None:
+            prompt, reused = short(meter.prefill.prompt_tokens), short(meter.prefill.reused_tokens)
+            tokens, rate, step = short(meter.tokens), speed(meter.overall_rate), f"{meter.totals.acceptance_length:.2f}"
+        client = one.client.partition(" ")[0] or "no name"
+        return (clip(client, MAX_NAME), clip(one.model, MAX_NAME), prompt, reused, tokens, rate, step, _state(one))
+
+    @on(DataTable.RowSelected)
+    def _chosen(self, event: DataTable.RowSelected) -> None:
+        key = row_key(event)
+        one = self._listed.get(key) if key is not None else None
+        if one is None:
+            return
+        if one.record is not None:
+            self.app.push_screen(StepsScreen(self.chat, (one.record,)))
+        elif one.state == "over":
+            self.say(f"no steps: it wrote nothing, or it is not among the newest {Requests.RECORDS}")
+        else:
+            self.say("its steps can be read when it has ended; F4 in the chat shows the present one")
+
+
+def _state(one: ServedRequest) -> str:
+    """What it does, or why it stopped."""
+    if one.state == "waiting":
+        return "waits"
+    if one.state == "over":
+        return one.why
+    done, total = one.prefill
+    return f"reads {short(done)} of {short(total)}" if done < total else "writes"
+
+
+class _List(DataTable):
+    """Requests, the newest first."""
+
+    HELP = "↑ and ↓ choose a request, Enter shows its steps."
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Steps")]

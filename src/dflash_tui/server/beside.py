@@ -1,0 +1,52 @@
+"""The server beside the app: over the pair that the app has loaded, on threads of its own."""
+
+from __future__ import annotations
+
+import threading
+
+from dflash_core.engine import Engine
+from dflash_tui.application.decoder_use import DecoderUse
+from dflash_tui.application.requests import Requests
+from dflash_tui.server.sampling import Defaults
+from dflash_tui.server.service import Served, Service
+from dflash_tui.server.serving import Server, bound
+from dflash_tui.server.settings import ServerSettings
+
+
+class ServerBeside:
+    """Listens at `address` from its creation to `close`."""
+
+    def __init__(
+        self, engine: Engine, served: Served, settings: ServerSettings, requests: Requests, decoder: DecoderUse
+    ) -> None:
+        """Blocks until connections are accepted. Raises DFlashError where the address cannot be listened on."""
+        socket = bound(settings)
+        self.address = ""
+        self._service = Service(engine, served, settings, requests, decoder)
+        listening = threading.Event()
+
+        def heard(address: str) -> None:
+            self.address = address
+            listening.set()
+
+        self._server = Server(self._service, heard)
+
+        def run() -> None:
+            try:
+                self._server.run(sockets=[socket])
+            finally:
+                listening.set()
+
+        self._thread = threading.Thread(target=run, name="dflash-server", daemon=True)
+        self._thread.start()
+        listening.wait()
+
+    def retune(self, defaults: Defaults) -> None:
+        """Other defaults for the requests that follow."""
+        self._service.retune(defaults)
+
+    def close(self, seconds: float) -> bool:
+        """End the running answer and all connections. False if that takes longer than `seconds`."""
+        self._server.should_exit = True
+        self._thread.join(seconds)
+        return self._service.end(seconds) and not self._thread.is_alive()
