@@ -18,7 +18,9 @@ from dflash_tui.chat.state import AppState, ShownTurn
 
 if TYPE_CHECKING:
     from dflash_core.engine import Engine
+    from dflash_tui.application.decoder_use import DecoderUse
     from dflash_tui.application.figures.meter import Meter
+    from dflash_tui.application.requests import Requests
     from dflash_tui.server.beside import ServerBeside
     from dflash_tui.server.sampling import Defaults
     from dflash_tui.server.settings import ServerSettings
@@ -55,20 +57,23 @@ class Serving(Controller):
         engine, defaults = session.decoder(), self._present()
         self._busy = True
         try:
-            self._server = await asyncio.to_thread(self._open, engine, defaults, settings)
+            # Both are made at their first use, which must be on this thread.
+            shared = self.state.requests, self.state.decoder
+            self._server = await asyncio.to_thread(self._open, engine, defaults, settings, *shared)
         finally:
             self._busy = False
         self._defaults, self._seen = defaults, self.state.requests.last_line
         self.state.serving = self._server.address
         self.screen.set_timer(LOOK_S, self._look)
 
-    def _open(self, engine: Engine, defaults: Defaults, settings: ServerSettings) -> ServerBeside:
+    def _open(
+        self, engine: Engine, defaults: Defaults, settings: ServerSettings, requests: Requests, decoder: DecoderUse
+    ) -> ServerBeside:
         from dflash_tui.server.beside import ServerBeside
         from dflash_tui.server.service import served
 
-        state = self.state
-        request = state.present or state.request
-        return ServerBeside(engine, served(request, defaults), settings, state.requests, state.decoder)
+        request = self.state.present or self.state.request
+        return ServerBeside(engine, served(request, defaults), settings, requests, decoder)
 
     async def end(self) -> None:
         """Accept no more requests, and end the running one. Raises DFlashError."""

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from dflash_core.arch.recommended import NOTHING, Recommended
 from dflash_core.knobs import Knobs
 from dflash_tui.application.conversations.history import History
-from dflash_tui.application.decoder_use import DecoderUse
 from dflash_tui.application.experiment import UNDER_WAY
-from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import Settings
 from dflash_tui.application.settings.remembered import Remembered
@@ -22,8 +20,10 @@ if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
     from dflash_core.turn_stats import TurnReport
     from dflash_tui.application.conversations.current import CurrentConversation
+    from dflash_tui.application.decoder_use import DecoderUse
     from dflash_tui.application.experiment import Experiment
     from dflash_tui.application.figures.meter import Meter
+    from dflash_tui.application.requests import Requests
     from dflash_tui.application.running import Running
     from dflash_tui.widgets.answer import Answer
     from dflash_tui.widgets.transcript import TurnBlock
@@ -89,8 +89,6 @@ class AppState:
         self.session: SessionLike | None = None
         self.loading = True  # a pair is being loaded, or is about to be
         self.turn = ShownTurn()
-        self.decoder = DecoderUse()
-        self.requests = Requests()  # of other programs
         self.serving = ""  # the address at which other programs use the loaded pair
         self.followed: ShownTurn | None = None  # a request of theirs that is newer than the turn
         self.queue: list[TurnBlock] = []  # messages that were sent and that the model has not received yet
@@ -105,6 +103,20 @@ class AppState:
         from dflash_tui.application.conversations.current import CurrentConversation
 
         return CurrentConversation(self.past.folder, self.settings.system)
+
+    @cached_property
+    def decoder(self) -> DecoderUse:
+        """The queue before the decoder."""
+        from dflash_tui.application.decoder_use import DecoderUse
+
+        return DecoderUse()
+
+    @cached_property
+    def requests(self) -> Requests:
+        """Those of other programs."""
+        from dflash_tui.application.requests import Requests
+
+        return Requests()
 
     @property
     def opened(self) -> CurrentConversation | None:
