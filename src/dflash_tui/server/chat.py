@@ -82,10 +82,8 @@ class Sampling(msgspec.Struct, kw_only=True):
     seed: int | None = None
     ignore_eos: bool | None = None
     stop: str | list[str] | None = None
-    include_stop_str_in_output: bool | None = None
     n: int | None = None
     logit_bias: dict[str, float] | None = None
-    timings_per_token: bool | None = None
     return_progress: bool | None = None
     dflash: dict[str, Any] | None = None
 
