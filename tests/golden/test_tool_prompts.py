@@ -12,6 +12,7 @@ from dflash_core.events import PrefillEvent
 from dflash_core.messages import Call, Message, Prompt, build_prompt
 from support import demo_pair
 from support.compare import Comparison, generated
+from support.grids import full
 
 SAMPLED = {"temperature": 0.9, "top_k": 30, "seed": 8}
 
@@ -42,7 +43,7 @@ CALLED = (
 )
 
 
-@pytest.mark.parametrize("count", [2, 28])
+@pytest.mark.parametrize("count", [2, full(28)])
 def test_tools_change_nothing_about_speculation(count: int) -> None:
     comparison = Comparison()
     for messages, sampling in (((ASKED,), {}), (CALLED, SAMPLED)):
