@@ -11,8 +11,8 @@
 //
 // Defines: WIDTH, elements of a row, a multiple of 8; SPLIT_K, partials to add, 0 for none; CLUSTER, blocks of a row;
 // FRESH where the partials are the whole sum and h is not read; ROWS where the normed rows go out as f32 too. Of what is
-// added, in this order: BIASED, a bias; NORMED, a norm of its own. SCALED: the new h is multiplied. Each adds an
-// argument.
+// added, in this order: BIASED, a bias; NORMED, a norm of its own. SCALED: the new h is multiplied. ROWS_BY: the f32 rows
+// have a weight of their own. Each adds an argument. UNNORMED where activations are those of h itself.
 
 #include "acts.cuh"
 #include "partials.cuh"
@@ -45,6 +45,9 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
 #ifdef ROWS
     , float* normed
 #endif
+#ifdef ROWS_BY
+    , const float* rows_weight
+#endif
 #ifdef BIASED
     , const float* bias
 #endif
@@ -73,7 +76,9 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
     for (int turn = 0; turn < TURNS; turn++) {
         const int k = k0 + turn * STEP * ACTS_GROUP;
         w[turn].zero();
+#ifndef UNNORMED
         if (k < WIDTH) w[turn].load(weight + k);
+#endif
     }
 #ifdef BIASED
     Span<8> biases[TURNS];
@@ -185,11 +190,25 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
             if (SPLIT_K > 0) x[turn].store(h + (u64)row * WIDTH + k);
             if (captured) x[turn].store(captured + (u64)(node0 + row) * captured_stride + k);
         }
+#ifdef ROWS_BY
+        if (k < WIDTH) {
+            Span<8> span;
+            float rows_by[8], own[8];
+            span.load(rows_weight + k);
+            span.values(rows_by);
+#pragma unroll
+            for (int i = 0; i < 8; i++) own[i] = values[turn][i] * (scale * rows_by[i]);
+            span.set(own);
+            span.store(normed + (u64)row * WIDTH + k);
+        }
+#endif
+#ifndef UNNORMED
         float by[8];
         w[turn].values(by);
 #pragma unroll
         for (int i = 0; i < 8; i++) values[turn][i] *= scale * by[i];
-#ifdef ROWS
+#endif
+#if defined(ROWS) && !defined(ROWS_BY)
         if (k < WIDTH) {
             float4* to = (float4*)(normed + (u64)row * WIDTH + k);
 #pragma unroll

@@ -3,7 +3,8 @@
 //
 // The rows below *count are live; grids are those of the largest chunk. Bound by memory: with 2,048 rows on an H200
 // rows_norm (WIDTH 5120) moves 3.6 TB/s, rows_swiglu (8704) 4.1, partly from the L2. Defines: WIDTH, elements of a row, a
-// multiple of 8; ROWS where normed rows go out as f32 too; those of activation.cuh; of rows_add NORMED and SCALED.
+// multiple of 8; ROWS where normed rows go out as f32 too, ROWS_BY with a weight of their own; UNNORMED where rows are
+// only multiplied by HEADROOM; those of activation.cuh; of rows_add NORMED and SCALED.
 
 #include "activation.cuh"
 #include "features.cuh"
@@ -21,9 +22,11 @@ __device__ __forceinline__ void load_eight(const float* from, float (&x)[8]) {
 }
 
 // RMSNorm of h [rows][WIDTH] into out f16, and into `floats` unless it is null. Grid (rows), block THREADS.
+// floats_weight: of `floats`, if it is not `weight`.
 template <class T>
 __device__ __forceinline__ void norm_rows(
-    const int* count, const T* h, const float* weight, float eps, half* out, float* floats = nullptr
+    const int* count, const T* h, const float* weight, float eps, half* out, float* floats = nullptr,
+    const float* floats_weight = nullptr
 ) {
     __shared__ float scratch[THREADS / WARP];
     const int row = blockIdx.x;
@@ -47,12 +50,25 @@ __device__ __forceinline__ void norm_rows(
         if (k >= WIDTH) continue;
         Span<8> span;
         float by[8];
+        if (floats_weight) {
+            span.load(floats_weight + k);
+            span.values(by);
+#pragma unroll
+            for (int i = 0; i < 8; i++) by[i] = x[turn][i] * (scale * by[i]);
+            span.set(by);
+            span.store(floats + (u64)row * WIDTH + k);
+        }
+#ifndef UNNORMED
         span.load(weight + k);
         span.values(by);
 #pragma unroll
         for (int i = 0; i < 8; i++) x[turn][i] *= scale * by[i];
+#else
+#pragma unroll
+        for (int i = 0; i < 8; i++) x[turn][i] *= HEADROOM;
+#endif
         store_halves(out + (u64)row * WIDTH + k, x[turn]);
-        if (floats) {
+        if (floats && !floats_weight) {
             float4* to = (float4*)(floats + (u64)row * WIDTH + k);
             to[0] = make_float4(x[turn][0], x[turn][1], x[turn][2], x[turn][3]);
             to[1] = make_float4(x[turn][4], x[turn][5], x[turn][6], x[turn][7]);
@@ -63,8 +79,14 @@ __device__ __forceinline__ void norm_rows(
 #ifdef ROWS
 extern "C" __global__ void __launch_bounds__(THREADS) rows_norm(
     const int* count, const float* h, const float* weight, float eps, half* out, float* floats
+#ifdef ROWS_BY
+    , const float* floats_weight
+#endif
 ) {
-    norm_rows(count, h, weight, eps, out, floats);
+#ifndef ROWS_BY
+    const float* const floats_weight = nullptr;
+#endif
+    norm_rows(count, h, weight, eps, out, floats, floats_weight);
 }
 #else
 extern "C" __global__ void __launch_bounds__(THREADS) rows_norm(

@@ -37,7 +37,9 @@ class AttentionWindow:
     def runs(self, begin: int, end: int) -> list[slice]:
         """The positions in 0..end that some position from `begin` on sees, as runs."""
         first = max(begin - self.size + 1, 0) if self.size else 0
-        return [slice(0, end)] if first <= self.sinks else [slice(0, self.sinks), slice(min(first, begin), end)]
+        if first <= self.sinks:
+            return [slice(0, end)]
+        return [*([slice(0, self.sinks)] if self.sinks else []), slice(min(first, begin), end)]
 
     def __str__(self) -> str:
         return f"window {self.size:,} and the first {self.sinks:,}" if self.size else "all positions"

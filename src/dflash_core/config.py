@@ -21,12 +21,14 @@ from dflash_core.arch.rope import Scaling
 from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors, reads_other_keys
 from dflash_core.cache_types import EXACT, CachePair
 from dflash_core.errors import Code, FormatError, MismatchError, UnsupportedError
+from dflash_core.formats.factors import with_factors
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
-from dflash_core.formats.weights import TensorInfo, WeightFile, check_tensors, listed
+from dflash_core.formats.weights import TensorInfo, WeightFile, check_tensors
 from dflash_core.memory import gib
 
-DRAFT_ARCHITECTURES = ("dflash", "dspark", "dflash-draft", "qwen35-dflash-draft")
+ASSISTANT_ARCHITECTURE = "gemma4-assistant"
+DRAFT_ARCHITECTURES = ("dflash", "dspark", "dflash-draft", "qwen35-dflash-draft", ASSISTANT_ARCHITECTURE)
 Flavour = Literal["z-lab", "dflash", "dspark", "dflash-draft", "lucebox"]
 UNUSED_TOKEN = 5  # llama.cpp's token type of the padding entries of a vocabulary
 
@@ -180,9 +182,7 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
         )
     _check_nextn(source, tensors, spec)
     expected = spec.tensors()
-    scales = [name for name in tensors if name.endswith((".scale", ".input_scale")) and name not in expected]
-    if scales:
-        raise UnsupportedError(f"{source} has NVFP4 scale tensors ({listed(scales)}), which are not supported")
+    gguf = with_factors(gguf, expected)
     architecture.check(gguf, spec)
     file = in_halves(apart(gguf, spec), spec)
     check_tensors(source, file.tensors, expected, (*mtp_tensors(file, spec), *unread_tensors(file, spec)))
@@ -366,33 +366,3 @@ def _vocabulary_notes(gguf: GGUFFile, config: ModelSpec) -> list[str]:
     if not str(gguf.metadata.get("tokenizer.chat_template", "")).strip():
         notes.append("no chat template in the file")
     return notes
-
-
-def types_by_group(weights: WeightFile) -> dict[str, dict[str, tuple[int, int]]]:
-    """For each group of tensors and each type: how many tensors, how many bytes."""
-    mtp = tuple(name.split("nextn.")[0] for name in weights.tensors if ".nextn." in name)
-    groups: dict[str, dict[str, tuple[int, int]]] = {}
-    for name, info in weights.tensors.items():
-        types = groups.setdefault("MTP" if name.startswith(mtp) else _group(name), {})
-        count, size = types.get(info.type, (0, 0))
-        types[info.type] = (count + 1, size + info.n_bytes)
-    return groups
-
-
-def _group(name: str) -> str:
-    for pattern, group in GROUPS:
-        if re.search(pattern, name):
-            return group
-    return "other"
-
-
-# First match wins; the order is also that of a forward pass, roughly.
-GROUPS = (
-    (r"norm\.weight$", "norms"),
-    (r"^token_embd\.", "embedding"),
-    (r"^output\.", "output"),
-    (r"^fc\.", "feature fusion"),
-    (r"\.ffn_", "feed-forward"),
-    (r"\.(attn_qkv|attn_gate|ssm_\w+)", "delta net"),
-    (r"\.attn_", "attention"),
-)

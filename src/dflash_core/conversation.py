@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import secrets
-import threading
-import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from dflash_core.answer import Answer, OnPrefill, Reread
 from dflash_core.clean import encodable
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import ContextError, DFlashError
-from dflash_core.events import Event, Piece, PrefillEvent, StepEvent
-from dflash_core.guards.turn import TurnGuard
-from dflash_core.knobs import RANDOM_SEED, READ_AGAIN, SPEC, Knobs
+from dflash_core.knobs import READ_AGAIN, SPEC, Knobs
 from dflash_core.messages import Message, Prompt, build_prompt, to_template, visible_end
 from dflash_core.prefix import common_prefix
-from dflash_core.record import Line, Recorder, Start, TurnRecord
-from dflash_core.text.detokenizer import Detokenizer
+from dflash_core.record import Line, Start
 from dflash_core.text.prompt import render_ids
 from dflash_core.text.template import ChatTemplate
-from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import Tokenizer
-from dflash_core.turn_stats import PartTotals, TurnReport, turn_stats
 from dflash_core.turns import Turns
 
 if TYPE_CHECKING:
     from dflash_core.runner import Runner
-
-OnPrefill = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,195 +33,26 @@ class Models:
     drafter: Capabilities | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reread:
-    """About how many tokens of the conversation a turn reads again, of those `known` from the turn before, and the
-    change that is the reason."""
-
-    tokens: int
-    known: int
-    why: str
-
-
-class Turn:
-    """One answer in the making: iterate over it once, in any one thread, and it runs the engine.
-
-    `text` and `thinking` grow with the pieces. When the iteration ends - at a stop token, after `stop`, or with an
-    error of the engine, which is passed on - what there is of the answer has been appended to the conversation, and
-    `report` is set unless the engine did not get as far as a first token. After an error, which is then in `error`,
-    the report's `stop` reads "cancelled". `record` is the whole of it, step by step. `knobs` are the requested ones,
-    with the drawn seed where a random one was requested.
-    """
+class Turn(Answer):
+    """The answer to the last message of a conversation, to which it is appended when the iteration ends."""
 
     def __init__(
-        self,
-        conversation: Conversation,
-        prompt: Prompt,
-        knobs: Knobs,
-        *,
-        on_prefill: OnPrefill | None = None,
+        self, conversation: Conversation, prompt: Prompt, knobs: Knobs, *, on_prefill: OnPrefill | None = None
     ) -> None:
-        self._seed_source: Literal["random", "fixed"] = "fixed"
-        if knobs.seed == RANDOM_SEED:  # a small number, which a user can type
-            self._seed_source, knobs = "random", replace(knobs, seed=secrets.randbelow(2**31))
-        self.prompt = prompt
-        self.messages_sent = conversation.messages
-        self.knobs = knobs
-        self.text = ""
-        self.thinking = ""
-        self.report: TurnReport | None = None
-        self.record: TurnRecord | None = None
-        self.error: BaseException | None = None
-        self.done = False
-        self._conversation = conversation
-        self._on_prefill = on_prefill
-        self._stop_requested = False
-        self._running = False
-        self._stop_lock = threading.RLock()  # a signal handler may call `stop` on the thread that has the lock
-        self._changed: Knobs | None = None
-        self._began = time.perf_counter()
-        self._recorder = Recorder(conversation._start(prompt, knobs), conversation.tokenizer.token_text)
-        self.reread = conversation._reread(prompt, self.messages_sent, knobs)
-        self._parts = PartTotals()
-        self._decode_s = 0.0
-        self._detokenizer = Detokenizer(conversation.tokenizer)
-        self._split = ThinkingSplit(start_inside=prompt.opens_thinking)
-        self._guard = TurnGuard(conversation.tokenizer, knobs, opens_thinking=prompt.opens_thinking)
-        self._pieces = self._run()
+        self._conversation, self.messages_sent = conversation, conversation.messages
+        super().__init__(
+            conversation.engine,
+            conversation.tokenizer,
+            prompt,
+            knobs,
+            conversation._start,
+            keep=(prompt.stable,) if prompt.stable else (),
+            watchers=conversation.watchers,
+            on_prefill=on_prefill,
+        )
+        self.reread = conversation._reread(prompt, self.messages_sent, self.knobs)
 
-    def __iter__(self) -> Iterator[Piece]:
-        return self._pieces
-
-    def stop(self) -> None:
-        """End the answer as soon as possible; what there is of it stays. Callable from any thread, at any time.
-
-        From a signal handler too.
-        """
-        with self._stop_lock:  # a turn that ends meanwhile would let the next one be cancelled instead
-            self._stop_requested = True
-            if self._running:
-                self._conversation.engine.cancel()
-
-    def change(self, knobs: Knobs) -> None:
-        """Go on with what a running answer can take of `knobs`, from the next step; callable from any thread."""
-        self._changed = knobs
-
-    def answer_now(self) -> None:
-        """Close the reasoning before the next step, or as soon as it begins, and go on to the answer. Callable from any
-        thread; nothing happens in the answer itself."""
-        self._guard.answer_now()
-
-    def close(self) -> None:
-        """End the turn where it is, from the thread that iterates over it; does nothing if it has ended.
-
-        Raises DFlashError while another thread runs the turn.
-        """
-        try:
-            self._pieces.close()
-        except ValueError:  # "generator already executing"
-            raise DFlashError("an answer is still being written; stop it first") from None
-        if not self.done:  # it had not begun, so the generator's own ending did not run
-            self._end()
-
-    def _run(self) -> Generator[Piece, None, None]:
-        engine = self._conversation.engine
-        events: Iterator[Event] = iter(())
-        try:
-            self._began = time.perf_counter()
-            self._recorder.begin(self._conversation.watchers)
-            with self._stop_lock:
-                self._running = not self._stop_requested
-            if self._running:
-                keep = (self.prompt.stable,) if self.prompt.stable else ()
-                sinks = {"sinks": self.prompt.sinks} if self.knobs.attention_window else {}
-                events = engine.generate(
-                    self.prompt.ids, self.knobs, keep=keep, on_prefill=self._prefilled, guard=self._guard, **sinks
-                )
-            while (event := self._next(events)) is not None:
-                self._cancel_again()
-                yield self._piece(event)
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            self.error = error
-            raise
-        finally:
-            if isinstance(events, Generator):
-                events.close()
-            self._end()
-
-    def _next(self, events: Iterator[Event]) -> Event | None:
-        if self._changed is not None:
-            changed, self._changed = self._changed, None
-            self._conversation.engine.change(changed)
-        start = time.perf_counter()
-        event = next(events, None)
-        if isinstance(event, StepEvent):
-            self._decode_s += time.perf_counter() - start
-        return event
-
-    def _cancel_again(self) -> None:
-        """Repeat a stop that was requested just before the engine began to listen."""
-        if self._stop_requested:
-            self._conversation.engine.cancel()
-
-    def _prefilled(self, done: int, total: int) -> None:
-        self._cancel_again()
-        if self._on_prefill is not None:
-            self._on_prefill(done, total)
-
-    def _piece(self, event: Event) -> Piece:
-        at = time.perf_counter() - self._began
-        if isinstance(event, PrefillEvent) and self.reread is not None:
-            # A saved state may have included them, or no saved state reaches so far into the prompt.
-            again = max(self.reread.known - event.reused_tokens, 0)
-            event = replace(event, read_again=again, read_why=self.reread.why if again else "")
-        thinking, text = self._split.push(self._detokenizer.push(event.tokens))
-        self.thinking += thinking
-        self.text += text
-        if event.stop is not None:
-            more_thinking, more_text = self._flush()
-            thinking, text = thinking + more_thinking, text + more_text
-        piece = Piece(event, text, thinking, at)
-        self._parts.add(piece)
-        self._recorder.add(piece)
-        return piece
-
-    def _flush(self) -> tuple[str, str]:
-        """The pending text of the detokeniser and the split, also added to the turn; nothing the second time."""
-        thinking, text = self._split.push(self._detokenizer.finish())
-        more_thinking, more_text = self._split.finish()
-        thinking, text = thinking + more_thinking, text + more_text
-        self.thinking += thinking
-        self.text += text
-        return thinking, text
-
-    def _end(self) -> None:
-        thinking, text = self._flush()
-        events = self._recorder.events
-        if events and isinstance(prefill := events[0], PrefillEvent):
-            last = events[-1]
-            steps = [event for event in events if isinstance(event, StepEvent)]
-            self.report = TurnReport(
-                text=self.text,
-                thinking=self.thinking,
-                tokens=tuple(id for event in events for id in event.tokens),
-                mode=last.mode,
-                reason=last.reason,
-                stop=last.stop or "cancelled",
-                knobs=self.knobs,
-                stats=turn_stats(prefill, steps, self._decode_s, self._parts),
-                guards=tuple(event.guard for event in events if event.guard is not None),
-                learned=self._conversation.engine.learned(),
-                effort=self.prompt.effort,
-                notes=self._conversation.engine.drafter_notes if self.knobs.mode != "plain" else (),
-                seed_source=self._seed_source,
-            )
-        record = self._recorder.end(self.report, text, thinking)
-        self.record = record if self.report is not None else None
-        with self._stop_lock:
-            self._running = False
-        self.done = True
+    def _ended(self) -> None:
         self._conversation._ended(self)
 
 

@@ -24,13 +24,12 @@ from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
 from dflash_core.loading import DEFAULT_CARD, CardOptions, open_target
 from dflash_core.memory import OTHERS, Component, MemoryBreakdown, weights_detail
+from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.policy.late import LatePolicy
-from dflash_core.policy.learned import LearnedPolicy
-from dflash_core.policy.pair import PairState
+from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.policy.saved import SavedValues, fingerprint, pair_of, shipped_beside
-from dflash_core.policy.several import SeveralPolicy
 from dflash_core.progress import Progress, silent
 from dflash_core.runner import Runner
 from dflash_core.snapshots.snapshots import Snapshots
@@ -75,6 +74,8 @@ class Engine(Runner):
         self._setup = fits.requested_setup(self._estimator, context_length, wished, available)
         context, self.kv = self._setup.context, _choice(self._estimator, self._setup, wished)
         self._cut = fits.cut_note(context_length, context)
+        self._available = available
+        self._shrunk = "" if context_length else fits.shrunk_note(self._estimator, self._setup, available)
         less = fits.default_context(self._estimator, self._setup.kv, available)
         remedies = f"a context of {less:,} positions fits; a smaller model or fewer open programs leave memory for more"
         memory.check(self.machine.breakdown(self._estimator.sequence(self._setup)), remedies)
@@ -82,7 +83,7 @@ class Engine(Runner):
             draft, context=context, kv=self.kv.pair, rows=self._setup.rows, nodes=self._setup.nodes
         )
         self.kept = tuple(kept)
-        self._learners: tuple[LearnedPolicy | LatePolicy, ...] = ()
+        self._auto: AutoPolicy | None = None
         super().__init__(
             session,
             target.tokenizer.stop_ids,
@@ -99,28 +100,28 @@ class Engine(Runner):
             ),
         )
 
-    def _policy(self, drafter: Capabilities | None) -> LearnedPolicy | LatePolicy | SeveralPolicy | None:
+    def _policy(self, drafter: Capabilities | None) -> AutoPolicy | None:
         """What decides the steps of `auto`; None where the knobs alone do."""
         if drafter is None:
             return None
-        shapes = [(one, self.machine.step_costs(one)) for one in drafter.parts or (drafter,)]
         think_ids = self.target.tokenizer.think_ids
-        learners = []
-        for at, (one, shape) in enumerate(shapes):
+        arms = []
+        for at, one in enumerate(drafter.parts or (drafter,)):
+            shape = self.machine.step_costs(one)
             if shape is None:
                 return None
             kept = self.kept[at] if at < len(self.kept) else None
-            make = LatePolicy if one.on_device else LearnedPolicy
             state, keep = (kept.read(), kept.write) if kept is not None else (PairState(), None)
-            learners.append(make(one, state, StepCosts(shape), think_ids=think_ids, keep=keep))
-        self._learners = tuple(learners)
-        host = [one for one in learners if isinstance(one, LearnedPolicy)]
-        return SeveralPolicy(host) if len(host) > 1 else learners[0]
+            arms.append(Arm(one, state, StepCosts(shape), keep))
+        queued = drafter.on_device
+        self._auto = QueuedPolicy(arms[0], think_ids=think_ids) if queued else AutoPolicy(arms, think_ids=think_ids)
+        return self._auto
 
     def forget_learned(self) -> None:
         """Reset to the start values, on disk too; not while an answer is under way."""
-        for at, learner in enumerate(self._learners):
-            learner.reset(self.kept[at].forget() if at < len(self.kept) else PairState())
+        if self._auto is not None:
+            kept = [one.forget() for one in self.kept]
+            self._auto.reset([*kept, *(PairState() for _ in self._auto.arms[len(kept) :])])
 
     @property
     def limits(self) -> Limits:
@@ -153,11 +154,13 @@ class Engine(Runner):
             notes.append("the weights stay quantised in memory and are dequantised at every use: very slow")
         rows, usual = self._setup.rows, self.machine.prefill_chunk
         if rows < min(usual, self.context_length):
-            notes.append(f"prompts are read {rows:,} tokens at once, not {usual:,}: there is "
-                         "no memory left for more")  # fmt: skip
+            more = fits.missing(self._estimator, replace(self._setup, rows=usual), self._available)
+            notes.append(f"prompts are read {rows:,} tokens at once, not {usual:,}: {more}")
         if self._setup.nodes < self._estimator.tree_nodes[0]:
             notes.append(fits.trees_end(self.session.max_drafted))
-        if self.context_length < self.target.config.context_length:
+        if self._shrunk:
+            notes.append(self._shrunk)
+        elif self.context_length < self.target.config.context_length:
             full = self.target.config.context_length
             notes.append(f"the context is {self.context_length:,} positions here, of the model's {full:,}")
         return (*notes, *self._cut, *(self.draft.notes if self.draft else ()))

@@ -84,6 +84,10 @@ class KnobError(DFlashError):
     """A parameter that does not exist, does not parse, or is out of range."""
 
 
+class GrammarError(DFlashError):
+    """A schema or grammar that does not compile, needs what it may not take, or that an answer cannot follow on."""
+
+
 class ContextError(DFlashError):
     """A prompt that does not fit the context. `needed`: tokens of the prompt, or a lower bound; `capacity`: positions
     of the context; both are 0 for any other error."""

@@ -23,8 +23,11 @@ KV_TYPES = tuple(sorted((*map(str, AUTO_PAIRS), "bf16", "tq3_0"), key=DIVERGENCE
 HALVES_COST, Q8_COST, TENFOLD_COST = 0.5, 2, 2.3
 DRAFT_COST: Mapping[str, float] = {"": 0, "q8_0": 2.5, "q4_0": 4.5}
 UNKNOWN_COST, NO_DRAFTER_COST = 6, 20
+MTP_COST = 3  # of the MTP head in the target's file where another drafter was asked for
 SHORTER_COST = 12  # the cost of a context of length 0; half of it for half of the positions
 
+TARGET = "target"  # the component of the target's weights
+SMALLEST_SHARE = 0.4  # of the bytes of a file with 4 to 5 bits per weight: 2 bits and less
 ON_CARD, ON_HOST = "card", "host"
 EMBEDDING_COST = 1.5  # a row is copied over the bus for every token
 
@@ -44,7 +47,8 @@ class Setup:
 
     `context`: positions; `kv`: type of keys and values; `nodes`: of the largest tree that memory is reserved for;
     `draft_type`: the type that a drafter's matrices are converted to, "" for none; `drafted`: with the drafter;
-    `embedding`: where the target's token embedding is stored; `rows`: prompt rows processed at once.
+    `mtp`: with the MTP head in the target's file in place of that; `embedding`: where the target's token embedding is
+    stored; `rows`: prompt rows processed at once.
     """
 
     context: int
@@ -52,6 +56,7 @@ class Setup:
     nodes: int = MIN_NODES
     draft_type: str = ""
     drafted: bool = True
+    mtp: bool = False
     embedding: str = ON_CARD
     rows: int = PREFILL_ROWS
 
@@ -115,7 +120,10 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The memory of a pair loaded as `setup`. `context_that_fits`: positions by cache type, 0 where none fit."""
+    """The memory of a pair loaded as `setup`. `context_that_fits`: positions by cache type, 0 where none fit.
+
+    `smaller`: bytes of the target's weights with which `setup` would fit, where it does not; 0 where none would do.
+    """
 
     machine: str
     setup: Setup
@@ -123,6 +131,7 @@ class MemoryPlan:
     available: int
     context_that_fits: Mapping[str, int]
     remedies: tuple[Remedy, ...]
+    smaller: int = 0
 
     @property
     def total(self) -> int:
@@ -224,6 +233,20 @@ def check_context(context: int | None) -> None:
         raise ContextError(f"a context of {context} positions, expected at least {MIN_CONTEXT}")
 
 
+def missing(estimator: MemoryEstimator, wished: Setup, available: int) -> str:
+    """How much memory there is too little for `wished`, with what is left free for other things."""
+    return f"{gib(max(total(estimator, wished) + estimator.spare(available) - available, 0))} more are needed for that"
+
+
+def shrunk_note(estimator: MemoryEstimator, setup: Setup, available: int) -> str:
+    """A note if there was no memory for the usual context, where none was asked for."""
+    usual = min(CEILING, estimator.longest_context)
+    if setup.context >= usual:
+        return ""
+    more = missing(estimator, replace(setup, context=usual), available)
+    return f"the context is {setup.context:,} positions, not {usual:,}: {more}"
+
+
 def trees_end(budget: int) -> str:
     """A note if memory is not reserved for the largest trees."""
     return f"trees end at a budget of {budget} here: there is no memory left for larger ones"
@@ -275,7 +298,17 @@ def plan(estimator: MemoryEstimator, setup: Setup, available: int | None = None)
     kinds = dict.fromkeys((*estimator.kv_types, setup.kv))
     fitting = {kv: longest_context(estimator, replace(setup, kv=kv), available) for kv in kinds}
     found = MemoryPlan(estimator.machine, setup, components, available, fitting, ())
-    return found if found.fits else replace(found, remedies=tuple(remedies(estimator, found)))
+    if found.fits:
+        return found
+    return replace(found, remedies=tuple(remedies(estimator, found)), smaller=smaller_target(found))
+
+
+def smaller_target(short: MemoryPlan) -> int:
+    """Bytes of the target's weights with which a plan that does not fit would; 0 where none would do: no quantisation
+    takes less than SMALLEST_SHARE of these."""
+    weights = next((one.bytes for one in short.components if one.name == TARGET), 0)
+    fitting = weights - (short.total - short.available)
+    return fitting if fitting >= SMALLEST_SHARE * weights else 0
 
 
 def with_desktop(estimator: MemoryEstimator, found: MemoryPlan) -> dict[str, int]:
@@ -315,7 +348,7 @@ def cost(option: Setup, setup: Setup) -> float:
     found = _cache_cost(option.kv) - _cache_cost(setup.kv)
     found += DRAFT_COST.get(option.draft_type, UNKNOWN_COST) - DRAFT_COST.get(setup.draft_type, UNKNOWN_COST)
     found += EMBEDDING_COST * (option.embedding != setup.embedding)
-    found += NO_DRAFTER_COST * (setup.drafted - option.drafted)
+    found += NO_DRAFTER_COST * (setup.drafted - option.drafted) + MTP_COST * (option.mtp - setup.mtp)
     return found + SHORTER_COST * (1 - option.context / max(setup.context, 1))
 
 

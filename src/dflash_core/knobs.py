@@ -181,9 +181,9 @@ class Knobs:
         0, "draft window", "context positions that the drafter may look back at; 0 is all of them",
         "speculation", bounds=(0, 1_048_576), step=64, slider=(0, 4096),
     )  # fmt: skip
-    draft: Literal["auto", "dflash", "dflash2", "dspark", "mtp", "ngram"] = _knob(
+    draft: Literal["auto", "assistant", "dflash", "dflash2", "dspark", "mtp", "ngram"] = _knob(
         "auto", "drafter", "which of several loaded drafters drafts; auto picks one for each step",
-        "speculation", choices=("auto", "dflash", "dflash2", "dspark", "mtp", "ngram"),
+        "speculation", choices=("auto", "assistant", "dflash", "dflash2", "dspark", "mtp", "ngram"),
         former=(("text", "ngram"),),
     )  # fmt: skip
     mtp_depth: int = _knob(

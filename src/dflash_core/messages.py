@@ -4,35 +4,55 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dflash_core.errors import TemplateError
 from dflash_core.prefix import common_prefix
-from dflash_core.text.prompt import render_ids, system_end
+from dflash_core.text.prompt import Rendered, render_ids, system_end
 from dflash_core.text.reasoning import Effort
 from dflash_core.text.template import ChatTemplate
+from dflash_core.text.template_values import JSON, NO_TOOLS, NO_VARIABLES, Messages, Tools, Variables
 from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.text.tool_calls.fitting import fitted, uses_tools
 from dflash_core.turn_stats import TurnReport
 
 SLOW_TEMPLATE_S = 1.5  # a template slower than this renders only the prompt: the user may be waiting to stop
 
 
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A model's call of a tool. `id` pairs it with its result; `arguments` in the order in which they came."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, JSON]
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `report`: how an answer was generated; None unless it was generated here."""
+    """One message. `report`: how an answer was generated; None unless it was generated here. `calls`: an answer's,
+    after its content. A tool's message is the result of the call `call_id` of the tool `name`."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Role
     content: str
     thinking: str = ""
     report: TurnReport | None = None
+    calls: tuple[Call, ...] = ()
+    call_id: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The prompt of a turn. The first `stable` ids will also begin the prompt of the turn after it. `effort` is the
-    level of reasoning that the template was given. `sinks`: the first ids, which an attention window always shows; 0
-    where there is none."""
+    """The prompt of a turn. The first `stable` ids will also begin the prompt of the turn after it, whatever that is.
+    `effort` is the level of reasoning that the template was given. `sinks`: the first ids, which an attention window
+    always shows; 0 where there is none. With tools, `head`: ids that every conversation with the same system message
+    and tools begins with; `continued`: ids that also begin the prompt with the results of calls in this answer.
+    """
 
     ids: tuple[int, ...]
     text: str
@@ -40,6 +60,13 @@ class Prompt:
     stable: int
     effort: Effort = ""
     sinks: int = 0
+    head: int = 0
+    continued: int = 0
+
+    @property
+    def keep(self) -> tuple[int, ...]:
+        """The lengths that later prompts will share, shortest first."""
+        return tuple(sorted({self.head, self.stable, self.continued} - {0}))
 
 
 def build_prompt(
@@ -47,27 +74,56 @@ def build_prompt(
     template: ChatTemplate,
     messages: Sequence[Message],
     thinking: bool,
-    variables: Mapping[str, str | bool] = {},
+    variables: Variables = NO_VARIABLES,
+    tools: Tools = NO_TOOLS,
 ) -> Prompt:
     """The prompt that asks for the answer to the last of `messages`. `variables`: what the template gets in addition
-    to `thinking`, see `ChatTemplate.reasoning`. Raises TemplateError."""
-    turns = [to_template(message) for message in messages]
+    to `thinking`, see `ChatTemplate.reasoning`. `tools`: what the model may call. Raises TemplateError."""
+
+    def rendered(turns: Sequence[Message], generate: bool = True) -> Rendered:
+        of: Messages = [to_template(message) for message in turns]
+        given = tools
+        if uses_tools(of, given):
+            of, given = fitted(of, given, template.tools)
+        return render_ids(
+            tokenizer, template, of, thinking=thinking, generate=generate, variables=variables, tools=given
+        )
+
+    def shared(turns: Sequence[Message], generate: bool = True) -> int | None:
+        """How many ids of the prompt another one begins with; None where the template refuses that one."""
+        try:
+            return common_prefix(now.ids, rendered(turns, generate).ids)
+        except TemplateError:  # a template with rules of its own
+            return None
+
     began = time.monotonic()
-    now = render_ids(tokenizer, template, turns, thinking=thinking, variables=variables)
-    stable = len(now.ids)
+    now = rendered(messages)
+    prompt = Prompt(now.ids, now.text, now.opens_thinking, stable=0)
     if time.monotonic() - began > SLOW_TEMPLATE_S:
-        return Prompt(now.ids, now.text, now.opens_thinking, stable=0)
+        return prompt
     # What the next prompt begins with cannot be read off this one: templates end it with an opening that the history
     # will not have, drop reasoning from earlier turns, or move the system prompt. So a next turn is rendered, and also
     # only the history: there, no first character of an answer can have merged with what comes before it.
-    answered = [*messages, Message("assistant", "a", "a"), Message("user", "a")]
-    for later, generate in ((turns, False), ([to_template(message) for message in answered], True)):
-        try:
-            again = render_ids(tokenizer, template, later, thinking=thinking, generate=generate, variables=variables)
-        except TemplateError:  # a template with rules of its own; then nothing is known of the next prompt
-            return Prompt(now.ids, now.text, now.opens_thinking, stable=0)
-        stable = min(stable, common_prefix(now.ids, again.ids))
-    return Prompt(now.ids, now.text, now.opens_thinking, stable)
+    following = [shared(messages, generate=False), shared([*messages, Message("assistant", "a", "a"), _QUESTION])]
+    if not tools:  # where one is refused, nothing is known of the next prompt
+        return replace(prompt, stable=min(one or 0 for one in following))
+    call = Call("call_a", _name(tools[0]), {})
+    answered = (Message("assistant", "", "a", calls=(call,)), Message("tool", "a", call_id=call.id, name=call.name))
+    # The history alone may be refused with a call in it that has no result yet, and the other way round.
+    continued = min([one for one in (following[0], shared([*messages, *answered])) if one is not None], default=0)
+    stable = min([one for one in (*following, continued) if one], default=0)
+    first = next((place for place, message in enumerate(messages) if message.role == "user"), len(messages))
+    begins = "".join(message.content for message in messages[first : first + 1]).strip()[:1]
+    other = Message("user", "b" if begins == "a" else "a")
+    return replace(prompt, stable=stable, continued=continued, head=shared([*messages[:first], other]) or 0)
+
+
+_QUESTION = Message("user", "a")
+
+
+def _name(tool: Mapping[str, JSON]) -> str:
+    function = tool.get("function")
+    return str(function.get("name", "")) if isinstance(function, Mapping) else ""
 
 
 def visible_end(
@@ -76,7 +132,7 @@ def visible_end(
     messages: Sequence[Message],
     prompt: Prompt,
     thinking: bool,
-    variables: Mapping[str, str | bool],
+    variables: Variables,
 ) -> int:
     """How many ids of `prompt` an attention window has to show for the system message; all where that is not known."""
     turns = [to_template(message) for message in messages]
@@ -87,8 +143,16 @@ def visible_end(
     return len(prompt.ids) if end is None else min(end, len(prompt.ids))
 
 
-def to_template(message: Message) -> dict[str, str]:
-    fields = {"role": message.role, "content": message.content}
+def to_template(message: Message) -> dict[str, JSON]:
+    """A message as templates read it."""
+    fields: dict[str, JSON] = {"role": message.role, "content": message.content}
     if message.role == "assistant":
         fields["reasoning_content"] = message.thinking
+    if message.calls:
+        fields["tool_calls"] = [
+            {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.calls
+        ]
+    if message.role == "tool":
+        fields |= {"tool_call_id": message.call_id, "name": message.name}
     return fields

@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dflash_core.errors import DeviceError
+from dflash_core.memory import gib
+
+NAMED = 3  # processes that a line names
 
 
 @dataclass(frozen=True, slots=True)
 class CardMemory:
-    """Bytes of one card, for all processes together."""
+    """Bytes of one card, for all processes together; `holders`: who uses it, in one line."""
 
     name: str
     total: int
     free: int
+    holders: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that uses a card, and its bytes there; None where the driver does not say (WSL, some containers)."""
+
+    pid: int
+    name: str
+    bytes: int | None
+
+    def __str__(self) -> str:
+        held = f" {gib(self.bytes)}" if self.bytes is not None else ""
+        return f"{self.name} ({self.pid}){held}"
+
+
+def held_words(holders: Sequence[Holder]) -> str:
+    """The largest of them in one line."""
+    more = f" and {len(holders) - NAMED} more" if len(holders) > NAMED else ""
+    return ", ".join(map(str, holders[:NAMED])) + more
 
 
 class Management:
@@ -63,7 +87,12 @@ class Management:
         for index in range(self._ask(api.nvmlDeviceGetCount)):
             card = self._ask(api.nvmlDeviceGetHandleByIndex, index)
             memory = self._ask(api.nvmlDeviceGetMemoryInfo, card)
-            found.append(CardMemory(str(self._ask(api.nvmlDeviceGetName, card)), int(memory.total), int(memory.free)))
+            try:
+                holders = held_words(self._holders(card))
+            except DeviceError:  # a container that hides processes
+                holders = ""
+            name = str(self._ask(api.nvmlDeviceGetName, card))
+            found.append(CardMemory(name, int(memory.total), int(memory.free), holders))
         return tuple(found)
 
     def used_by_others(self, bus: str) -> int:
@@ -74,6 +103,21 @@ class Management:
         card = self._ask(self._api.nvmlDeviceGetHandleByPciBusId, bus)
         running = self._ask(self._api.nvmlDeviceGetComputeRunningProcesses, card)
         return sum(int(process.usedGpuMemory or 0) for process in running if process.pid != os.getpid())
+
+    def holders(self, bus: str) -> tuple[Holder, ...]:
+        """Other processes on the card at this PCI address, programs that draw on it too; the largest first."""
+        card = self._ask(self._api.nvmlDeviceGetHandleByPciBusId, bus)
+        return self._holders(card)
+
+    def _holders(self, card: Any) -> tuple[Holder, ...]:
+        found = dict[int, int | None]()
+        for listed in (self._api.nvmlDeviceGetComputeRunningProcesses, self._api.nvmlDeviceGetGraphicsRunningProcesses):
+            for process in self._ask(listed, card):  # a process that does both is in both lists
+                if process.pid != os.getpid():
+                    used = process.usedGpuMemory
+                    found[process.pid] = max(found.get(process.pid) or 0, int(used)) if used is not None else None
+        holders = (Holder(pid, process_name(pid), used) for pid, used in found.items())
+        return tuple(sorted(holders, key=lambda one: (-(one.bytes or 0), one.pid)))
 
     def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -98,3 +142,21 @@ def used_by_others(bus: str) -> int:
             return management.used_by_others(bus)
     except DeviceError:  # no library, no permission, or a container that hides processes
         return 0
+
+
+def holders(bus: str) -> str:
+    """Other processes on the card at this PCI address in one line; empty where there are none or it is not known."""
+    try:
+        with Management() as management:
+            return held_words(management.holders(bus))
+    except DeviceError:
+        return ""
+
+
+def process_name(pid: int) -> str:
+    """The name of a process; "a process" where it has none that this user may see."""
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        name = ""
+    return "".join(filter(str.isprintable, name)) or "a process"

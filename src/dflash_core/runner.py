@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
@@ -19,6 +19,7 @@ from dflash_core.backends.base import (
     StepDecoder,
 )
 from dflash_core.backends.guarded import guarded_step, watched
+from dflash_core.constraints.base import Constraint
 from dflash_core.errors import Code, ContextError, OutOfMemoryError
 from dflash_core.events import Event, PrefillEvent, StepEvent, Stop
 from dflash_core.guards.base import Guard
@@ -26,7 +27,7 @@ from dflash_core.ids import check_ids
 from dflash_core.knobs import MAX_WIDTH, Knobs
 from dflash_core.limits import Limits
 from dflash_core.policy.base import Policy
-from dflash_core.policy.watched import Watched
+from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.snapshots.snapshots import Snapshots
 from dflash_core.tree import Candidates
 from dflash_core.turn_stats import FoundRow
@@ -51,7 +52,7 @@ class Runner:
         keys and values, for events. `snapshots`: the store for sequences that the session does not hold."""
         self.session, self.stop_ids, self.prefill_chunk = session, stop_ids, prefill_chunk
         self.context_length, self.vocab_size, self._tree_width = context_length, vocab_size, tree_width
-        self.policy, self._kv, self.snapshots = Watched.around(policy, session.capabilities), kv, snapshots
+        self.policy, self._kv, self.snapshots = policy or FixedPolicy(session.capabilities), kv, snapshots
         self._scratch = False
         self._committed: list[int] = []
         self._window = EVERYTHING  # what `_committed` was read under
@@ -134,6 +135,8 @@ class Runner:
         on_prefill: Callable[[int, int], None] | None = None,
         guard: Guard | None = None,
         sinks: int = 0,
+        constraint: Constraint | None = None,
+        ends: Collection[int] = (),
     ) -> Iterator[Event]:
         """Answer the prompt `ids`: one PrefillEvent, then one StepEvent per step; the last one carries its `stop`.
 
@@ -142,7 +145,8 @@ class Runner:
         `keep`: prompt lengths to keep a checkpoint at, because the next prompt will share that much;
         `on_prefill(done, total)` follows the prompt; `guard` watches the answer; `sinks`: tokens at the beginning that
         an attention window always shows, 64 at least. Positions that were processed under another window are processed
-        again where they saw other positions. Raises ContextError for a prompt that does not fit.
+        again where they saw other positions. `constraint`: what the answer conforms to, before its first token.
+        `ends`: ids that end this answer beside the stop tokens. Raises ContextError for a prompt that does not fit.
         """
         ids = check_ids(ids, self.vocab_size)
         if len(ids) >= self.context_length:
@@ -154,7 +158,7 @@ class Runner:
         self._changed = None
         knobs = knobs.fixed()
         window = AttentionWindow.of(knobs.attention_window, sinks)
-        return self._run(ids, knobs, frozenset(keep), on_prefill, guard, window)
+        return self._run(ids, knobs, frozenset(keep), on_prefill, guard, window, constraint, frozenset(ends))
 
     def _run(
         self,
@@ -164,8 +168,10 @@ class Runner:
         on_prefill: Callable[[int, int], None] | None,
         guard: Guard | None,
         window: AttentionWindow,
+        constraint: Constraint | None,
+        ends: frozenset[int],
     ) -> Iterator[Event]:
-        decoder = self.decoder(knobs)
+        decoder = self.decoder(knobs, constraint, ends)
         try:
             started = time.perf_counter()
             reused = self._rewind(ids, window)
@@ -177,7 +183,7 @@ class Runner:
                     decoder.halt_at(guard.limit)
                 token, stop = decoder.first(logits)
                 tokens = (token,)
-                self._begin(ids, token, knobs)
+                self._begin(ids, token, knobs, ends)
             elapsed = (time.perf_counter() - started) * 1e3
             ran = decoder.decision
             reason = self._reason(ran.reason, len(self._committed))
@@ -224,7 +230,7 @@ class Runner:
 
     def _told(self, event: StepEvent) -> StepEvent:
         """The event, with notes on drafters, and where a window hid positions."""
-        reason = self._reason(self.policy.reason(event), event.length)
+        reason = self._reason(self.policy.watch.reason(event), event.length)
         return event if reason is event.reason else dataclasses.replace(event, reason=reason)
 
     def _reason(self, reason: str, length: int) -> str:
@@ -237,15 +243,17 @@ class Runner:
     @property
     def drafter_notes(self) -> tuple[str, ...]:
         """What answers so far have shown to be wrong with the drafters, a line each."""
-        return self.policy.notes
+        return self.policy.watch.notes
 
-    def decoder(self, knobs: Knobs) -> StepDecoder:
-        """The decoder of the next answer. Raises KnobError for knobs that it does not support."""
-        return self.session.decoder(knobs, self.stop_ids, self.context_length, self.policy)
+    def decoder(
+        self, knobs: Knobs, constraint: Constraint | None = None, ends: frozenset[int] = frozenset()
+    ) -> StepDecoder:
+        """The decoder of the next answer, which ends at `ends` too. Raises KnobError for what it does not support."""
+        return self.session.decoder(knobs, self.stop_ids | ends, self.context_length, self.policy, constraint)
 
-    def _begin(self, ids: Sequence[int], token: int, knobs: Knobs) -> None:
+    def _begin(self, ids: Sequence[int], token: int, knobs: Knobs, ends: frozenset[int]) -> None:
         """Tell the policy which tokens come before the answer."""
-        stops = frozenset[int]() if knobs.ignore_eos else self.stop_ids
+        stops = frozenset[int]() if knobs.ignore_eos else self.stop_ids | ends
         self.policy.begin([*ids, token], stops)
 
     def _rest(self, decoder: StepDecoder) -> Sequence[StepEvent]:

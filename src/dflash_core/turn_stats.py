@@ -287,9 +287,10 @@ class TurnReport:
 
     def timings(self) -> dict[str, float]:
         """The figures under the names that local model servers use: `draft_n` counts the draft tokens that were
-        verified, alternatives included, `draft_n_accepted` those of them that the target agreed with."""
+        verified, alternatives included, `draft_n_accepted` those of them that the target agreed with. `predicted_n` has
+        the first token, `predicted_per_second` and `predicted_ms` have the steps after it alone."""
         stats = self.stats
-        read, predicted = stats.prompt_tokens - stats.reused_tokens, stats.tokens - 1
+        read, predicted = stats.prompt_tokens - stats.reused_tokens, stats.tokens
         return {
             "prompt_n": read,
             "prompt_ms": stats.ttft_ms,

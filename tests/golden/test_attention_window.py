@@ -27,7 +27,7 @@ from dflash_core.drafters.base import Draft
 from dflash_core.events import Event, PrefillEvent
 from dflash_core.models.attention import Attention
 from dflash_core.models.kv_cache import KVCache
-from dflash_core.models.rows import Rows
+from dflash_core.models.rows import Inputs, Rows
 from dflash_core.snapshots.folder import StateFolder
 from dflash_core.snapshots.store import SnapshotStore
 from support import random_family, random_model
@@ -142,7 +142,7 @@ def test_a_layer_against_the_definition() -> None:
         cache, found = mixer.new_state(), list[torch.Tensor]()
         for begin, end in itertools.pairwise([0, 1, 17, 18, 45, 60]):
             rows = Rows.of([0] * (end - begin), range(-1, end - begin - 1), begin, AttentionWindow(size, sinks))
-            found.append(mixer(x[begin:end], rows, cache))
+            found.append(mixer(x[begin:end], Inputs(rows, x[begin:end], cache)))
         torch.testing.assert_close(torch.cat(found), expected, rtol=0, atol=1e-12)
 
 

@@ -17,9 +17,9 @@ from dflash_core.backends.opened import Target
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.models.delta_net import DeltaState
+from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.costs import CPU
-from dflash_core.policy.learned import LearnedPolicy
-from dflash_core.policy.pair import PairState
 from support import golden as whole
 from support.golden import golden, goldens, other_models, reference, target_path
 from support.grids import full
@@ -75,7 +75,7 @@ def check(
     return steps
 
 
-class Primed(LearnedPolicy):
+class Primed(AutoPolicy):
     """The policy of auto with nothing learned; its text begins with `said`, so there is something to copy."""
 
     said_before: Sequence[int] = ()
@@ -85,7 +85,7 @@ class Primed(LearnedPolicy):
 
 
 def learned(backend: PlantedBackend) -> Primed:
-    return Primed(backend.capabilities, PairState(), GivenCosts(CPU))
+    return Primed([Arm(backend.capabilities, PairState(), GivenCosts(CPU))])
 
 
 def check_auto(

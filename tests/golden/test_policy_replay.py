@@ -15,8 +15,8 @@ from tools.bench import replay
 from tools.bench.recorded import Recorded, load, save
 
 from dflash_core.knobs import Knobs
+from dflash_core.policy.arm import PairState
 from dflash_core.policy.costs import CostTable
-from dflash_core.policy.pair import PairState
 from support.grids import full
 
 STEPS = Path(__file__).parent / "data" / "policy" / "steps.npz"

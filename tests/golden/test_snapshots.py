@@ -39,6 +39,7 @@ def drafted(name: str, kind: str) -> Any:
     if not kind:
         return None
     path: Any = {"dflash": shallow_draft(), "q3-dflash": other_targets("q3-dflash")[0]}.get(kind, kind)
+    path = other_targets(kind)[0] if kind.endswith(".gguf") else path
     return load_draft(path, loaded(name))
 
 
@@ -50,6 +51,7 @@ def rng() -> np.random.Generator:
 PAIRS = [
     ("tiny-F16.gguf", ""), ("tiny-F16.gguf", "dflash"), ("tiny-F16.gguf", "ngram"),
     pytest.param("mtp", "mtp", marks=pytest.mark.full), ("mtp", "mtp+ngram"), ("q3-F16.gguf", "q3-dflash"),
+    ("gemma4-e-F16.gguf", "gemma4-e-assistant-F16.gguf"),
 ]  # fmt: skip
 
 

@@ -18,9 +18,9 @@ from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.cache_types import CachePair
 from dflash_core.drafters.ngram import NgramDrafter
+from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.costs import H200
-from dflash_core.policy.late import LatePolicy
-from dflash_core.policy.pair import PairState
+from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.runner import Runner
 from support.allocations import Allocations
 from support.block_device import block_pair
@@ -96,7 +96,7 @@ def test_turns_take_no_more_than_was_there(
         session = make({"context": CONTEXT, "kv": CachePair.parse(kv), "rows": rows}, tmp_path)
         assert session.chunk_pass is not None
         drafter = session.capabilities
-        policy = LatePolicy(drafter, PairState(), GivenCosts(H200)) if session.drafter else None
+        policy = QueuedPolicy(Arm(drafter, PairState(), GivenCosts(H200))) if session.drafter else None
         runner = Runner(session, frozenset(), CONTEXT, session.target.output.rows, policy=policy)
         begun = held.live
         held.most = 0

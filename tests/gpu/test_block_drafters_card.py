@@ -22,10 +22,11 @@ from dflash_core.errors import UnsupportedError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
 from dflash_core.policy import best_first
+from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.costs import H200
-from dflash_core.policy.late import LatePolicy, shown
-from dflash_core.policy.pair import PairState
+from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.policy.values import CLASSES, FEATURES, Learned, Stated, start_weights
+from dflash_core.policy.walked import shown
 from dflash_core.runner import Runner
 from support.block_device import BlockPair, block_pair
 from support.chosen import chosen_path
@@ -238,7 +239,7 @@ def test_auto_learns_from_what_was_built(tmp_path: Path, kind: str) -> None:
     pair = block_pair(device_named("emulated"), tmp_path, kind, half=False)
     expected, _ = answer(runner(pair), 14, mode="plain")
     session = pair.sessions()[0]
-    policy = LatePolicy(session.capabilities, PairState(), GivenCosts(H200))
+    policy = QueuedPolicy(Arm(session.capabilities, PairState(), GivenCosts(H200)))
     one = Runner(session, frozenset(), CONTEXT, VOCABULARY, policy=policy)
     found, steps = answer(one, 14)
     assert found == expected
@@ -247,7 +248,7 @@ def test_auto_learns_from_what_was_built(tmp_path: Path, kind: str) -> None:
     classes, features, outcomes = shown(built[0], ())
     assert len(classes) == len(features) == len(outcomes) >= 1
     assert classes[0] == 0
-    assert not np.array_equal(policy.state.parts["answer"].learned.weights, start_weights())
+    assert not np.array_equal(policy.arm.state.parts["answer"].learned.weights, start_weights())
 
 
 @pytest.mark.emulator

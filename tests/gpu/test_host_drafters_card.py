@@ -17,6 +17,7 @@ from dflash_core.engine import load_pair
 from dflash_core.errors import UnsupportedError
 from dflash_core.events import StepEvent
 from dflash_core.loading import CardOptions
+from dflash_core.policy.auto import AutoPolicy
 from support import engines
 from support.emulated_device import EmulatedCard
 from support.host_drafts import TOY, PrimedDraft, ToyDrafter, spoilt
@@ -54,14 +55,14 @@ def answer(found: Engine, knobs: Knobs, tokens: int = TOKENS) -> tuple[list[int]
 
 @cache
 def plain(sampled: bool) -> tuple[int, ...]:
-    return tuple(answer(engine("text"), Knobs(drafting="plain", **SAMPLED if sampled else {}))[0])
+    return tuple(answer(engine("ngram"), Knobs(drafting="plain", **SAMPLED if sampled else {}))[0])
 
 
 SETTINGS = (
-    Knobs(),
-    Knobs(drafting="auto up to 1"),
+    Knobs(drafting="tree 22"),
+    Knobs(drafting="tree 1"),
     Knobs(drafting="chain 2"),
-    Knobs(drafting="auto up to 9", chain_seed=True),
+    Knobs(drafting="tree 9", chain_seed=True),
 )
 
 
@@ -69,11 +70,11 @@ SETTINGS = (
 @pytest.mark.parametrize(
     ("kind", "sampled", "settings"),
     [
-        ("text", True, SETTINGS[::2]),
+        ("ngram", True, SETTINGS[::2]),
         ("toy", False, SETTINGS[1::2]),
         *(
             pytest.param(kind, sampled, SETTINGS, marks=pytest.mark.full)
-            for kind in ("text", "toy")
+            for kind in ("ngram", "toy")
             for sampled in (False, True)
         ),
     ],
@@ -91,9 +92,9 @@ def test_copies_are_accepted_in_any_length() -> None:
     accepted = Counter[int]()
     for every in (3, 5, 8, 100):
         said = spoilt([*IDS[-3:], *plain(False)], every)
-        base = engine("text").target
+        base = engine("ngram").target
         found, steps = answer(
-            Engine(base, PrimedDraft(base, said=said), context_length=CONTEXT), Knobs(drafting="auto up to 15")
+            Engine(base, PrimedDraft(base, said=said), context_length=CONTEXT), Knobs(drafting="tree 15")
         )
         assert tuple(found) == plain(False)
         accepted.update(step.accepted_depth for step in steps)
@@ -103,6 +104,30 @@ def test_copies_are_accepted_in_any_length() -> None:
             assert step.tree.tokens[1:] == copied[:15], "a copy is a chain"
     assert len(accepted) >= 6, accepted
     assert max(accepted) == 15
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_auto_copies_where_it_pays(sampled: bool) -> None:
+    """As on the CPU: the prompt has the answer's tokens, so chains are copied from it; elsewhere steps are plain."""
+    sampling = SAMPLED if sampled else {}
+    found = engine("ngram")
+    assert isinstance(found.policy, AutoPolicy)
+    found.reset()
+    ids = [*IDS, *plain(sampled), *IDS]
+    expected, steps = list[int](), list[StepEvent]()
+    for drafting, into in (("plain", []), ("auto", steps)):
+        found.reset()
+        events = list(found.generate(ids, Knobs(drafting=drafting, ignore_eos=True, max_tokens=TOKENS, **sampling)))  # type: ignore[arg-type]
+        tokens = [token for event in events for token in event.tokens]
+        assert not expected or tokens == expected
+        expected = tokens
+        into += [event for event in events if isinstance(event, StepEvent)]
+    chains = [step for step in steps if step.mode == "chain"]
+    assert {step.mode for step in steps} <= {"chain", "plain"}
+    assert all(step.reason.startswith("copying: ") for step in chains)
+    assert all(len(step.tree.tokens) > 1 for step in chains)
+    assert chains or sampled
+    assert found.policy.text[: len(ids)] == ids
 
 
 def test_it_stands_where_the_sequence_stands() -> None:
@@ -124,7 +149,7 @@ def test_it_stands_where_the_sequence_stands() -> None:
 
 
 def test_knobs_change_in_mid_turn() -> None:
-    found = engine("text")
+    found = engine("ngram")
     found.reset()
     tokens: list[int] = []
     modes = []
@@ -137,7 +162,7 @@ def test_knobs_change_in_mid_turn() -> None:
 
 
 def test_captured_layers_on_the_host_are_refused_by_name() -> None:
-    base = engine("text").target
+    base = engine("ngram").target
 
     class Reader(ToyDrafter):
         capabilities = Capabilities("reader", 4, captured_layers=(1,))

@@ -20,10 +20,10 @@ from dflash_core.backends.cuda.drafters.draft import CudaDraft
 from dflash_core.backends.cuda.drafters.mtp import Mtp
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
+from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.costs import H200
 from dflash_core.policy.depth import Depths
-from dflash_core.policy.late import LatePolicy
-from dflash_core.policy.pair import PairState
+from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.runner import Runner
 from support.device_pairs import CONTEXT, TOLERANCE, close, device_named, prompt
 from support.mtp_device import MtpPair, mtp_pair, mtp_pair_on, whole_mtp_pair
@@ -184,10 +184,10 @@ def test_auto_picks_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     device = PlantedDevice(plain, [0] * 8)
     pair = mtp_pair_on(device, half=False)
     device.session, _ = pair.sessions()
-    policy = LatePolicy(device.session.capabilities, PairState(), GivenCosts(H200))
+    policy = QueuedPolicy(Arm(device.session.capabilities, PairState(), GivenCosts(H200)))
     wished = iter([1, 4, 2, 8, 3, *[5] * 40])
     monkeypatch.setattr(Depths, "best", lambda self, rate: next(wished))
-    monkeypatch.setattr("dflash_core.policy.late.MAX_GAP", 0.0)  # the time of an emulator is no card's
+    monkeypatch.setattr("dflash_core.policy.queued.MAX_GAP", 0.0)  # the time of an emulator is no card's
     one = Runner(device.session, frozenset(), CONTEXT, VOCABULARY, policy=policy)
     found, steps = answer(one, 40)
     assert found == plain

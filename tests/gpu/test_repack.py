@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from dflash_core.backends.cuda.pack_nvfp4 import set_factors
 from dflash_core.backends.cuda.repack import TILE_TYPES, packed_bytes, repack, tile_type
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.quants import SUPPORTED, to_float32
@@ -88,6 +89,16 @@ def test_a_bf16_row_of_any_size_keeps_its_bits(rng: np.random.Generator) -> None
 def test_a_type_without_tiles_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match=r"Q8_K has no CUDA kernel.*Q4_K.*run it on the CPU"):
         repack(torch.zeros(16, 292, dtype=torch.uint8), "Q8_K", 256)
+
+
+@pytest.mark.parametrize("factors", [(0.375,), (0.25, -3.0, 1e-3)])
+def test_a_matrix_of_nvfp4_has_a_factor(engine: Engine, rng: np.random.Generator, factors: tuple[float, ...]) -> None:
+    raw = random_blocks(rng, "NVFP4", 48, 320)
+    tiles = repack(torch.from_numpy(raw), "NVFP4", 320)
+    set_factors(tiles, factors)
+    want = to_float32(raw, "NVFP4") * np.repeat(np.float32(factors), 48 // len(factors))[:, None]
+    found = dequantized(engine, tiles.numpy(), "NVFP4", 48)[:, :320]
+    np.testing.assert_allclose(found, want, rtol=2.0**-11, atol=2.0**-25)
 
 
 @pytest.mark.parametrize("columns", [256, 700])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dflash_core.backends.decoder import Decoder
+from dflash_core.constraints.base import Constraint
 from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs
@@ -55,9 +56,14 @@ class CountingBackend:
         return Capabilities("counting", self.block) if self.block else None
 
     def decoder(
-        self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, policy: Policy | None = None
+        self,
+        knobs: Knobs,
+        stop_ids: frozenset[int],
+        context_length: int,
+        policy: Policy | None = None,
+        constraint: Constraint | None = None,
     ) -> Decoder:
-        return Decoder(self, knobs, stop_ids, context_length, policy)
+        return Decoder(self, knobs, stop_ids, context_length, policy, constraint)
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
         return ranked(self.draft(root, knobs.draft_window), knobs, self.length)

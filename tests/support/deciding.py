@@ -5,11 +5,11 @@ from __future__ import annotations
 from dflash_core.backends.decoder import Decoder
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.policy.learned import LearnedPolicy
+from dflash_core.policy.auto import AutoPolicy
 from support.counting import CountingBackend
 
 
-def decoded(backend: CountingBackend, knobs: Knobs, policy: LearnedPolicy, tokens: int) -> list[StepEvent]:
+def decoded(backend: CountingBackend, knobs: Knobs, policy: AutoPolicy, tokens: int) -> list[StepEvent]:
     """The steps of an answer of `tokens` tokens, which must be the target's own."""
     decoder = Decoder(backend, knobs.replace(max_tokens=tokens), frozenset(), 10_000, policy)
     token, stop = decoder.first(backend.prefill([1]))

@@ -11,12 +11,13 @@ import numpy as np
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import Choice, StageTimes, StepDrafts, StepEvent, StepTree, brings
 from dflash_core.knobs import Knobs
+from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.base import Decision
 from dflash_core.policy.best_first import ValueTree, build
+from dflash_core.policy.choosing import QUEUED, Found
 from dflash_core.policy.costs import CPU, H200, CostTable, StepCosts
-from dflash_core.policy.late import BUILT, LatePolicy
-from dflash_core.policy.learned import LearnedPolicy
-from dflash_core.policy.pair import PairState
+from dflash_core.policy.queued import BUILT, QueuedPolicy
 from dflash_core.policy.values import Learned, Stated
 from dflash_core.tree import Candidates, Tree
 
@@ -58,14 +59,21 @@ def target(position: int) -> int:
     return 100 + position
 
 
-def policy_for(late: bool, kind: str = "dflash", shape: CostTable | None = None) -> LearnedPolicy | LatePolicy:
+def policy_for(late: bool, kind: str = "dflash", shape: CostTable | None = None) -> AutoPolicy:
     drafter = Capabilities(kind, DEPTHS + 1, on_device=late)
     costs = StepCosts(shape or (H200 if late else CPU))
-    return (LatePolicy if late else LearnedPolicy)(drafter, PairState(), costs, think_ids=THINK)
+    arm = Arm(drafter, PairState(), costs)
+    return QueuedPolicy(arm, think_ids=THINK) if late else AutoPolicy([arm], think_ids=THINK)
+
+
+def proven(policy: AutoPolicy) -> AutoPolicy:
+    """The policy of a card whose drafts are known to bring three tokens."""
+    policy.arm.state.parts["answer"].drafts[QUEUED] = Found(27.0, 12.0, 9.0)
+    return policy
 
 
 def run(
-    policy: LearnedPolicy | LatePolicy,
+    policy: AutoPolicy,
     shape: CostTable,
     right: Callable[[int], int],
     tokens: int = 2000,
@@ -75,7 +83,7 @@ def run(
 ) -> Ran:
     """`answers` answers of `tokens` tokens on a machine of `shape`; drafts are right for `right(position)` tokens.
     Steps of a late policy are queued ahead. `thinking`: how many tokens of each answer are reasoning."""
-    ran, curve, late = Ran(shape.plain), shape.curve(), isinstance(policy, LatePolicy)
+    ran, curve, late = Ran(shape.plain), shape.curve(), isinstance(policy, QueuedPolicy)
     since = AFTER + 1  # steps since the last draft
     for answer in range(answers):
         policy.next(KNOBS)  # a decoder asks before its answer begins
@@ -107,7 +115,7 @@ def _wait(waits: Waits, event: StepEvent, since: int, drafts: int) -> tuple[floa
 
 
 def step(
-    policy: LearnedPolicy | LatePolicy, decision: Decision, curve: list[float], shape: CostTable, at: int, right: int
+    policy: AutoPolicy, decision: Decision, curve: list[float], shape: CostTable, at: int, right: int
 ) -> StepEvent:
     root, choice = target(at), None
     if decision.mode == "plain":
@@ -117,7 +125,7 @@ def step(
     depths, ranks = np.arange(drafted)[:, None], np.arange(RANKS)[None]
     ids = np.where((ranks == 0) & (depths < right), 101 + at + depths, 10**6 + 1000 * at + RANKS * depths + ranks)
     log_probs = np.log(np.full((drafted, RANKS), 0.03) + 0.6 * (ranks == 0))
-    if isinstance(policy, LearnedPolicy):
+    if not isinstance(policy, QueuedPolicy):
         plan = policy.plan(KNOBS, root, Candidates(ids.astype(np.int64), log_probs), DEPTHS)
         assert plan is not None
         tree, choice = plan.tree, plan.choice
@@ -137,7 +145,7 @@ def step(
                      knobs=KNOBS, choice=choice)  # fmt: skip
 
 
-def value_tree(policy: LatePolicy, ids: np.ndarray, log_probs: np.ndarray, root: int) -> ValueTree:
+def value_tree(policy: AutoPolicy, ids: np.ndarray, log_probs: np.ndarray, root: int) -> ValueTree:
     weights = policy.weights(KNOBS)
     return build(Stated(ids, log_probs), Learned(weights), None, root, (), BUILT)
 

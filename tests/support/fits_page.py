@@ -6,18 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dflash_core.backends.cuda.planned import card_of
+from dflash_core.bench.published import FILES_27B
+from dflash_core.bench.shapes import card_estimator, headers, mtp_header
 from dflash_core.bench.synthetic_models import SIZE_8B, SIZE_27B, SIZE_35B_A3B, Model
-from dflash_core.cache_types import AUTO
-from dflash_core.fits import DESKTOP, MemoryPlan, Setup, longest_context, plan, requested_setup, total
+from dflash_core.cache_types import AUTO, AUTO_PAIRS
+from dflash_core.fits import DESKTOP, ON_HOST, MemoryPlan, Setup, longest_context, plan, requested_setup, total
+from dflash_core.loading import DEFAULT_CARD
 from dflash_core.memory import gib
 from dflash_tui.application import fits
 from support.reckoned import estimator
 
 GIB = 1 << 30
-CARDS = (16, 24, 32, 48, 80)
+CARDS = (8, 12, 16, 24, 32, 48, 80)
 MODELS: Mapping[str, Model] = {
     "27B Q4_K_M": SIZE_27B, "35B-A3B UD-Q4_K_XL": SIZE_35B_A3B, "8B Q4_K_M": SIZE_8B,
 }  # fmt: skip
+SMALL_CARDS = (8, 12, 16)
 ASKED = 131_072  # positions that remedies are shown for
 
 
@@ -39,6 +43,26 @@ def fits_table(cards: Sequence[int] = CARDS, models: Mapping[str, Model] = MODEL
     return "\n".join(lines) + "\n"
 
 
+def small_table() -> str:
+    """The longest context of published files of the 27B on small cards: MTP drafts, the embedding is in main memory."""
+    lines = list[str]()
+    for memory in SMALL_CARDS:
+        for file in FILES_27B:
+            spec, target, _ = headers(file.model, "Q8_0")
+            options = replace(DEFAULT_CARD, embedding=ON_HOST)
+            made = card_estimator(spec, target, mtp_header(file.model), card_of(memory * GIB), options)
+            free = [made.available, made.available - DESKTOP]
+            cells = list[str]()
+            for kind in map(str, AUTO_PAIRS):
+                found = [longest_context(made, Setup(512, kind, embedding=ON_HOST), room) for room in free]
+                cells.append(" / ".join(f"{one:,}" if one else "no" for one in found) if found[0] else "no")
+            weights = made.components(Setup(512, embedding=ON_HOST))[0].bytes
+            row = [f"{memory} GB", f"{file.name}, {file.nbytes / 1e9:.1f} GB", gib(weights), *cells]
+            lines.append(f"| {' | '.join(row)} |")
+    head = ["card", "file of the 27B", "weights on the card", *map(str, AUTO_PAIRS)]
+    return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines]) + "\n"
+
+
 def long_table() -> str:
     """What `auto` takes for the 27B pair on 24 GB with ASKED positions, alone and beside a desktop."""
     made = estimator(24 * GIB, "Q8_0", SIZE_27B)
@@ -57,7 +81,7 @@ def remedies_table() -> str:
     for memory in CARDS:
         found = planned(memory, SIZE_27B, ASKED)
         helps = "; ".join(f"`{fits.options(one, found.setup)}` ({gib(one.total)})" for one in found.remedies)
-        nothing = "nothing is needed" if found.fits else "a smaller model, or the CPU"
+        nothing = "nothing is needed" if found.fits else fits.smaller_words(found) or "a smaller model, or the CPU"
         lines.append(f"| {memory} GB | {gib(found.total)} | {helps or nothing} |")
     return "\n".join(lines) + "\n"
 
@@ -69,4 +93,7 @@ def cards_list() -> str:
 
 def parts() -> dict[str, str]:
     """What docs/fits.md must hold between its marks."""
-    return {"fits": fits_table(), "long": long_table(), "remedies": remedies_table(), "cards": cards_list()}
+    return {
+        "fits": fits_table(), "small": small_table(), "long": long_table(), "remedies": remedies_table(),
+        "cards": cards_list(),
+    }  # fmt: skip

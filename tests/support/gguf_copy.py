@@ -38,7 +38,8 @@ def write_copy(
         else:
             writer.add_key_value(field.name, value, field.types[0])
     for key, value in more.items():
-        {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32}[type(value)](key, value)
+        add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32, list: writer.add_array}
+        add[type(value)](key, value)
     for tensor in tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.type)
     writer.write_header_to_file()

@@ -18,5 +18,5 @@ class MadeUpCard:
     stream = staticmethod(contextlib.nullcontext)
 
     def __init__(self, free: int, total: int = 80 << 30) -> None:
-        named = SimpleNamespace(name="A card")
+        named = SimpleNamespace(name="A card", bus="")
         self.runtime = SimpleNamespace(card=named, memory=lambda: (free, total))

@@ -13,6 +13,7 @@ from dflash_core.backends.base import Checkpoint, Logits
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.decoder import Decoder
 from dflash_core.backends.opened import Target
+from dflash_core.constraints.base import Constraint
 from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent
@@ -116,9 +117,12 @@ def decode(
     knobs: Knobs,
     policy: Policy | None = None,
     changes: Mapping[int, Knobs] = {},
+    *,
+    stops: frozenset[int] = frozenset(),
+    constraint: Constraint | None = None,
 ) -> tuple[list[int], list[StepEvent]]:
     """Decode one answer on a planted backend: its ids and its steps. `changes`: by step, the knobs from there on."""
-    decoder = Decoder(backend, knobs, frozenset(), 1 << 20, policy)
+    decoder = Decoder(backend, knobs, stops, 1 << 20, policy, constraint)
     logits = backend.prefill(prompt)
     token, stop = decoder.first(logits)
     if policy is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from dflash_core.arch.architecture import Architecture
 from dflash_core.arch.kinds import PROJECTIONS, Activation, Attention, Experts, FeedForward, SwiGLU
 from dflash_core.arch.rope import Yarn
-from dflash_core.arch.spec import LayerSpec, ModelSpec
+from dflash_core.arch.spec import Branch, LayerSpec, ModelSpec
 
 NAME, VOCABULARY, CONTEXT = "options", 320, 512
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu_tanh", "clamped_swiglu")
@@ -41,8 +41,10 @@ def drawn(rng: np.random.Generator) -> ModelSpec:
         biases=tuple(name for name in PROJECTIONS if often(0.4)),
         key_is_value=often(0.2),
     )  # fmt: skip
-    if full.key_is_value:
-        full = replace(full, biases=tuple(name for name in full.biases if name != "attn_v"))
+    without = {"attn_v"} if full.key_is_value else set()
+    if full.gate == "sigmoid":
+        without.add("attn_q")  # is refused
+    full = replace(full, biases=tuple(name for name in full.biases if name not in without))
     window = replace(full, window=int(rng.choice([5, 24, 70])), rope_base=1e5, scaling=None, rope_factors=False)
     after = often()
 
@@ -55,20 +57,32 @@ def drawn(rng: np.random.Generator) -> ModelSpec:
             8, int(rng.choice([2, 3])), 32, shared, often(), 1.5 if often() else 1.0, often(0.3), activation,
             router="sigmoid" if sigmoid else "softmax", router_bias=often(), choice_bias=sigmoid and often(),
             expert_scales=often(0.3), shared_gate=often(), biases=often() and not shared,
+            router_scale=often(0.3), eps=EPS,
         )  # fmt: skip
+
+    per_layer = 32 if often(0.3) else 0
 
     layers = [
         LayerSpec(
-            window if often() else full, ffn(), output_scale=often(0.3),
+            window if often() else full, ffn(), output_scale=often(0.3), per_layer_input=per_layer,
             post_attn_norm="post_attention_norm.weight" if after else "",
             post_ffn_norm="post_ffw_norm.weight" if after and often(0.9) else "",
         )
         for _ in range(int(rng.integers(2, 5)))
     ]  # fmt: skip
+    for index, layer in enumerate(layers):
+        own = [at for at in range(index) if layers[at].mixer == layer.mixer]
+        if own and often(0.4):
+            layer = replace(layer, mixer=replace(layer.mixer, kv_from=own[-1]))
+        if isinstance(layer.ffn, Experts) and often(0.4):
+            dense = Branch(SwiGLU(64, "gelu_tanh"), "ffn_norm.weight", "post_ffw_norm_1.weight" * often())
+            own_norm = "post_ffw_norm_2.weight" * often()
+            layer = replace(layer, ffn_norm="pre_ffw_norm_2.weight", beside=dense, ffn_own_norm=own_norm)
+        layers[index] = layer
     return ModelSpec(
         "Options", NAME, CONTEXT, hidden, VOCABULARY, EPS, tuple(layers), tied_output=often(),
-        embedding_scale=math.sqrt(hidden) if often() else 1.0, logit_scale=0.7 if often(0.3) else 1.0,
-        softcap=10.0 if often() else 0.0,
+        per_layer_input=per_layer, embedding_scale=math.sqrt(hidden) if often() else 1.0,
+        logit_scale=0.7 if often(0.3) else 1.0, softcap=10.0 if often() else 0.0,
     )  # fmt: skip
 
 
@@ -88,7 +102,7 @@ def write(spec: ModelSpec, path: Path, rng: np.random.Generator) -> Path:
 def _stored(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
     values = rng.standard_normal(shape).astype(np.float32)
     one = len(shape) == 1
-    if "norm" in name or name.endswith("scale.weight") or name.endswith(".scale"):
+    if "norm" in name or name.endswith(("scale.weight", ".scale")):
         values = 1 + 0.2 * values
     elif "rope_freqs" in name:
         values = 1 + 3 * rng.random(shape).astype(np.float32)

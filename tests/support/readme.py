@@ -13,6 +13,7 @@ from pathlib import Path
 from dflash_core.backends.cuda.repack import TILE_TYPES
 from dflash_core.formats.quants import SUPPORTED_NAMES
 from dflash_core.knobs import SPECS, Spec
+from dflash_tui.server.recipes import RECIPES
 from dflash_tui.settings.keys import ACTIONS, Action
 from dflash_tui.text.glossary import GLOSSARY
 from support import fits_page, models_table, schemas_page
@@ -58,6 +59,17 @@ def types() -> dict[str, str]:
     return {**models_table.parts(), "types": SUPPORTED_NAMES + "\n", "card-types": on_card + "\n"}
 
 
+def recipes() -> dict[str, str]:
+    """What to set in other programs, with the places of values in capitals."""
+    parts = []
+    for name, recipe in RECIPES.items():
+        filled = recipe.filled(url="URL", key="KEY", model="MODEL", context="CONTEXT", output="OUTPUT")
+        goes = f" goes into `{recipe.where}`" if recipe.where else ""
+        note = f" {filled.note}" if filled.note else ""
+        parts.append(f"## {recipe.title}\n\n`dflash-tui connect {name}`{goes}.{note}\n\n```\n{filled.lines}```\n")
+    return {"recipes": "\n".join(parts)}
+
+
 # What a page must hold between `<!-- name -->` and `<!-- /name -->`.
 FROM_CODE: dict[Path, Callable[[], dict[str, str]]] = {
     DOCS / "keys.md": lambda: {"keys": keys_table(ACTIONS)},
@@ -65,6 +77,7 @@ FROM_CODE: dict[Path, Callable[[], dict[str, str]]] = {
     DOCS / "glossary.md": lambda: {"glossary": glossary_table(GLOSSARY)},
     DOCS / "models.md": types,
     DOCS / "schemas.md": schemas_page.parts,
+    DOCS / "agents.md": recipes,
 }
 
 

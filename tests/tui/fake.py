@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from dflash_core.answer import Reread
 from dflash_core.arch.recommended import NOTHING, Recommended
-from dflash_core.conversation import Reread
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DFlashError
 from dflash_core.events import Event, Piece, PrefillEvent, StageTimes, StepDrafts, StepEvent, StepTree

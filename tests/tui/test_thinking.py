@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dflash_core.conversation import Reread
+from dflash_core.answer import Reread
 from dflash_core.errors import TemplateError
 from dflash_core.knobs import Knobs
 from dflash_core.text.reasoning import Reasoning

@@ -8,7 +8,7 @@ from tools.bench.replay import CONSUMER
 
 from dflash_core.policy.allowance import MAX_CREDIT, SHARE, START_SPARE, Allowance
 from dflash_core.policy.costs import CPU, H200, CostTable
-from dflash_core.policy.late import START
+from dflash_core.policy.queued import START
 from support.drafted import DEPTHS, Waits, policy_for, run
 
 SHAPES = {
@@ -106,7 +106,7 @@ def test_one_that_becomes_useful_late_is_found(name: str, late: bool, kind: str)
 def test_one_that_was_useful_and_dies_may_not_lose_for_long(name: str, late: bool) -> None:
     shape = SHAPES[name]
     ran = run(policy_for(late), shape, lambda position: 6 if position < 1000 else 0, 3000)
-    most = MAX_CREDIT + (START if late else 2 * START_SPARE) + 2 * shape.curve()[24] / shape.plain + 2000 * SHARE
+    most = MAX_CREDIT + (START if late else 2 * START_SPARE) + 2 * shape.curve()[24] / shape.plain + 3000 * SHARE
     assert ran.lost(3000, 1000) <= most / 2000
 
 

@@ -14,9 +14,9 @@ from dflash_core.events import Choice, Piece, PrefillEvent, StageTimes, StepEven
 from dflash_core.knobs import Knobs
 from dflash_core.lab.cost import StepTimes
 from dflash_core.lab.whatif import auto_turn, curve, estimate
+from dflash_core.policy.arm import KINDS, Arm, PairState
+from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.costs import CPU
-from dflash_core.policy.learned import LearnedPolicy
-from dflash_core.policy.pair import KINDS, PairState
 from dflash_core.turn_check import check_step
 from dflash_core.turn_stats import PartTotals, TurnReport, turn_stats
 from dflash_tui.application.figures.meter import Meter
@@ -31,9 +31,9 @@ from support.deciding import decoded
 READ = PrefillEvent((2,), 1, 0, 10.0, "tree", "auto")
 
 
-def answered(right: int = 3, knobs: Knobs | None = None, tokens: int = 200) -> tuple[list[StepEvent], LearnedPolicy]:
+def answered(right: int = 3, knobs: Knobs | None = None, tokens: int = 200) -> tuple[list[StepEvent], AutoPolicy]:
     backend = CountingBackend(right=right)
-    policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(CPU))
+    policy = AutoPolicy([Arm(backend.capabilities, PairState(), GivenCosts(CPU))])
     steps = decoded(backend, knobs or Knobs(), policy, tokens)
     return [replace(step, stages=StageTimes(verify=10.0 + len(step.tree.tokens))) for step in steps], policy
 
@@ -76,7 +76,7 @@ def test_timings_have_the_names_that_servers_use() -> None:
     told = json.loads(json.dumps(report.to_json()))
     assert told["timings"]["draft_n"] == stats.verified
     assert told["timings"]["draft_n_accepted"] == stats.accepted
-    assert told["timings"]["predicted_n"] == len(said)
+    assert told["timings"]["predicted_n"] == 1 + len(said)
     assert told["timings"]["predicted_ms"] == 2000
     assert told["stats"]["accepted_per_verified"] == pytest.approx(stats.accepted / stats.verified)
 
@@ -87,7 +87,7 @@ def test_what_was_learned_is_a_table() -> None:
     assert {row.kind for row in rows} <= {name for name, _, _ in KINDS}
     first = rows[0]
     assert first.kind == "first choice"
-    assert first.trials == policy.state.parts["answer"].learned.trials[0]
+    assert first.trials == policy.arm.state.parts["answer"].learned.trials[0]
     assert abs(first.learned - first.found) < abs(first.stated - first.found), "learning comes nearer than the word"
     stats = turn_stats(READ, [], 0.0)
     text = drawn(Figures("Last turn", stats, "tree", "", [], [], learned=rows), 60).plain

@@ -54,9 +54,9 @@ def test_about_a_fifth_is_held_out() -> None:
 
 def test_near_copies_are_found_by_a_run_of_13_tokens() -> None:
     rng = np.random.default_rng(0)
-    trained = rng.integers(0, 8000, 5000).astype(np.uint16)
-    copied = np.concatenate([rng.integers(0, 8000, 5).astype(np.uint16), trained[100:113]])
-    nearly = np.concatenate([rng.integers(0, 8000, 5).astype(np.uint16), trained[100:112]])
+    trained = rng.integers(0, 8000, 5000).astype(np.int32)
+    copied = np.concatenate([rng.integers(0, 8000, 5).astype(np.int32), trained[100:113]])
+    nearly = np.concatenate([rng.integers(0, 8000, 5).astype(np.int32), trained[100:112]])
     assert splits.near_copies([copied, nearly, trained[:3]], trained) == [True, False, False]
 
 
@@ -158,7 +158,7 @@ def test_template_refuses(messages: list[dict[str, object]]) -> None:
 
 def test_packing_keeps_every_document_whole() -> None:
     rng = np.random.default_rng(1)
-    rows = [np.full(int(n), i, np.uint16) for i, n in enumerate(rng.integers(1, 60, 200))]
+    rows = [np.full(int(n), i, np.int32) for i, n in enumerate(rng.integers(1, 60, 200))]
     packed = data.pack(data.Documents.of(rows), 64, seed=3)
     found = []
     for tokens, seg in zip(packed.tokens.numpy(), packed.seg.numpy(), strict=True):

@@ -13,7 +13,7 @@ import torch
 from tools.train_demo import export
 from tools.train_demo import tokenizer as tok
 from tools.train_demo.corpus import build
-from tools.train_demo.draft_net import draft_forward, selected_losses
+from tools.train_demo.draft_net import draft_forward
 from tools.train_demo.rounding import quantised
 from tools.train_demo.shapes import (
     DraftConfig,
@@ -27,6 +27,7 @@ from tools.train_demo.shapes import (
 )
 from tools.train_demo.sizes import draft_configs, target_config
 from tools.train_demo.target_net import target_forward
+from tools.train_demo.vocabulary_loss import selected_losses
 
 from dflash_core import load_draft, load_target
 from dflash_core.arch.draft_heads import Convolution, Selector
@@ -114,25 +115,21 @@ def test_a_written_dflash2_head_gives_the_trained_logits_and_path(tokenizer: Pat
     noise = torch.nn.functional.embedding(block, target["token_embd.weight"])
     seg, start = torch.zeros(1, 40, dtype=torch.long), torch.tensor([[40]])
     hidden = draft_forward(c, weights, torch.from_numpy(features)[None], seg, start, start * 0, noise)[0, 0, 1:]
-    plain, scored = selected_losses(
-        hidden, target["output.weight"], torch.from_numpy(tokens[:-1]), torch.from_numpy(tokens[1:]),
-        *(weights[f"selector_{name}.weight"] for name in ("hidden", "predecessor", "successor")),
-    )  # fmt: skip
-    # The trainer's scores of the path: the best there are after the tokens of the path, among the best few.
-    best = torch.from_numpy(expected).topk(16).indices
-    for depth in range(c.block - 1):
-        others = torch.stack(
-            [
-                selected_losses(
-                    hidden[depth : depth + 1], target["output.weight"], torch.from_numpy(tokens[depth : depth + 1]),
-                    best[depth, rank : rank + 1],
-                    *(weights[f"selector_{name}.weight"] for name in ("hidden", "predecessor", "successor")),
-                )[1]
-                for rank in range(16)
-            ]
-        )  # fmt: skip
-        assert float(scored[depth]) == pytest.approx(float(others.min()), abs=1e-4)
-    assert not torch.equal(plain, scored)
+    tables = [weights[f"selector_{name}.weight"] for name in ("hidden", "predecessor", "successor")]
+
+    def losses(depth: int, label: int) -> tuple[float, float]:
+        """The trainer's losses of `label` after the path's token at `depth`: of the plain scores, and with the
+        selector."""
+        here, before = hidden[depth : depth + 1], torch.from_numpy(tokens[depth : depth + 1])
+        found = selected_losses(here, target["output.weight"], before, torch.tensor([label]), torch.ones(1), *tables)[1]
+        return float(found[0]), float(found[1])
+
+    # By the trainer's scores each token of the path is the best after the one before, among the best few.
+    best = torch.from_numpy(expected).topk(16).indices.tolist()
+    for depth, few in enumerate(best):
+        plain, scored = losses(depth, tokens[depth + 1])
+        assert scored == pytest.approx(min(losses(depth, other)[1] for other in few), abs=1e-4)
+        assert plain != scored
 
 
 @torch.no_grad()

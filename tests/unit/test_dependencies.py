@@ -20,6 +20,7 @@ SRC = ROOT / "src"
 # Modules whose distribution has another name.
 DISTRIBUTIONS = {"cuda": "cuda-python", "markdown_it": "markdown-it-py", "pynvml": "nvidia-ml-py"}
 # Found as files by cuda.pathfinder; named for their lowest safe version only.
+EXTRAS = ("plots", "serve")
 NOT_IMPORTED = {"nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "linkify-it-py", "pygments"}
 
 
@@ -56,10 +57,14 @@ def project() -> dict[str, list[str]]:
 def test_an_installation_asks_for_what_is_imported_and_no_more() -> None:
     """`tools` would be a package of its own here, which no installation asks for."""
     used = {DISTRIBUTIONS.get(one, one) for them in imports().values() for one in others(them)}
-    assert used == {*project()[""], *project()["plots"]} - NOT_IMPORTED
+    extras = {name for extra in EXTRAS for name in project()[extra]}
+    assert used == {*project()[""], *extras} - NOT_IMPORTED
 
 
-@pytest.mark.parametrize(("package", "users"), [("matplotlib", {"dflash_core.lab.picture"})])
+@pytest.mark.parametrize(
+    ("package", "users"),
+    [("matplotlib", {"dflash_core.lab.picture"}), ("llguidance", {"dflash_core.constraints.grammar"})],
+)
 def test_optional_packages(package: str, users: set[str]) -> None:
     assert {name for name, them in imports().items() if package in others(them)} == users
     assert package not in project()[""]
@@ -70,8 +75,9 @@ def test_one_module_says_where_files_are_kept() -> None:
 
 
 def test_the_tests_have_every_extra() -> None:
-    assert {"matplotlib"} == set(project()["plots"])
     table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert "dflash-tui[plots]" in table["test"]
+    [own] = [one for one in table["test"] if one.startswith("dflash-tui[")]
+    assert set(re.findall(r"\w+", own.split("[")[1])) == set(EXTRAS)
+    assert set(table) == {*EXTRAS, "test", "lint", "dev"}
     [dev] = table["dev"]
     assert set(re.findall(r"\w+", dev.split("[")[1])) == {"test", "lint"}

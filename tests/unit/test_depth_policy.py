@@ -8,12 +8,12 @@ from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.costs import CPU, H200
 from dflash_core.policy.depth import FIRST_STEPS, Depths, at_depth
-from dflash_core.policy.late import LatePolicy
-from dflash_core.policy.learned import LearnedPolicy
-from dflash_core.policy.pace import Worth
-from dflash_core.policy.pair import PairState
+from dflash_core.policy.queued import QueuedPolicy
+from support.drafted import proven
 
 
 def driven(chance: float, pass_ms: float, rate: float, steps: int = 400) -> list[int]:
@@ -51,10 +51,8 @@ def test_a_drafter_that_becomes_better_is_followed() -> None:
 @pytest.mark.parametrize("kind", ["mtp", "dflash"])
 def test_only_a_head_of_one_token_at_a_time_and_only_where_nobody_set_it(kind: str) -> None:
     drafter = Capabilities(kind, 9, on_device=True)
-    for policy in (
-        LatePolicy(drafter, PairState(), GivenCosts(H200)), LearnedPolicy(drafter, PairState(), GivenCosts(CPU)),
-    ):  # fmt: skip
-        policy.state.parts["answer"].worth = Worth(net=1.0, tokens=3.0, drafts=9)
+    late, lock_step = (Arm(drafter, PairState(), GivenCosts(shape)) for shape in (H200, CPU))
+    for policy in (proven(QueuedPolicy(late)), AutoPolicy([lock_step])):
         policy.begin([1, 2], frozenset())
         assert policy.next(Knobs()).depth == (3 if kind == "mtp" else 0)
         assert policy.next(Knobs(mtp_depth=5)).depth == 0

@@ -20,9 +20,9 @@ from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs, Value
 from dflash_core.models.kv_cache import KVCache
+from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.costs import CostTable
-from dflash_core.policy.learned import LearnedPolicy
-from dflash_core.policy.pair import PairState
 from dflash_core.sampling import philox
 from dflash_core.tree import Candidates, Tree, Walk, walk
 from dflash_core.turn_stats import StepTotals
@@ -151,7 +151,7 @@ def statistic(
     turns: int = TURNS,
     *,
     knobs: Knobs = TREE,
-    policy: LearnedPolicy | None = None,
+    policy: AutoPolicy | None = None,
     prompt: Sequence[int] = (ROOT,),
     totals: StepTotals | None = None,
 ) -> tuple[float, float, float]:
@@ -220,7 +220,7 @@ def said(backend: ToyBackend, tokens: int) -> list[int]:
 
 def auto(backend: ToyBackend, turns: int, prompt: Sequence[int], **knobs: Value) -> StepTotals:
     """Steps of answers under `auto`, which learns from each of them; their distribution must be the target's."""
-    policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(FLAT), pausing=False)
+    policy = AutoPolicy([Arm(backend.capabilities, PairState(), GivenCosts(FLAT))], pausing=False)
     totals, asked = StepTotals(), TREE.replace(drafting="auto", **knobs)
     value, bound, accepted = statistic(
         Decoder, backend, turns, knobs=asked, policy=policy, prompt=prompt, totals=totals
@@ -250,7 +250,7 @@ def test_text_alone_keeps_it(turns: int) -> None:
     backend = ToyBackend()
     backend.capabilities = Capabilities("ngram", 1)
     prompt, totals = said(backend, 60), StepTotals()
-    policy = LearnedPolicy(backend.capabilities, PairState(), GivenCosts(FLAT), pausing=False)
+    policy = AutoPolicy([Arm(backend.capabilities, PairState(), GivenCosts(FLAT))], pausing=False)
     value, bound, _ = statistic(
         Decoder, backend, turns, knobs=TREE.replace(drafting="auto"), policy=policy, prompt=prompt,
         totals=totals,
@@ -261,7 +261,7 @@ def test_text_alone_keeps_it(turns: int) -> None:
 
 def test_auto_with_a_ratio_test_acceptor_fails() -> None:
     """The slice is large enough to see a biased acceptor."""
-    policy = LearnedPolicy(ToyBackend.capabilities, PairState(), GivenCosts(FLAT), pausing=False)
+    policy = AutoPolicy([Arm(ToyBackend.capabilities, PairState(), GivenCosts(FLAT))], pausing=False)
     value, bound, _ = statistic(
         RatioTestDecoder, ToyBackend(), 1200, knobs=TREE.replace(drafting="auto"), policy=policy
     )

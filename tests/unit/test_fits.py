@@ -271,7 +271,7 @@ def test_remedies_change_no_more_than_they_must() -> None:
 
 
 def test_nothing_helps_where_the_weights_are_too_large(capsys: pytest.CaptureFixture[str]) -> None:
-    made = plan(estimator(12 * GIB), Setup(512))
+    made = plan(estimator(8 * GIB), Setup(512))
     assert not made.fits
     assert not made.remedies
     assert set(made.context_that_fits.values()) == {0}

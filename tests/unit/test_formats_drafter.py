@@ -15,11 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dflash_core.arch.rope import Linear, Yarn
-from dflash_core.config import DraftConfig, types_by_group
+from dflash_core.config import DraftConfig
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import holds_mtp
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import DFlashError, FormatError, UnsupportedError
+from dflash_core.formats.groups import types_by_group
 from support.formats import (
     ARCHITECTURES,
     ARRAY,
@@ -210,8 +211,8 @@ def test_damaged_configurations(tmp_path: Path, change: dict[str, Any], message:
             "scales its rotary positions by dynamic, expected",
         ),
         (
-            {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e7}},
-            "scales its rotary positions by llama3, e",
+            {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e7}},
+            "scales its rotary positions by longrope, e",
         ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, expected 1.0"),
         ({"rope_parameters": {"rope_theta": 1e7, "partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5, expec"),
@@ -374,8 +375,8 @@ def test_a_target_is_no_drafter(tmp_path: Path) -> None:
         "t.gguf is a target model (architecture qwen35), expected a DFlash drafter (dflash, dspark,"
         " dflash-draft, qwen35-dflash-draft); give the drafter made for your target"
     )
-    path = write_gguf(tmp_path / "t.gguf", TARGET_KEYS | {"general.architecture": "llama"}, {})
-    assert "t.gguf is not a DFlash drafter (architecture llama), expected" in refused(
+    path = write_gguf(tmp_path / "t.gguf", TARGET_KEYS | {"general.architecture": "falcon"}, {})
+    assert "t.gguf is not a DFlash drafter (architecture falcon), expected" in refused(
         open_drafter, path, UnsupportedError
     )
     assert "has no general.architecture, expected text" in refused(open_drafter, _bare(tmp_path / "b.gguf"))

@@ -172,6 +172,21 @@ def test_types_of_forks_are_named(tmp_path: Path, number: int, name: str) -> Non
     assert message.endswith("; use the model's file in one of those types, such as Q4_K_M")
 
 
+@pytest.mark.parametrize("last", [True, False])
+def test_groups_of_128_under_the_number_of_groups_of_64(tmp_path: Path, last: bool) -> None:
+    """The fork's blocks are 34 bytes for 128 weights, 3,264 for these; with groups of 64 they are 3,456."""
+    tensors = [tensor("w", [256, 48], 42), *([] if last else [tensor("v", [8], offset=3264)])]
+    path = write_bytes(tmp_path / "a.gguf", header([], tensors, data=3264 + 32 * (not last)))
+    assert refused(open_gguf, path, UnsupportedError) == (
+        "a.gguf: tensor w is stored as Q2_0 with groups of 128 (of the PrismML fork), expected groups of 64; use the"
+        " model's file that llama.cpp reads"
+    )
+    whole = write_bytes(tmp_path / "b.gguf", header([], [tensor("w", [256, 48], 42)], data=3456))
+    assert open_gguf(whole).float32("w").shape == (48, 256)
+    short = write_bytes(tmp_path / "c.gguf", header([], [tensor("w", [256, 48], 42)], data=3200))
+    assert "is truncated" in refused(open_gguf, short)
+
+
 # Truncation, forgery, noise: an error, in little time and memory
 
 

@@ -18,12 +18,12 @@ from dflash_core.config import (
     check_pair,
     paired,
     target_config,
-    types_by_group,
     unusual,
 )
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.errors import DFlashError, FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
+from dflash_core.formats.groups import types_by_group
 from support.formats import ATTENTION, EVERY, NEXTN, TARGET_KEYS, TARGET_SHAPES, blocks, without, write_target
 from support.golden import golden, goldens
 
@@ -230,7 +230,7 @@ def test_wrong_shapes_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ({"blk.0.ffn_up.scale": (1,)}, "a.gguf has NVFP4 scale tensors (blk.0.ffn_up.scale), which are not supported"),
+        ({"blk.0.ffn_up.scale": (1,)}, "blk.0.ffn_up.scale multiplies a tensor of type F32, expected NVFP4; "),
         ({"blk.1.attn_qkv.weight": (96, 32)}, "1 tensors have no meaning here: blk.1.attn_qkv.weight; running without"),
         ({"blk.0.attn_q.bias": (8,)}, "1 tensors have no meaning here: blk.0.attn_q.bias; running without them would"),
         ({"blk.2.attn_norm.weight": (32,)}, "1 tensors have no meaning here: blk.2.attn_norm.weight"),

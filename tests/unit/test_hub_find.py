@@ -123,7 +123,7 @@ def test_what_is_no_model_is_told_apart(home: Path) -> None:
     small(folder / "lora.gguf", "qwen35", general__type="adapter")
     small(folder / "embed.gguf", "qwen3", qwen3__pooling_type=3)
     small(folder / "bert.gguf", "nomic-bert")
-    small(folder / "llama.gguf", "llama")
+    small(folder / "falcon.gguf", "falcon")
     small(folder / "vocab.gguf", "qwen35", general__type="vocab")
     (folder / "empty.gguf").write_bytes(b"")
     (folder / "page.gguf").write_bytes(b"<html>no</html>")
@@ -136,7 +136,7 @@ def test_what_is_no_model_is_told_apart(home: Path) -> None:
     assert said["mmproj.gguf"] == said["mmproj2.gguf"] == ("mmproj", False)
     assert said["embed.gguf"] == said["bert.gguf"] == ("embedding model", False)
     assert said["lora.gguf"] == ("adapter", False)
-    assert said["llama.gguf"] == ("architecture llama", False)
+    assert said["falcon.gguf"] == ("architecture falcon", False)
     assert said["vocab.gguf"][1] is False
     for name in ("empty.gguf", "page.gguf", "nowhere.gguf"):
         why, broken = said[name]

@@ -11,18 +11,18 @@ import pytest
 from dflash_core import demo
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.knobs import Knobs
-from dflash_core.policy.choosing import Found
+from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.auto import AutoPolicy
+from dflash_core.policy.choosing import QUEUED, Found
 from dflash_core.policy.costs import CPU, StepCosts
-from dflash_core.policy.learned import LearnedPolicy
-from dflash_core.policy.pair import PairState
 from dflash_core.policy.saved import SavedValues, fingerprint, pair_of, shipped_beside
 from dflash_core.policy.values import Learned, start_weights
 from support.counting import CountingBackend
 from support.deciding import decoded
 
 
-def learned(kept: SavedValues) -> LearnedPolicy:
-    policy = LearnedPolicy(Capabilities("counting", 8), kept.read(), StepCosts(CPU), keep=kept.write)
+def learned(kept: SavedValues) -> AutoPolicy:
+    policy = AutoPolicy([Arm(Capabilities("counting", 8), kept.read(), StepCosts(CPU), keep=kept.write)])
     decoded(CountingBackend(), Knobs(), policy, 60)
     policy.end()
     return policy
@@ -30,7 +30,7 @@ def learned(kept: SavedValues) -> LearnedPolicy:
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     kept = SavedValues(tmp_path / "deep" / "folder", "pair")
-    state = learned(kept).state
+    state = learned(kept).arm.state
     state.parts["answer"].after = {"all": Found(6.0, 5.0, 2.0)}
     kept.write(state)
     again = kept.read()
@@ -40,7 +40,6 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert np.array_equal(mine.learned.covariance, other.learned.covariance)
         assert np.array_equal(mine.learned.found, other.learned.found)
         assert mine.copies == other.copies
-        assert mine.worth.net == other.worth.net
         assert mine.drafts == other.drafts
         assert mine.after == other.after
     assert state.pace == again.pace
@@ -50,7 +49,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_nothing_is_written_where_nothing_was_learned(tmp_path: Path) -> None:
     kept = SavedValues(tmp_path, "pair")
-    LearnedPolicy(Capabilities("counting", 8), kept.read(), StepCosts(CPU), keep=kept.write).end()
+    AutoPolicy([Arm(Capabilities("counting", 8), kept.read(), StepCosts(CPU), keep=kept.write)]).end()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -68,7 +67,7 @@ DAMAGE = [
     lambda data: _with(data, "weights", [[1.0] * 5] * 15 + [[1.0]]),
     lambda data: _with(data, "covariance", [[[-1.0] * 5] * 5] * 16),
     lambda data: _with(data, "copies", [[1.0] * 5, [2.0] * 5]),
-    lambda data: _with(data, "worth", [0, -1, 0, 0, 0]),
+    lambda data: _with(data, "worth", [0, 0, -1, 0, 3]),
     lambda data: _with(data, "drafts", {"all": [1.0, -2.0, 1.0]}),
     lambda data: _with(data, "drafts", {"all": [1.0, 2.0]}),
     lambda data: _with(data, "after", {"all": [1.0, -2.0, 1.0]}),
@@ -89,6 +88,17 @@ def test_sums_of_older_files_are_read(tmp_path: Path) -> None:
     kept.path.write_bytes(_with(kept.path.read_bytes(), "drafts", {"all": [6.0, 5.0, 2.0, 20.0]}))
     assert kept.read().parts["answer"].drafts == {"all": Found(6.0, 5.0, 2.0)}
     assert kept.note is None
+
+
+def test_what_older_files_know_of_drafts_on_a_card_is_read(tmp_path: Path) -> None:
+    kept = SavedValues(tmp_path, "pair")
+    learned(kept)
+    assert kept.path is not None
+    kept.path.write_bytes(_with(kept.path.read_bytes(), "worth", [1.0, 4.0, 3.5, 9.0, 400]))
+    found = kept.read().parts["answer"].drafts[QUEUED]
+    assert found.tokens / found.steps == 3.5
+    kept.write(kept.read())
+    assert kept.read().parts["answer"].drafts[QUEUED] == found
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

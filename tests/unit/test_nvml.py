@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dflash_core import nvml
 from dflash_core.errors import DeviceError
 from dflash_core.nvml import CardMemory, Management, driver_version
 
@@ -25,6 +26,7 @@ class FakeLibrary:
     def __init__(self) -> None:
         self.opened = self.inits = 0
         here, other, hidden = ((pid, used) for pid, used in ((os.getpid(), GIB), (1, 3 * GIB), (2, None)))
+        self.drawing: dict[bytes, list[SimpleNamespace]] = {}
         self.processes = {
             b"0000:1a:00.0": [],
             b"0000:65:00.0": [SimpleNamespace(pid=p, usedGpuMemory=u) for p, u in (here, other, hidden)],
@@ -67,6 +69,9 @@ class FakeLibrary:
     def nvmlDeviceGetComputeRunningProcesses(self, card: bytes) -> list[SimpleNamespace]:  # noqa: N802
         return self.processes[card]
 
+    def nvmlDeviceGetGraphicsRunningProcesses(self, card: bytes) -> list[SimpleNamespace]:  # noqa: N802
+        return self.drawing.get(card, [])
+
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
@@ -79,13 +84,37 @@ def test_what_it_knows(library: FakeLibrary) -> None:
     with Management() as management:
         assert library.opened == 1
         assert (management.driver, management.cuda) == ("580.95.05", (13, 1))
+        held = nvml.held_words(management.holders("0000:65:00.0"))
+        assert "(1) 3.0 GiB, " in held
         assert management.cards() == (
             CardMemory("A card at 0000:1a:00.0", 80 * GIB, 70 * GIB),
-            CardMemory("A card at 0000:65:00.0", 80 * GIB, 70 * GIB),
+            CardMemory("A card at 0000:65:00.0", 80 * GIB, 70 * GIB, held),
         )
     assert library.opened == 0
     management.close()
     assert library.opened == 0
+
+
+def test_processes_are_named_the_largest_first(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = b"0000:65:00.0"
+    mine = os.getpid()
+    library.processes[card] = [
+        SimpleNamespace(pid=pid, usedGpuMemory=used)
+        for pid, used in ((mine, GIB), (70, 3 * GIB), (71, None), (72, GIB))
+    ]
+    library.drawing[card] = [
+        SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in ((73, GIB // 2), (70, 2 * GIB), (74, GIB // 4))
+    ]
+    monkeypatch.setattr(nvml, "process_name", lambda pid: f"p{pid}")
+    with Management() as management:
+        found = management.holders(card.decode())
+    assert [(one.pid, one.bytes) for one in found] == [
+        (70, 3 * GIB), (72, GIB), (73, GIB // 2), (74, GIB // 4), (71, None)
+    ]  # fmt: skip
+    assert nvml.holders(card.decode()) == "p70 (70) 3.0 GiB, p72 (72) 1.0 GiB, p73 (73) 512.0 MiB and 2 more"
+    assert str(found[-1]) == "p71 (71)"
+    assert nvml.holders("nowhere") == ""
+    assert nvml.process_name(mine)
 
 
 def test_other_processes_are_those_of_the_card_at_this_address(library: FakeLibrary) -> None:
@@ -147,7 +176,7 @@ def test_who_asks_it(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> N
 
     facts = probe.management()
     assert (facts["driver"], facts["cuda"], len(facts["cards"])) == ("580.95.05", (13, 1), 2)
-    assert facts["cards"][0] == {"name": "A card at 0000:1a:00.0", "total": 80 * GIB, "free": 70 * GIB}
+    assert facts["cards"][0] == {"name": "A card at 0000:1a:00.0", "total": 80 * GIB, "free": 70 * GIB, "holders": ""}
     assert driver_version() == "580.95.05"
     assert "A card at 0000:65:00.0: 70.0 GiB of 80.0 GiB free." in fitting.machine()
     assert (library.inits, library.opened) == (3, 0)

@@ -14,16 +14,15 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafting import DEFAULT_NODES
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.policy.base import LATELY, Decision
+from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.auto import MAX_TREE_NODES, AutoPolicy, max_nodes
+from dflash_core.policy.base import LATELY, Decision, Policy
 from dflash_core.policy.costs import CPU, H200, StepCosts
 from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.policy.late import LatePolicy
-from dflash_core.policy.learned import MAX_TREE_NODES, LearnedPolicy, max_nodes
-from dflash_core.policy.pace import Worth
-from dflash_core.policy.pair import PairState
-from dflash_core.policy.several import SeveralPolicy
+from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.tree import Candidates
 from support.counting import CountingBackend
+from support.drafted import proven
 
 DRAFTER = Capabilities("dflash", 8)
 
@@ -47,10 +46,11 @@ def test_the_rule_of_the_knobs(knobs: Knobs, drafter: Capabilities | None, decis
     assert FixedPolicy(drafter).next(knobs) == decision
 
 
-class Turns:
+class Turns(Policy):
     """Alternates between plain steps and trees of growing budget, and records the calls."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.steps: list[StepEvent] = []
         self.certain: list[tuple[float, ...]] = []
 
@@ -107,14 +107,14 @@ def test_a_policy_is_told_how_certain_the_target_was(right: int) -> None:
 def test_nobody_asks_how_certain_the_target_was_where_every_step_drafts(several: bool) -> None:
     """It is computed on the CPU, a softmax per step."""
 
-    def one(kind: str) -> LearnedPolicy:
-        return LearnedPolicy(Capabilities(kind, 8), PairState(), StepCosts(CPU))
+    def auto(*kinds: str) -> AutoPolicy:
+        return AutoPolicy([Arm(Capabilities(kind, 8), PairState(), StepCosts(CPU)) for kind in kinds])
 
-    policy = SeveralPolicy([one("dflash"), one("text")]) if several else one("dflash")
+    policy = auto("dflash", "ngram") if several else auto("dflash")
     assert policy.asks_certain(Knobs())
     for knobs in (Knobs(drafting="tree 22"), Knobs(drafting="tree 22"), Knobs(drafting="plain")):
         assert not policy.asks_certain(knobs)
-    assert not one("text").asks_certain(Knobs()), "it has nothing to rest from"
+    assert not auto("ngram").asks_certain(Knobs()), "it has nothing to rest from"
     assert not FixedPolicy(Capabilities("dflash", 8)).asks_certain(Knobs())
 
 
@@ -137,8 +137,8 @@ def test_a_cap_of_any_budget_can_be_asked_for() -> None:
     assert Knobs().replace(budget=default).drafting == f"tree {default}"
     assert Knobs().replace(budget=default).replace(policy="auto").cap is None
     assert Knobs().replace(budget=default).replace(policy="capped").cap == default
-    policy = LatePolicy(Capabilities("dflash", 16, on_device=True), PairState(), StepCosts(H200))
-    policy.state.parts["answer"].worth = Worth(net=1.0, tokens=3.0, drafts=9)
+    policy = QueuedPolicy(Arm(Capabilities("dflash", 16, on_device=True), PairState(), StepCosts(H200)))
+    proven(policy)
     policy.begin([1, 2], frozenset())
     decision = policy.next(Knobs(drafting="auto up to 7"))
     assert (decision.mode, decision.budget) == ("tree", 7)

@@ -248,7 +248,7 @@ class AheadRunner(Runner):
 
     fails = False
 
-    def decoder(self, knobs: Knobs) -> StepDecoder:
+    def decoder(self, knobs: Knobs, constraint: object = None, ends: object = None) -> StepDecoder:
         return Ahead(Decoder(self.session, knobs, self.stop_ids, self.context_length), fails=self.fails)
 
 

@@ -18,19 +18,18 @@ from dflash_core.drafters.several import together
 from dflash_core.events import StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.policy.allowance import START_SPARE
+from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.costs import CPU
-from dflash_core.policy.learned import LearnedPolicy
-from dflash_core.policy.pair import PairState
-from dflash_core.policy.several import SeveralPolicy
 from dflash_core.policy.values import start_weights
 from dflash_core.tree import Candidates
 
 BLOCKS = {"far": 16, "near": 5}
 
 
-def policy(*kinds: str) -> SeveralPolicy:
+def policy(*kinds: str) -> AutoPolicy:
     capabilities = [NGRAM if kind == "ngram" else Capabilities(kind, BLOCKS[kind]) for kind in kinds]
-    return SeveralPolicy([LearnedPolicy(one, PairState(), GivenCosts(CPU)) for one in capabilities])
+    return AutoPolicy([Arm(one, PairState(), GivenCosts(CPU)) for one in capabilities])
 
 
 def step(tokens: int, ms: float, first: int = 100) -> StepEvent:
@@ -47,7 +46,7 @@ def brings(kind: str, easy: bool) -> tuple[int, float]:
     return (12, 40.0) if kind == "far" and easy else (1, 40.0) if kind == "far" else (4, 25.0)
 
 
-def run(chooser: SeveralPolicy, answers: Sequence[bool], length: int = 10) -> list[tuple[bool, int, str]]:
+def run(chooser: AutoPolicy, answers: Sequence[bool], length: int = 10) -> list[tuple[bool, int, str]]:
     """Run answers of easy and of hard text; returns (easy, step, drafter) for each step."""
     taken, knobs, fresh = [], Knobs(), itertools.count(1000, 50)  # nothing can be copied
     for easy in answers:
@@ -128,25 +127,24 @@ def test_every_drafter_learns_for_itself() -> None:
         path, said = ((0, 1), (7, 9)) if len(tree) > 1 else ((0,), (7,))
         walked = StepTree(tree.tokens, tree.parents, tree.depths, (1.0,) * len(tree), (1.0,) * len(tree), path)
         chooser.observe(StepEvent(said, walked, 1, len(path) - 1, 5, StageTimes(verify=20.0), "tree", "", bonus=9))
-    near, far = chooser.policies
+    near, far = chooser.arms
     assert not np.array_equal(far.state.parts["answer"].learned.weights, start_weights())
     assert np.array_equal(near.state.parts["answer"].learned.weights, start_weights())
     assert near.state.parts["answer"].drafts == {}
-    assert near.text == far.text, "all of them follow the answer"
+    assert chooser.text[-2:] == list(said)
 
 
 def test_what_is_forgotten_is_found_again() -> None:
     """Drafters about which nothing is known any more get their initial tries again."""
     chooser, fresh, begun = policy("near", "far"), itertools.count(1000, 50), list[int]()
     for _ in range(2):
-        for one in chooser.policies:
-            one.reset(PairState())
+        chooser.reset([PairState(), PairState()])
         chooser.begin([1, 2, 3], frozenset())
         begun.append(0)
         for _ in range(100):
             drafts = chooser.next(Knobs(from_text=False)).drafts
             begun[-1] += drafts
-            took = brings(chooser.current.kind, False)[1] if drafts else CPU.plain
+            took = brings(chooser.arm.kind, False)[1] if drafts else CPU.plain
             chooser.observe(replace(step(1, took, next(fresh)), mode="tree" if drafts else "plain"))
     assert begun[1] == pytest.approx(begun[0], abs=2)
     assert begun[0] > 6
@@ -168,9 +166,7 @@ def test_trees_of_a_fixed_size_get_the_drafter_that_pays() -> None:
 
 
 def test_a_named_drafter_is_taken() -> None:
-    chooser = SeveralPolicy(
-        [LearnedPolicy(Capabilities(kind, 9), PairState(), GivenCosts(CPU)) for kind in ("dflash2", "mtp")]
-    )
+    chooser = AutoPolicy([Arm(Capabilities(kind, 9), PairState(), GivenCosts(CPU)) for kind in ("dflash2", "mtp")])
     chooser.begin([1, 2], frozenset())
     for knobs, kind in (
         (Knobs(draft="mtp"), "mtp"),
@@ -216,15 +212,16 @@ def test_drafters_that_rest_are_tried_again(kinds: tuple[str, ...]) -> None:
     chooser.begin([1, 2, 3], frozenset())
     for _ in range(3000):
         reason = chooser.next(Knobs(from_text=False)).reason
-        picked = chooser._picked
+        assert chooser._step is not None
+        picked = chooser._step.picked
         assert picked is not None
         asked.append(picked.at is not None)
         if asked[-1]:
             said = "is tried" if picked.tries else "begins" if picked.lost > 0 else "is fastest"
-            assert reason.startswith(f"{chooser.current.kind} {said}"), reason
+            assert reason.startswith(f"{chooser.arm.kind} {said}"), reason
         else:
             assert reason.startswith("no draft is tried" if picked.tries else "plain decoding is fastest"), reason
-        took = brings(chooser.current.kind, False)[1] if asked[-1] else CPU.plain
+        took = brings(chooser.arm.kind, False)[1] if asked[-1] else CPU.plain
         chooser.observe(replace(step(1, took, next(fresh)), mode="tree" if asked[-1] else "plain"))
     assert not all(asked[:200])
     assert any(asked[-1000:]), "they are tried again"

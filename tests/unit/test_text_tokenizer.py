@@ -91,6 +91,53 @@ def test_splits_are_those_of_the_regular_expression(pre: str, text: str) -> None
     assert whole == [id for part in parts for id in tokenizer.encode(part, special=False)]
 
 
+@pytest.mark.parametrize(
+    ("pre", "parts"),
+    [
+        ("llama-bpe", ["It", "'S", " ", "123", "45", " don", "'t", "  ", " x", "\n\n", "y"]),
+        ("gpt-4o", ["It'S", " ", "123", "45", " don't", "  ", " x", "\n\n", "y"]),
+        ("tekken", ["It", "'S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n\n", "y"]),
+        ("smollm", ["It", "'", "S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n", "\n", "y"]),
+        ("gpt-2", ["It", "'", "S", " 12345", " don", "'t", "  ", " x", "\n", "\n", "y"]),
+        ("laguna", ["It", "'S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n\n", "y"]),
+        ("qwen2", ["It", "'S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n\n", "y"]),
+    ],
+)
+def test_how_a_text_is_split(pre: str, parts: list[str]) -> None:
+    assert split(pre, "It'S 12345 don't   x\n\ny") == parts
+
+
+def test_words_in_which_case_changes() -> None:
+    """o200k begins a new part where upper case follows lower case."""
+    assert split("gpt-4o", "HelloWorld HTMLPage") == ["Hello", "World", " HTMLPage"]
+    assert split("gpt-4o", "a!/\n") == ["a", "!/\n"]
+    assert split("tekken", "HelloWorld") == ["Hello", "World"]
+    assert split("llama-bpe", "HelloWorld") == ["HelloWorld"]
+
+
+def test_a_word_that_is_a_token_is_not_merged() -> None:
+    """Where the models' own tokenizers take it whole, even if no merge leads to it."""
+    tokens = list(metadata()["tokenizer.ggml.tokens"])  # type: ignore[call-overload]
+    types = list(metadata()["tokenizer.ggml.token_type"])  # type: ignore[call-overload]
+    for pre, whole in (("llama-bpe", True), ("tekken", True), ("qwen2", False)):
+        of = Tokenizer.from_metadata(metadata(tokens=[*tokens, "qzxqzx"], token_type=[*types, 1], pre=pre))
+        assert (of.encode("qzxqzx") == [len(tokens)]) == whole
+
+
+def test_rare_bytes_may_have_no_token() -> None:
+    """Text leaves them out, and the program says so; a byte that text needs must have one."""
+    tokens = list(metadata()["tokenizer.ggml.tokens"])  # type: ignore[call-overload]
+    rare = {0x04: "\u0104", 0xF5: "\u00f5"}
+    without = [f"unused {at}" if token in rare.values() else token for at, token in enumerate(tokens)]
+    assert without != tokens
+    of = Tokenizer.from_metadata(metadata(tokens=without, pre="smollm"))
+    assert of.notes == ("the vocabulary has no token for 2 rare bytes (04 f5): text leaves them out",)
+    assert of.decode(of.encode("a\x04b")) == "ab"
+    assert TINY.notes == ()
+    with pytest.raises(FormatError, match="no token for the byte 0x61"):
+        Tokenizer.from_metadata(metadata(tokens=["unused" if token == "a" else token for token in tokens]))
+
+
 def test_digits_come_one_by_one() -> None:
     ids = TINY.encode("in 20250113")
     assert [TINY.token_text(id) for id in ids][-8:] == list("20250113")

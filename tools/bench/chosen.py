@@ -20,10 +20,10 @@ from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
+from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.base import Decision
 from dflash_core.policy.costs import H200
-from dflash_core.policy.late import CHOICES, LatePolicy
-from dflash_core.policy.pair import PairState
+from dflash_core.policy.queued import CHOICES, QueuedPolicy
 from dflash_core.user_folders import user_folder
 from tools.bench.engines import synthetic_engine
 from tools.bench.replay import GivenCosts
@@ -32,16 +32,16 @@ from tools.bench.tool import run_tool
 TRACE = ((1,),)
 
 
-class OneWidth(LatePolicy):
+class OneWidth(QueuedPolicy):
     """`auto` if it always chose `rows` rows."""
 
-    def __init__(self, drafter: Capabilities | None, rows: int) -> None:
-        super().__init__(drafter, PairState(), GivenCosts(H200))
+    def __init__(self, drafter: Capabilities, rows: int) -> None:
+        super().__init__(Arm(drafter, PairState(), GivenCosts(H200)))
         self._rows = rows
         self.begin([100], frozenset())
 
     def next(self, knobs: Knobs) -> Decision:
-        return Decision("tree", self._rows - 1, "auto: the width that is timed", depth=self._depth(knobs))
+        return Decision("tree", self._rows - 1, "auto: the width that is timed", depth=self.arm.depth(knobs, "answer"))
 
 
 def cases() -> list[StepCase]:
@@ -50,6 +50,7 @@ def cases() -> list[StepCase]:
     for rows in CHOICES:
 
         def policy(session: CudaSession, rows: int = rows) -> OneWidth:
+            assert session.capabilities is not None
             return OneWidth(session.capabilities, rows)
 
         found.append(StepCase(f"{rows} rows", knobs.replace(mode="tree", budget=rows - 1), trace=TRACE))

@@ -18,11 +18,11 @@ from pathlib import Path
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
+from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.base import LATELY, Policy
 from dflash_core.policy.best_first import DEEPEST
 from dflash_core.policy.costs import CPU, H200, WIDTHS, CostTable, StepCosts
-from dflash_core.policy.learned import LearnedPolicy
-from dflash_core.policy.pair import PairState
 from dflash_core.tree import NO_CANDIDATES, Candidates, build
 from tools.bench.recorded import Recorded, load
 from tools.bench.tool import run_tool
@@ -98,7 +98,7 @@ def learned(
     """The policy itself, learning from text to text; the same code that decodes. `drafter`: whose
     recording it is."""
     costs, knobs = GivenCosts(shape), knobs or Knobs()
-    policy = LearnedPolicy(drafter, state or PairState(), costs, pausing=pausing)
+    policy = AutoPolicy([Arm(drafter, state or PairState(), costs)], pausing=pausing)
     ran = Ran(log=[])
     assert ran.log is not None
     for number, text in enumerate(texts):

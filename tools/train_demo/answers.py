@@ -20,7 +20,7 @@ def answer_all(
     c: TargetConfig, w: Weights, prompts: list[np.ndarray], *, batch: int, most: int, temperature: float, seed: int,
     deadline: float = math.inf,
 ) -> list[np.ndarray]:  # fmt: skip
-    """The target's answers to prompts (n,) of ids, as uint16; the end token is part of those that end within `most`.
+    """The target's answers to prompts (n,) of ids, as int32; the end token is part of those that end within `most`.
 
     All sequences of a batch advance together from position 0: a sequence still inside its prompt is fed the prompt.
     Prompts after the deadline get an empty answer.
@@ -28,7 +28,7 @@ def answer_all(
     device = w["output.weight"].device
     end = tok.token_id("<|im_end|>")
     draws = torch.Generator(device=device).manual_seed(seed)
-    out: list[np.ndarray] = [np.zeros(0, np.uint16) for _ in prompts]
+    out: list[np.ndarray] = [np.zeros(0, np.int32) for _ in prompts]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     groups = [order[i : i + batch] for i in range(0, len(order), batch)]
     np.random.default_rng(seed).shuffle(groups)  # else a deadline would drop the longest prompts
@@ -62,7 +62,7 @@ def answer_all(
                 break
         rows, stops = text.cpu().numpy(), ends.cpu().numpy()
         for row, i in enumerate(group):
-            out[i] = rows[row, len(prompts[i]) : stops[row]].astype(np.uint16)
+            out[i] = rows[row, len(prompts[i]) : stops[row]].astype(np.int32)
     return out
 
 

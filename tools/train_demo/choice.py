@@ -23,11 +23,10 @@ from dflash_core.demo.pair import demo_draft, demo_target_path
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent
 from dflash_core.messages import Message, build_prompt
+from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.base import Policy
 from dflash_core.policy.costs import CPU
-from dflash_core.policy.learned import LearnedPolicy
-from dflash_core.policy.pair import PairState
-from dflash_core.policy.several import SeveralPolicy
 from dflash_core.text.tokenizer import THINK_TAGS
 from dflash_core.tree import NO_CANDIDATES
 from tools.bench.replay import GivenCosts, decode_known
@@ -176,8 +175,9 @@ def main() -> None:
     for kind, draft in pair.drafts.items():
         blocks[kind] = Capabilities(kind, draft.capabilities.block)
 
-    def policy(kind: str) -> LearnedPolicy:
-        return LearnedPolicy(blocks[kind], PairState(), costs[kind], think_ids=pair.think)
+    def policy(*kinds: str) -> AutoPolicy:
+        arms = [Arm(blocks[kind], PairState(), costs[kind]) for kind in kinds]
+        return AutoPolicy(arms, think_ids=pair.think)
 
     groups = list(dict.fromkeys(one.group for one in answers))
     _say(f"drafting: {', '.join(f'{kind} {ms:.1f} ms' for kind, ms in drafting.items())}; {len(answers)} answers")
@@ -186,7 +186,7 @@ def main() -> None:
     for seed in options.seeds:
         mixed = stream(answers, seed)
         alone = [speeds(pair, mixed, policy(kind), costs, kind) for kind in kinds]
-        auto = speeds(pair, mixed, SeveralPolicy([policy(kind) for kind in kinds]), costs, kinds[0])
+        auto = speeds(pair, mixed, policy(*kinds), costs, kinds[0])
         for name, found in zip((*kinds, "auto"), (*alone, auto), strict=True):
             _say(_row(f"{name}, order {seed}", found, groups))
         over = _over(auto, alone, groups)

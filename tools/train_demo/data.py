@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-ANSWER = 1 << 15
+ANSWER = 1 << 24
 """Set in a token that the model has to generate."""
 
-U16 = npt.NDArray[np.uint16]
+Tokens = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 
@@ -21,19 +21,19 @@ I64 = npt.NDArray[np.int64]
 class Documents:
     """Documents end to end: `tokens` (n,) with the ANSWER bit, `starts` (documents + 1,)."""
 
-    tokens: U16
+    tokens: Tokens
     starts: I64
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def __getitem__(self, i: int) -> U16:
+    def __getitem__(self, i: int) -> Tokens:
         return self.tokens[self.starts[i] : self.starts[i + 1]]
 
     @staticmethod
-    def of(rows: list[U16]) -> Documents:
+    def of(rows: list[Tokens]) -> Documents:
         starts = np.cumsum([0] + [len(r) for r in rows]).astype(np.int64)
-        return Documents(np.concatenate(rows) if rows else np.zeros(0, np.uint16), starts)
+        return Documents(np.concatenate(rows) if rows else np.zeros(0, np.int32), starts)
 
     def joined(self, other: Documents, times: int = 1) -> Documents:
         """These documents followed by `times` copies of the others."""

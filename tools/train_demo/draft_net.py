@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .pieces import Piece, coefficients, convolve, ffn_block, linear, rms, rope
@@ -103,19 +102,3 @@ def draft_forward(
             *map(of, FFN_CONV if c.conv else ()),
         )  # fmt: skip
     return rms(h, w["output_norm.weight"], c.eps)
-
-
-@Piece
-def selected_losses(
-    hidden: Tensor, head: Tensor, before: Tensor, labels: Tensor, proj: Tensor, predecessor: Tensor, successor: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Cross-entropies (n,) of the plain scores, and of the scores with the selector's terms for the tokens `before`.
-
-    hidden (n, hidden), before (n,) and labels (n,) are those of the drafted positions. Both losses are over the whole
-    vocabulary; the decoder uses the selector on the best few tokens only.
-    """
-    unary = linear(hidden, head).float()
-    gate = F.embedding(before, predecessor) * linear(hidden, proj)
-    scored = unary + linear(gate, successor).float()
-    plain = F.cross_entropy(unary, labels, reduction="none")
-    return plain, F.cross_entropy(scored, labels, reduction="none")

@@ -23,14 +23,14 @@ from .corpus import splits
 def near_copies(corpus: Path, bench: Path | None) -> dict[str, list[int]]:
     """Numbers of the held-out questions that share a run of 13 tokens with the trained text, by set."""
     documents = data.load(corpus)
-    trained = np.concatenate([documents["made"].tokens, documents["known"].tokens]) & np.uint16(data.ANSWER - 1)
+    trained = np.concatenate([documents["made"].tokens, documents["known"].tokens]) & np.int32(data.ANSWER - 1)
     reader = tok.load(corpus / "tokenizer.json")
     sets = {"held": bench_prompts.held_questions()}
     if bench:
         sets |= {name: bench_prompts.file_questions(bench, name) for name in bench_prompts.FILES}
     out: dict[str, list[int]] = {}
     for name, questions in sets.items():
-        rows = [np.array(reader.encode(q.text).ids, np.uint16) for q in questions]
+        rows = [np.array(reader.encode(q.text).ids, np.int32) for q in questions]
         copies = splits.near_copies(rows, trained)
         out[name] = [q.number for q, copied in zip(questions, copies, strict=True) if copied]
     return out

@@ -6,7 +6,8 @@ A piece is a pure function of tensors and sizes, so that one compiled copy serve
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,6 +37,17 @@ def use_compile(enabled: bool) -> None:
     """Switch compilation of all pieces on or off."""
     global _COMPILE
     _COMPILE = enabled
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Pieces run plain: for shapes that come once, which are not worth compiling."""
+    before = _COMPILE
+    use_compile(False)
+    try:
+        yield
+    finally:
+        use_compile(before)
 
 
 def prepare_card(*, compiled: bool) -> None:

@@ -3,7 +3,7 @@
 `python -m tools.train_demo.prepare --school-math gsm8k_train.jsonl.gz --out FOLDER` writes `tokenizer.json`,
 `facts.json` with the counts, and `corpus.npz`. The latter has four sets of documents: made and held are generated,
 known and held_read come from existing texts, and held and held_read are never trained on. Each set is two arrays, NAME
-uint16 (bit 15 set on the tokens of the answer) and NAME_starts int64, which `data.load` reads. Needs no GPU; the same
+int32 (bit 24 set on the tokens of the answer) and NAME_starts int64, which `data.load` reads. Needs no GPU; the same
 arguments give the same bytes.
 """
 
@@ -24,19 +24,19 @@ from . import tokenizer as tok
 from .bench_prompts import FILES, HELD_DOCUMENTS
 from .corpus import build, splits
 from .corpus.build import Document
-from .data import ANSWER, U16, Documents
+from .data import ANSWER, Documents, Tokens
 
 
 def encode(tokenizer: Tokenizer, documents: Iterable[Document], context: int) -> Documents:
     """Tokenise the documents; those longer than `context` tokens are left out."""
-    parts: list[U16] = []
+    parts: list[Tokens] = []
     documents = iter(documents)
     while batch := list(islice(documents, 4096)):
         prompts = tokenizer.encode_batch_fast([d.prompt() for d in batch], add_special_tokens=False)
         answers = tokenizer.encode_batch_fast([d.answer() for d in batch], add_special_tokens=False)
         for p, a in zip(prompts, answers, strict=True):
             if len(p.ids) + len(a.ids) <= context:
-                parts.append(np.array([*p.ids, *(i | ANSWER for i in a.ids)], np.uint16))
+                parts.append(np.array([*p.ids, *(i | ANSWER for i in a.ids)], np.int32))
     return Documents.of(parts)
 
 
@@ -89,8 +89,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     facts = {"documents": len(made), "tokens": len(made.tokens), "read documents": len(known),
              "read tokens": len(known.tokens), "held-out documents": len(held) + len(held_read)}  # fmt: skip
     if a.bench:
-        rows = [np.array(e.ids, np.uint16) for e in tokenizer.encode_batch_fast(bench_texts(a.bench))]
-        copies = splits.near_copies(rows, np.concatenate([made.tokens, known.tokens]) & np.uint16(ANSWER - 1))
+        rows = [np.array(e.ids, np.int32) for e in tokenizer.encode_batch_fast(bench_texts(a.bench))]
+        copies = splits.near_copies(rows, np.concatenate([made.tokens, known.tokens]) & np.int32(ANSWER - 1))
         facts |= {"bench prompts": len(rows), "bench near-copies": sum(copies)}
     (a.out / "facts.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(facts))  # noqa: T201

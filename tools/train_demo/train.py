@@ -25,6 +25,7 @@ from . import data, export
 from . import tokenizer as tok
 from .acceptance import acceptance
 from .answers import answer_all, plain_prompts
+from .blocks import pick_blocks
 from .data import ANSWER, Documents, Rows
 from .draft_net import draft_forward
 from .loop import Clock, Fresh, Log, batches, schedule, split_tokens
@@ -183,33 +184,13 @@ def answered_prompts(
         c, w, asked[:third], batch=batch, most=200, temperature=0.7, seed=seed + 1, deadline=begun + 0.35 * left
     )
     pairs = zip(asked, sampled + greedy, strict=True)
-    texts = Documents.of([np.concatenate([p.astype(np.uint16), a | ANSWER]) for p, a in pairs if len(a) > 1])
+    texts = Documents.of([np.concatenate([p.astype(np.int32), a | ANSWER]) for p, a in pairs if len(a) > 1])
     log(
         answers=len(texts),
         answer_tokens=int((texts.tokens >= ANSWER).sum()),
         seconds=round(time.monotonic() - begun, 1),
     )
     return texts
-
-
-def pick_blocks(
-    tokens: Tensor, seg: Tensor, count: int, size: int, draws: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`count` draft blocks of each row, anchored inside answers; tokens and seg are (B, S) with the ANSWER bit.
-
-    Returns anchor and anchor_seg (B, count), the true tokens of the blocks (B, count, size), and which of these lie in
-    the anchor's document.
-    """
-    ids, _, _, answer_next = split_tokens(tokens, seg)
-    length = tokens.shape[1]
-    allowed = (answer_next & (tokens >= ANSWER)).float() + 1e-9  # all zeros would be an error
-    anchor = torch.multinomial(allowed, count, True, generator=draws)
-    index = anchor[..., None] + torch.arange(size, device=tokens.device)
-    index_in = index.clamp(max=length - 1).flatten(1)
-    block = ids.gather(1, index_in).view(index.shape)
-    anchor_seg = seg.gather(1, anchor)
-    inside = (index < length) & (seg.gather(1, index_in).view(index.shape) == anchor_seg[..., None])
-    return anchor, anchor_seg, block, inside & (anchor_seg >= 0)[..., None]
 
 
 def train_draft(

@@ -64,6 +64,11 @@ def has_experts(spec: ModelSpec) -> bool:
     return any(isinstance(layer.ffn, Experts) for layer in spec.layers)
 
 
+def _matrices(index: int, experts: Experts) -> list[str]:
+    """The tensors with the matrices of all experts of layer `index`."""
+    return [f"blk.{index}.{name}" for name in experts.tensors(1) if name.endswith("_exps.weight")]
+
+
 def expert_notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:
     """Notes on unusual properties of files with experts."""
     found, kinds = [], [(index, layer.ffn) for index, layer in enumerate(spec.layers)]
@@ -72,11 +77,7 @@ def expert_notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:
     if fused:
         where = "" if fused == len(experts) else f" in {fused} of {len(experts)} layers"
         found.append(f"gate and up of the experts are one tensor{where}")
-    mixed = [
-        index
-        for index, ffn in experts
-        if len({gguf.tensors[f"blk.{index}.{name}"].type for name in ffn.tensors(1) if "_exps." in name}) > 1
-    ]
+    mixed = [index for index, ffn in experts if len({gguf.tensors[name].type for name in _matrices(index, ffn)}) > 1]
     if mixed:
         found.append(f"the experts of {len(mixed)} of {len(experts)} layers mix types")
     routers = {gguf.tensors[f"blk.{index}.{ROUTER}"].type for index, _ in experts} - {"F32"}

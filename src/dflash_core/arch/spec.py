@@ -165,15 +165,20 @@ class ModelSpec:
                 "per_layer_model_proj.weight": (self.block_count * width, hidden),
                 "per_layer_proj_norm.weight": (width,),
             }
-        for mixer in self.of(Attention):
-            if mixer.rope_factors:
-                shapes[ROPE_FACTORS] = (mixer.rotary // 2,)
+        for layer in self.layers:
+            shapes |= rope_factors(layer)
         for index, layer in enumerate(self.layers):
             shapes |= layer_tensors(index, layer, hidden)
         shapes["output_norm.weight"] = (hidden,)
         if not self.tied_output:
             shapes["output.weight"] = (self.vocab_size, hidden)
         return shapes
+
+
+def rope_factors(layer: LayerSpec) -> Shapes:
+    """The model's tensor that divides rotary frequencies, where the layer uses it."""
+    mixer = layer.mixer
+    return {ROPE_FACTORS: (mixer.rotary // 2,)} if isinstance(mixer, Attention) and mixer.rope_factors else {}
 
 
 def reads_other_keys(layer: LayerSpec) -> bool:

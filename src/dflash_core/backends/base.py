@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_core.attention_window import AttentionWindow
+from dflash_core.constraints.base import Constraint
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs
@@ -131,10 +132,15 @@ class Session(Backend, Resumable, Protocol):
     """A backend that decodes answers, can be kept, and shows the outputs of its target's layers."""
 
     def decoder(
-        self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, policy: Policy | None = None
+        self,
+        knobs: Knobs,
+        stop_ids: frozenset[int],
+        context_length: int,
+        policy: Policy | None = None,
+        constraint: Constraint | None = None,
     ) -> StepDecoder:
         """What decodes one answer after the prompt that was read last. `policy`: what picks each step; without one the
-        knobs alone do. Raises KnobError."""
+        knobs alone do. `constraint`: what the answer conforms to. Raises KnobError."""
 
     def prepare(self, progress: Progress) -> None:
         """Prepare what a first answer would have to wait for."""

@@ -11,15 +11,21 @@ import numpy as np
 
 from dflash_core import tree as ddtree
 from dflash_core.backends.base import Backend, Logits
+from dflash_core.constraints.base import Constraint, masked
+from dflash_core.constraints.drafts import within
 from dflash_core.drafters.base import check_finite
+from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import NumericsError
 from dflash_core.events import Choice, GuardEvent, StageTimes, StepDrafts, StepEvent, StepTree, Stop
 from dflash_core.knobs import Knobs
-from dflash_core.policy.base import LATELY, Policy
+from dflash_core.policy.base import LATELY, Decision, Policy
 from dflash_core.policy.depth import at_depth
-from dflash_core.policy.watched import Watched
+from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.sampling import Sampler, probability
 from dflash_core.tree import NO_CANDIDATES, Candidates, Tree, Walk
+
+FORCED = 16  # tokens that a grammar forces, in a step
+SPARE = 2  # nodes that are built for each that is verified, where a constraint may rule some out
 
 
 def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], room: int) -> Stop | None:
@@ -78,11 +84,18 @@ class Decoder:
         stop_ids: frozenset[int],
         context_length: int,
         policy: Policy | None = None,
+        constraint: Constraint | None = None,
+        most: int = MAX_NODES,
+        note: str = "",
     ) -> None:
-        """`policy`: chooses each step; without one the knobs alone decide."""
+        """`policy`: chooses each step; without one the knobs alone decide. `constraint`: what the answer conforms to;
+        then a stop token ends it whatever the knobs say. `most`: nodes below the root of a tree. `note`: ends the
+        reason of a constrained step."""
         self.backend, self.knobs = backend, knobs
-        self.policy = Watched.around(policy, backend.capabilities)
-        self.stop_ids = frozenset[int]() if knobs.ignore_eos else stop_ids
+        self.policy = policy or FixedPolicy(backend.capabilities)
+        self.stop_ids = frozenset[int]() if knobs.ignore_eos and constraint is None else stop_ids
+        self.constraint, self._most = constraint, most
+        self._note = f"; within a grammar{note}"
         self.context_length = context_length
         self.answer: list[int] = []
         self._halt: int | None = None
@@ -94,16 +107,16 @@ class Decoder:
         The answer remains the target's own: from here on its draws follow the new sampling knobs.
         """
         self.knobs = self.knobs.in_mid_turn(knobs)
-        self.decision = self.policy.next(self.knobs)
+        self.decision = self._decided()
         self.sampler = Sampler(self.knobs)
 
     def first(self, logits: Logits) -> tuple[int, Stop | None]:
         """Draw the answer's first token from the logits (vocab,) after the prompt: it becomes the root."""
         self.prompt_length = self.backend.length
         check_finite(logits[None], self.backend.length, "target")
-        token = self.sampler.draw(logits, self.backend.length, self.answer)
+        token = self.sampler.draw(self._masked(logits, ()), self.backend.length, self.answer)
         (token,), stop = self._until_stop([token])
-        self.answer.append(token)
+        self._extend([token])
         self._clock = _Clock()
         return token, stop
 
@@ -121,7 +134,7 @@ class Decoder:
         self._halt = None
         kept, stop = self._until_stop(tokens)
         step = said(self.backend.prefill, self.backend.length, self.answer[-1], kept, event, self.knobs)
-        self.answer += kept
+        self._extend(kept)
         self.policy.said(kept)
         self._clock = _Clock()
         return replace(step, stop=stop)
@@ -129,8 +142,10 @@ class Decoder:
     def put(self, token: int) -> Stop | None:
         self._halt = None
         del self.answer[-1]
+        if self.constraint is not None:
+            self.constraint.drop()
         kept, stop = self._until_stop((token,))
-        self.answer += kept
+        self._extend(kept)
         self.policy.said(kept)
         self._clock = _Clock()
         return stop
@@ -138,7 +153,7 @@ class Decoder:
     def step(self) -> StepEvent:
         """Decode one step after the root, and leave the state at the last token of what it committed."""
         clock = self._clock
-        self.decision = self.policy.next(self.knobs)
+        self.decision = self._decided()
         clock.lap("host")
         drafts, tree, choice = self._drafted(clock)
         logits = self.backend.verify(tree.tokens, tree.parents)
@@ -151,7 +166,7 @@ class Decoder:
         path = walk.path[: len(tokens)]
         self.backend.commit(path)
         clock.lap("commit")
-        self.answer += tokens
+        self._extend(tokens)
         event = StepEvent(
             tokens=tuple(tokens),
             tree=_describe(tree, walk),
@@ -168,8 +183,27 @@ class Decoder:
             choice=choice,
             drafter=self._drafter(),
         )
-        self.policy.observe(event, self._certain(walk, tokens, logits))
+        if self.constraint is None:
+            self.policy.observe(event, self._certain(walk, tokens, logits))
+        else:  # what a grammar leaves of a tree shows nothing about the drafter
+            self.policy.said(tokens)
         return event
+
+    def _extend(self, tokens: Sequence[int]) -> None:
+        self.answer += tokens
+        if self.constraint is not None:
+            self.constraint.add(tokens)
+
+    def _masked(self, logits: Logits, path: Sequence[int]) -> Logits:
+        """Logits (vocab,) after the answer and `path`, without what the constraint rules out."""
+        return logits if self.constraint is None else masked(logits, self.constraint.allowed(path))
+
+    def _decided(self) -> Decision:
+        """What the next step runs."""
+        return self._told(self.policy.next(self.knobs))
+
+    def _told(self, decision: Decision) -> Decision:
+        return decision if self.constraint is None else replace(decision, reason=decision.reason + self._note)
 
     def _drafted(self, clock: _Clock) -> tuple[Candidates, Tree, Choice | None]:
         """Candidates and tree of a step. A drafter whose numbers are not finite is left out, and the step goes on
@@ -183,7 +217,7 @@ class Decoder:
                 if not (kind := self._drafter()):
                     raise
                 self.policy.failed(kind, error)
-                self.decision = self.policy.next(self.knobs)
+                self.decision = self._decided()
             else:
                 clock.lap("tree")
                 return drafts, tree, choice
@@ -222,19 +256,34 @@ class Decoder:
         knobs, deepest = self.knobs, ddtree.deepest_draft(self._left())
         plan = self.policy.plan(knobs, self.answer[-1], drafts, deepest)
         if plan is not None:
-            self.decision = plan.decision
-            return plan.tree, plan.choice
+            self.decision = self._told(plan.decision)
+            return self._within(plan.tree, deepest), plan.choice
         decision = self.decision
         drafts = drafts.cut(deepest, 1 if decision.mode == "chain" else None)
+        budget = min(decision.budget, self._most)
         tree = ddtree.build(
             self.answer[-1],
             drafts,
-            decision.budget,
+            budget if self.constraint is None else SPARE * budget,
             p_min=knobs.p_min,
             chain_seed=knobs.chain_seed,
             stops=self.stop_ids,
         )
-        return tree, None
+        return self._within(tree, deepest), None
+
+    def _within(self, tree: Tree, deepest: int) -> Tree:
+        """The part of a tree that the constraint leaves, and what it forces; under `auto` this much whatever drafts
+        bring, as it is hardly ever wrong."""
+        if self.constraint is None or self.knobs.mode == "plain":
+            return tree
+        decision = self.decision
+        forced = max(decision.budget, FORCED) if self.knobs.mode == "auto" else decision.budget
+        forced = min(forced, deepest, self._most)
+        chain = decision.mode != "tree"
+        tree = within(tree, self.constraint, min(decision.budget, self._most), forced, chain=chain)
+        if decision.mode == "plain" and len(tree) > 1:
+            self.decision = replace(decision, mode="chain", budget=len(tree) - 1, drafts=False)
+        return tree
 
     def _left(self) -> int:
         """Tokens until the answer ends or halts, if it does not before."""
@@ -248,7 +297,7 @@ class Decoder:
         def draw(node: int, path: list[int]) -> int:
             position = root_position + tree.depths[node] + 1
             history = self.answer + path if self.sampler.penalises else ()
-            return self.sampler.draw(logits[node], position, history)
+            return self.sampler.draw(self._masked(logits[node], path), position, history)
 
         return ddtree.walk(tree, draw)
 

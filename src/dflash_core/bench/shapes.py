@@ -15,8 +15,8 @@ from dflash_core.backends.cuda.activations import activations
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator
 from dflash_core.backends.cuda.planned import PlannedCard
-from dflash_core.bench.synthetic_models import Model, draft_types, target_types
-from dflash_core.config import DraftConfig
+from dflash_core.bench.synthetic_models import Model, draft_types, mtp_types, target_types
+from dflash_core.config import DraftConfig, MtpConfig
 from dflash_core.fits import ON_HOST, MemoryEstimator
 from dflash_core.formats.quants import BY_NAME, LIST_TYPES
 from dflash_core.formats.weights import TensorInfo
@@ -36,7 +36,7 @@ class ShapedDraft:
     """The part of an OpenedDraft that plans need."""
 
     files: tuple[ShapeHeader, ...]
-    config: DraftConfig
+    config: DraftConfig | MtpConfig
 
 
 def header(name: str, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> ShapeHeader:
@@ -55,6 +55,12 @@ def headers(model: Model, draft: str) -> tuple[ModelSpec, Any, Any]:
     types = {name: kind if kind == "F32" else draft for name, kind in draft_types(model.draft).items()}
     drafter = ShapedDraft((header("draft", model.draft.tensors(), types),), model.draft)
     return spec, header(model.name, spec.tensors(), target_types(spec, model)), drafter
+
+
+def mtp_header(model: Model) -> ShapedDraft:
+    """The MTP head in the target's file."""
+    config = model.mtp()
+    return ShapedDraft((header("mtp", config.tensors(), mtp_types(config, model)),), config)
 
 
 def estimator_of_shapes(

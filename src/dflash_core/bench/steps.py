@@ -18,6 +18,7 @@ import torch
 from dflash_core.backends.cuda.layers.attention import AttentionMemory
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.step import CudaDecoder
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.bench.interleave import interleave
 from dflash_core.bench.plain_loop import plain_loop_ms
@@ -210,7 +211,8 @@ class StepBench:
         self._begin_at(case.depth)
         self.session.steps.force(case.trace)
         policy = case.policy(self.session) if case.policy else None
-        decoder = self.session.decoder(case.knobs, frozenset(), self.engine.context_length, policy)
+        session, context = self.session, self.engine.context_length
+        decoder = CudaDecoder(session, session.steps, case.knobs, frozenset(), context, policy)
         decoder.answer.append(100)
         try:
             for _ in range(WARM_STEPS):

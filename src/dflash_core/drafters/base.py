@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dflash_core.arch.spec import ModelSpec
     from dflash_core.formats.gguf import GGUFFile
     from dflash_core.formats.weights import WeightFile
+    from dflash_core.models.rows import LayerState
 
 Config = TypeVar("Config", bound="DraftModel", covariant=True)
 DraftLogits = npt.NDArray[np.float32]
@@ -77,6 +78,15 @@ class DenseDrafter(Drafter, Protocol):
     def logits(self, root: int, window: int, at: int | None = None) -> DraftLogits:
         """Logits (depths, vocab) after `root`; `window`: positions that it sees, 0 for all; `at` as in
         `Drafter.propose`."""
+
+
+@runtime_checkable
+class ReadsKeys(Protocol):
+    """A drafter that reads keys and values of the target's layers on the CPU; on a card, a drafter inside the step gets
+    them there."""
+
+    def use_keys(self, states: Sequence[LayerState]) -> None:
+        """The states of the target's layers for this sequence. Committed positions are theirs after every commit."""
 
 
 class DraftModel(Protocol):

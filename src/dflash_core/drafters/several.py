@@ -20,6 +20,7 @@ from dflash_core.drafters.base import (
     DraftTarget,
     HostDraft,
     OpenedDraft,
+    ReadsKeys,
 )
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import Code, ContextError, MismatchError, UnsupportedError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dflash_core.formats.weights import WeightFile
+    from dflash_core.models.rows import LayerState
 
 One = TypeVar("One", Draft, OpenedDraft)
 
@@ -75,6 +77,12 @@ class SeveralDrafters:
     def begin(self) -> None:
         for part in self.parts:
             part.begin()
+
+    def use_keys(self, states: Sequence[LayerState]) -> None:
+        """See `drafters.base.ReadsKeys`."""
+        for part in self.parts:
+            if isinstance(part, ReadsKeys):
+                part.use_keys(states)
 
     def observe(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
         layers = self.capabilities.captured_layers

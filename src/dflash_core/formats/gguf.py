@@ -7,7 +7,7 @@ next multiple of `general.alignment`. A file that opens has all its tensors insi
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -279,6 +279,7 @@ def _read_tensors(cursor: _Cursor, count: int, alignment: int, shard: int) -> di
         relative[name] = _read_tensor(cursor, name, alignment, shard)
     start = -(-cursor.offset // alignment) * alignment
     size = len(cursor.shard)
+    _check_groups(cursor.name, relative.values(), size - start)
     short = {info.name: start + info.offset + info.n_bytes - size for info in relative.values()}
     if short and (missing := max(short.values())) > 0:
         first = min((name for name in short if short[name] > 0), key=lambda name: relative[name].offset)
@@ -292,6 +293,18 @@ def _read_tensors(cursor: _Cursor, count: int, alignment: int, shard: int) -> di
     }
     check_apart(cursor.name, placed.values())
     return placed
+
+
+def _check_groups(source: str, tensors: Iterable[TensorInfo], size: int) -> None:
+    """Refuse Q2_0 with groups of 128, as a fork writes it under the same number: blocks of 34 bytes, so that tensors
+    lie nearer to each other than they would with groups of 64. `size`: bytes of all tensors together."""
+    placed = sorted(tensors, key=lambda info: info.offset)
+    for info, end in zip(placed, [*(after.offset for after in placed[1:]), size]):
+        if info.type == "Q2_0" and info.n_elements // 128 * 34 <= end - info.offset < info.n_bytes:
+            raise UnsupportedError(
+                f"{source}: tensor {shown(info.name)} is stored as Q2_0 with groups of 128 (of the PrismML fork),"
+                " expected groups of 64; use the model's file that llama.cpp reads"
+            )
 
 
 def _read_tensor(cursor: _Cursor, name: str, alignment: int, shard: int) -> TensorInfo:

@@ -6,7 +6,7 @@ import itertools
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -25,6 +25,8 @@ PART_BYTES = 1 << 20  # stored bytes that become floats at a time
 class TensorInfo:
     """A tensor's place in the file and its type. `shape` is in torch order (rows first), the reverse of ggml's ne.
 
+    `factors`: what its values are multiplied by, one number or one per entry of the first dimension; none for 1.
+
     interleaved: rows of a head, where the file stores them as 0, d/2, 1, d/2 + 1, ... and they are read as 0, 1, ...;
     0 where the file has them in order.
     """
@@ -36,6 +38,7 @@ class TensorInfo:
     n_elements: int
     shard: int
     offset: int
+    factors: tuple[float, ...] = ()
     interleaved: int = 0
 
 
@@ -135,6 +138,9 @@ class StoredWeights:
         for at in range(0, count, step):
             part = slice(begin + at, min(begin + at + step, end))
             values[at : at + step] = to_float32(self._rows(info, info.shape[0], part), info.type)
+        if info.factors:
+            of_rows = np.broadcast_to(np.array(info.factors, np.float32), info.shape[0])
+            values *= of_rows[begin:end, None]
         return values.reshape(count, *info.shape[1:])
 
     def int64(self, name: str) -> npt.NDArray[np.int64]:
@@ -208,7 +214,9 @@ def in_parts(info: TensorInfo, parts: Mapping[str, int]) -> dict[str, TensorInfo
         size, numbers = info.n_bytes // info.shape[0], info.n_elements // info.shape[0]
         offset = info.offset + row * size
         shape = (rows, *info.shape[1:])
-        found[name] = TensorInfo(name, shape, info.type, rows * size, rows * numbers, info.shard, offset)
+        found[name] = replace(
+            info, name=name, shape=shape, n_bytes=rows * size, n_elements=rows * numbers, offset=offset
+        )
         row += rows
     return found
 

@@ -28,6 +28,8 @@ from dflash_core.policy.values import (
 )
 from dflash_core.tree import Tree
 
+Trials = tuple[list[int], list[Features], list[bool]]
+"""Classes, features, and whether each was the target's token."""
 DEEPEST = 40
 """Greatest depth of copied text."""
 
@@ -198,8 +200,8 @@ def copied_trial(
 
 def trials(
     tree: ValueTree, stated: Stated, path: Collection[int], said: Collection[int], stops: Collection[int]
-) -> tuple[list[int], list[Features], list[bool]]:
-    """The trials of a verified step: classes, features, and whether each candidate was the target's token.
+) -> Trials:
+    """The trials of a verified step.
 
     `path`: the accepted nodes, the root first; `said`: the target's own token after each of them, as far as the answer
     went. Candidates below a rejected node are no trials: the text before them is wrong.

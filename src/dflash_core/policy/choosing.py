@@ -20,7 +20,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dflash_core.policy.allowance import SHARE, Allowance, further
+from dflash_core.policy.allowance import SHARE, START_SPARE, Allowance, further
 from dflash_core.policy.base import LATELY
 
 KEEP = 0.99  # factor of a sum of steps at each further step
@@ -30,7 +30,7 @@ START_TOKENS, START_STEPS = 3.0, 2.0  # prior of a drafter: tokens per step, and
 TELLING = 3.0  # most plain steps to lose by starting an answer with the drafter of the longest block
 LENGTHS = (1, 2, 4, 8)
 """Upper bounds of classes for the tokens of a step, and for the number of steps without a draft."""
-NOBODY, FIRST, ALL = "nobody", "first", "all"
+NOBODY, FIRST, ALL, QUEUED = "nobody", "first", "all", "queued"
 DOUBTS = (0.03, 0.1, 0.3)
 """Upper bounds of classes for the mean of -log of the target's probability of its newest tokens."""
 MIN_CERTAINTY = 1e-4
@@ -55,7 +55,8 @@ class Found:
 
 
 Drafts = dict[Circumstance, Found]
-"""The sums of one drafter by circumstance; ALL: over all of them."""
+"""The sums of one drafter by circumstance; ALL: over all of them; QUEUED: the same where the previous step's result is
+not known yet, on a card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +111,14 @@ class Chooser:
     Every drafter has its own allowance in each place, because its sums are kept by place too. So a drafter with small
     losses does not use up what another may lose, none spends in one part of the text what was saved in another, and
     tries after the first step do not use up what first steps may lose.
+
+    `start`: what an allowance starts with, in plain steps. `queued`: steps are decided before the previous one's result
+    is known, so there are no circumstances.
     """
 
-    def __init__(self, kinds: Sequence[str]) -> None:
-        self._kinds = tuple(kinds)
+    def __init__(self, kinds: Sequence[str], start: float = START_SPARE, *, queued: bool = False) -> None:
+        self._kinds, self._start = tuple(kinds), start
+        self._all, self._first = (QUEUED, QUEUED) if queued else (ALL, FIRST)
         self.reset()
         self.begin()
 
@@ -126,7 +131,7 @@ class Chooser:
         """An answer begins."""
         self._answer = Answer()
         self._doubts = deque[float](maxlen=LATELY)  # of the target at its newest tokens: -log of their probability
-        self._circumstance: Circumstance = FIRST
+        self._circumstance: Circumstance = self._first
         self._last = ("", 0)  # the drafter of the previous step, and its tokens
         self._without = 0
 
@@ -166,7 +171,7 @@ class Chooser:
         # A drafter as good as the best loses almost nothing and could always be tried: it goes last, so others get a
         # turn.
         for at in sorted(nets, key=lambda at: -lost[at]):
-            if lost[at] > 0 and self._allowance(place, self._kinds[at]).covers(lost[at]):
+            if lost[at] > 0 and self.allowance(place, self._kinds[at]).covers(lost[at]):
                 return Picked(at, place, lost[at], tries=True)
         if nets[best] <= none:
             return Picked(None, place)
@@ -174,31 +179,33 @@ class Chooser:
             return Picked(None, place, (most - none) / rate, tries=True)
         return Picked(best, place)
 
-    def _allowance(self, place: Place, kind: str) -> Allowance:
+    def allowance(self, place: Place, kind: str) -> Allowance:
+        """What a drafter may lose there."""
         if (place, kind) not in self._allowances:
             others = [one for ((part, begins), its), one in self._allowances.items()
                       if its == kind and part != place[0] and not begins]  # fmt: skip
-            self._allowances[place, kind] = further(others)
+            self._allowances[place, kind] = further(others, self._start)
         return self._allowances[place, kind]
 
     def _open(self, part: str, kind: str) -> bool:
         """Whether a drafter may draft in this part of the text where that is expected to pay."""
-        return sum(self._allowance((part, begins), kind).left for begins in (True, False)) > 0
+        return sum(self.allowance((part, begins), kind).left for begins in (True, False)) > 0
 
     def wait(self, at: int, expected: Expected, none: float, rate: float, part: str = "") -> int:
         """Plain steps until drafter `at`, which does not pay, is tried again."""
         lost = (none - expected.tokens) / rate + expected.plain
-        spare = self._allowance((part, False), self._kinds[at]).spare
+        spare = self.allowance((part, False), self._kinds[at]).spare
         return max(math.ceil((max(lost, 0.0) - spare) * len(self._kinds) / SHARE), 1)
 
     def drafted(self, at: int, tokens: int, plain: float, drafts: Drafts, start: float) -> None:
         """Count a step of drafter `at`, `plain` its time in plain steps, into `drafts` too."""
         kind = self._kinds[at]
-        known = drafts.get(ALL, Found()).steps
+        known = drafts.get(self._all, Found()).steps
         self._answer.add(kind, tokens, self._known(at, drafts, start)[0], known)
-        for circumstance in (ALL, self._circumstance):
+        for circumstance in dict.fromkeys((self._all, self._circumstance)):
             drafts.setdefault(circumstance, Found()).add(tokens, plain)
-        self._circumstance, self._last, self._without = f"{kind} {_alike(tokens)}", (kind, tokens), 0
+        if self._all == ALL:
+            self._circumstance, self._last, self._without = f"{kind} {_alike(tokens)}", (kind, tokens), 0
 
     def said(self, certain: Sequence[float]) -> None:
         """The target's own probability of each of the newest tokens; empty where unknown, which clears older ones.
@@ -223,9 +230,9 @@ class Chooser:
         """Account for a step's time in plain steps, and for what its draft gained or lost."""
         self._plainly.earn(plain)
         for kind in self._kinds:
-            self._allowance(picked.place, kind).earn(plain, SHARE / len(self._kinds))
+            self.allowance(picked.place, kind).earn(plain, SHARE / len(self._kinds))
         if picked.at is not None:
-            self._allowance(picked.place, self._kinds[picked.at]).settle(
+            self.allowance(picked.place, self._kinds[picked.at]).settle(
                 tokens - plain, picked.lost if picked.tries else 0.0
             )
         elif picked.tries:
@@ -234,7 +241,7 @@ class Chooser:
     def _known(self, at: int, drafts: Drafts, start: float) -> tuple[float, float]:
         """Tokens and time of a step: the mean of this circumstance, with a few steps of the mean over all
         circumstances, or of the drafter's own previous step, as a prior."""
-        known, here = drafts.get(ALL, Found()), drafts.get(self._circumstance, Found())
+        known, here = drafts.get(self._all, Found()), drafts.get(self._circumstance, Found())
         tokens = (known.tokens + START_STEPS * START_TOKENS) / (known.steps + START_STEPS)
         plain = known.plain / known.steps if known.steps else start
         if self._last[0] == self._kinds[at]:

@@ -18,14 +18,16 @@ from dflash_core.damaged import DAMAGED
 from dflash_core.drafters.successors import MATCH_CLASSES
 from dflash_core.errors import DFlashError
 from dflash_core.files import read_input, write_whole
-from dflash_core.policy.choosing import Drafts, Found
-from dflash_core.policy.pace import Copies, Pace, Worth
-from dflash_core.policy.pair import PARTS, PairState, PartState
+from dflash_core.policy.arm import PARTS, PairState, PartState
+from dflash_core.policy.choosing import QUEUED, Drafts, Found
+from dflash_core.policy.copying import Copies
+from dflash_core.policy.pace import Pace
 from dflash_core.policy.values import CLASSES, FEATURES, Learned
 
 VERSION = 1  # another one where a number or a name of a circumstance (`choosing.py`) comes to mean something else
 MAX_BYTES = 1 << 20
 LARGEST_WEIGHT = 1e3
+MAX_OLD_STEPS = 20  # that older files' drafts on a card count for
 SUFFIX = ".policy.json"
 _SAMPLES, _SAMPLE_BYTES = 16, 1 << 16
 
@@ -37,7 +39,7 @@ class SavedPart(msgspec.Struct, frozen=True):
     covariance: list[list[list[float]]] = []
     counts: list[list[float]] = []  # trials, stated, expected, found: sums by class
     copies: tuple[list[float], list[float]] = ([], [])
-    worth: tuple[float, float, float, float, int] = (0.0, 4.0, 0.0, 0.0, 0)
+    worth: tuple[float, float, float, float, int] = (0.0, 4.0, 0.0, 0.0, 0)  # of older files: drafts on a card
     drafts: dict[str, tuple[float, ...]] = {}  # by circumstance: the fields of `Found`; older files have a fourth sum
     after: dict[str, tuple[float, ...]] = {}
 
@@ -170,11 +172,12 @@ def _part(path: Path, kept: SavedPart) -> PartState:
         if not counted or not all(0 <= hit <= count < 1e6 for count, hit in zip(trials, hits)):
             raise NotSavedError(f"{path} is damaged: its counts of copies are impossible")
         part.copies = Copies(list(trials), list(hits))
-    net, variance, tokens, ms, drafts = kept.worth
-    if not (abs(net) < 1e3 and 0 <= variance < 1e6 and 0 <= tokens < 1e3 and 0 <= ms < 1e9 and drafts >= 0):
-        raise NotSavedError(f"{path} is damaged: its values of drafting are impossible")
-    part.worth = Worth(net, variance, tokens, ms, drafts)
-    part.drafts, part.after = _drafts(path, kept.drafts), _drafts(path, kept.after)
+    drafts = kept.drafts
+    *_, tokens, _, steps = kept.worth
+    if steps:
+        steps = min(steps, MAX_OLD_STEPS)
+        drafts = {QUEUED: (tokens * steps, float(steps), float(steps)), **drafts}
+    part.drafts, part.after = _drafts(path, drafts), _drafts(path, kept.after)
     return part
 
 
@@ -201,13 +204,12 @@ def packed(pair: str, state: PairState) -> SavedPair:
     """`state` as it is written."""
     parts = {}
     for name, part in state.parts.items():
-        learned, worth = part.learned, part.worth
+        learned = part.learned
         counts = np.stack([learned.trials.astype(np.float64), learned.stated, learned.expected, learned.found])
         parts[str(name)] = SavedPart(
             learned.weights.tolist(), learned.covariance.tolist(), counts.tolist(),
             (part.copies.trials, part.copies.hits),
-            (worth.net, worth.variance, worth.tokens, worth.ms, worth.drafts),
-            _sums(part.drafts), _sums(part.after),
+            drafts=_sums(part.drafts), after=_sums(part.after),
         )  # fmt: skip
     pace = state.pace
     return SavedPair(VERSION, pair, parts, (pace.tokens, pace.units, pace.steps))

@@ -44,7 +44,7 @@ class ByteLevel:
             )
         self._pre = PRE_TOKENIZERS[vocabulary.pre]
         self.adds_bos = self._pre.bos
-        self.missing = bytes(byte for letter, byte in LETTERS.items() if letter not in ordinary)
+        self.missing = bytes(sorted(byte for letter, byte in LETTERS.items() if letter not in ordinary))
         needed = next((byte for byte in self.missing if byte not in RARE), None)
         if needed is not None:  # the library would silently drop such a byte from the text
             raise FormatError(f"the vocabulary has no token for the byte 0x{needed:02x}; byte-level BPE needs it")

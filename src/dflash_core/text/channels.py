@@ -41,6 +41,7 @@ CHANNELS = (
     Channels("<|channel>", "", "<channel|>", "", closing="<channel|>", thinking="thought"),
 )  # fmt: skip
 """GPT-OSS's ("harmony") and Gemma 4's."""
+CHANNEL_TOKENS = frozenset(token for one in CHANNELS for token in one.tokens)
 
 
 def channels_of(special: Mapping[str, int]) -> Channels | None:

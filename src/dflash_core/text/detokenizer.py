@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from dflash_core.text.tokenizer import Tokenizer
 
@@ -12,11 +12,11 @@ class Detokenizer:
     """Turns ids into text piece by piece; all pieces together are what `Tokenizer.decode` gives for all the ids.
 
     Bytes that may still become a character are buffered. Bytes that cannot are replaced by U+FFFD as soon as that is
-    certain.
+    certain. `shown`: names of special tokens that become text, although they are hidden otherwise.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._read = tokenizer.reader()
+    def __init__(self, tokenizer: Tokenizer, shown: Collection[str] = ()) -> None:
+        self._read = tokenizer.reader(shown)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, ids: Sequence[int]) -> str:

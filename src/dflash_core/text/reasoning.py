@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from dflash_core.errors import KnobError, LateTemplateError, TemplateError
 from dflash_core.knobs import DEFAULT_EFFORT, EFFORTS, Knobs
 from dflash_core.prefix import common_prefix
+from dflash_core.text.template_values import Messages, Variables
 
 Effort = Literal["", "low", "medium", "high", "xhigh"]  # the level that a template was given, "" for none
-Messages = Sequence[Mapping[str, str]]
-Variables = Mapping[str, str | bool]
-NO_VARIABLES: Variables = {}
 Render = Callable[[Messages, Variables], str]
 
 

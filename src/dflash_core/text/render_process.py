@@ -24,7 +24,7 @@ from dflash_core.errors import LateTemplateError, TemplateError
 from dflash_core.text.frames import HEAD, MAX_BYTES, packed, unpacked
 
 if TYPE_CHECKING:
-    from dflash_core.text.reasoning import Messages, Variables
+    from dflash_core.text.template_values import Messages, Tools, Variables
 
 SECONDS = 3.0  # wall time of a render, including the compilation in a new worker
 START_SECONDS = 60.0  # for Python and Jinja themselves, on a machine that is busy with other things
@@ -53,10 +53,10 @@ class RenderProcess:
         self._worker: _Worker | None = None
         self._ask(None)
 
-    def render(self, messages: Messages, *, thinking: bool, generate: bool, variables: Variables) -> str:
+    def render(self, messages: Messages, *, thinking: bool, generate: bool, variables: Variables, tools: Tools) -> str:
         """The text of a prompt. Raises TemplateError."""
-        request = {"messages": [dict(message) for message in messages], "thinking": thinking, "generate": generate}
-        return self._ask(packed(request | {"variables": dict(variables)}))
+        request = {"messages": list(messages), "thinking": thinking, "generate": generate}
+        return self._ask(packed(request | {"variables": dict(variables), "tools": list(tools)}))
 
     def _ask(self, request: bytes | None) -> str:
         """The text that answers `request`; with None the source is only compiled."""

@@ -23,7 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from dflash_core.errors import TemplateError
 
 if TYPE_CHECKING:
-    from dflash_core.text.reasoning import Messages, Variables
+    from dflash_core.text.template_values import Messages, Tools, Variables
 
 LENGTH = 16 * 2**20  # characters of a prompt
 
@@ -56,7 +56,7 @@ class Compiled:
         except Exception as error:  # hostile source also makes Python's own compiler raise, RecursionError for one
             raise _refusal("does not compile", error) from None
 
-    def render(self, messages: Messages, *, thinking: bool, generate: bool, variables: Variables) -> str:
+    def render(self, messages: Messages, *, thinking: bool, generate: bool, variables: Variables, tools: Tools) -> str:
         """The text of a prompt. Raises TemplateError with the template's own words and line."""
         parts: list[str] = []
         length = 0
@@ -66,7 +66,7 @@ class Compiled:
                 messages=[dict(message) for message in messages],
                 add_generation_prompt=generate,
                 enable_thinking=thinking,  # a boolean: templates compare with `is false`
-                tools=None,
+                tools=list(tools) or None,
                 documents=None,
             ):
                 length += len(part)

@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dflash_core.errors import TemplateError
-from dflash_core.knobs import EFFORTS
+from dflash_core.knobs import EFFORTS, Knobs
 from dflash_core.text.channels import Channels
-from dflash_core.text.reasoning import NO_VARIABLES, Messages, Reasoning, Variables, reasoning_of
+from dflash_core.text.reasoning import Reasoning, reasoning_of
 from dflash_core.text.render_process import RenderProcess
 from dflash_core.text.sandbox import Compiled
+from dflash_core.text.template_values import NO_TOOLS, NO_VARIABLES, Messages, Tools, Variables
 from dflash_core.text.thinking import opens_thinking
 from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.text.tool_calls.support import ToolSupport, tool_support
 
 CHATML = (
     "{% for message in messages %}"
@@ -117,14 +119,32 @@ class ChatTemplate:
         found = reasoning_of(render, efforts or EFFORTS)
         return replace(found, always=bool(efforts and found.levels))
 
+    @functools.cached_property
+    def tools(self) -> ToolSupport:
+        """What it does with tools, calls and their results."""
+
+        def render(messages: Messages, tools: Tools, opens: bool) -> str:
+            given = self.reasoning.variables(Knobs())
+            return self.render(messages, thinking=True, generate=opens, variables=given, tools=tools)
+
+        return tool_support(self.source, render)
+
     def render(
-        self, messages: Messages, *, thinking: bool, generate: bool = True, variables: Variables = NO_VARIABLES
+        self,
+        messages: Messages,
+        *,
+        thinking: bool,
+        generate: bool = True,
+        variables: Variables = NO_VARIABLES,
+        tools: Tools = NO_TOOLS,
     ) -> str:
         """The text of a prompt. `generate` ends it with the opening of the assistant's answer. `variables` are given
-        to the template beside the usual ones.
+        to the template beside the usual ones. `tools`: the functions that the model may call.
 
-        Each message has `role` and `content`, the assistant's also `reasoning_content`. Raises TemplateError with the
-        template's own words and line if it refuses the messages, fails, or exceeds a limit.
+        Raises TemplateError with the template's own words and line if it refuses the messages, fails, or exceeds a
+        limit.
         """
         with self._lock:
-            return self._renderer.render(messages, thinking=thinking, generate=generate, variables=variables)
+            return self._renderer.render(
+                messages, thinking=thinking, generate=generate, variables=variables, tools=tools
+            )

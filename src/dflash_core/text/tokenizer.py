@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from dflash_core.clean import joined
-from dflash_core.text.channels import ChannelReader, channels_of
+from dflash_core.text.channels import CHANNEL_TOKENS, ChannelReader, channels_of
 from dflash_core.text.pieces import pieces_of
 from dflash_core.text.thinking import CLOSE, OPEN
 from dflash_core.text.vocabulary import CONTROL, UNKNOWN, UNUSED, USER_DEFINED, Vocabulary
@@ -39,7 +39,8 @@ class Tokenizer:
     model names its reasoning, where it has no think tags. `notes`: what a user should know of it.
 
     A user-defined token is special too, except where the kind of tokenizer makes it ordinary text (`text_is_cut` of
-    its pieces) and the chat template does not write it: then it is cut out of every text, also of what a user types.
+    its pieces), the chat template does not write it, and it names no channel: then it is cut out of every text, also of
+    what a user types.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -65,7 +66,11 @@ class Tokenizer:
 
         ordinary = {id for id, kind in odd.items() if kind == USER_DEFINED} if self._pieces.text_is_cut else set[int]()
         written = self.chat_template or ""
-        ordinary = {id for id in ordinary if not (tokens[id].strip() and tokens[id] in written)}
+        ordinary = {
+            id
+            for id in ordinary
+            if not (tokens[id].strip() and (tokens[id] in written or tokens[id] in CHANNEL_TOKENS))
+        }
         self.special: Mapping[str, int] = {
             tokens[id]: id for id, kind in odd.items() if kind != UNUSED and tokens[id] and id not in ordinary
         }
@@ -151,15 +156,18 @@ class Tokenizer:
         """The text of `ids`: without control tokens but with think tags, U+FFFD for bytes that are not UTF-8."""
         return self.reader()(ids).decode("utf-8", "replace")
 
-    def reader(self) -> Callable[[Iterable[int]], bytes]:
-        """Turns the ids of one answer, piece by piece, into the bytes of those that become text."""
-        if self.channels is None:
-            return self._visible_bytes
-        channels = ChannelReader(self.channels, self.special)
-        return lambda ids: b"".join([channels.read(id, self._visible_bytes((id,))) for id in ids])
+    def reader(self, shown: Collection[str] = ()) -> Callable[[Iterable[int]], bytes]:
+        """Turns the ids of one answer, piece by piece, into the bytes of those that become text. `shown`: names of
+        special tokens that do, although they are hidden otherwise; with all tokens of its channels these stay too."""
+        hidden = self.hidden.difference(self.special.get(name, -1) for name in shown)
 
-    def _visible_bytes(self, ids: Iterable[int]) -> bytes:
-        return b"".join([self.token_bytes(id) for id in ids if id not in self.hidden])
+        def visible(ids: Iterable[int]) -> bytes:
+            return b"".join([self.token_bytes(id) for id in ids if id not in hidden])
+
+        if self.channels is None or set(shown).issuperset(self.channels.tokens):
+            return visible
+        channels = ChannelReader(self.channels, self.special)
+        return lambda ids: b"".join([channels.read(id, visible((id,))) for id in ids])
 
     def token_text(self, id: int) -> str:
         """One token for display on one line: spaces as ␣, control characters and broken UTF-8 as escapes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dflash_core.fits import MAX_TREE_NODES, PREFILL_ROWS, MemoryPlan, Remedy, Setup, cache_note, trees_end
+from dflash_core.fits import MAX_TREE_NODES, PREFILL_ROWS, TARGET, MemoryPlan, Remedy, Setup, cache_note, trees_end
 from dflash_core.memory import gib
 
 
@@ -14,6 +14,8 @@ def changes(setup: Setup, before: Setup) -> Iterator[tuple[str, str]]:
         yield f"keys and values as {setup.kv}", f"--kv {setup.kv}"
     if not setup.drafted and before.drafted:
         yield "no drafter", "without --draft"
+    elif setup.mtp != before.mtp:
+        yield "MTP instead of the drafter", "--draft mtp"
     elif setup.draft_type != before.draft_type:
         yield f"the drafter packed as {setup.draft_type}", f"--draft-type {setup.draft_type}"
     if setup.embedding != before.embedding:
@@ -30,6 +32,14 @@ def remedy_words(remedy: Remedy, before: Setup) -> str:
 def options(remedy: Remedy, before: Setup) -> str:
     """The remedy as options of the command line."""
     return " ".join(option for _, option in changes(remedy.setup, before))
+
+
+def smaller_words(plan: MemoryPlan) -> str:
+    """That a smaller quantisation would fit, and how small; empty where none would."""
+    if not plan.smaller:
+        return ""
+    weights = next(one.bytes for one in plan.components if one.name == TARGET)
+    return f"a smaller quantisation: {gib(plan.smaller)} of weights, these are {gib(weights)}"
 
 
 def verdict(plan: MemoryPlan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dflash_core.bench.shapes import estimator_of_shapes
 from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.fits import MemoryEstimator
-from dflash_core.loading import CardOptions, estimator_of
+from dflash_core.loading import CardOptions, estimator_of, planned_card
 from dflash_tui.application.session import LoadRequest
 
 
@@ -19,6 +19,12 @@ def estimator_for(request: LoadRequest, memory: int = 0) -> MemoryEstimator:
         model = MODELS[shapes]
         return estimator_of_shapes(model, draft, request.device, memory=memory, card=card_options(request))
     return estimator_of(*request.files, request.device, memory=memory, card=card_options(request))
+
+
+def holders_for(request: LoadRequest, memory: int = 0) -> str:
+    """Other processes on the card that a plan for `request` is for, in one line; empty for a card that is not here."""
+    card = planned_card(request.device, memory, card_options(request))
+    return card.holders if card else ""
 
 
 def card_options(request: LoadRequest) -> CardOptions:

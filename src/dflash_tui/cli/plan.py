@@ -11,7 +11,7 @@ from dflash_tui.application import fits
 from dflash_tui.application.hub.catalogue import named
 from dflash_tui.application.hub.files import begun, fetched
 from dflash_tui.application.hub.places import downloads
-from dflash_tui.application.memory_estimate import estimator_for
+from dflash_tui.application.memory_estimate import estimator_for, holders_for
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import write_json, write_out
@@ -31,7 +31,9 @@ def run(call: Invocation) -> int:
     if call.args.json:
         write_json({**facts(found), "context_beside_a_desktop": desktop})
         return 0
+    held = holders_for(request, memory)
     assumed = [*([SHAPED] if request.shapes[0] else []), ALONE if memory else FREE]
+    assumed += [f"the rest is held by other programs: {held}"] if held else []
     page = [*cut_note(request.context, found.setup.context), *lines(found, desktop), "", "assumed"]
     write_out("".join(f"{line}\n" for line in (*page, *(f"  {one}" for one in assumed))))
     return 0
@@ -60,6 +62,7 @@ def facts(plan: MemoryPlan) -> dict[str, Any]:
         "available": plan.available,
         "fits": plan.fits,
         "context_that_fits": dict(plan.context_that_fits),
+        "smaller_target": plan.smaller,
         "remedies": [
             {
                 "what": fits.remedy_words(one, plan.setup),

@@ -201,7 +201,10 @@ def drawn(found: MemoryPlan) -> Content:
     for remedy in found.remedies:
         parts.append(("helps  ", "$foreground 70%"))
         parts.append(f"{fits.remedy_words(remedy, setup)}: {gib(remedy.total)}\n")
-    if not found.fits and not found.remedies:
+    if smaller := fits.smaller_words(found):
+        parts.append(("helps  ", "$foreground 70%"))
+        parts.append(f"{smaller}\n")
+    if not found.fits and not found.remedies and not smaller:
         parts.append(("a smaller model is needed here\n", "$foreground 70%"))
     return Content.assemble(*parts)
 

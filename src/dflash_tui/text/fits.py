@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from dflash_core.fits import MemoryPlan
 from dflash_core.memory import gib
-from dflash_tui.application.fits import options, reduced, remedy_words, verdict
+from dflash_tui.application.fits import options, reduced, remedy_words, smaller_words, verdict
 from dflash_tui.text.bars import bar, fit
 
 NAME, SIZE, BAR = 14, 10, 30
@@ -33,7 +33,10 @@ def lines(plan: MemoryPlan, desktop: Mapping[str, int] | None = None) -> Iterato
     if plan.fits:
         return
     yield ""
-    yield "what would help" if plan.remedies else "no setting makes it fit: take a smaller model"
+    smaller = smaller_words(plan)
+    yield "what would help" if plan.remedies or smaller else "no setting makes it fit: take a smaller model"
     for index, remedy in enumerate(plan.remedies, 1):
         yield f"  {index}  {remedy_words(remedy, setup)}: {gib(remedy.total)}, {gib(remedy.saves)} less"
         yield f"     {options(remedy, setup)}"
+    if smaller:
+        yield f"  {len(plan.remedies) + 1}  {smaller}"

@@ -29,7 +29,7 @@ def pair_split(a: int, b: int) -> Split:
     return split_of(f"pair:{low}:{high}")
 
 
-def run_hashes(tokens: npt.NDArray[np.uint16], length: int = SHARED_RUN) -> npt.NDArray[np.uint64]:
+def run_hashes(tokens: npt.NDArray[np.int32], length: int = SHARED_RUN) -> npt.NDArray[np.uint64]:
     """One hash for every run of `length` tokens: (n,) -> (n - length + 1,)."""
     count = max(0, len(tokens) - length + 1)
     out = np.zeros(count, np.uint64)
@@ -38,7 +38,7 @@ def run_hashes(tokens: npt.NDArray[np.uint16], length: int = SHARED_RUN) -> npt.
     return out
 
 
-def near_copies(held: list[npt.NDArray[np.uint16]], trained: npt.NDArray[np.uint16]) -> list[bool]:
+def near_copies(held: list[npt.NDArray[np.int32]], trained: npt.NDArray[np.int32]) -> list[bool]:
     """For each held-out token row, whether it shares a run of SHARED_RUN tokens with the trained text."""
     hashes = [run_hashes(row) for row in held]
     wanted = np.unique(np.concatenate(hashes)) if hashes else np.zeros(0, np.uint64)

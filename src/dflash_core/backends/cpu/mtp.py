@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dflash_core.backends.base import PREFILL_CHUNK, Logits
+from dflash_core.backends.cpu.hidden_rows import HiddenRows
 from dflash_core.cache_types import CachePair
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.base import DraftLogits, LoadedModel, OpenedModel, ranked
@@ -19,8 +20,6 @@ from dflash_core.models.matrix import Weights
 from dflash_core.models.mtp import Mtp
 from dflash_core.models.target import TargetModel
 from dflash_core.tree import NO_CANDIDATES, Candidates
-
-MIN_ROWS = 256  # space for hidden states
 
 
 class CpuMtpDrafter:
@@ -41,7 +40,7 @@ class CpuMtpDrafter:
 
     def begin(self) -> None:
         self.cache = self._model.new_state()
-        self._hidden = self._model.enorm.new_empty(0, self._model.config.embedding_length)
+        self._hidden = HiddenRows(self._model.enorm, self._model.config.embedding_length)
         self._tokens: list[int] = []
         self._cached = 0  # pairs in the cache
 
@@ -52,12 +51,7 @@ class CpuMtpDrafter:
 
     def _remember(self, tokens: Sequence[int], hidden: Tensor) -> None:
         """Committed tokens, and the hiddens that the head reads at them."""
-        length, end = len(self._tokens), len(self._tokens) + len(tokens)
-        if end > len(self._hidden):
-            grown = self._hidden.new_empty(max(end, 2 * len(self._hidden), MIN_ROWS), self._hidden.shape[1])
-            grown[:length] = self._hidden[:length]
-            self._hidden = grown
-        self._hidden[length:end] = hidden
+        self._hidden.append(hidden)
         self._tokens += tokens
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
@@ -77,7 +71,7 @@ class CpuMtpDrafter:
         if at is not None and at < length:
             # A chain writes its own pairs after the context, where the later ones are stored here.
             length, cache = at, cache.copy()
-        token, hidden, rows = root, self._hidden[length - 1 : length], list[Tensor]()
+        token, hidden, rows = root, self._hidden.of(length - 1, length), list[Tensor]()
         for depth in range(depths):
             hidden = self._model.forward([token], hidden, length - 1 + depth, cache)
             rows.append(self._model.logits(hidden))
@@ -91,7 +85,7 @@ class CpuMtpDrafter:
         pairs = self.cache.positions(max(begin - 1, 0), max(end - 1, 0))
         if begin == 0 and end > 0:
             pairs = tuple(F.pad(rows, (0, 0, 1, 0)) for rows in pairs)
-        return (self._hidden[begin:end].clone(), *pairs)
+        return (self._hidden.of(begin, end).clone(), *pairs)
 
     def resume(self, begin: int, tokens: Sequence[int], rows: Iterator[Tensor]) -> None:
         self._remember(tokens, next(rows))
@@ -101,6 +95,7 @@ class CpuMtpDrafter:
 
     def cut(self, length: int) -> None:
         del self._tokens[length:]
+        self._hidden.cut(length)
         self._cached = min(self._cached, max(length - 1, 0))
 
     @torch.inference_mode()
@@ -108,7 +103,7 @@ class CpuMtpDrafter:
         """Bring the cache up to date with what was committed, with the target's own hiddens."""
         for at in range(self._cached, len(self._tokens) - 1, PREFILL_CHUNK):
             end = min(at + PREFILL_CHUNK, len(self._tokens) - 1)
-            self._model.remember(self._tokens[at + 1 : end + 1], self._hidden[at:end], at, self.cache)
+            self._model.remember(self._tokens[at + 1 : end + 1], self._hidden.of(at, end), at, self.cache)
             self._cached = end
 
 

@@ -12,7 +12,8 @@ from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import Checkpoint, Logits
 from dflash_core.backends.decoder import Decoder
 from dflash_core.cache_types import CachePair
-from dflash_core.drafters.base import DenseDrafter, Drafter
+from dflash_core.constraints.base import Constraint
+from dflash_core.drafters.base import DenseDrafter, Drafter, ReadsKeys
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import ContextError
@@ -70,6 +71,8 @@ class CpuSession:
         self._features: Tensor | None = None
         if self.drafter is not None:
             self.drafter.begin()
+            if isinstance(self.drafter, ReadsKeys):
+                self.drafter.use_keys(self.states)
 
     @property
     def capabilities(self) -> Capabilities | None:
@@ -124,9 +127,14 @@ class CpuSession:
         """Nothing: torch is ready as it is."""
 
     def decoder(
-        self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, policy: Policy | None = None
+        self,
+        knobs: Knobs,
+        stop_ids: frozenset[int],
+        context_length: int,
+        policy: Policy | None = None,
+        constraint: Constraint | None = None,
     ) -> Decoder:
-        return Decoder(self, knobs, stop_ids, context_length, policy)
+        return Decoder(self, knobs, stop_ids, context_length, policy, constraint)
 
     def checkpoint(self) -> CpuCheckpoint:
         return CpuCheckpoint(self.length, [state.checkpoint() for state in self.states])

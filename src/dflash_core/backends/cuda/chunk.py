@@ -39,6 +39,8 @@ class View:
 class Chunk:
     """Up to `rows` rows of a prompt: h f32 and x f16 (rows, hidden), and `weights`, a workspace for one product.
     `out`: what branches add to: h, or where something comes between them, rows of their own, which begin as zeros.
+    `side`: more such rows, for the sum of branches side by side. `embedded`: what the first layer reads, like x but
+    times HEADROOM, if a layer needs it.
 
     `arena`: its size includes `ChunkNeeds.pieces`.
     """
@@ -50,7 +52,9 @@ class Chunk:
         self.counts = torch.zeros(2, dtype=torch.int32, device=on)
         self.tokens = torch.zeros(needs.rows, dtype=torch.int32, device=on)
         self.h, self.x, self.weights, shared, *rest = arena.carve(*needs.pieces)
-        self.out, self.lasting = (rest[0], rest[1:]) if needs.norms_after else (self.h, rest)
+        self.embedded = rest.pop(0) if needs.embedded else self.x
+        own, self.lasting = rest[: needs.own_rows], rest[needs.own_rows :]
+        self.out, self.side = (*own, self.h, self.h)[:2]
         self.arena = Arena(shared)
         self.ops = Ops(device)
         self.products = Products(device, self.weights, self.ops)
@@ -70,8 +74,9 @@ class Chunk:
         end = first + len(tokens)
         for size, view in self.views.items():
             view.begin(window if size == 0 else view.window, first, end)
-        if self.out is not self.h:
-            self.out.zero_()
+        for rows in (self.out, self.side):
+            if rows is not self.h:
+                rows.zero_()
         self.counts[:] = torch.tensor([len(tokens), first], dtype=torch.int32)
         self.tokens[: len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
 
@@ -81,7 +86,8 @@ class ChunkNeeds:
     """The memory that a chunk of `rows` rows needs.
 
     `projections`: all projections that rows are multiplied by. `carved`: what is carved from the arena, one at a time.
-    `lasting`: what a drafter keeps from layer to layer. `norms_after`: see `DeviceTarget.norms_after`.
+    `lasting`: what a drafter keeps from layer to layer. `embedded`, `own_rows`: whether there is `Chunk.embedded`, and
+    how many of `Chunk.out` and `Chunk.side` are not the residual stream.
     """
 
     rows: int
@@ -89,19 +95,22 @@ class ChunkNeeds:
     projections: Sequence[Projection]
     carved: Sequence[Sequence[TensorSpec]]
     lasting: Sequence[TensorSpec] = ()
-    norms_after: bool = False
+    own_rows: int = 0
+    embedded: bool = False
 
     @property
     def pieces(self) -> Sequence[TensorSpec]:
-        """h, x, weights, the arena, with `norms_after` rows like h, and `lasting`."""
+        """h, x, weights, the arena, with `embedded` rows like x, `own_rows` times rows like h, and `lasting`."""
         arena = max(map(Arena.need, self.carved))
         rows = ((self.rows, self.hidden), torch.float32)
+        halves = ((self.rows, self.hidden), torch.float16)
         return (
             rows,
-            ((self.rows, self.hidden), torch.float16),
+            halves,
             ((_largest(self.projections),), torch.float16),
             ((arena,), torch.uint8),
-            *([rows] if self.norms_after else []),
+            *([halves] if self.embedded else []),
+            *[rows] * self.own_rows,
             *self.lasting,
         )
 

@@ -12,6 +12,7 @@ from dflash_core.backends.cuda.allocator import Pieces, reserved
 from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.layers.embedding import TOKENS
+from dflash_core.backends.cuda.layers.per_layer import TABLE
 from dflash_core.backends.cuda.library import WORKSPACE_BYTES
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card
@@ -50,7 +51,7 @@ class Footprint:
         self._device, self._activations = MetaDevice(card), activations
         upload = MetaUpload(file)
         self.target = DeviceTarget(self._device, upload, spec, activations, embedding_on_host=embedding_on_host)
-        self.host_bytes, self.tokens_bytes = upload.host_bytes, file.tensors[TOKENS].n_bytes
+        self.host_bytes, self.tokens_bytes = upload.host_bytes, _by_token(file)
         for mixer in self.target.mixers:
             mixer.check()
         self._draft: OnDevice | None = None
@@ -58,7 +59,7 @@ class Footprint:
 
     def weights(self, *, on_host: bool) -> int:
         """Bytes of the target's weights on the card, with the token embedding in host memory or on the card."""
-        embedding = aligned(self.tokens_bytes)
+        embedding = self.tokens_bytes
         return self.target_bytes + embedding * (bool(self.host_bytes) - on_host)
 
     def add_draft(self, file: WeightFile, config: DraftModel, requantise: str = "") -> None:
@@ -95,3 +96,8 @@ class Footprint:
         components = memory.nbytes
         taken = reserved([*pieces.sizes, *([WORKSPACE_BYTES] if memory.chunk else [])])
         return SequenceBytes(components, taken - sum(components.values()), memory.details)
+
+
+def _by_token(file: WeightFile) -> int:
+    """Bytes of the tensors of which a token needs a row."""
+    return sum(aligned(file.tensors[name].n_bytes) for name in (TOKENS, TABLE) if name in file.tensors)

@@ -18,8 +18,8 @@ from dflash_core.backends.cuda.state import MAX_WIDTH
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DeviceError
 from dflash_core.fits import PREFILL_ROWS
-from dflash_core.memory import OTHERS, Component, MemoryBreakdown
-from dflash_core.nvml import Management
+from dflash_core.memory import OTHERS, Component, MemoryBreakdown, gib
+from dflash_core.nvml import Management, holders
 from dflash_core.policy.costs import H200, CostTable
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dflash_core.backends.cuda.timings import Timer
     from dflash_core.progress import Progress
 
+NOTED = 512 << 20  # bytes that other programs use
 MIN_LEARNED = 1 << 30  # bytes of a target; for smaller ones, compiling passes of every width is not worthwhile
 
 
@@ -48,8 +49,18 @@ class CudaMachine:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        notes = (self.device.programs.cache.note, self.timer.note if self.timer else None)
+        notes = (self.device.programs.cache.note, self.timer.note if self.timer else None, self._others())
         return tuple(note for note in notes if note)
+
+    def _others(self) -> str:
+        """Who else uses much of the card."""
+        used = self.other_processes()
+        return f"other programs hold {gib(used)} of the card{self.holders()}" if used >= NOTED else ""
+
+    def holders(self) -> str:
+        """Other processes on the card in parentheses, the largest first; empty where they are not known."""
+        found = holders(self.device.runtime.card.bus)
+        return f" ({found})" if found else ""
 
     @property
     def passes(self) -> Mapping[int, float]:
@@ -76,9 +87,12 @@ class CudaMachine:
             session.read_in_passes(below, progress)
 
     def step_costs(self, drafter: Capabilities) -> CostTable | None:
-        """The costs measured on this card by an earlier load; otherwise those of a known card."""
-        if not drafter.on_device or not self._passes:
-            return H200.reading(self.footprint.more_bytes) if drafter.on_device else None
+        """The costs measured on this card by an earlier load; otherwise those of a known card. None for trees of a
+        drafter on the host: a policy decides the length of its chains alone."""
+        if not drafter.on_device and "tree_width" in drafter.knobs:
+            return None
+        if not self._passes:
+            return H200.reading(self.footprint.more_bytes)
         plain = self._passes[1]
         draft = H200.draft * plain / H200.plain
         rows = sorted(self._passes)

@@ -6,12 +6,16 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dflash_core.arch.kinds import Attention
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.sequence import CAPACITIES
 from dflash_core.backends.cuda.upload import PACKED, stored_type
 from dflash_core.cache_types import AUTO_PAIRS, CachePair
+from dflash_core.config import MtpConfig
 from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
+from dflash_core.drafters.mtp import KIND as MTP
+from dflash_core.drafters.mtp import find_head, has_head
 from dflash_core.errors import UnsupportedError
 from dflash_core.fits import (
     KV_TYPES,
@@ -20,8 +24,10 @@ from dflash_core.fits import (
     ON_HOST,
     PREFILL_ROWS,
     SMALLEST_CONTEXT,
+    TARGET,
     Setup,
 )
+from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, weights_detail
 
@@ -43,7 +49,10 @@ def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tu
     """The memory of a sequence, with or without a drafter."""
     kv = CachePair.parse(setup.kv)
     need = footprint.sequence(setup.context, drafted=drafted, capacity=setup.nodes, kv=kv, rows=setup.rows)
-    positions = f"{kv}, {setup.context:,} positions"
+    windowed = any(mixer.window for mixer in footprint.target.spec.of(Attention))
+    # A window saves time, not memory: rows of a tree that is not committed yet would have to stay beside it.
+    also = ", in layers with a window too" if windowed else ""
+    positions = f"{kv}, {setup.context:,} positions{also}"
     scratch = Component("scratch", need.scratch, f"a tree of {setup.nodes} nodes, logits, activations")
     components = [Component(name, size, need.details.get(name, positions)) for name, size in need.components.items()]
     return tuple(sorted((*components, scratch), key=lambda one: ORDER.index(one.name)))
@@ -52,7 +61,8 @@ def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tu
 class CardMemoryEstimator:
     """Implements `fits.MemoryEstimator` for a target on a card and a drafter that was opened for it.
 
-    `available`: bytes of the card for all components together."""
+    `available`: bytes of the card for all components together; `mtp`: the MTP head in the target's own file, where
+    another drafter was opened."""
 
     auto, chunk_rows, tree_nodes = tuple(map(str, AUTO_PAIRS)), CHUNK_ROWS, CAPACITIES
 
@@ -67,11 +77,12 @@ class CardMemoryEstimator:
         available: int,
         draft_type: str = "",
         embedding: str = ON_CARD,
+        mtp: tuple[WeightFile, DraftModel] | None = None,
     ) -> None:
         self.machine, self.available = machine, available
         self.longest_context = spec.context_length
         self._footprint, self._spec, self._draft, self._draft_type = footprint, spec, on_card(draft), draft_type
-        self._embedding = embedding
+        self._embedding, self._mtp = embedding, mtp if self._draft is not None else None
         self._context = Component("CUDA context", context_bytes(processors), "driver, kernels, libraries")
         self._footprints: dict[str, Footprint] = {}
         self._sequence = functools.cache(self._reckon)
@@ -96,11 +107,14 @@ class CardMemoryEstimator:
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         drafted = setup.drafted and self._draft is not None
-        tighter = [kind for kind in PACKED if drafted and self._packs(setup.draft_type, kind)]
+        tighter = [kind for kind in PACKED if drafted and not setup.mtp and self._packs(setup.draft_type, kind)]
+        drafters = [replace(setup, draft_type=kind) for kind in (setup.draft_type, *tighter)]
+        if drafted and self._mtp is not None and not setup.mtp:
+            drafters.append(replace(setup, draft_type="", mtp=True))
         options = [
-            replace(setup, kv=kv, draft_type=kind, embedding=where)
+            replace(drafter, kv=kv, embedding=where)
             for kv in dict.fromkeys((setup.kv, *self.kv_types))
-            for kind in (setup.draft_type, *tighter)
+            for drafter in drafters
             for where in dict.fromkeys((setup.embedding, ON_HOST))
         ]
         return [*options[1:], *([replace(setup, drafted=False, draft_type="")] if drafted else [])]
@@ -109,9 +123,9 @@ class CardMemoryEstimator:
         footprint = self._of(setup)
         on_host = setup.embedding == ON_HOST
         detail = weights_detail(self._spec.block_count, footprint.tokens_bytes if on_host else 0)
-        found = [Component("target", footprint.weights(on_host=on_host), detail)]
+        found = [Component(TARGET, footprint.weights(on_host=on_host), detail)]
         if self._drafted(setup):
-            found.append(Component("drafter", footprint.draft_bytes, setup.draft_type))
+            found.append(Component("drafter", footprint.draft_bytes, "MTP head" if setup.mtp else setup.draft_type))
         return (*found, *self.sequence(setup), self._context)
 
     def sequence(self, setup: Setup) -> tuple[Component, ...]:
@@ -126,15 +140,32 @@ class CardMemoryEstimator:
     def _of(self, setup: Setup) -> Footprint:
         if not setup.drafted or self._draft is None:
             return self._footprint
+        if setup.mtp and self._mtp is not None:
+            return self._with_mtp(*self._mtp)
         if setup.draft_type not in self._footprints:
             self._footprints[setup.draft_type] = self._footprint.with_draft(*self._draft, setup.draft_type)
         return self._footprints[setup.draft_type]
+
+    def _with_mtp(self, file: WeightFile, config: DraftModel) -> Footprint:
+        if MTP not in self._footprints:
+            self._footprints[MTP] = self._footprint.with_draft(file, config)
+        return self._footprints[MTP]
 
     def _packs(self, now: str, kind: str) -> bool:
         """Whether packing as `kind` makes any matrix of the drafter smaller than it is now."""
         infos = self._draft[0].tensors.values() if self._draft is not None else ()
         held = {stored_type(info.type, now) for info in infos if len(info.shape) > 1}
         return any(stored_type(one, kind) != one for one in held)
+
+
+def own_head(
+    file: GGUFFile, spec: ModelSpec, draft: OpenedDraft | Draft | None
+) -> tuple[WeightFile, DraftModel] | None:
+    """The MTP head in a target's file, if `draft` is another drafter."""
+    if on_card(draft) is None or not has_head(file, spec) or isinstance(draft.config if draft else None, MtpConfig):
+        return None
+    config, head = find_head(MTP, file, spec)
+    return head, config
 
 
 def on_card(draft: OpenedDraft | Draft | None) -> tuple[WeightFile, DraftModel] | None:

@@ -70,8 +70,8 @@ def pack_tq1_0(blocks: Tensor) -> Tensor:
     # (b, groups, unit, g, t, register, byte)
     codes = lane_codes(torch.cat([part.flatten(3) for part in parts], dim=-1)).flatten(5, 7)
     first = _five_digits(codes[..., :5, :].transpose(-1, -2)).flatten(3)
-    two = codes[..., 5:7, :].unflatten(-1, (2, 2)).flatten(-3, -2)  # (.., step 0..3, byte of the two)
+    two = codes[..., 5:7, :].reshape(*codes.shape[:5], 4, 2)  # (.., step 0..3, byte of the two)
     second = _five_digits(torch.cat((two, codes[..., 7:, :2]), dim=-2).transpose(-1, -2)).flatten(3)
-    rest = (codes[..., 7, 2] | codes[..., 7, 3] << 2).unflatten(-1, (2, 2))  # lanes in pairs
-    last = (rest[..., 0] | rest[..., 1] << 4).flatten(3)
+    rest = codes[..., 7, 2] | codes[..., 7, 3] << 2
+    last = (rest[..., ::2] | rest[..., 1::2] << 4).flatten(3)
     return whole_tile(row_pairs(blocks[..., 52:]), unit_planes(first, second, last))

@@ -5,6 +5,8 @@ Blocks have the shape (b, 16, groups, bytes of 256 weights); it returns (b, grou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,8 @@ from dflash_core.backends.cuda.tile_parts import (
     unit_planes,
     whole_tile,
 )
+
+FACTOR = 256  # where a tile of NVFP4 has its matrix's factor, four bytes of f32
 
 
 def _words(values: Tensor) -> Tensor:
@@ -33,3 +37,9 @@ def pack_nvfp4(blocks: Tensor) -> Tensor:
     values = split_nibbles(each[..., 4:].reshape(b, 16, groups, 4, 4, 8))
     factor = torch.tensor([1.0, 0, 0, 0], device=blocks.device).view(torch.uint8).expand(b, groups, 16)
     return whole_tile(per_row(scales.byte()), factor, unit_planes(_words(values)))
+
+
+def set_factors(tiles: Tensor, factors: Sequence[float]) -> None:
+    """What NVFP4 matrices are multiplied by: tiles (blocks of 16 rows, groups, bytes) of `factors` equal matrices."""
+    stored = torch.tensor(factors, dtype=torch.float32).view(torch.uint8).view(-1, 4).to(tiles.device)
+    tiles[..., FACTOR : FACTOR + 4] = stored.repeat_interleave(len(tiles) // len(factors), dim=0)[:, None]

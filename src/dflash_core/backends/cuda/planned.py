@@ -10,7 +10,7 @@ from dflash_core.backends.cuda.memory_estimator import context_bytes
 from dflash_core.backends.cuda.meta import MetaDevice
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.memory import gib
-from dflash_core.nvml import used_by_others
+from dflash_core.nvml import holders, used_by_others
 
 GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
 SMALL_SHARED, LARGE_SHARED = 99 * KIB, 227 * KIB
@@ -18,12 +18,14 @@ SMALL_SHARED, LARGE_SHARED = 99 * KIB, 227 * KIB
 
 @dataclass(frozen=True, slots=True)
 class PlannedCard:
-    """`free`: bytes that this program may use, including its own CUDA context."""
+    """`free`: bytes that this program may use, including its own CUDA context; `holders`: other processes on the card
+    of this machine, in one line."""
 
     name: str
     free: int
     layout: Card
     """The properties that plans of products depend on."""
+    holders: str = ""
 
     def device(self) -> PlannedDevice:
         return PlannedDevice(self)
@@ -36,6 +38,7 @@ def _known(
 
 
 KNOWN: Sequence[PlannedCard] = (
+    _known("NVIDIA GeForce RTX 4060", 8, 24, 24),
     _known("NVIDIA GeForce RTX 3060", 12, 28, 3),
     _known("NVIDIA GeForce RTX 4080", 16, 76, 64),
     _known("NVIDIA GeForce RTX 4090", 24, 128, 72),
@@ -59,7 +62,7 @@ def card_here() -> PlannedCard:
     # Add back what this program itself uses. If the driver does not report memory by process, that is all used memory.
     own = max(facts.total - facts.free - used_by_others(facts.bus), 0)
     free = facts.free + min(own, context_bytes(facts.processors))
-    return PlannedCard(facts.name, free, Card.of(facts))
+    return PlannedCard(facts.name, free, Card.of(facts), holders(facts.bus))
 
 
 class PlannedDevice(MetaDevice):

@@ -8,8 +8,7 @@ with nothing pending.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch import Tensor
 from dflash_core.arch.spec import EMBEDDING
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import PrefillCancelled
+from dflash_core.backends.cuda.block import Block
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import ChunkDrafter, DeviceDrafter
@@ -35,29 +35,6 @@ MIN_ROWS = 169
 Cancelled = Callable[[], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkLayer:
-    """One layer of the target over a chunk's rows. add_mixer, add_ffn: what each gave, where `Chunk.out` has it."""
-
-    norm: Op
-    mixer: ChunkRun
-    add_mixer: Op | None
-    ffn_norm: Op
-    ffn: ChunkRun
-    add_ffn: Op | None
-
-    def run(self, n: int, length: int) -> None:
-        """Of `n` rows after `length` positions."""
-        self.norm()
-        self.mixer(n, length)
-        if self.add_mixer is not None:
-            self.add_mixer()
-        self.ffn_norm()
-        self.ffn(n, length)
-        if self.add_ffn is not None:
-            self.add_ffn()
-
-
 class ChunkPass:
     """Runs up to `chunk.rows` tokens after the committed state; no commit may be pending."""
 
@@ -73,27 +50,34 @@ class ChunkPass:
         self.device, eps = target.device, target.spec.rms_eps
         scale = target.spec.embedding_scale
         embed = target.embedding.launch(chunk.h, chunk.tokens, chunk.count, chunk.rows, scale=scale)
-        self.embed = chunk.ops.add(embed)
+        self.embed = [chunk.ops.add(embed)]
+        if target.per_layer is not None:
+            self.embed.append(chunk_norm(chunk.ops, chunk.count, chunk.h, None, eps, chunk.embedded))
 
-        def added(weight: Tensor | None, factor: Tensor | None = None) -> Op | None:
-            if chunk.out is chunk.h:
-                return None
-            return chunk_add(chunk.ops, chunk.count, chunk.h, chunk.out, weight, eps, factor)
-
-        self.layers = [
-            ChunkLayer(
-                chunk_norm(chunk.ops, chunk.count, chunk.h, block.attn_norm, eps, chunk.x),
-                memory.mixers[block.group].layer(block.place).chunk(chunk),
-                added(block.post_attn_norm),
-                chunk_norm(
-                    chunk.ops, chunk.count, chunk.h, block.ffn_norm, eps, chunk.x, block.ffn.chunk_normed(chunk)
-                ),
-                block.ffn.chunk(chunk),
-                added(block.post_ffn_norm, block.output_scale),
-            )
-            for block in target.blk
-        ]
+        self.layers = [[*self._steps(block, eps)] for block in target.blk]
         self.drafter: ChunkDrafter | None = drafter.chunk(chunk) if drafter else None
+
+    def _steps(self, block: Block, eps: float) -> Iterator[ChunkRun]:
+        """What runs of one layer, in order."""
+        chunk, ops, count = self.chunk, self.chunk.ops, self.chunk.count
+
+        def step(op: Op) -> ChunkRun:
+            return lambda n, length: op()
+
+        for residual in block.residuals:
+            several = len(residual.branches) > 1
+            into, factor = (chunk.side, None) if several else (chunk.h, residual.factor)
+            for branch in residual.branches:
+                ffn = branch.ffn
+                part = self.memory.mixers[block.group].layer(block.place) if ffn is None else ffn
+                rows, by = (ffn.chunk_normed(chunk), ffn.normed_by) if ffn else (None, None)
+                yield step(chunk_norm(ops, count, chunk.h, branch.norm, eps, chunk.x, rows, by))
+                yield part.chunk(chunk)
+                if chunk.out is not chunk.h:
+                    own = branch.post_norm if several or residual.post_norm is None else residual.post_norm
+                    yield step(chunk_add(ops, count, into, chunk.out, own, eps, factor))
+            if several:
+                yield step(chunk_add(ops, count, chunk.h, chunk.side, residual.post_norm, eps, residual.factor))
 
     def launches(self) -> list[Launch]:
         """Every launch of a chunk, for compiling."""
@@ -143,13 +127,15 @@ class ChunkPass:
         return self.chunk.h[n - 1]
 
     def _layers(self, n: int, length: int, cancelled: Cancelled | None) -> None:
-        self.embed()
+        for embed in self.embed:
+            embed()
         if self.drafter is not None:
             self.drafter.capture(EMBEDDING, n)
         ahead = PartsAhead(self.device, cancelled)
         for index, layer in enumerate(self.layers):
             if ahead.given_up():
                 raise PrefillCancelled
-            layer.run(n, length)
+            for step in layer:
+                step(n, length)
             if self.drafter is not None:
                 self.drafter.capture(index, n)

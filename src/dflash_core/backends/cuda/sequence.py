@@ -43,8 +43,8 @@ class SequenceMemory:
 
     mixers: the sequence's state, by the target's groups of layers. buffers: scratch memory of passes. captured: outputs
     of chosen layers. drafting: the drafter's own memory. chunk: memory of prompt chunks, if the card supports them.
-    head: logits. text: the text that trees copy from, if they do. `slots`: how many positions and nodes fit. `kv`: the
-    types of cached keys and values. `rows`: the most rows of a prompt chunk.
+    head: logits. given: per-layer inputs. text: the text that trees copy from, if they do. `slots`: how many positions
+    and nodes fit. `kv`: the types of cached keys and values. `rows`: the most rows of a prompt chunk.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class SequenceMemory:
     ) -> None:
         device, hidden = target.device.torch_device, target.spec.embedding_length
         self.capacity, self.slots = capacity, context + MAX_NODES
-        partials = PassBuffers.partials(*target.projections())
+        partials = PassBuffers.partials(*target.projections(), side_by_side=target.side_by_side)
         pieces = [mixer.pass_buffers(context, kv) for mixer in target.mixers]
-        pieces += [block.ffn.pass_buffers for block in target.blk]
+        pieces += [ffn.pass_buffers for block in target.blk for ffn in block.feed_forwards]
         scratch = Arena.need(partials) + max(map(Arena.need, pieces))
         scratch = max(
             scratch, Arena.need(draft.pass_buffers(context, kv)) if draft else 0, Arena.need(Head.pieces(target))
@@ -70,17 +70,22 @@ class SequenceMemory:
         chunk = chunk_needs(target, min(rows, context), draft, context, kv) if target.chunked else None
         shared = max(passes, Arena.need(chunk.pieces) if chunk else 0)
         buffers = PassBuffers.lasting(hidden, *target.projections())
-        lasting = [*buffers, *CapturedLayers.pieces(captured, hidden, capacity)]
+        given = [target.per_layer.piece] if target.per_layer else []
+        lasting = [*buffers, *given, *CapturedLayers.pieces(captured, hidden, capacity)]
         own_bytes = Arena.need([*lasting, *(draft.own_buffers() if draft else ())])
         self.arena = Arena.of(shared + own_bytes, device)
         lasting_arena = Arena(self.arena.bytes[shared:])
-        self.buffers = PassBuffers(hidden, *target.projections(), lasting_arena, self.arena)
+        self.buffers = PassBuffers(
+            hidden, *target.projections(), lasting_arena, self.arena, side_by_side=target.side_by_side
+        )
         inside, left = self.arena.after(*partials), Arena(self.arena.bytes[scratch:])
         self.mixers: list[MixerMemory] = []
-        for mixer in target.mixers:
-            self.mixers.append(mixer.memory(context, capacity, inside, left, kv))
+        for mixer, lender in zip(target.mixers, target.lenders, strict=True):
+            lent = self.mixers[lender.group].layer(lender.place) if lender else None
+            self.mixers.append(mixer.memory(context, capacity, inside, left, kv, lent))
             left = left.after(*mixer.row_buffers(capacity))
-        self.captured = CapturedLayers(captured, hidden, capacity, lasting_arena.after(*buffers))
+        self.given = next(lasting_arena.after(*buffers).carve(*given), None)
+        self.captured = CapturedLayers(captured, hidden, capacity, lasting_arena.after(*buffers, *given))
         own_buffers = lasting_arena.after(*lasting)
         self.drafting: DraftMemory | None = draft.memory(context, self.arena, own_buffers, kv) if draft else None
         self.chunk = Chunk(target.device, chunk, self.arena) if chunk else None
@@ -130,13 +135,26 @@ def chunk_results(target: DeviceTarget, rows: int, context: int, kv: CachePair) 
     return max(mixer.chunk_results(rows, context, kv) for mixer in target.mixers)
 
 
+def _own_rows(target: DeviceTarget) -> int:
+    """Rows like those of the residual stream that a chunk needs besides: for what branches give, and for their sum."""
+    return 0 if target.plain else 1 + target.side_by_side
+
+
 def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None, context: int, kv: CachePair) -> ChunkNeeds:
     """The memory that a target and its drafter need to process prompts in chunks of at most `rows` rows."""
     inputs, outputs = target.projections()
     projections = [p for p in (*inputs, *outputs) if isinstance(p, Projection)]  # multiplied by the library
     projections += [*(draft.chunk_projections() if draft else ())]
     pieces = [piece for mixer in target.mixers for piece in mixer.chunk_buffers(rows, context, kv)]
-    pieces += [piece for block in target.blk for piece in block.ffn.chunk_buffers(rows)]
+    pieces += [piece for block in target.blk for ffn in block.feed_forwards for piece in ffn.chunk_buffers(rows)]
     pieces += draft.chunk_buffers(rows) if draft else ()
     lasting = draft.chunk_lasting(rows) if draft else ()
-    return ChunkNeeds(rows, target.spec.embedding_length, projections, pieces, lasting, target.norms_after)
+    return ChunkNeeds(
+        rows,
+        target.spec.embedding_length,
+        projections,
+        pieces,
+        lasting,
+        _own_rows(target),
+        embedded=target.per_layer is not None,
+    )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.attention_window import AttentionWindow
-from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled
+from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled, StepDecoder
 from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.layers.base import MixerTensors
 from dflash_core.backends.cuda.parts_ahead import PartsAhead
@@ -21,14 +21,16 @@ from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.backends.cuda.step import CudaDecoder
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.decoder import Decoder
 from dflash_core.cache_types import F16, CachePair
+from dflash_core.constraints.base import Constraint
 from dflash_core.drafters.base import Drafter, check_finite, ranked
 from dflash_core.errors import ContextError
 from dflash_core.fits import PREFILL_ROWS
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Policy
 from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.policy.late import CHOICES
+from dflash_core.policy.queued import CHOICES
 from dflash_core.progress import Progress
 from dflash_core.snapshots.base import Snapshot, SnapshotError, check_rows, check_tensors
 from dflash_core.tree import Candidates
@@ -250,9 +252,18 @@ class CudaSession(SequencePasses):
         return True
 
     def decoder(
-        self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, policy: Policy | None = None
-    ) -> CudaDecoder:
-        """A decoder of one answer after the last prompt."""
+        self,
+        knobs: Knobs,
+        stop_ids: frozenset[int],
+        context_length: int,
+        policy: Policy | None = None,
+        constraint: Constraint | None = None,
+    ) -> StepDecoder:
+        """A decoder of one answer after the last prompt. A constrained answer is drawn on the host: its logits are
+        copied there, and the next step waits for that."""
+        if constraint is not None:
+            most, note = self.max_drafted, ", drawn on the host"
+            return Decoder(self, knobs, stop_ids, context_length, policy, constraint, most, note)
         return CudaDecoder(self, self.steps, knobs, stop_ids, context_length, policy)
 
     # ---- Session -------------------------------------------------------------------------------------------------

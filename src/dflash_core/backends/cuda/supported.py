@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dflash_core.arch.kinds import Attention, Experts
+from dflash_core.arch.kinds import Attention
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.errors import cpu_only
 
@@ -16,7 +16,7 @@ def check_supported(spec: ModelSpec) -> None:
     """Raises UnsupportedError for a target that a card cannot run. Its layers' options are data of `arch/`."""
     missing = dict.fromkeys(_of_model(spec))  # each once, in order
     for layer in spec.layers:
-        missing |= dict.fromkeys((*_of_layer(layer), *_of_attention(layer), *_of_feed_forward(layer)))
+        missing |= dict.fromkeys(_of_attention(layer))
     if missing:
         raise cpu_only(f"{spec.name} needs what no kernel does yet on a card: {', '.join(missing)}")
 
@@ -24,13 +24,6 @@ def check_supported(spec: ModelSpec) -> None:
 def _of_model(spec: ModelSpec) -> Iterator[str]:
     if spec.suppressed:
         yield "suppressed tokens"
-    if spec.per_layer_input:
-        yield "per-layer inputs"
-
-
-def _of_layer(layer: LayerSpec) -> Iterator[str]:
-    if layer.beside is not None:
-        yield "experts beside a dense feed-forward"
 
 
 def _of_attention(layer: LayerSpec) -> Iterator[str]:
@@ -38,11 +31,6 @@ def _of_attention(layer: LayerSpec) -> Iterator[str]:
     if not isinstance(spec, Attention):
         return
     options = {
-        "layers that share keys and values": spec.kv_from is not None,
+        "biases of gated queries": spec.gate == "sigmoid" and "attn_q" in spec.biases,
     }
     yield from (name for name, needed in options.items() if needed)
-
-
-def _of_feed_forward(layer: LayerSpec) -> Iterator[str]:
-    if isinstance(layer.ffn, Experts) and layer.ffn.router_scale:
-        yield "scaled routers"

@@ -18,7 +18,7 @@ from dflash_core.backends.cuda.drafters.draft import CudaDraft
 from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, on_card
+from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, on_card, own_head
 from dflash_core.backends.cuda.prompts import NEVER, PASSES, READINGS
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_NODES
@@ -99,6 +99,7 @@ class CudaTarget(Target):
         return CardMemoryEstimator(
             self.footprint, self.config, draft, machine=self.machine.name, processors=processors,
             available=self.machine.available_with_context(), draft_type=self.draft_type, embedding=self.embedding,
+            mtp=own_head(self.file, self.config, draft),
         )  # fmt: skip
 
     def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
@@ -116,7 +117,8 @@ class CudaTarget(Target):
             rest = needed.predicted - self.footprint.target_bytes
             remedy = f"take a model of at most {gib(max(needed.free - rest, 0))}"
         used = self.machine.other_processes()
-        closing = f"other programs on the card hold {gib(used)}: close them, or " if used else "or "
+        named = self.machine.holders() if used else ""
+        closing = f"other programs on the card hold {gib(used)}{named}: close them, or " if used else "or "
         memory.check(
             needed,
             f"{remedy}; {closing}run it on the CPU",

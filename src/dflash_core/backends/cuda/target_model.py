@@ -3,48 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from dflash_core.arch import kinds
-from dflash_core.arch.spec import OUTPUT_SCALE, LayerSpec, ModelSpec
+from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
+from dflash_core.backends.cuda.block import Block, residuals_of
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
 from dflash_core.backends.cuda.layers.base import FeedForwardLayer, MixerLayers, Upload
 from dflash_core.backends.cuda.layers.delta_net import DeltaNetLayers
 from dflash_core.backends.cuda.layers.embedding import Embedding
-from dflash_core.backends.cuda.layers.experts import Experts
-from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
+from dflash_core.backends.cuda.layers.per_layer import PerLayerInputs
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix
 
-# The class for each kind of layer; called with (device, spec, activations), and (device, upload, prefix, spec,
-# activations).
+# The class for each kind of mixer; called with (device, spec, activations).
 MIXERS: dict[type, Callable[[Device, Any, Activations], MixerLayers]] = {
     kinds.Attention: AttentionLayers,
     kinds.DeltaNet: DeltaNetLayers,
 }
-FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, Activations], FeedForwardLayer]] = {
-    kinds.SwiGLU: SwiGLU,
-    kinds.Experts: Experts,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One layer. Its mixer is the `place`-th of target.mixers[group]. post_attn_norm, post_ffn_norm: of what the mixer
-    and the feed-forward add to the residual stream. output_scale (1,): of the stream after the layer."""
-
-    attn_norm: Tensor
-    group: int
-    place: int
-    ffn_norm: Tensor
-    ffn: FeedForwardLayer
-    post_attn_norm: Tensor | None = None
-    post_ffn_norm: Tensor | None = None
-    output_scale: Tensor | None = None
 
 
 class DeviceTarget:
@@ -63,47 +40,65 @@ class DeviceTarget:
     ) -> None:
         self.device, self.spec, self.activations = device, spec, activations
         self.mixers = [MIXERS[type(mixer)](device, mixer, activations) for mixer in spec.mixers]
-        groups = list(spec.mixers)
         self.embedding = Embedding(upload, spec.embedding_length, on_host=embedding_on_host)
+        self.per_layer: PerLayerInputs | None = None
+        if spec.per_layer_input:
+            self.per_layer = PerLayerInputs(device, upload, spec, activations, on_host=embedding_on_host)
         self.blk: list[Block] = []
         for index, layer in enumerate(spec.layers):
-            self.blk.append(self._block(upload, index, layer, groups.index(layer.mixer)))
+            self.blk.append(self._block(upload, index, layer))
             if progress:
                 progress(index + 1, spec.block_count)
         self.output_norm = upload.vector("output_norm.weight")
         self.output: Matrix = upload.matrix("token_embd.weight" if spec.tied_output else "output.weight")
 
-    def _block(self, upload: Upload, index: int, layer: LayerSpec, group: int) -> Block:
-        prefix = f"blk.{index}."
-
-        def vector(name: str) -> Tensor | None:
-            return upload.vector(prefix + name) if name else None
-
-        attn_norm, ffn_norm = upload.vector(prefix + "attn_norm.weight"), upload.vector(prefix + layer.ffn_norm)
-        self.mixers[group].load(upload, prefix)
-        ffn = FEED_FORWARDS[type(layer.ffn)](self.device, upload, prefix, layer.ffn, self.activations)
-        place = self.spec.mixers[layer.mixer].index(index)
-        after = vector(layer.post_attn_norm), vector(layer.post_ffn_norm)
-        return Block(attn_norm, group, place, ffn_norm, ffn, *after, vector(OUTPUT_SCALE if layer.output_scale else ""))
+    def _block(self, upload: Upload, index: int, layer: LayerSpec) -> Block:
+        group = list(self.spec.mixers).index(layer.mixer)
+        mixers = self.mixers[group]
+        residuals = residuals_of(
+            self.device,
+            upload,
+            index,
+            layer,
+            self.activations,
+            self.per_layer,
+            lambda prefix: mixers.load(upload, prefix),
+        )
+        return Block(group, self.spec.mixers[layer.mixer].index(index), residuals)
 
     def projections(self) -> tuple[list[AnyProjection], list[AnyProjection]]:
         """The projections that read the residual stream, and those whose results are added to it."""
         pairs: list[tuple[AnyProjection, AnyProjection]]
         pairs = [self.mixers[block.group].projections(block.place) for block in self.blk]
-        pairs += [(block.ffn.inputs, block.ffn.out) for block in self.blk]
-        return [inputs for inputs, _ in pairs], [out for _, out in pairs]
+        pairs += [(ffn.inputs, ffn.out) for ffn in self._feed_forwards]
+        more = [self.per_layer.projection] if self.per_layer else []
+        return [*more, *(inputs for inputs, _ in pairs)], [out for _, out in pairs]
 
     @property
-    def norms_after(self) -> bool:
-        """Whether anything is done to what a branch gives, or to the residual stream, before the next norm."""
-        after = ((block.post_attn_norm, block.post_ffn_norm, block.output_scale) for block in self.blk)
-        return any(one is not None for of_block in after for one in of_block)
+    def _feed_forwards(self) -> list[FeedForwardLayer]:
+        return [ffn for block in self.blk for ffn in block.feed_forwards]
+
+    @property
+    def lenders(self) -> list[Block | None]:
+        """For each group of mixers, the layer whose keys and values they read instead of their own."""
+        sources = [mixer.kv_from if isinstance(mixer, kinds.Attention) else None for mixer in self.spec.mixers]
+        return [None if source is None else self.blk[source] for source in sources]
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is done to what a branch gives, or to the residual stream, before the next norm."""
+        return all(residual.plain for block in self.blk for residual in block.residuals)
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether there are branches of which the next norm reads the sum."""
+        return any(len(residual.branches) > 1 for block in self.blk for residual in block.residuals)
 
     @property
     def chunked(self) -> bool:
         """Whether the card can process prompts in chunks."""
-        return all(mixer.chunked for mixer in self.mixers) and all(block.ffn.chunked for block in self.blk)
+        return all(mixer.chunked for mixer in self.mixers) and all(ffn.chunked for ffn in self._feed_forwards)
 
     def idle_bytes(self, rows: int) -> float:
         """Bytes of weights that a pass of `rows` rows does not read, on average: experts, if rows choose at random."""
-        return sum(block.ffn.idle_bytes(rows) for block in self.blk)
+        return sum(ffn.idle_bytes(rows) for ffn in self._feed_forwards)

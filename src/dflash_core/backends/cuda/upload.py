@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.launch import Device, PinnedMemory
+from dflash_core.backends.cuda.pack_nvfp4 import set_factors
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import ROWS, blocks_of, groups_of, repack, tile_type
 from dflash_core.errors import UnsupportedError
@@ -89,6 +90,8 @@ class DeviceUpload:
             block = begin // ROWS
             blocks = part if kind == info.type else QUANTISE[kind](_floats(part, info.type))
             repack(blocks, kind, columns, out=tiles[block : block + blocks_of(len(part))])
+        if info.factors:
+            set_factors(tiles, info.factors)
         return Matrix(kind, rows, columns, tiles)
 
     def _new(self, nbytes: int) -> Tensor:

@@ -14,7 +14,7 @@ from dflash_core.drafters.registry import open_draft, own_kind
 from dflash_core.errors import DFlashError
 from dflash_core.formats.gguf import GGUFFile
 
-LIKELY = re.compile(r"draft|dflash|dspark|mtp|nextn", re.IGNORECASE)
+LIKELY = re.compile(r"draft|dflash|dspark|mtp|nextn|assistant", re.IGNORECASE)
 MAX_CHECKED = 24  # files and folders that are checked
 
 

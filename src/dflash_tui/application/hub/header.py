@@ -78,7 +78,9 @@ def _of_gguf(path: Path) -> ModelHeader:
     gguf = open_gguf(path)
     architecture = str(gguf.metadata.get("general.architecture", ""))
     title = str(gguf.metadata.get("general.name") or path.stem)
-    hidden = gguf.metadata.get(f"{architecture}.embedding_length")
+    # An assistant has another width than the target it is made for.
+    made_for = gguf.metadata.get(f"{architecture}.embedding_length_out")
+    hidden = made_for or gguf.metadata.get(f"{architecture}.embedding_length")
     hidden = hidden if isinstance(hidden, int) else 0
     if other := _other(gguf, architecture):
         return ModelHeader("other", other, title, architecture)

@@ -26,12 +26,12 @@ from dflash_core.backends.cuda.drafters.dflash_memory import DFlashMemory, convo
 from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
 from dflash_core.backends.cuda.drafters.in_caches import PENDING_ROWS, InCaches
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, ceil_div
-from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_WARPS, Splits
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, Splits
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
-from dflash_core.backends.cuda.layers.split_attention import SplitLaunch
+from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
@@ -81,7 +81,7 @@ class DFlash(InCaches):
         yield from fc.launches(buffers.acts, buffers.narrow, rows)
         yield norm_launch(
             buffers.h, draft.enc_output_norm, draft.config.rms_eps, rows, buffers.acts, draft.contexts[0].projection,
-            self.all_rows, 0, added=Added(fc, buffers.narrow), fresh=True, both=len(draft.contexts) > 1,
+            self.all_rows, 0, added=Added(fc.split_k, buffers.narrow), fresh=True, both=len(draft.contexts) > 1,
         )  # fmt: skip
         for part in draft.contexts:
             yield from part.projection.launches(buffers.acts, buffers.wide, rows)
@@ -157,7 +157,7 @@ class DFlash(InCaches):
         """A sub-layer's output: what the next norm adds to the residual stream, or None if it has been added."""
         kept = self.memory.convolution
         if conv is None or kept is None:
-            return Added(out, self.memory.buffers.narrow)
+            return Added(out.split_k, self.memory.buffers.narrow)
         yield conv.after(self.memory.buffers, kept, out, self.rows)
         return None
 

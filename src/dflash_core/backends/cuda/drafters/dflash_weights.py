@@ -14,7 +14,7 @@ from dflash_core.backends.cuda.drafters.draft_vocabulary import DraftVocabulary
 from dflash_core.backends.cuda.drafters.markov import DeviceMarkov
 from dflash_core.backends.cuda.drafters.pairs import DeviceSelector
 from dflash_core.backends.cuda.launch import Device
-from dflash_core.backends.cuda.layers.attention import AttentionWeights, frequencies
+from dflash_core.backends.cuda.layers.attention_weights import AttentionWeights, frequencies
 from dflash_core.backends.cuda.layers.base import Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.feed_forward import SwiGLU

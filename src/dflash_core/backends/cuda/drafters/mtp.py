@@ -25,12 +25,12 @@ from dflash_core.backends.cuda.drafters.in_caches import InCaches
 from dflash_core.backends.cuda.drafters.mtp_weights import DeviceMtp
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, ceil_div
-from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, PREPARE_WARPS, Splits
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, Splits
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
-from dflash_core.backends.cuda.layers.split_attention import SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
@@ -123,7 +123,7 @@ class Mtp(InCaches):
         yield from eh_proj.launches(buffers.acts, buffers.narrow, rows)
         yield norm_launch(
             buffers.h, draft.attn_norm, eps, rows, buffers.acts, mixer.inputs, self.all_rows, 0,
-            added=Added(eh_proj, buffers.narrow), fresh=True,
+            added=Added(eh_proj.split_k, buffers.narrow), fresh=True,
         )  # fmt: skip
         yield from mixer.inputs.launches(buffers.acts, buffers.wide, rows)
         yield Launch(
@@ -160,8 +160,8 @@ class Mtp(InCaches):
     ) -> Launch:
         buffers, eps = self.memory.buffers, self.draft.config.rms_eps
         return norm_launch(
-            buffers.h, weight, eps, 1, buffers.acts, reader, self.one_row, 0, added=Added(added, buffers.narrow),
-            normed=normed,
+            buffers.h, weight, eps, 1, buffers.acts, reader, self.one_row, 0,
+            added=Added(added.split_k, buffers.narrow), normed=normed,
         )  # fmt: skip
 
     @property

@@ -6,13 +6,13 @@ from torch import Tensor
 
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
+from dflash_core.backends.cuda.block import FEED_FORWARDS
 from dflash_core.backends.cuda.launch import Device
-from dflash_core.backends.cuda.layers.attention import AttentionWeights, frequencies
+from dflash_core.backends.cuda.layers.attention_weights import AttentionWeights, frequencies
 from dflash_core.backends.cuda.layers.base import FeedForwardLayer, Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.split_attention import HeadShape
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix, Projection
-from dflash_core.backends.cuda.target_model import FEED_FORWARDS
 from dflash_core.config import MtpConfig
 
 

@@ -1,10 +1,10 @@
-"""Attention on a card: weights, the KV cache, and launches for a pass and for a chunk of a prompt."""
+"""Attention on a card: the KV cache, and launches for a pass and for a chunk of a prompt."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,83 +14,38 @@ from torch.nn.functional import scaled_dot_product_attention, softplus
 
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
-from dflash_core.backends.cuda.chunk import Chunk, View
+from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, Argument, At, Device, Inputs, Launch, ceil_div
-from dflash_core.backends.cuda.layers.base import ChunkRun, MixerLayers, MixerMemory, MixerTensors, Pass, Upload
+from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, Argument, Device, Inputs, Launch, ceil_div
+from dflash_core.backends.cuda.layers.attention_weights import (
+    AttentionWeights,
+    frequencies,
+    projected_rows,
+    turn_factor,
+)
+from dflash_core.backends.cuda.layers.base import (
+    ChunkRun,
+    MixerBranch,
+    MixerLayers,
+    MixerMemory,
+    MixerTensors,
+    Pass,
+    Upload,
+)
 from dflash_core.backends.cuda.layers.sink_rows import SINK_DIMS, with_sinks
-from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, HeadShape, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.layers.visible_rows import VisibleRows
 from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, windowed_results
-from dflash_core.backends.cuda.products import Arena, Op, TensorSpec
-from dflash_core.backends.cuda.projection import Matrix, Projection
+from dflash_core.backends.cuda.products import Arena, TensorSpec
+from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.models.norm import Rotary
 
-PREPARE_WARPS = 4  # heads that a block of attn_prepare and draft_prepare writes
-UNPACK_BLOCKS = 1024  # thread blocks of attn_unpack_keys; they loop over the rows
 COMBINE_THREADS = 4 * WARP  # threads of attn_combine and draft_combine: MERGE_WARPS of kernels/attention.cuh
 # cuDNN's attention is left out: it plans again for every new prompt length, which takes about 50 ms.
 LIBRARY = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-
-class AttentionWeights:
-    """A layer of the target or of the drafter: query, key and value in one projection.
-
-    `pair`: the key and value matrices, if they have been read already.
-    """
-
-    def __init__(
-        self,
-        device: Device,
-        upload: Upload,
-        prefix: str,
-        activations: Activations,
-        spec: kinds.Attention,
-        pair: tuple[Matrix, Matrix] | None = None,
-    ) -> None:
-        names = ["attn_q.weight"] if pair else [*projected_rows(spec)]
-        matrices = [upload.matrix(prefix + name) for name in names]
-        gates = [upload.matrix(prefix + "attn_gate.weight")] if spec.gate == "softplus" else []
-        self.inputs = Projection(device, [*matrices, *(pair or ()), *gates], activations.inputs)
-        self.out = Projection(device, [upload.matrix(prefix + "attn_output.weight")], activations.inputs)
-        self.q_norm = self.k_norm = torch.empty(0, device=device.torch_device)  # a null pointer
-        if spec.qk_norm:
-            self.q_norm = upload.vector(prefix + "attn_q_norm.weight")
-        if spec.qk_norm and spec.kv_from is None:
-            self.k_norm = upload.vector(prefix + "attn_k_norm.weight")
-        if turn_factor(spec) != 1:
-            # The factor of cosines and sines is applied to norms before them, where there are any.
-            for norm in (self.q_norm, self.k_norm):
-                norm[: spec.rotary] *= turn_factor(spec)
-        self.bias = _input_bias(upload, prefix, spec, device.torch_device)
-        self.out_bias = upload.vector(prefix + "attn_output.bias") if "attn_output" in spec.biases else None
-        self.sinks = upload.vector(prefix + "attn_sinks.weight") if spec.sinks else None
-
-
-def turn_factor(spec: kinds.Attention) -> float:
-    """The factor of cosines and sines."""
-    return spec.scaling.attention if spec.scaling else 1.0
-
-
-def projected_rows(spec: kinds.Attention) -> dict[str, int]:
-    """The rows of query, key and value by their matrices' names, of those that there are."""
-    there = spec.tensors(0)
-    return {name: rows for name, rows in spec.fused_rows.items() if name in there}
-
-
-def _input_bias(upload: Upload, prefix: str, spec: kinds.Attention, on: torch.device) -> Tensor | None:
-    """The biases of query, key and value, next to each other as their products are; zeros for one without."""
-    if not {"attn_q", "attn_k", "attn_v"} & {*spec.biases}:
-        return None
-    parts = []
-    for name, rows in projected_rows(spec).items():
-        part = name.removesuffix(".weight")
-        there = part in spec.biases
-        parts.append(upload.vector(f"{prefix}{part}.bias") if there else torch.zeros(rows, device=on))
-    return torch.cat(parts)
 
 
 class Splits:
@@ -108,12 +63,6 @@ class Splits:
         return [((size,), dtype) for size, dtype in zip(sizes, (torch.float32, torch.float32, torch.float16))]
 
 
-def frequencies(spec: kinds.Attention, device: Device, factors: Tensor | None = None) -> Tensor:
-    """Frequencies of the rotary embedding, over `factors` where there are any, rounded as in the reference."""
-    rotary = Rotary(spec.rotary, spec.rope_base, torch.float32, spec.scaling, factors)
-    return rotary.frequencies.to(device.torch_device)
-
-
 class AttentionLayers(MixerLayers):
     """Implements `base.MixerLayers`. Raises UnsupportedError for head shapes that the kernels do not support."""
 
@@ -127,6 +76,7 @@ class AttentionLayers(MixerLayers):
         # The window of kernels/attention_parts.cuh: the last positions that a query sees, and the first ones.
         seen = torch.tensor([spec.window, 0], dtype=torch.int32)
         self.window = seen.to(device.torch_device) if spec.window else None
+        self.made = 2 * spec.kv_heads if spec.kv_from is None else 0
         scale = self.heads.query_scale if spec.scale is None else math.log2(math.e) * spec.scale
         self.query_scale = np.float32(scale)
 
@@ -164,8 +114,19 @@ class AttentionLayers(MixerLayers):
     def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         return Splits.pieces(self.split_order(context, kv), self.heads)
 
-    def memory(self, context: int, capacity: int, arena: Arena, rows: Arena, kv: CachePair = F16) -> AttentionMemory:
-        return AttentionMemory(self, context, arena, kv)
+    def memory(
+        self,
+        context: int,
+        capacity: int,
+        arena: Arena,
+        rows: Arena,
+        kv: CachePair = F16,
+        lender: MixerBranch | None = None,
+    ) -> MixerMemory:
+        if lender is None:
+            return AttentionMemory(self, context, arena, kv)
+        assert isinstance(lender, AttentionBranch), "keys and values of a layer without any"
+        return BorrowingMemory(self, context, arena, kv, lender)
 
     def turns(self, kv: CachePair) -> Sequence[range]:
         """The groups of kv heads that a chunk processes at once: one head each if the cache must be unpacked."""
@@ -221,9 +182,28 @@ class AttentionMemory(MixerMemory):
         return self.kv.positions(begin, end)
 
 
+class BorrowingMemory(MixerMemory):
+    """Of layers that read the keys and values of another one, `lender`, which runs before them in a pass."""
+
+    component = "target KV"
+
+    def __init__(
+        self, layers: AttentionLayers, context: int, arena: Arena, kv: CachePair, lender: AttentionBranch
+    ) -> None:
+        self.layers, self.lender = layers, lender
+        self.splits = Splits(layers.split_order(context, kv), layers.heads, arena)
+
+    @property
+    def nbytes(self) -> int:
+        return 0
+
+    def layer(self, place: int) -> AttentionBranch:
+        return AttentionBranch(self.layers, self.layers.weights[place], self.lender.kv, self.splits, self.lender.place)
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionBranch:
-    """Implements `base.Branch` for one layer of a sequence."""
+    """Implements `base.Branch` for one layer of a sequence. `place`: of its keys and values in `kv`."""
 
     layers: AttentionLayers
     weights: AttentionWeights
@@ -267,7 +247,8 @@ class AttentionBranch:
         biased, bias = self._biased
         sinks: Inputs = NO_INPUTS if weights.sinks is None else ({"SINKS": 1}, [weights.sinks])
         yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
-        if scope.single_row and split.holds_row:
+        own = self.layers.made  # heads of keys and values that a row makes
+        if scope.single_row and split.holds_row and own:
             yield Launch(
                 "attention_alone.cu", "attn_alone", {**defines, **windowed, **biased}, split.grid,
                 split.single_row_block,
@@ -275,7 +256,7 @@ class AttentionBranch:
                 split.single_row_shared,
             )  # fmt: skip
         else:
-            tasks = heads.heads + 2 * heads.kv_heads
+            tasks = heads.heads + own
             yield Launch(
                 "attention.cu", "attn_prepare", {**defines, **biased}, (ceil_div(tasks, PREPARE_WARPS), scope.rows),
                 WARP * PREPARE_WARPS,
@@ -337,16 +318,18 @@ class AttentionBranch:
             self.weights.k_norm, self.layers.frequencies, np.float32(spec.eps), np.float32(1), queries,
             keys[together.start :], values[together.start :], slots, *(() if bias is None else (bias,)),
         ]  # fmt: skip
-        grid = (ceil_div(count * (heads.group + 2), PREPARE_WARPS), chunk.rows)
+        tasks = count * heads.group + self.layers.made * count // heads.kv_heads
+        grid = (ceil_div(tasks, PREPARE_WARPS), chunk.rows)
         prepare = chunk.ops.add(Launch("attention_rows.cu", "attn_rows", defines, grid, WARP * PREPARE_WARPS, args))
 
         copies = iter(unpacked)
-        visible_keys, visible_values = seen = [
-            self._visible(
-                chunk, together, f"attn_unpack_{name}", rows, defines, None if kind == F16.k else next(copies)
+        visible = [
+            VisibleRows.of(
+                self.layers.device, chunk, together, rows, None if kind == F16.k else next(copies),
+                f"attn_unpack_{name}", defines,
             )
             for name, rows, kind in (("keys", keys, kv.kv.k), ("values", values, kv.kv.v))
-        ]
+        ]  # fmt: skip
 
         def run(n: int, length: int) -> None:
             products.multiply_all(chunk.x[:n], inputs, projected[:n])
@@ -355,13 +338,7 @@ class AttentionBranch:
                 gates[:n] = softplus(gates[:n])
             prepare()
             q = queries.view(count, chunk.rows, heads.group, dim)[:, :n].transpose(1, 2)
-            if view.runs:
-                k, v = self._of_runs(view, together, visible_keys), self._of_runs(view, together, visible_values)
-            else:
-                for one in seen:
-                    if one.unpack is not None:
-                        one.unpack()
-                k, v = (one.halves[:, : length + n] for one in seen)
+            k, v = (rows.seen(view, length + n) for rows in visible)
             if sinks is not None:
                 q, k, v = with_sinks(q, k, v, sinks, spec.score_scale)
             first = int(sinks is not None)
@@ -390,17 +367,6 @@ class AttentionBranch:
 
         return run
 
-    def _visible(
-        self, chunk: Chunk, together: range, name: str, rows: Tensor, defines: Mapping[str, object], copy: Tensor | None
-    ) -> _Visible:
-        """Keys, or values, of some kv heads: the cache's `rows`, or their unpacked `copy`, written by kernel `name`."""
-        if copy is None:
-            return _Visible(rows, rows[together.start : together.stop], None)
-        count, slots = np.int32(len(together)), np.int32(self.kv.slots)
-        to: list[Argument] = [chunk.count, rows[together.start :], count, slots, copy]
-        launch = Launch("attention_rows.cu", name, defines, UNPACK_BLOCKS, WARP * PREPARE_WARPS, to)
-        return _Visible(rows, copy, chunk.ops.add(launch))
-
     def _bias_of(self, together: range) -> Tensor | None:
         """The biases of what some kv heads need: query, key and value, next to each other."""
         heads, bias = self.layers.heads, self.weights.bias
@@ -409,29 +375,3 @@ class AttentionBranch:
         parts = torch.split(bias, [*projected_rows(self.layers.spec).values()])
         each = [len(part) // heads.kv_heads for part in parts]
         return torch.cat([part[a * together.start : a * together.stop] for part, a in zip(parts, each)])
-
-    def _of_runs(self, view: View, together: range, visible: _Visible) -> Tensor:
-        """The keys, or values, of the chunk's runs, concatenated, as f16."""
-        halves = visible.halves
-        if visible.unpack is None:
-            return torch.cat([halves[:, run] for run in view.runs], dim=1)
-        count, slots, end = np.int32(len(together)), np.int32(self.kv.slots), 0
-        for place, run in enumerate(view.runs):
-            begin = together.start * self.kv.slots + run.start
-            some: list[Argument] = [
-                At(view.run_counts, 2 * place), At(visible.rows, begin * visible.rows.shape[-1]), count, slots,
-                At(halves, end * halves.shape[-1]),
-            ]  # fmt: skip
-            self.layers.device.bind([replace(visible.unpack.launch, args=some)])()
-            end += run.stop - run.start
-        return halves[:, :end]
-
-
-@dataclass(frozen=True, slots=True)
-class _Visible:
-    """Keys, or values, that a chunk's rows see: `rows` of the whole cache, `halves` (f16) of the kv heads in use,
-    and the operation that unpacks them if the cache is packed."""
-
-    rows: Tensor
-    halves: Tensor
-    unpack: Op | None

@@ -7,6 +7,7 @@ branch reads normed rows and adds to the residual stream itself, or where a norm
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -53,18 +54,33 @@ class PassBuffers:
 
     h: the residual stream (rows, hidden). acts: activations of the next matrix product. wide, narrow: split-K
     partials of `inputs`, which read the residual stream, and of `outputs`, which are added to it. inside: scratch
-    memory of the branch that runs.
+    memory of the branch that runs. `side_by_side`: partials of two branches are needed at once: those of the second are
+    in `aside.narrow`.
     `own`: an arena of zeros only for `lasting`. `shared`: an arena for `partials` and the branches' scratch.
     """
 
     def __init__(
-        self, hidden: int, inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection], own: Arena, shared: Arena
+        self,
+        hidden: int,
+        inputs: Sequence[AnyProjection],
+        outputs: Sequence[AnyProjection],
+        own: Arena,
+        shared: Arena,
+        *,
+        side_by_side: bool = False,
     ) -> None:
         self.h, *acts = own.carve(*self.lasting(hidden, inputs, outputs))
         self.acts = Acts(*acts)
-        partials = self.partials(inputs, outputs)
-        self.wide, self.narrow = shared.carve(*partials)
+        partials = self.partials(inputs, outputs, side_by_side=side_by_side)
+        self.wide, self.narrow, *self._second = shared.carve(*partials)
         self.inside = shared.after(*partials)
+
+    @property
+    def aside(self) -> PassBuffers:
+        """The same memory, but for the partials of `outputs`."""
+        other = copy.copy(self)
+        (other.narrow,) = self._second
+        return other
 
     @staticmethod
     def lasting(hidden: int, inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection]) -> Sequence[TensorSpec]:
@@ -75,10 +91,12 @@ class PassBuffers:
         return [((PASS_ROWS, hidden), torch.float32), *acts_pieces(max(p.columns for p in projections), halves)]
 
     @staticmethod
-    def partials(inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection]) -> Sequence[TensorSpec]:
-        """Memory for the output of the largest of `inputs`, and of the largest of `outputs`."""
+    def partials(
+        inputs: Sequence[AnyProjection], outputs: Sequence[AnyProjection], *, side_by_side: bool = False
+    ) -> Sequence[TensorSpec]:
+        """Memory for the output of the largest of `inputs`, and of `outputs`, twice if `side_by_side`."""
         sizes = [max(p.split_k * p.width for p in projections) * PASS_ROWS for projections in (inputs, outputs)]
-        return [((size,), torch.float32) for size in sizes]
+        return [((size,), torch.float32) for size in (*sizes, *sizes[1:] * side_by_side)]
 
 
 def acts_pieces(columns: int, halves: int) -> Sequence[TensorSpec]:
@@ -95,7 +113,8 @@ def acts_for(columns: int, device: torch.device) -> Acts:
 class Pass:
     """The rows of one pass: nodes of the tree in `state`, from node0 on; `count` of them are live.
 
-    `window`: two int32, how many of the last and of the first positions full-attention layers see; None: all.
+    `window`: two int32, how many of the last and of the first positions full-attention layers see; None: all. `given`:
+    per-layer inputs, of a model that has them.
     """
 
     state: DeviceState
@@ -104,6 +123,7 @@ class Pass:
     node0: int
     count: At
     window: Tensor | None = None
+    given: Tensor | None = None
 
     @property
     def single_row(self) -> bool:
@@ -203,8 +223,17 @@ class MixerLayers(Protocol):
         prompt begins, no commit is pending."""
         return ()
 
-    def memory(self, context: int, capacity: int, arena: Arena, rows: Arena, kv: CachePair = F16) -> MixerMemory:
-        """Memory of a sequence of up to `context` positions and trees of up to `capacity` nodes.
+    def memory(
+        self,
+        context: int,
+        capacity: int,
+        arena: Arena,
+        rows: Arena,
+        kv: CachePair = F16,
+        lender: MixerBranch | None = None,
+    ) -> MixerMemory:
+        """Memory of a sequence of up to `context` positions and trees of up to `capacity` nodes. `lender`: the layer
+        whose keys and values these layers read, if they have none.
 
         `arena`: holds `pass_buffers`; the next layers of a pass reuse it. `rows`: holds `row_buffers`; chunks use it
         too. `kv`: the types of cached keys and values.
@@ -240,6 +269,10 @@ class FeedForwardLayer(Branch, Protocol):
 
     def normed(self, buffers: PassBuffers) -> Tensor | None:
         """Where the norm before the layer writes f32 rows too, or None."""
+
+    @property
+    def normed_by(self) -> Tensor | None:
+        """The weight of these rows, if it is not that of the norm before the layer."""
 
     def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]: ...
 

@@ -14,7 +14,15 @@ from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, PinnedMemory, pointer
-from dflash_core.backends.cuda.layers.base import ChunkRun, MixerLayers, MixerMemory, MixerTensors, Pass, Upload
+from dflash_core.backends.cuda.layers.base import (
+    ChunkRun,
+    MixerBranch,
+    MixerLayers,
+    MixerMemory,
+    MixerTensors,
+    Pass,
+    Upload,
+)
 from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape, ScanLaunch
 from dflash_core.backends.cuda.layers.norm import chunk_rows
 from dflash_core.backends.cuda.products import Arena, Op, TensorSpec
@@ -65,7 +73,15 @@ class DeltaNetLayers(MixerLayers):
         levels = (self.far_levels(capacity), *sizes["s"])
         return [(shape, torch.float32) for shape in (*shapes, levels)]
 
-    def memory(self, context: int, capacity: int, arena: Arena, rows: Arena, kv: CachePair = F16) -> DeltaMemory:
+    def memory(
+        self,
+        context: int,
+        capacity: int,
+        arena: Arena,
+        rows: Arena,
+        kv: CachePair = F16,
+        lender: MixerBranch | None = None,
+    ) -> DeltaMemory:
         sizes, count = self.shape.layer_shapes(capacity), len(self.weights)
         s, conv = (torch.zeros(count, *sizes[name], device=self.device.torch_device) for name in ("s", "conv"))
         return DeltaMemory(self, capacity, (s, conv), arena, rows)

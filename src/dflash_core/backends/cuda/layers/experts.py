@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -143,6 +144,9 @@ class Experts:
         self.expert_scales = upload.vector(prefix + kinds.EXPERT_SCALES) if spec.expert_scales else None
         self.activation = ACTIVATIONS[spec.activation]
         self.hidden = self.router.shape[-1]
+        self.normed_by: Tensor | None = None
+        if spec.router_scale:
+            self.normed_by = upload.vector(prefix + kinds.ROUTER_SCALE) / math.sqrt(self.hidden)
         inner = [kinds.GATE_UP] if spec.fused else [f"ffn_{part}_exps.weight" for part in ("gate", "up")]
         shared = ["ffn_gate_shexp.weight", "ffn_up_shexp.weight"] if spec.shared else []
         last = ["ffn_down_shexp.weight"] if spec.shared else []

@@ -43,6 +43,7 @@ class SwiGLU:
 
     chunked = True
     pass_buffers: Sequence[TensorSpec] = ()
+    normed_by: Tensor | None = None
 
     def __init__(
         self, device: Device, upload: Upload, prefix: str, spec: kinds.SwiGLU, activations: Activations

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.launch import NULL, WARP, Argument, At, Defines, Launch, ceil_div
+from dflash_core.backends.cuda.launch import NULL, WARP, Argument, At, Defines, Launch, ceil_div, pointer
 from dflash_core.backends.cuda.projection import Acts, AnyProjection
 from dflash_core.backends.cuda.repack import groups_of
 
@@ -24,10 +24,10 @@ ROW_THREADS = 256  # threads per block of the kernels that process a chunk's row
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What is added to the residual stream: the split-K partials of a projection, with the bias of its output, under a
-    norm of its own. `factor` (1,): of the stream after that."""
+    """What is added to the residual stream: `split_k` partials, the bias of their sum, under a norm of its own.
+    `factor` (1,): of the stream after that."""
 
-    projection: AnyProjection
+    split_k: int
     partials: Tensor
     bias: Tensor | None = None
     norm: Tensor | None = None
@@ -36,7 +36,7 @@ class Added:
 
 def norm_launch(
     h: Tensor,
-    weight: Tensor,
+    weight: Tensor | None,
     eps: float,
     rows: int,
     acts: Acts,
@@ -50,26 +50,32 @@ def norm_launch(
     captured: At | None = None,
     captured_width: int = 0,
     normed: Tensor | None = None,
+    normed_by: Tensor | None = None,
 ) -> Launch:
     """h += what the previous branch gave, then RMSNorm of h as the activations that `reader` reads.
 
     `fresh`: h = the partials, without the old h. `both`: write both forms of activations, for other projections too.
     `captured`: a second destination of the sum, in rows of `captured_width`. `normed`: a second destination of
-    normed rows, f32.
+    normed rows, f32; `normed_by`: their weight if it is another one. Without a `weight` activations are those of h.
     """
     width = h.shape[1]
-    defines: dict[str, object] = {"WIDTH": width, "SPLIT_K": added.projection.split_k if added else 0, **reader.forms}
+    defines: dict[str, object] = {"WIDTH": width, "SPLIT_K": added.split_k if added else 0, **reader.forms}
     if fresh:
         defines["FRESH"] = 1
     assert not both or not reader.forms, "with `both`, `reader` must not choose a form of activations"
     forms = (At(acts.q8, 0), At(acts.f16, 0)) if both else reader.act_args(acts)
     args = [
-        h, added.partials if added else NULL, np.int32(rows), weight, np.float32(eps), *forms,
+        h, added.partials if added else NULL, np.int32(rows), pointer(weight), np.float32(eps), *forms,
         captured if captured is not None else NULL, np.int32(captured_width), count, np.int32(node0),
     ]  # fmt: skip
+    if weight is None:
+        defines["UNNORMED"] = 1
     if normed is not None:
         defines["ROWS"] = 1
         args.append(normed)
+    if normed_by is not None:
+        defines["ROWS_BY"] = 1
+        args.append(normed_by)
     options = (("BIASED", added.bias), ("NORMED", added.norm), ("SCALED", added.factor)) if added else ()
     for name, given in options:
         if given is not None:
@@ -84,16 +90,40 @@ def norm_launch(
     return launch(1, launch(ROW_BLOCKS))
 
 
+def join_launch(first: Added, second: Added, rows: int, width: int, eps: float, count: At, node0: int) -> Launch:
+    """Two branches become one: their sum, each under its norm, is stored as a single partial in the first's memory."""
+    defines: dict[str, object] = {"WIDTH": width, "FIRST": first.split_k, "SECOND": second.split_k}
+    defines |= {f"NORMED_{name}": 1 for name, of in (("FIRST", first), ("SECOND", second)) if of.norm is not None}
+    return Launch(
+        "branches.cu", "join_branches", defines, rows, ROW_THREADS,
+        [first.partials, second.partials, np.int32(rows), pointer(first.norm), pointer(second.norm), np.float32(eps),
+         count, np.int32(node0)],
+    )  # fmt: skip
+
+
 def chunk_norm(
-    ops: Ops, count: At, h: Tensor, weight: Tensor, eps: float, out: Tensor, floats: Tensor | None = None
+    ops: Ops,
+    count: At,
+    h: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    out: Tensor,
+    floats: Tensor | None = None,
+    floats_by: Tensor | None = None,
 ) -> Op:
-    """RMSNorm of a chunk's rows `h` (rows, width), f32 or f16, into f16 rows `out`. For f32 rows `h`, `floats` is an
-    optional second output in f32."""
-    args: list[Argument] = [count, h, weight, np.float32(eps), out]
+    """RMSNorm of a chunk's rows `h` (rows, width), f32 or f16, into f16 rows `out`; without a weight `h`
+    times HEADROOM. For
+    f32 rows `h`, `floats` is an optional second output in f32, with `floats_by` under that weight."""
+    args: list[Argument] = [count, h, pointer(weight), np.float32(eps), out]
     defines: dict[str, object] = {"WIDTH": h.shape[1]}
+    if weight is None:
+        defines["UNNORMED"] = 1
     if floats is not None:
         defines["ROWS"] = 1
         args.append(floats)
+    if floats_by is not None:
+        defines["ROWS_BY"] = 1
+        args.append(floats_by)
     name = "rows_norm" if h.dtype == torch.float32 else "rows_norm_f16"
     return ops.add(Launch("rows.cu", name, defines, len(h), ROW_THREADS, args))
 

@@ -11,6 +11,7 @@ from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.cache_types import F16, GROUP, CachePair, CacheType
 from dflash_core.errors import cpu_only
 
+PREPARE_WARPS = 4  # heads that a block of attn_prepare, attn_rows and draft_prepare writes
 MAX_STAGES = 3
 # A block uses no more shared memory than this, even if a card has more: the rest of the SM's memory is L1, which the
 # matmuls before and after it need. With 203 KB per block an attention layer on an H200 took 36 us more.
@@ -22,6 +23,7 @@ PACKED_WARPS = 8  # warps that share a tile of packed keys and values and conver
 MAX_MAKERS = 8  # warps of an attn_alone block that make the row: as in kernels/attention_alone.cu
 PATH_BYTES = MAX_NODES + 128  # shared memory of attn_split for one node's ancestors
 ACCUMULATORS = 96  # the most registers of a thread for output sums: with more, the others spill
+SMALL_HEAD, SMALL_TILES = 64, 4  # tiles of 16 rows of such heads: scores take as many registers as sums there
 
 
 HEAD_DIMS = (64, 128, 256, 512)
@@ -181,7 +183,8 @@ class SplitLaunch:
         dim_tiles = heads.head_dim // layout.column_warps // 8
         # With many warps, one tile can load while they process the other half of the previous tile.
         min_stages, max_stages = (1 if row_warps > 1 else 2), (1 if layout.once else MAX_STAGES)
-        for tallest in range(max(1, ACCUMULATORS // (4 * dim_tiles)), 0, -1):
+        highest = SMALL_TILES if heads.head_dim == SMALL_HEAD else max(1, ACCUMULATORS // (4 * dim_tiles))
+        for tallest in range(highest, 0, -1):
             blocks = ceil_div(tiles, tallest * row_warps)
             row_tiles = ceil_div(tiles, blocks * row_warps)
             # With separate buffers K and V are unpacked together, with two barriers per step instead of four.

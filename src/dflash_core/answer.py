@@ -1,0 +1,240 @@
+"""One answer of the engine to a prompt: its text as it comes, its figures when it ends."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from dflash_core.constraints.base import Constraint
+from dflash_core.errors import DFlashError
+from dflash_core.events import Event, Piece, PrefillEvent, StepEvent
+from dflash_core.guards.turn import TurnGuard
+from dflash_core.knobs import RANDOM_SEED, Knobs
+from dflash_core.messages import Prompt
+from dflash_core.record import Line, Recorder, Start, TurnRecord
+from dflash_core.text.detokenizer import Detokenizer
+from dflash_core.text.thinking import ThinkingSplit
+from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.turn_stats import PartTotals, TurnReport, turn_stats
+
+if TYPE_CHECKING:
+    from dflash_core.runner import Runner
+
+OnPrefill = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """About how many tokens of the conversation a turn reads again, of those `known` from the turn before, and the
+    change that is the reason."""
+
+    tokens: int
+    known: int
+    why: str
+
+
+class Answer:
+    """One answer in the making: iterate over it once, in any one thread, and it runs the engine.
+
+    `text` and `thinking` grow with the pieces. When the iteration ends - at a stop token, after `stop`, or with an
+    error of the engine, which is passed on - `report` is set unless the engine did not get as far as a first token.
+    After an error, which is then in `error`, the report's `stop` reads "cancelled". `record` is the whole of it, step
+    by step. `knobs` are the requested ones, with the drawn seed where a random one was requested.
+    """
+
+    def __init__(
+        self,
+        engine: Runner,
+        tokenizer: Tokenizer,
+        prompt: Prompt,
+        knobs: Knobs,
+        start: Callable[[Prompt, Knobs], Start],
+        *,
+        keep: Sequence[int] = (),
+        watchers: Sequence[Callable[[Line], None]] = (),
+        on_prefill: OnPrefill | None = None,
+        shown: Collection[str] = (),
+        constraint: Constraint | None = None,
+        ends: Collection[str] = (),
+    ) -> None:
+        """`start`: what the record begins with. `keep`: lengths of the prompt that later prompts will share. `shown`:
+        names of special tokens that become text, although they are hidden otherwise. `constraint`: what the
+        answer conforms to. `ends`: names of special tokens that end it, beside the stop
+        tokens. `watchers` are called with each line of the record, on the thread that iterates."""
+        self._seed_source: Literal["random", "fixed"] = "fixed"
+        if knobs.seed == RANDOM_SEED:  # a small number, which a user can type
+            self._seed_source, knobs = "random", replace(knobs, seed=secrets.randbelow(2**31))
+        self.prompt = prompt
+        self.knobs = knobs
+        self.text = ""
+        self.thinking = ""
+        self.report: TurnReport | None = None
+        self.record: TurnRecord | None = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.reread: Reread | None = None
+        self._engine = engine
+        self._constraint = constraint
+        self._ends = frozenset(tokenizer.special[name] for name in ends if name in tokenizer.special)
+        self._keep, self._watchers, self._on_prefill = tuple(keep), watchers, on_prefill
+        self._stop_requested = False
+        self._running = False
+        self._stop_lock = threading.RLock()  # a signal handler may call `stop` on the thread that has the lock
+        self._changed: Knobs | None = None
+        self._began = time.perf_counter()
+        self._recorder = Recorder(start(prompt, knobs), tokenizer.token_text)
+        self._parts = PartTotals()
+        self._decode_s = 0.0
+        self._detokenizer = Detokenizer(tokenizer, shown)
+        self._split = ThinkingSplit(start_inside=prompt.opens_thinking)
+        self._guard = TurnGuard(tokenizer, knobs, opens_thinking=prompt.opens_thinking)
+        self._pieces = self._run()
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self._pieces
+
+    def stop(self) -> None:
+        """End the answer as soon as possible; what there is of it stays. Callable from any thread, at any time.
+
+        From a signal handler too.
+        """
+        with self._stop_lock:  # a turn that ends meanwhile would let the next one be cancelled instead
+            self._stop_requested = True
+            if self._running:
+                self._engine.cancel()
+
+    def change(self, knobs: Knobs) -> None:
+        """Go on with what a running answer can take of `knobs`, from the next step; callable from any thread."""
+        self._changed = knobs
+
+    def answer_now(self) -> None:
+        """Close the reasoning before the next step, or as soon as it begins, and go on to the answer. Callable from any
+        thread; nothing happens in the answer itself."""
+        self._guard.answer_now()
+
+    def close(self) -> None:
+        """End the turn where it is, from the thread that iterates over it; does nothing if it has ended.
+
+        Raises DFlashError while another thread runs the turn.
+        """
+        try:
+            self._pieces.close()
+        except ValueError:  # "generator already executing"
+            raise DFlashError("an answer is still being written; stop it first") from None
+        if not self.done:  # it had not begun, so the generator's own ending did not run
+            self._end()
+
+    def _run(self) -> Generator[Piece, None, None]:
+        events: Iterator[Event] = iter(())
+        try:
+            self._began = time.perf_counter()
+            self._recorder.begin(self._watchers)
+            with self._stop_lock:
+                self._running = not self._stop_requested
+            if self._running:
+                more: dict[str, Any] = {"sinks": self.prompt.sinks} if self.knobs.attention_window else {}
+                if self._constraint is not None:
+                    more["constraint"] = self._constraint
+                if self._ends:
+                    more["ends"] = self._ends
+                events = self._engine.generate(
+                    self.prompt.ids, self.knobs, keep=self._keep, on_prefill=self._prefilled, guard=self._guard, **more
+                )
+            while (event := self._next(events)) is not None:
+                self._cancel_again()
+                yield self._piece(event)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            if isinstance(events, Generator):
+                events.close()
+            self._end()
+
+    def _next(self, events: Iterator[Event]) -> Event | None:
+        if self._changed is not None:
+            changed, self._changed = self._changed, None
+            self._engine.change(changed)
+        start = time.perf_counter()
+        event = next(events, None)
+        if isinstance(event, StepEvent):
+            self._decode_s += time.perf_counter() - start
+        return event
+
+    def _cancel_again(self) -> None:
+        """Repeat a stop that was requested just before the engine began to listen."""
+        if self._stop_requested:
+            self._engine.cancel()
+
+    def _prefilled(self, done: int, total: int) -> None:
+        self._cancel_again()
+        if self._on_prefill is not None:
+            self._on_prefill(done, total)
+
+    def _piece(self, event: Event) -> Piece:
+        at = time.perf_counter() - self._began
+        if isinstance(event, PrefillEvent) and self.reread is not None:
+            # A saved state may have included them, or no saved state reaches so far into the prompt.
+            again = max(self.reread.known - event.reused_tokens, 0)
+            event = replace(event, read_again=again, read_why=self.reread.why if again else "")
+        thinking, text = self._split.push(self._detokenizer.push(self._worded(event)))
+        self.thinking += thinking
+        self.text += text
+        if event.stop is not None:
+            more_thinking, more_text = self._flush()
+            thinking, text = thinking + more_thinking, text + more_text
+        piece = Piece(event, text, thinking, at)
+        self._parts.add(piece)
+        self._recorder.add(piece)
+        return piece
+
+    def _worded(self, event: Event) -> Sequence[int]:
+        """The tokens that are the answer's own: not one that only ended it."""
+        ended = event.stop == "stop token" and event.tokens[-1] in self._ends
+        return event.tokens[:-1] if ended else event.tokens
+
+    def _flush(self) -> tuple[str, str]:
+        """The pending text of the detokeniser and the split, also added to the turn; nothing the second time."""
+        thinking, text = self._split.push(self._detokenizer.finish())
+        more_thinking, more_text = self._split.finish()
+        thinking, text = thinking + more_thinking, text + more_text
+        self.thinking += thinking
+        self.text += text
+        return thinking, text
+
+    def _end(self) -> None:
+        thinking, text = self._flush()
+        events = self._recorder.events
+        if events and isinstance(prefill := events[0], PrefillEvent):
+            last = events[-1]
+            steps = [event for event in events if isinstance(event, StepEvent)]
+            self.report = TurnReport(
+                text=self.text,
+                thinking=self.thinking,
+                tokens=tuple(id for event in events for id in event.tokens),
+                mode=last.mode,
+                reason=last.reason,
+                stop=last.stop or "cancelled",
+                knobs=self.knobs,
+                stats=turn_stats(prefill, steps, self._decode_s, self._parts),
+                guards=tuple(event.guard for event in events if event.guard is not None),
+                learned=self._engine.learned(),
+                effort=self.prompt.effort,
+                notes=self._engine.drafter_notes if self.knobs.mode != "plain" else (),
+                seed_source=self._seed_source,
+            )
+        record = self._recorder.end(self.report, text, thinking)
+        self.record = record if self.report is not None else None
+        with self._stop_lock:
+            self._running = False
+        self.done = True
+        self._ended()
+
+    def _ended(self) -> None:
+        """The iteration has ended; for subclasses."""

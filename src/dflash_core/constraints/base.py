@@ -1,0 +1,43 @@
+"""The interface between a decoder and what an answer must conform to.
+
+A constrained answer is defined by its draws: each is the usual one, from logits where the ids that the constraint rules
+out are -inf before anything else is applied. Which ids these are depends on the tokens before alone. So a draw does not
+depend on how a step was drafted, and trees, chains and plain decoding give the same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Mask = npt.NDArray[np.float32]
+"""(vocab,): 0 for an id that may come next, -inf for any other. To add is several times as fast as to choose."""
+Row = npt.NDArray[np.float32]
+
+
+class Constraint(Protocol):
+    """The state of one answer. Each call raises GrammarError where the grammar cannot be followed on."""
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """The answer continues with `tokens`."""
+
+    def drop(self) -> None:
+        """The answer's last token is taken back."""
+
+    def allowed(self, path: Sequence[int]) -> Mask | None:
+        """What may come after the answer and `path`; None: anything."""
+
+    def admits(self, path: Sequence[int], token: int) -> bool:
+        """Whether `token` may come after the answer and `path`."""
+
+    def forced(self) -> Sequence[int]:
+        """The tokens that come next as the grammar leaves no other text; none where they are not known. The model may
+        still cut the same text into other tokens, so these are drafts."""
+
+
+def masked(logits: Row, allowed: Mask | None) -> Row:
+    """`logits` (vocab,) without the ids that are not allowed."""
+    return logits if allowed is None else logits + allowed[: len(logits)]

@@ -1,0 +1,219 @@
+"""Schemas and grammars by llguidance, which is imported here and nowhere else, when the first one is compiled.
+
+The library's masks are words of 32 bits, the lowest bit the lowest id. A matcher consumes tokens and goes back by any
+number of them. It does not raise: every call is followed by a look at its error.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dflash_core.constraints.after_thinking import AfterThinking
+from dflash_core.constraints.base import Constraint, Mask
+from dflash_core.errors import GrammarError
+from dflash_core.text.channels import Channels
+from dflash_core.text.template_values import JSON
+from dflash_core.text.tokenizer import THINK_TAGS, Tokenizer
+from dflash_core.text.tool_calls.lark import JSON_STYLE, Lark, literal
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+MAX_COMPILED = 64
+MAX_SOURCE = 2**20  # characters
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_MASKS = np.where(_BITS == 1, np.float32(0), np.float32(-np.inf))
+"""(256, 8): the masks of eight ids, by a byte of the library's."""
+AFTER_REASONING = "start: space @body\nspace: /[ \\n]{0,4}/"
+"""Line breaks usually follow a closing tag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an answer must conform to. `source`: a JSON schema, a regular expression, a JSON list of texts to choose
+    from, or a grammar in Lark's syntax as llguidance extends it. `lenient`: ignore what the library does not know in a
+    schema. `whole`: it describes all of the answer, the names of channels and reasoning in them included."""
+
+    kind: Literal["schema", "regex", "choice", "lark"]
+    source: str
+    lenient: bool = False
+    whole: bool = False
+
+    @classmethod
+    def schema(cls, schema: Mapping[str, JSON] | bool, *, lenient: bool = False) -> Grammar:
+        return cls("schema", json.dumps(schema, ensure_ascii=False), lenient)
+
+    @classmethod
+    def choice(cls, texts: Sequence[str]) -> Grammar:
+        return cls("choice", json.dumps(list(texts), ensure_ascii=False))
+
+
+class Grammars:
+    """Compiles grammars for one tokenizer, and keeps the newest. Thread-safe.
+
+    The first one builds the library's tables of the vocabulary: a second at 248,000 tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        """`vocab_size`: the width of the target's logits."""
+        self._tokenizer, self._vocab_size = tokenizer, vocab_size
+        self._lock = threading.Lock()
+        self._tables: LLTokenizer | None = None
+        self._compiled: OrderedDict[tuple[Grammar, str], LLMatcher] = OrderedDict()
+
+    def of_answer(self, grammar: Grammar, *, thinking: bool, opens_thinking: bool) -> Constraint:
+        """The constraint of an answer, which does not hold for the reasoning before it. `thinking`: the model may
+        reason; `opens_thinking`: the prompt ends within its reasoning. Raises what `constraint` raises."""
+        special, channels = self._tokenizer.special, self._tokenizer.channels
+        if channels is not None:
+            return self.constraint(grammar, "" if grammar.whole else _in_channels(channels, special))
+        if not (thinking or opens_thinking) or any(tag not in special for tag in THINK_TAGS):
+            return self.constraint(grammar)
+        opening, closing = (special[tag] for tag in THINK_TAGS)
+        return AfterThinking(self.constraint(grammar, AFTER_REASONING), (opening, closing), opened=opens_thinking)
+
+    def constraint(self, grammar: Grammar, around: str = "") -> GrammarConstraint:
+        """The constraint of one answer. `around`: a grammar that has `grammar` as @body. Raises GrammarError for what
+        the library refuses, and where it is not installed."""
+        with self._lock:
+            found = self._compiled.pop((grammar, around), None) or self._compile(grammar, around)
+            self._compiled[grammar, around] = found
+            if len(self._compiled) > MAX_COMPILED:
+                self._compiled.popitem(last=False)
+            return GrammarConstraint(found.deep_copy(), self._tokenizer.stop_ids)
+
+    def _compile(self, grammar: Grammar, around: str) -> LLMatcher:
+        if len(grammar.source) > MAX_SOURCE:
+            raise GrammarError(
+                f"a {grammar.kind} of {len(grammar.source):,} characters, expected {MAX_SOURCE:,} at most"
+            )
+        try:
+            import llguidance
+        except ImportError:
+            raise GrammarError("constrained answers need the package llguidance, which is not installed") from None
+        if not self._tokenizer.stop_ids:
+            raise GrammarError("this model has no token that ends an answer, so none can be constrained")
+        if self._tables is None:
+            wrapped = llguidance.TokenizerWrapper(_Vocabulary(self._tokenizer, self._vocab_size))
+            stops = sorted(self._tokenizer.stop_ids)
+            self._tables = llguidance.LLTokenizer(wrapped, n_vocab=self._vocab_size, eos_token=stops)
+        body = {"name": "body", **_described(grammar)}
+        parts = [{"lark_grammar": around}, body] if around else [body]
+        limits = llguidance.LLParserLimits(verbose_errors=False)
+        matcher = llguidance.LLMatcher(self._tables, json.dumps({"grammars": parts}), log_level=0, limits=limits)
+        _check(matcher, f"this {grammar.kind} cannot be followed")
+        return matcher
+
+
+class GrammarConstraint:
+    """Implements `base.Constraint`."""
+
+    def __init__(self, matcher: LLMatcher, stop_ids: frozenset[int]) -> None:
+        self._matcher, self._stop_ids = matcher, stop_ids
+        self._walked: list[int] = []  # tokens after the answer that the matcher has consumed
+        self._ended = False
+
+    def add(self, tokens: Sequence[int]) -> None:
+        self._walk_to(())
+        for token in tokens:
+            self._consume(token)
+
+    def drop(self) -> None:
+        self._walk_to(())
+        self._back(1)
+
+    def allowed(self, path: Sequence[int]) -> Mask | None:
+        self._walk_to(path)
+        words = self._matcher.compute_bitmask()
+        _check(self._matcher, "the grammar cannot be followed on")
+        return _MASKS[np.frombuffer(words, np.uint8)].reshape(-1)
+
+    def admits(self, path: Sequence[int], token: int) -> bool:
+        self._walk_to(path)
+        if token in self._stop_ids:
+            return bool(self._matcher.is_accepting())
+        return not self._matcher.is_stopped() and self._matcher.validate_tokens([token]) == 1
+
+    def forced(self) -> Sequence[int]:
+        self._walk_to(())
+        return () if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
+
+    def _walk_to(self, path: Sequence[int]) -> None:
+        shared = 0
+        for one, other in zip(self._walked, path):
+            if one != other:
+                break
+            shared += 1
+        if more := len(self._walked) - shared:
+            self._back(more)
+            del self._walked[shared:]
+        for token in path[shared:]:
+            self._consume(token)
+            self._walked.append(token)
+
+    def _consume(self, token: int) -> None:
+        self._matcher.consume_token(token)
+        _check(self._matcher, "the grammar cannot be followed on")
+
+    def _back(self, count: int) -> None:
+        self._matcher.rollback(count)
+        _check(self._matcher, "the grammar cannot be followed back")
+
+
+class _Vocabulary:
+    """What the library needs of a tokenizer. Special tokens are never part of text."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self.tokens = [tokenizer.token_bytes(id) for id in range(vocab_size)]
+        self.special_token_ids = sorted(tokenizer.special.values())
+        self.eos_token_id = min(tokenizer.stop_ids)
+        self.bos_token_id = None
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self._tokenizer.encode(text.decode("utf-8", "replace"), special=False)
+
+
+def _in_channels(channels: Channels, special: Mapping[str, int]) -> str:
+    """A grammar of an answer in channels: its reasoning, then @body."""
+    lark = Lark(special)
+    named = lark.token(channels.named) if channels.named else literal("\n")
+    thinks = [lark.token(channels.opens), literal(channels.thinking), named, lark.text(), lark.token(channels.closes)]
+    if not channels.begins:
+        return lark.source(f"({' '.join(thinks)})? @body")
+    answers = [lark.token(channels.opens), literal("final"), named]
+    return lark.source(f'({" ".join(thinks)} {lark.token(channels.begins)} "assistant")? {" ".join(answers)} @body')
+
+
+def _described(grammar: Grammar) -> dict[str, Any]:
+    """The grammar as the library takes it."""
+    if grammar.kind == "schema":
+        schema = json.loads(grammar.source)
+        schema = schema if isinstance(schema, dict) else {"anyOf": [schema]}
+        return {"json_schema": {**schema, "x-guidance": {**JSON_STYLE, "lenient": grammar.lenient}}}
+    if grammar.kind == "regex":
+        return {"lark_grammar": f"start: {_pattern(grammar.source)}"}
+    if grammar.kind == "choice":
+        texts = json.loads(grammar.source)
+        if not texts:
+            raise GrammarError("a choice without texts, expected one at least")
+        return {"lark_grammar": "start: " + " | ".join(map(literal, texts))}
+    return {"lark_grammar": grammar.source}
+
+
+def _pattern(source: str) -> str:
+    """A regular expression as Lark writes one."""
+    return "/" + source.replace("/", "\\/").replace("\n", "\\n") + "/" if source else '""'
+
+
+def _check(matcher: LLMatcher, what: str) -> None:
+    if matcher.is_error():
+        reason = matcher.get_error().strip()
+        raise GrammarError(f"{what}: {' '.join(reason.split())}")

@@ -1,0 +1,108 @@
+"""Gemma 4's assistants: small models that draft token by token from the target's hidden state, keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from dflash_core.arch import gemma4
+from dflash_core.arch.assistant import AssistantConfig
+from dflash_core.arch.kinds import Attention, SwiGLU
+from dflash_core.arch.spec import ModelSpec
+from dflash_core.config import ASSISTANT_ARCHITECTURE
+from dflash_core.drafters.base import DraftTarget, OpenedModel
+from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
+from dflash_core.errors import MismatchError
+from dflash_core.formats.gguf import GGUFFile, architecture_of, open_gguf
+from dflash_core.formats.metadata import Settings
+from dflash_core.formats.unread import check_unread
+from dflash_core.formats.weights import check_tensors
+from dflash_core.knobs import MAX_MTP_DEPTH
+
+KIND = "assistant"
+FOLLOWED = BLOCK_KNOBS - {"draft_window"} | {"mtp_depth"}
+HARMLESS = frozenset({"nextn_predict_layers", "attention.shared_kv_layers", "embedding_length_per_layer_input"})
+"""Settings that say what all assistants are: as many layers as MTP blocks, all of which read the target's keys."""
+
+
+def capabilities(config: AssistantConfig, *, on_device: bool = False) -> Capabilities:
+    """What an assistant can do."""
+    knobs = FOLLOWED | ON_DEVICE if on_device else FOLLOWED
+    return Capabilities(KIND, 1 + MAX_MTP_DEPTH, on_device, (config.target_layers - 1,), knobs)
+
+
+def holds_assistant(path: Path) -> bool:
+    """Whether a file is an assistant."""
+    return not path.is_dir() and path.suffix == ".gguf" and architecture_of(path) == ASSISTANT_ARCHITECTURE
+
+
+def open_assistant(path: str | Path, target: DraftTarget) -> OpenedModel[AssistantConfig]:
+    """Read an assistant's header. Raises FormatError, UnsupportedError, MismatchError."""
+    file = open_gguf(path)
+    config = _config(file, target.config)
+    check_tensors(str(path), file.tensors, config.tensors())
+    return OpenedModel(target, config, file, capabilities(config), config.notes)
+
+
+def _config(file: GGUFFile, target: ModelSpec) -> AssistantConfig:
+    source = str(file.path)
+    keys = Settings(source, file.metadata, ASSISTANT_ARCHITECTURE + ".")
+    blocks, width = keys.integer("block_count", high=64), keys.integer("embedding_length")
+    target_width = keys.integer("embedding_length_out")
+    mixers, widths = gemma4.attention(keys, blocks), keys.per_layer("feed_forward_length", blocks)
+    embedding = file.tensors.get("token_embd.weight")
+    vocab = embedding.shape[0] if embedding else 0
+    sources = _sources(source, mixers, target)
+    _check_fit(source, mixers, sources, (target_width, vocab), target)
+    layers = tuple(
+        replace(gemma4.LAYER, mixer=replace(mixer, kv_from=at), ffn=SwiGLU(wide, "gelu_tanh"))
+        for mixer, at, wide in zip(mixers, sources, widths, strict=True)
+    )
+    centroids = file.tensors.get("masked_embd_centroids.weight")
+    return AssistantConfig(
+        name=keys.text("general.name", default=file.path.stem),
+        layers=layers,
+        embedding_length=width,
+        target_width=target_width,
+        target_layers=target.block_count,
+        vocab_size=vocab,
+        rms_eps=mixers[0].eps,
+        cells=centroids.shape[0] if centroids else 0,
+        notes=check_unread(keys, HARMLESS),
+    )
+
+
+def _sources(source: str, mixers: list[Attention], target: ModelSpec) -> tuple[int, ...]:
+    """The target's layer whose keys each layer reads: the last one of its kind that has its own."""
+    own = {
+        bool(layer.mixer.window): index
+        for index, layer in enumerate(target.layers)
+        if isinstance(layer.mixer, Attention) and layer.mixer.kv_from is None
+    }
+    missing = {bool(mixer.window) for mixer in mixers} - own.keys()
+    if missing:
+        kind = "with a window" if True in missing else "that see all positions"
+        raise MismatchError(
+            f"{source} does not fit target {target.name}: it reads keys of layers {kind}, expected a target that has"
+            " them; use the assistant that was made for this target"
+        )
+    return tuple(own[bool(mixer.window)] for mixer in mixers)
+
+
+def _check_fit(
+    source: str, mixers: list[Attention], sources: tuple[int, ...], sizes: tuple[int, int], target: ModelSpec
+) -> None:
+    wanted = target.embedding_length, target.vocab_size
+    names = "made for hidden size", "vocabulary"
+    wrong = [f"{name} {found:,}, expected {one:,}" for name, found, one in zip(names, sizes, wanted) if found != one]
+    for mixer, at in zip(mixers, sources):
+        keys = target.layers[at].mixer
+        assert isinstance(keys, Attention), "keys of a layer that has none"
+        found, expected = (f"{one.kv_heads} KV heads of {one.head_dim}" for one in (mixer, keys))
+        if found != expected or mixer.heads % keys.kv_heads or mixer.window != keys.window:
+            wrong.append(f"reads {found} of layer {at}, expected {expected}")
+    if wrong:
+        raise MismatchError(
+            f"{source} does not fit target {target.name}: {'; '.join(dict.fromkeys(wrong))}; use the assistant that was"
+            " made for this target"
+        )

@@ -1,0 +1,394 @@
+"""`auto`: drafts where they pay, by the drafter that pays most, in trees of the candidates that are worth their time.
+
+Values are learned from every walk, costs are measured on this machine. Nodes are chosen by learned value, including
+text copied from the conversation, as many as pay at the present rate of tokens per millisecond; no drafts are made
+while they do not pay. One `Chooser` (`choosing.py`) picks the drafter of a step, or none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dflash_core.drafters.ngram_table import NgramTable
+from dflash_core.drafters.successors import Successors
+from dflash_core.events import Choice, StepEvent, brings
+from dflash_core.knobs import Knobs
+from dflash_core.policy.arm import Arm, PairState, Part, PartState, copies
+from dflash_core.policy.base import Decision, Policy, StepPlan
+from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
+from dflash_core.policy.choosing import ALL, Chooser, Drafts, Expected, Picked
+from dflash_core.policy.copying import Rest, chain
+from dflash_core.policy.costs import MAX_ROWS, min_slopes, paying
+from dflash_core.policy.fixed import as_set
+from dflash_core.policy.pace import Pace
+from dflash_core.policy.values import Stated
+from dflash_core.tree import Candidates
+from dflash_core.turn_stats import FoundRow
+
+MAX_TREE_NODES = MAX_ROWS - 1
+NEVER_RIGHT = 4.0  # decayed steps of a drafter without an accepted token, after which certainty predicts nothing
+RANKS = 8  # candidates per depth that are considered
+AFTER = "after thinking"
+_MORE = 8  # rows that the reason mentions
+_TRIED_ROWS = 8  # assumed for a drafter's steps before any was measured
+_TWICE = 2.0  # building stops at an offer that would not pay at twice its value: later ones are rarely that much better
+
+
+@dataclass(slots=True)
+class Step:
+    """The decision for the step under way, until it is observed. `arm`: whose values decide it."""
+
+    knobs: Knobs
+    decision: Decision
+    arm: Arm
+    picked: Picked | None = None
+    rest: Rest | None = None
+    tree: ValueTree | None = None
+    stated: Stated | None = None
+    why: str = ""  # before its reason: why it has this drafter
+
+
+class AutoPolicy(Policy):
+    """Implements `policy.base.Policy` for drafters in lock-step with their target. `arms`: one per drafter, in the
+    order in which they were loaded. `think_ids`: the tokens that open and close reasoning, where the vocabulary has
+    them. `pausing`: drafters may be switched off while they do not pay.
+    """
+
+    def __init__(self, arms: Sequence[Arm], *, think_ids: tuple[int, int] | None = None, pausing: bool = True) -> None:
+        super().__init__([arm.kind for arm in arms])
+        self.arms = tuple(arms)
+        self._think_ids, self._pausing = think_ids, pausing
+        self._drafting = [arm for arm in self.arms if not arm.copies_only]
+        # A step without a draft is decided by the values of the drafter that copies text, or of the first.
+        self._home = copies(self.arms) or self.arms[0]
+        self._chooser = Chooser([arm.kind for arm in self._drafting])
+        blocks = [arm.drafter.block for arm in self._drafting]
+        self._furthest = blocks.index(max(blocks)) if len(set(blocks)) > 1 else None
+        self._pace = Pace()  # of all drafters together
+        self._text: Successors | NgramTable = Successors()
+        self._stops = frozenset[int]()
+        self._part: Part = "answer"
+        self._thought = False  # the answer has reasoned
+        self.arm = self.arms[0]  # of the newest step
+        self._step: Step | None = None
+        self._rest: tuple[Knobs, Arm, Rest] | None = None
+        self._resting: Step | None = None
+        self._pause = 0  # steps for which `_resting` is repeated
+
+    # ---- Policy ----------------------------------------------------------------------------------------------------
+
+    def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
+        self._stops, self._part, self._thought = stops, "answer", False
+        self._follow(ids)
+        self._text.become(ids)
+        self._chooser.begin()
+        self._step = self._rest = self._resting = None
+
+    def _next(self, knobs: Knobs) -> Decision:
+        if self._step is None or not _same(self._step.knobs, knobs):
+            self._step = self._again(knobs) or self._decide(knobs)
+            self.arm = self._step.arm
+        return self._step.decision
+
+    def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> StepPlan | None:
+        self.next(knobs)
+        step = self._step
+        if step is None:
+            return None
+        if step.rest is not None:
+            return step.rest.plan(step.decision, root, deepest)
+        if step.decision.mode == "plain" or not free(knobs):
+            return None
+        return self._valued(step, knobs, root, drafts, deepest)
+
+    def asks_certain(self, knobs: Knobs) -> bool:
+        """True where steps may run without drafts: there, the target's certainty tells most about how many tokens a
+        draft would yield, unless none was ever right."""
+        return (
+            self._pausing
+            and free(knobs)
+            and not self.watch.none_left
+            and not all(self._dead(arm) for arm in self._drafting)
+        )
+
+    def _observe(self, step: StepEvent, certain: Sequence[float]) -> None:
+        done, self._step, self._rest = self._step, None, None
+        self._chooser.said(certain)
+        if done is not None:
+            self._learn(done, step)
+        self._extend(step.tokens)
+
+    def said(self, tokens: Sequence[int]) -> None:
+        self._step = self._rest = None
+        self._extend(tokens)
+
+    def end(self) -> None:
+        for arm in self.arms:
+            arm.end()
+
+    def found(self) -> tuple[FoundRow, ...]:
+        """What was learned about the drafter of the newest step."""
+        return self.arm.found()
+
+    def reset(self, states: Sequence[PairState]) -> None:
+        """Reset to the start values `states`, one per drafter; not while an answer is under way."""
+        for arm, state in zip(self.arms, states, strict=True):
+            arm.state = state
+        self._chooser.reset()
+
+    # ---- The text --------------------------------------------------------------------------------------------------
+
+    @property
+    def text(self) -> list[int]:
+        """The known conversation: prompt and answer, with the root at its end."""
+        return list(self._text.tokens)
+
+    def _extend(self, tokens: Sequence[int]) -> None:
+        self._follow(tokens)
+        self._text.extend(tokens)
+
+    def _follow(self, ids: Sequence[int]) -> None:
+        """Update whether the text is in reasoning after `ids`."""
+        if self._think_ids is not None:
+            last = next((token for token in reversed(ids) if token in self._think_ids), None)
+            if last is not None:
+                self._part = "thinking" if last == self._think_ids[0] else "answer"
+                self._thought |= self._part == "thinking"
+
+    @property
+    def place(self) -> str:
+        """The part of the text by which drafters' results are kept. An answer after reasoning repeats it, so another
+        drafter may be best there than in other answers."""
+        return AFTER if self._thought and self._part == "answer" else self._part
+
+    # ---- What is known ---------------------------------------------------------------------------------------------
+
+    def _of(self, arm: Arm) -> PartState:
+        return arm.state.parts[self._part]
+
+    def _drafts(self, arm: Arm) -> Drafts:
+        return self._of(arm).after if self.place == AFTER else self._of(arm).drafts
+
+    def _expected(self, arm: Arm) -> Expected:
+        """The expectation for the next step, if this drafter drafts it."""
+        return self._chooser.expected(self._drafting.index(arm), self._drafts(arm), _start(arm))
+
+    def _dead(self, arm: Arm) -> bool:
+        """Whether none of the drafter's drafts was right."""
+        known = self._drafts(arm).get(ALL)
+        return known is not None and known.steps > NEVER_RIGHT and known.tokens == known.steps
+
+    def _rate(self, arm: Arm) -> float:
+        """The present rate in tokens per millisecond, or that of plain decoding if that is higher."""
+        return max(arm.rate, 1 / arm.costs.plain) if self._pausing else arm.rate
+
+    # ---- The decision ----------------------------------------------------------------------------------------------
+
+    def _decide(self, knobs: Knobs) -> Step:
+        left = [arm for arm in self.arms if arm.kind not in self.watch.left_out]
+        drafting = [arm for arm in left if not arm.copies_only]
+        if len(self.arms) == 1 or knobs.draft != "auto" or not drafting or knobs.mode not in ("auto", "tree"):
+            arm = next((one for one in left if one.kind == knobs.draft), left[0])
+            picked = self._pick(knobs, arm, [arm] if arm in drafting else []) if free(knobs) else Picked(None)
+            step = self._drafted(knobs, arm, picked)
+            return step if len(self.arms) == 1 else _named(step, "")
+        plain = self._home.costs.plain
+        rate = max(self._pace.rate(self._home.unit), 1 / plain)
+        picked = self._pick(knobs, self._home, drafting, rate)
+        step = self._drafted(knobs, self._home if picked.at is None else self._drafting[picked.at], picked)
+        return _named(step, self._said(step, picked))
+
+    def _pick(self, knobs: Knobs, home: Arm, arms: Sequence[Arm], rate: float | None = None) -> Picked:
+        """The drafter of the next step, or none. `home` decides a step without a draft."""
+        if not arms:
+            return Picked(None)
+        at = {self._drafting.index(arm): arm for arm in arms}
+        if not self._pausing:
+            return Picked(next(iter(at)))
+        rate = rate or self._rate(home)
+        none = -math.inf if knobs.mode == "tree" else self._without(knobs, home, rate).brings
+        expected = {one: self._expected(arm) for one, arm in at.items()}
+        furthest = self._furthest if len(arms) > 1 and self.place == "answer" else None
+        return self._chooser.pick(
+            expected, none, rate * home.costs.plain, sure=home.costs.knows_plain, furthest=furthest, part=self.place
+        )
+
+    def _drafted(self, knobs: Knobs, arm: Arm, picked: Picked) -> Step:
+        """A step with the drafter of `arm`, or without a draft."""
+        if not free(knobs):
+            return self._set(knobs, arm, picked if picked.at is not None else None)
+        if picked.at is None:
+            return self._without_draft(knobs, arm, picked)
+        why = "auto: as many candidates as pay"
+        if picked.tries:
+            why = f"auto: drafts are tried again; {picked.lost:.1f} plain steps may be lost"
+        return Step(knobs, Decision("tree", max_nodes(knobs), why, depth=arm.depth(knobs, self._part)), arm, picked)
+
+    def _set(self, knobs: Knobs, arm: Arm, picked: Picked | None = None) -> Step:
+        """A step that the knobs decide."""
+        return Step(knobs, as_set(knobs, arm.drafter), arm, picked)
+
+    def _without(self, knobs: Knobs, arm: Arm, rate: float) -> Rest:
+        """The next step without a draft, at `rate` tokens per millisecond."""
+        if self._rest is None or self._rest[1] is not arm or not _same(self._rest[0], knobs):
+            known = self._text if knobs.from_text or arm.copies_only else Successors()
+            found = chain(known, self._of(arm).copies, self._stops, max_nodes(knobs))
+            self._rest = knobs, arm, Rest.of(found, arm.costs.copying(len(found.values)), rate)
+        return self._rest[2]
+
+    def _without_draft(self, knobs: Knobs, arm: Arm, picked: Picked) -> Step:
+        rate = self._rate(arm)
+        rest, pause = self._without(knobs, arm, rate), 0
+        if rest.nodes:
+            why = f"copying: {rest.nodes} row{'s' if rest.nodes > 1 else ''} from the text"
+        elif arm.copies_only:
+            why = "auto: nothing to copy that pays"
+        elif picked.tries:
+            why = "auto: a plain step, to see what it costs"
+        else:
+            draft = self._expected(arm)
+            at = self._drafting.index(arm)
+            soon = self._chooser.wait(at, draft, rest.brings, rate * arm.costs.plain, self.place)
+            why = f"auto: a draft would bring {draft.tokens:.1f} tokens in {draft.plain:.1f} plain steps; next try in "
+            why += f"{soon} steps" if soon > 1 else "a step"
+            if self._dead(arm):
+                why = "auto: no draft has been right so far; one is tried from time to time"
+                pause = soon if not rest.copied.found and len(self.arms) == 1 else 0
+        decision = Decision("chain" if rest.nodes else "plain", rest.nodes, why, drafts=False)
+        step = Step(knobs, decision, arm, picked, rest)
+        self._resting, self._pause = (step if pause else None), pause
+        return step
+
+    def _again(self, knobs: Knobs) -> Step | None:
+        """The plain step before this one again, where a dead drafter's next try is not due and nothing can be copied:
+        deciding anew takes a share of a small model's step."""
+        it = self._resting
+        if it is None or self._pause < 2 or it.knobs is not knobs or it.picked is None:
+            return None
+        if it.picked.place[0] != self.place or (knobs.from_text and self._text.after(self._text.tail()) is not None):
+            return None
+        self._pause -= 1
+        return it
+
+    def _said(self, step: Step, picked: Picked) -> str:
+        """Why this drafter: a try, a start, or each drafter's tokens and time of a step, the picked one first."""
+        if picked.tries:
+            return "no draft is tried" if picked.at is None else f"{step.arm.kind} is tried"
+        if picked.lost > 0:
+            return f"{step.arm.kind} begins: its block reaches furthest"
+        parts = []
+        for arm in sorted(self._drafting, key=lambda arm: arm is not step.arm):
+            expected = self._expected(arm)
+            parts.append(f"{arm.kind} {expected.tokens:.1f} in {expected.plain:.1f}")
+        who = "plain decoding" if picked.at is None else step.arm.kind
+        return f"{who} is fastest here (tokens in plain steps: {', '.join(parts)})"
+
+    def _valued(self, step: Step, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> StepPlan:
+        """The tree of as many nodes as pay."""
+        arm, rate = step.arm, self._rate(step.arm)
+        curve = arm.costs.curve()
+        slopes = min_slopes(curve)
+        text = self._text if knobs.from_text and self._text.tokens[-1:] == [root] else None
+        own = drafts.cut(len(drafts.tokens), RANKS) if drafts.given is not None else None
+        step.stated = Stated(drafts.tokens[:, :RANKS], drafts.log_probs[:, :RANKS], own, root)
+        step.tree = tree = build(
+            step.stated, self._of(arm).learned, text, root, self._stops, max_nodes(knobs), min(DEEPEST, deepest),
+            lambda value, nodes: _TWICE * value <= rate * slopes[nodes],
+        )  # fmt: skip
+        nodes = paying(tree.values, curve, rate)
+        tried = step.picked is not None and step.picked.tries
+        reason = step.decision.reason if tried else step.why + _why(tree, nodes, curve, rate)
+        decision = replace(step.decision, budget=nodes, reason=reason)
+        return StepPlan(tree.first(nodes), decision, Choice(brings(tree.values), nodes + 1))
+
+    # ---- Learning --------------------------------------------------------------------------------------------------
+
+    def _learn(self, done: Step, step: StepEvent) -> None:
+        arm, drafted = done.arm, done.decision.drafts and done.decision.mode != "plain"
+        spent = self._spent(arm, step, drafted)
+        if free(done.knobs):
+            arm.news = True
+            arm.state.pace.add(len(step.tokens), spent, arm.unit, drafted=drafted)
+        part = self._of(arm)
+        if spent > 0 and done.picked is not None:
+            if len(self.arms) > 1:
+                self._pace.add(len(step.tokens), spent, self._home.unit, drafted=done.picked.at is not None)
+            self._weigh(arm, done.picked, step)
+        if done.rest is not None:
+            for one, token in zip(done.rest.copied.found, step.tokens):
+                part.copies.add(one.match, one.token == token)
+                if one.token != token:
+                    break
+        if done.tree is None or done.stated is None:
+            return
+        path = step.tree.accepted[: len(step.tokens)]
+        for node, token in zip(path, step.tokens):
+            if (found := done.tree.found[node]) is not None:
+                part.copies.add(found.match, found.token == token)
+        if done.knobs.learn:
+            part.learned.learn(*trials(done.tree, done.stated, path, step.tokens, self._stops))
+
+    def _spent(self, arm: Arm, step: StepEvent, drafted: bool) -> float:
+        """Count a step's time, that of one without a draft for all drafters, and return it."""
+        for other in () if drafted else self.arms:
+            if other is not arm:
+                other.costs.add(step, drafted=False)
+        return arm.costs.add(step, drafted)
+
+    def _weigh(self, arm: Arm, picked: Picked, step: StepEvent) -> None:
+        """Learn whether drafts pay. The usual time of such steps is used: a single step may have been delayed."""
+        rows, costs = min(len(step.tree.tokens), MAX_ROWS), arm.costs
+        plain = (costs.copying(rows)[rows] if picked.at is None else costs.typical(rows)) / costs.plain
+        if picked.at is None:
+            self._chooser.rested()
+        else:
+            arm.count_depth(step, self._part, anew=picked.tries and step.accepted_depth > 0)
+            self._chooser.drafted(picked.at, step.accepted_depth + 1, plain, self._drafts(arm), _start(arm))
+        self._chooser.spent(plain, picked, step.accepted_depth + 1)
+
+
+def free(knobs: Knobs) -> bool:
+    """Whether the knobs leave the choice to the policy."""
+    return knobs.mode == "auto"
+
+
+def _same(one: Knobs, other: Knobs) -> bool:
+    """Whether they are equal; in the usual case at once, as comparing all fields takes as long as a decision."""
+    return one is other or one == other
+
+
+def _start(arm: Arm) -> float:
+    """The assumed time of a drafter's step before any was measured, in plain steps."""
+    return arm.costs.curve()[_TRIED_ROWS] / arm.costs.plain
+
+
+def _named(step: Step, why: str) -> Step:
+    """The step with its drafter's name, and why it is that one."""
+    step.why = f"{why}; " if why else ""
+    step.decision = replace(step.decision, drafter=step.arm.kind, reason=step.why + step.decision.reason)
+    return step
+
+
+def max_nodes(knobs: Knobs) -> int:
+    """The most nodes that `auto` may choose."""
+    return min(MAX_TREE_NODES, knobs.cap or MAX_TREE_NODES)
+
+
+def _why(tree: ValueTree, nodes: int, curve: Sequence[float], rate: float) -> str:
+    copied = sum(tree.copied[1 : nodes + 1])
+    if nodes and 2 * copied > nodes:
+        return f"copying: {copied} of {nodes} rows from the text"
+    offered = len(tree) - 1
+    more = min(_MORE, offered - nodes)
+    if not more:
+        all_pay = f"auto: all {offered} candidates pay" if offered > 1 else "auto: the only candidate pays"
+        return all_pay if nodes else "auto: no candidate pays"
+    ms = curve[nodes + 1 + more] - curve[nodes + 1]
+    brings = sum(tree.values[nodes + 1 : nodes + 1 + more])
+    rows, pay = "row costs" if more == 1 else f"{more} rows cost", "pays" if nodes == 1 else "pay"
+    return (
+        f"auto: {nodes} of {offered} candidates {pay}; the next {rows} {ms:.2f} ms = {rate * ms:.2f} tokens, "
+        f"would bring {brings:.2f}"
+    )

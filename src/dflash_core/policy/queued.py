@@ -1,0 +1,245 @@
+"""`auto` where steps run on a device: the device builds the tree by learned value, the host chooses its width.
+
+Steps are queued ahead, so the host sees a step's result a few steps late. The tokens expected from a tree of some
+width are therefore running means. The order of the nodes cannot wait and is computed on the device. So is copying from
+the text, with tables that are as many steps old.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dflash_core.drafters.ngram_table import NgramTable
+from dflash_core.events import SHOWN_ROWS, StepEvent
+from dflash_core.knobs import Knobs
+from dflash_core.policy.allowance import SHARE, Allowance
+from dflash_core.policy.arm import PARTS, Arm, PairState, Part
+from dflash_core.policy.auto import AutoPolicy, Step, free, max_nodes
+from dflash_core.policy.base import Decision
+from dflash_core.policy.best_first import Trials
+from dflash_core.policy.choosing import QUEUED, START_TOKENS, Chooser, Found
+from dflash_core.policy.costs import MIN_STEPS
+from dflash_core.policy.pace import START_ROWS
+from dflash_core.policy.values import Array
+from dflash_core.policy.walked import shown, walk_trials
+
+BUILT = 23
+"""Nodes below the root that are built at every width, so that the tokens of each width are known."""
+CHOICES = (8, 16, 24)
+"""The possible numbers of rows: those that a session has memory for from the start. 32 would be chosen in 2 of 100
+steps."""
+MIN_WEIGHT = 0.05  # weight of a step in the mean of a width
+FIRST_STEPS = 4  # before anything is known
+PROVEN = 2.0  # tokens of a draft: with so many, drafts need not wait for results
+MIN_TRY_LOSS = 0.1  # plain steps that a try is taken to lose at least
+LAG = 4  # results after which a step that was decided has been reported: a card queues two, and a halt drops some
+START = 5.0  # plain steps: a try has waits, so it is worth more than one draft
+WAITING = 3  # plain steps after a draft whose waits are the draft's: those that are queued while it is counted
+WAIT_WEIGHT = 0.5  # of a try in the mean of what tries wait
+MAX_PLAIN_BATCH = 128  # plain steps that are decided and counted at once: each by itself takes the host long
+SAMPLES = 16  # of such a batch, by which its time is known
+MAX_GAP = 8.0  # steps of a draft: a longer time before it is one that does not come again, such as recording a graph
+LEARNED_AT_ONCE = 4  # steps: each update costs the host 0.3 ms, and a copy of the weights to the device
+
+
+class QueuedPolicy(AutoPolicy):
+    """Implements `policy.base.Policy` for the drafter of `arm` on the device."""
+
+    def __init__(self, arm: Arm, *, think_ids: tuple[int, int] | None = None) -> None:
+        super().__init__([arm], think_ids=think_ids)
+        self._chooser = Chooser([arm.kind], START, queued=True)
+        self._text = self._table = NgramTable()
+        self._untaught: dict[Part, list[Trials]] = {part: [] for part in PARTS}
+        self._tags = frozenset(think_ids or ())
+        self._forget()
+        self._restart()
+
+    def _restart(self) -> None:
+        """An answer begins."""
+        self._batch = 1  # results of plain steps for which the decision stands
+        self._plain: list[StepEvent] = []  # those of them that are not counted yet
+        self._trying = 0  # results until a try that was decided must have been reported
+        self._begun = False  # a step of the present answer was counted
+        self._since = WAITING  # plain steps since the last draft
+        self._waited = 0.0  # of a try: its waits so far, in plain steps
+
+    def _forget(self) -> None:
+        self._means = dict.fromkeys(CHOICES, 0.0)
+        self._steps = 0
+        self._waits = 0.0  # mean of what the card waits for the host because of a try, in plain steps
+
+    def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
+        super().begin(ids, stops)
+        self._restart()
+
+    def reset(self, states: Sequence[PairState]) -> None:
+        super().reset(states)
+        self._forget()
+
+    def end(self) -> None:
+        self._count_plain()
+        for part in PARTS:
+            self._teach(part)
+        super().end()
+
+    def weights(self, knobs: Knobs) -> Array | None:
+        """The weights for the device's trees; None where the knobs describe a fixed tree, or there is none."""
+        plain = self._step is not None and self._step.decision.mode == "plain"
+        return self._of(self.arm).learned.weights if free(knobs) and not plain else None
+
+    def copies_from(self, knobs: Knobs) -> NgramTable | None:
+        """The known text so far."""
+        return self._table if free(knobs) and knobs.from_text else None
+
+    def asks_certain(self, knobs: Knobs) -> bool:
+        return False
+
+    def said(self, tokens: Sequence[int]) -> None:
+        self._count_plain()
+        super().said(tokens)
+
+    def _observe(self, step: StepEvent, certain: Sequence[float]) -> None:
+        if step.mode == "plain" and free(step.knobs):
+            self._plain.append(step)
+            if len(self._plain) >= self._batch or step.tokens[-1] in self._tags:
+                self._count_plain()
+            return
+        self._count_plain()
+        if free(step.knobs):
+            self._count(step)
+        self._step = None
+        self._extend(step.tokens)
+
+    # ---- The decision ----------------------------------------------------------------------------------------------
+
+    @property
+    def _allowance(self) -> Allowance:
+        return self._chooser.allowance((self._part, False), self.arm.kind)
+
+    def _decide(self, knobs: Knobs) -> Step:
+        self._count_plain()
+        return Step(knobs, self._free(knobs), self.arm) if free(knobs) else self._set(knobs, self.arm)
+
+    def _free(self, knobs: Knobs) -> Decision:
+        arm, costs, most = self.arm, self.arm.costs, max_nodes(knobs) + 1
+        known = self._drafts(arm).get(QUEUED, Found())
+        tokens = self._expected(arm).tokens
+        proven = known.steps > 0 and tokens >= PROVEN
+        if not proven and not (costs.knows_plain and self._begun):
+            self._batch = 1 if costs.knows_plain else MIN_STEPS
+            return Decision("plain", 0, "auto: a plain step, to see what it costs")
+        allowance, rate, curve, plain = self._allowance, self._rate(arm), costs.curve(), costs.plain
+        widths = [rows for rows in CHOICES if rows <= most] or [most]
+        net = {rows: self._means.get(rows, self._means[CHOICES[0]]) - rate * curve[rows] for rows in widths}
+        best = max(widths, key=lambda rows: net[rows])
+        depth = arm.depth(knobs, self._part)
+        decision = Decision("tree", best - 1, self._why(best, widths, curve, rate), depth=depth)
+        if self._steps < FIRST_STEPS:
+            decision = replace(decision, budget=min(START_ROWS, most) - 1, reason="auto: nothing is known yet")
+        takes = curve[best] / plain
+        pays = tokens - rate * curve[best] > 1 - rate * plain if known.steps else takes < START_TOKENS
+        if (good := proven and pays) and allowance.left > 0:
+            return decision
+        # A drafter that is not known to pay drafts one step at a time, and the next one when its result is known.
+        # Right after a draft another one waits for the host only as long as the return to plain steps would.
+        risk = max(takes + (self._waits if self._since else 0.0) - 1, MIN_TRY_LOSS)
+        missing = (MIN_TRY_LOSS if good else risk) - (allowance.left if pays else allowance.spare)
+        if not self._trying and missing <= 0:
+            self._trying, self._waited = LAG, 0.0
+            why = decision.reason if pays else f"auto: drafts are tried again; {risk:.1f} plain steps may be lost"
+            return replace(decision, reason=why)
+        self._batch = self._trying or min(max(math.floor(missing / SHARE), 1), MAX_PLAIN_BATCH)
+        brought = f"{tokens:.1f} tokens for {takes:.1f} plain steps"
+        return Decision("plain", 0, f"auto: drafts bring {brought}; they are tried again")
+
+    def _why(self, rows: int, widths: Sequence[int], curve: Sequence[float], rate: float) -> str:
+        more = next((width for width in widths if width > rows), None)
+        if more is None:
+            return f"auto: {rows} rows pay"
+        ms, brings = curve[more] - curve[rows], self._means[more] - self._means[rows]
+        return (
+            f"auto: {rows} rows pay; the next {more - rows} cost {ms:.2f} ms = {rate * ms:.2f} tokens, "
+            f"would bring {brings:.2f}"
+        )
+
+    # ---- Results ---------------------------------------------------------------------------------------------------
+
+    def _count_plain(self) -> None:
+        """Count the plain steps since the last decision, together."""
+        steps, self._plain, self._batch, self._step = self._plain, [], 1, None
+        if not steps:
+            return
+        arm, costs, count = self.arm, self.arm.costs, len(steps)
+        some = sorted(steps[:: -(-count // SAMPLES)], key=lambda step: step.stages.total - step.stages.host)
+        for step in some if count <= SAMPLES else some[len(some) // 2 :][:1]:
+            spent = costs.add(step, False)
+        arm.state.pace.add(1, spent, arm.unit, drafted=False, steps=count)
+        arm.news = self._begun = True
+        self._trying = max(self._trying - count, 0)
+        self._allowance.earn(count)
+        if self._since < WAITING:
+            self._count_waits(steps[: WAITING - self._since])
+        self._extend([token for step in steps for token in step.tokens])
+
+    def _count_waits(self, steps: Sequence[StepEvent]) -> None:
+        """Charge a draft for what the plain steps after it waited."""
+        unit, usual = self.arm.costs.unit, self.arm.costs.plain
+        waited = max(sum(_wait(step, usual) - (unit - usual) for step in steps) / unit, 0.0)
+        self._allowance.settle(-waited)
+        self._waited, self._since = self._waited + waited, self._since + len(steps)
+        if self._since == WAITING:
+            self._waits += WAIT_WEIGHT * (self._waited - self._waits)
+
+    def _count(self, step: StepEvent) -> None:
+        """Count a draft. Its loss is what was measured, waits for the host included."""
+        arm, costs, drafts, brought = self.arm, self.arm.costs, self._drafts(self.arm), step.accepted_depth + 1
+        spent = costs.add(step, True)
+        arm.state.pace.add(len(step.tokens), spent, arm.unit)
+        better = self._since > 0 and brought > 1  # what earlier drafts brought no longer counts
+        if better:
+            drafts.pop(QUEUED, None)
+        arm.news = self._begun = True
+        self._trying = self._since = 0
+        arm.count_depth(step, self._part, anew=better)
+        usual, unit = costs.typical(len(step.tree.tokens)) if spent else 0.0, costs.unit
+        wait = _wait(step, usual) / unit
+        self._waited += wait
+        self._chooser.drafted(0, brought, usual / unit + wait, drafts, START_TOKENS)
+        self._allowance.earn(usual / unit + wait)
+        self._allowance.settle(brought - usual / unit - wait)
+        if step.choice is None:
+            return
+        self._steps += 1
+        weight = max(MIN_WEIGHT, 1 / self._steps)
+        shown_rows = dict(zip(SHOWN_ROWS, step.choice.brings))
+        most = step.choice.brings[-1] if step.choice.brings else 1.0
+        for rows in CHOICES:
+            self._means[rows] += weight * (shown_rows.get(rows, most) - self._means[rows])
+        if step.knobs.learn:
+            self._untaught[self._part].append(self._trials(step))
+            if len(self._untaught[self._part]) == LEARNED_AT_ONCE:
+                self._teach(self._part)
+
+    def _teach(self, part: Part) -> None:
+        """Learn from the collected steps."""
+        waiting = self._untaught[part]
+        columns = (list(itertools.chain.from_iterable(column)) for column in zip(*waiting))
+        if waiting:
+            self.arm.state.parts[part].learned.learn(*columns)
+        waiting.clear()
+
+    def _trials(self, step: StepEvent) -> Trials:
+        """The trials of a step's candidates."""
+        if step.knobs.by_parent and "by_parent" in self.arm.drafter.knobs:
+            return shown(step, self._stops)
+        text = self._table if step.knobs.from_text else None
+        return walk_trials(step, self._stops, text, self._of(self.arm).copies)
+
+
+def _wait(step: StepEvent, usual: float) -> float:
+    """The milliseconds before a step in which the card had nothing to do. `usual`: of the step itself."""
+    gap = step.stages.host
+    return gap if gap < MAX_GAP * usual else min(gap, usual)

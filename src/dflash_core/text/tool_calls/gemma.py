@@ -1,0 +1,161 @@
+"""Calls of Gemma 4: call:NAME{key:value,...} between two tokens, with keys bare and strings between <|"|>."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from dflash_core.text.template_values import JSON
+from dflash_core.text.tool_calls.json_values import ENDED, expect
+from dflash_core.text.tool_calls.lark import Lark, either, literal
+from dflash_core.text.tool_calls.parser import BrokenCallError
+from dflash_core.text.tool_calls.reader import Reading
+from dflash_core.text.tool_calls.schemas import MAX_NESTING, kinds_of, mapping, quoted, resolved, typed
+from dflash_core.text.tool_calls.tagged import SPACE, TaggedParser
+
+QUOTE = '<|"|>'
+_SCALAR_ENDS = (",", "}", "]", "<")
+_MAX_NESTING = MAX_NESTING // 4  # several frames each
+_GRAMMAR_DEPTH = 6  # of objects and arrays; what is deeper is text
+
+
+class GemmaParser(TaggedParser):
+    """Implements `parser.Parser`."""
+
+    open, close = "<|tool_call>", "<tool_call|>"
+
+    def read_block(self) -> Reading[None]:
+        reader = self.reader
+        yield from expect(reader, self.open)
+        yield from reader.space()
+        yield from expect(reader, "call:")
+        name = yield from self._until("{")
+        self.start(name.strip())
+        yield from self._members(self.arguments, name.strip(), 0)
+        self.end()
+        yield from reader.space()
+        yield from reader.skip(self.close)
+
+    def _until(self, end: str) -> Reading[str]:
+        parts: list[str] = []
+        found, _ = yield from self.reader.until((end, "\n"), parts.append)
+        if found != end:
+            raise BrokenCallError(f"a tool call has a line without {end}" if found else ENDED)
+        return "".join(parts)
+
+    def _members(self, emit: Callable[[str], None], tool: str, depth: int) -> Reading[None]:
+        """An object, as JSON. `tool`: the tool whose arguments these are, "" further inside."""
+        reader, count = self.reader, 0
+        yield from expect(reader, "{")
+        emit("{")
+        while True:
+            yield from reader.space()
+            if not count and (yield from reader.skip("}")):
+                break
+            if (yield from reader.skip(QUOTE)):
+                key = yield from self._quoted()
+                yield from reader.space()
+            else:
+                key = (yield from self._until(":")).strip()
+            yield from expect(reader, ":")
+            emit((", " if count else "") + quoted(key) + ": ")
+            yield from self._value(emit, self.schemas.kinds(tool, key) if tool else (), depth)
+            count += 1
+            yield from reader.space()
+            if (yield from reader.skip("}")):
+                break
+            yield from expect(reader, ",")
+        emit("}")
+
+    def _value(self, emit: Callable[[str], None], kinds: Sequence[str], depth: int) -> Reading[None]:
+        reader = self.reader
+        if depth > _MAX_NESTING:
+            raise BrokenCallError(f"a tool call has values more than {_MAX_NESTING} deep")
+        yield from reader.space()
+        if (yield from reader.skip(QUOTE)):
+            if kinds and "string" not in kinds:
+                emit(typed((yield from self._quoted()), kinds))
+                return
+            emit('"')
+            yield from self._string(lambda text: emit(quoted(text)[1:-1]))
+            emit('"')
+        elif (yield from reader.comes("{")):
+            yield from self._members(emit, "", depth + 1)
+        elif (yield from reader.skip("[")):
+            yield from self._items(emit, depth)
+        else:
+            parts: list[str] = []
+            end, _ = yield from reader.until(_SCALAR_ENDS, parts.append, SPACE)
+            if not end:
+                raise BrokenCallError(ENDED)
+            emit(typed("".join(parts), kinds))
+
+    def _items(self, emit: Callable[[str], None], depth: int) -> Reading[None]:
+        reader, count = self.reader, 0
+        emit("[")
+        while True:
+            yield from reader.space()
+            if not count and (yield from reader.skip("]")):
+                break
+            emit(", " if count else "")
+            yield from self._value(emit, (), depth + 1)
+            count += 1
+            yield from reader.space()
+            if (yield from reader.skip("]")):
+                break
+            yield from expect(reader, ",")
+        emit("]")
+
+    def _quoted(self) -> Reading[str]:
+        parts: list[str] = []
+        yield from self._string(parts.append)
+        return "".join(parts)
+
+    def _string(self, emit: Callable[[str], None]) -> Reading[None]:
+        """The rest of a string, its end read."""
+        end, _ = yield from self.reader.until((QUOTE,), emit)
+        if not end:
+            raise BrokenCallError(ENDED)
+        yield from self.reader.skip(QUOTE)
+
+
+def grammar(lark: Lark, name: str, parameters: Mapping[str, JSON]) -> str:
+    """A call of `name`, as a part of a grammar."""
+    members = _object(lark, parameters, parameters, _GRAMMAR_DEPTH)
+    return f"{lark.token(GemmaParser.open)} {literal(f'call:{name}')} {members} {lark.token(GemmaParser.close)}"
+
+
+def _object(lark: Lark, schema: Mapping[str, JSON], root: Mapping[str, JSON], depth: int) -> str:
+    """The members in their order. Commas depend on which of the optional ones are there, so these follow the others."""
+    required = schema.get("required")
+    names = required if isinstance(required, Sequence) else ()
+    needed, others = list[str](), list[str]()
+    for key, one in mapping(schema.get("properties")).items():
+        (needed if key in names else others).append(f"{literal(f'{key}:')} {_value(lark, mapping(one), root, depth)}")
+    more = [f'("," {member})?' for member in others]
+    if needed:
+        body = " ".join([' "," '.join(needed), *more])
+    else:
+        starts = [" ".join([member, *more[at + 1 :]]) for at, member in enumerate(others)]
+        body = f"{either(starts)}?" if starts else ""
+    return f'"{{" {body} "}}"'
+
+
+def _value(lark: Lark, schema: Mapping[str, JSON], root: Mapping[str, JSON], depth: int) -> str:
+    schema, quote = resolved(schema, root), lark.token(QUOTE)
+    text = f"{quote} {lark.text()} {quote}"
+    kinds, enum, inner = kinds_of(schema, root), schema.get("enum"), depth - 1
+    if not depth:
+        return text
+    if kinds == ("string",) and isinstance(enum, Sequence):
+        return f"{quote} {either([literal(str(one)) for one in enum])} {quote}"
+    bodies = [text] if "string" in kinds or not kinds else []
+    if "object" in kinds:
+        bodies.append(_object(lark, schema, root, inner))
+    if "array" in kinds:
+        item = lark.rule(_value(lark, mapping(schema.get("items")), root, inner))
+        bodies.append(f'"[" ({item} ("," {item})*)? "]"')
+    for kind in ("null", "boolean", "integer", "number"):
+        if kind in kinds:
+            only = {key: schema[key] for key in ("enum", "minimum", "maximum") if key in schema and len(kinds) == 1}
+            bodies.append(lark.json({"type": kind, **only}, root))
+    return lark.rule(either(bodies))

@@ -1,0 +1,144 @@
+"""Reads JSON that arrives in pieces: a call's arguments are passed on while they come.
+
+Strings may hold line breaks as they are, which models write and JSON forbids; they are passed on as escapes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+from dflash_core.text.tool_calls.parser import BrokenCallError, Parser
+from dflash_core.text.tool_calls.reader import Reader, Reading
+from dflash_core.text.tool_calls.schemas import MAX_NESTING, Schemas, parses, quoted, retyped
+
+_CONTROL = {code: json.dumps(chr(code))[1:-1] for code in range(0x20)}
+_ESCAPES = '"\\/bfnrt'
+_HEX = re.compile(r"[0-9a-fA-F]{4}")
+_SCALAR_ENDS = (",", "}", "]", " ", "\n", "\r", "\t")
+
+
+def read_arguments(parser: Parser, name: str) -> Reading[None]:
+    """Read the arguments of the call of `name`, an object, and pass them on. Raises BrokenCallError."""
+    reader = parser.reader
+    first = yield from reader.peek(1)
+    if first == "{":
+        yield from _members(reader, parser.arguments, parser.schemas, name)
+        return
+    yield from pass_on(parser, name, (yield from read_value(reader)))
+
+
+def pass_on(parser: Parser, name: str, value: str) -> Reading[None]:
+    """The arguments of a call that were read before its name: `value`, JSON text. An object in a string is one too."""
+    loaded = json.loads(value)
+    if isinstance(loaded, str):
+        value = loaded.strip()
+        loaded = json.loads(value) if parses(value) else loaded
+    if loaded is None:
+        value = "{}"
+    elif not isinstance(loaded, dict):
+        raise BrokenCallError(f"arguments of {name} are no JSON object")
+    inner = Reader()
+    inner.put(value)
+    inner.end()
+    yield from _members(inner, parser.arguments, parser.schemas, name)
+
+
+def _members(reader: Reader, emit: Callable[[str], None], schemas: Schemas, name: str) -> Reading[None]:
+    yield from expect(reader, "{")
+    emit("{")
+    count = 0
+    while True:
+        yield from reader.space()
+        if not count and (yield from reader.skip("}")):
+            break
+        key = yield from read_string(reader)
+        yield from reader.space()
+        yield from expect(reader, ":")
+        yield from reader.space()
+        emit((", " if count else "") + key + ": ")
+        kinds = schemas.kinds(name, json.loads(key))
+        if (yield from reader.peek(1)) == '"' and (not kinds or "string" in kinds):
+            yield from _string(reader, emit)
+        else:
+            emit(retyped((yield from read_value(reader)), kinds))
+        count += 1
+        yield from reader.space()
+        if (yield from reader.skip("}")):
+            break
+        yield from expect(reader, ",")
+    emit("}")
+
+
+def expect(reader: Reader, text: str) -> Reading[None]:
+    """Read `text`. Raises BrokenCallError where something else comes."""
+    if not (yield from reader.skip(text)):
+        found = yield from reader.peek(12)
+        raise BrokenCallError(f"a tool call has {found!r}, expected {text!r}" if found else ENDED)
+
+
+ENDED = "the answer ended within a tool call"
+
+
+def read_string(reader: Reader) -> Reading[str]:
+    """Read a string; its JSON text, quotes included."""
+    parts: list[str] = []
+    yield from _string(reader, parts.append)
+    return "".join(parts)
+
+
+def _string(reader: Reader, emit: Callable[[str], None]) -> Reading[None]:
+    yield from expect(reader, '"')
+    emit('"')
+
+    def passed(text: str) -> None:
+        emit(text.translate(_CONTROL))
+
+    while True:
+        end, _ = yield from reader.until(('"', "\\"), passed)
+        if not end:
+            raise BrokenCallError(ENDED)
+        if end == '"':
+            emit((yield from reader.take(1)))
+            return
+        escape = yield from reader.take(2)
+        if escape == "\\u":
+            escape += yield from reader.take(4)
+            if len(escape) == 6 and not _HEX.fullmatch(escape[2:]):
+                raise BrokenCallError(f"a tool call has {escape!r} in a string, which is no JSON")
+        elif len(escape) == 2 and escape[1] not in _ESCAPES:
+            raise BrokenCallError(f"a tool call has {escape!r} in a string, which is no JSON")
+        emit(escape)
+
+
+def read_value(reader: Reader) -> Reading[str]:
+    """Read a value; its JSON text. Raises BrokenCallError for what is none."""
+    parts: list[str] = []
+    depth = 0
+    while True:
+        first = yield from reader.peek(1)
+        if first == '"':
+            yield from _string(reader, parts.append)
+        elif depth:
+            end, _ = yield from reader.until(('"', "{", "}", "[", "]"), parts.append)
+            if not end:
+                raise BrokenCallError(ENDED)
+            if end != '"':
+                parts.append((yield from reader.take(1)))
+                depth += 1 if end in "{[" else -1
+        elif first and first in "{[":
+            parts.append((yield from reader.take(1)))
+            depth = 1
+        else:
+            end, _ = yield from reader.until(_SCALAR_ENDS, parts.append)
+            if not end:
+                raise BrokenCallError(ENDED)
+        if depth > MAX_NESTING:
+            raise BrokenCallError(f"a tool call has values more than {MAX_NESTING} deep")
+        if not depth:
+            break
+    value = "".join(parts)
+    if not parses(value):
+        raise BrokenCallError(f"a tool call has a value that is no JSON: {quoted(value[:40])}")
+    return value

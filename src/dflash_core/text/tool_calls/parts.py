@@ -1,0 +1,72 @@
+"""The parts of an answer with tool calls, in the order in which the model wrote them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of the answer's text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """A piece of reasoning, from a form that writes it within its own markup."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStart:
+    """Call number `index` of the answer begins: its name is complete."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """A piece of a call's arguments. All pieces of a call together are the JSON text of an object."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """A call is over. `complete`: its arguments are; not so where the answer was cut off in mid-call."""
+
+    index: int
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """What looked like a call is none, and `reason` says why. Its whole text follows as `Text`. `index`: the call that
+    had begun, which does not count; None where none had."""
+
+    reason: str
+    index: int | None = None
+
+
+Part: TypeAlias = Text | Thinking | CallStart | CallArguments | CallEnd | Malformed
+
+
+def merged(parts: list[Part]) -> list[Part]:
+    """The same parts, with pieces that follow each other joined."""
+    joined: list[Part] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if isinstance(part, Text) and isinstance(last, Text):
+            joined[-1] = Text(last.text + part.text)
+        elif isinstance(part, Thinking) and isinstance(last, Thinking):
+            joined[-1] = Thinking(last.text + part.text)
+        elif isinstance(part, CallArguments) and isinstance(last, CallArguments):
+            joined[-1] = CallArguments(part.index, last.text + part.text)
+        else:
+            joined.append(part)
+    return joined

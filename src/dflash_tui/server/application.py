@@ -1,0 +1,114 @@
+"""The paths of the server, and what answers each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dflash_tui.server import anthropic, chat, completions, responses
+from dflash_tui.server.body import ClientGoneError, decode
+from dflash_tui.server.gate import Gate, answer_json
+from dflash_tui.server.parts import check_model
+from dflash_tui.server.plain_pages import Pages
+from dflash_tui.server.request_error import RequestError
+from dflash_tui.server.responses_writer import ResponseWriter
+from dflash_tui.server.service import Service
+
+Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Generation:
+    """The endpoints that make the engine answer."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = decode(await self._service.body(scope, receive), chat.ChatRequest)
+        check_model(request.model, self._service.names)
+        writer = chat.ChatWriter(request, request.model or self._service.name)
+        asked = chat.asked_of(request)
+        await self._service.answer(asked, writer, scope, receive, send, streamed=bool(request.stream))
+
+    async def messages(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = decode(await self._service.body(scope, receive), anthropic.MessagesRequest)
+        writer, asked = anthropic.AnthropicWriter(request), anthropic.asked_of(request)
+        await self._service.answer(asked, writer, scope, receive, send, streamed=bool(request.stream))
+
+    async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = decode(await self._service.body(scope, receive), completions.CompletionRequest)
+        check_model(request.model, self._service.names)
+        writer, service = completions.CompletionWriter(request, request.model or self._service.name), self._service
+        asked = await service.preparer.on_thread(
+            lambda: completions.asked_of(request, service.preparer.tokenizer, service.engine.vocab_size)
+        )
+        await service.answer(asked, writer, scope, receive, send, streamed=bool(request.stream))
+
+    async def responses(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = decode(await self._service.body(scope, receive), responses.ResponseRequest)
+        check_model(request.model, self._service.names)
+        writer = ResponseWriter(request, request.model or self._service.name)
+        asked = responses.asked_of(request)
+        await self._service.answer(asked, writer, scope, receive, send, streamed=bool(request.stream))
+
+    async def input_tokens(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = decode(await self._service.body(scope, receive), responses.ResponseRequest)
+        asked, preparer = responses.asked_of(request), self._service.preparer
+        count = await preparer.on_thread(lambda: preparer.count(asked))
+        await answer_json(200, {"object": "response.input_tokens", "input_tokens": count}, send)
+
+    async def stored(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise RequestError(404, "no response is stored here", code="not_found")
+
+    async def count_tokens(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = decode(await self._service.body(scope, receive), anthropic.CountRequest)
+        asked, preparer = anthropic.counted_of(request), self._service.preparer
+        await answer_json(200, {"input_tokens": await preparer.on_thread(lambda: preparer.count(asked))}, send)
+
+
+def application(service: Service) -> ASGIApp:
+    """The whole server as an ASGI application."""
+    pages, generation = Pages(service), Generation(service)
+    routes = [
+        _route("/", pages.root, ("GET",)),
+        *_both("/health", pages.health, ("GET",)),
+        *_both("/models", pages.models, ("GET",)),
+        *_both("/models/{name:path}", pages.model, ("GET",)),
+        *_both("/chat/completions", generation.chat),
+        *_both("/completions", generation.completions),
+        *_both("/responses", generation.responses),
+        *_both("/responses/input_tokens", generation.input_tokens),
+        *_both("/responses/{name}", generation.stored, ("GET", "DELETE")),
+        *_both("/messages", generation.messages),
+        *_both("/messages/count_tokens", generation.count_tokens),
+        _route("/metrics", pages.metrics, ("GET",)),
+        _route("/props", pages.props, ("GET",)),
+        _route("/slots", pages.slots, ("GET",)),
+        _route("/tokenize", pages.tokenize),
+        _route("/detokenize", pages.detokenize),
+        _route("/apply-template", pages.apply_template),
+    ]
+    return Gate(Router(routes, redirect_slashes=False), service.settings, service.metrics.request)
+
+
+def _both(path: str, handler: Handler, methods: Sequence[str] = ("POST",)) -> list[Route]:
+    """With the version before it and without: clients differ in which base they are told."""
+    return [_route(path, handler, methods), _route(f"/v1{path}", handler, methods)]
+
+
+def _route(path: str, handler: Handler, methods: Sequence[str] = ("POST",)) -> Route:
+    return Route(path, _Endpoint(handler), methods=list(methods))
+
+
+class _Endpoint:
+    """starlette calls functions with a request; an object is called as the ASGI application that it is."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(ClientGoneError):
+            await self._handler(scope, receive, send)

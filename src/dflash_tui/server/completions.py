@@ -1,0 +1,107 @@
+"""POST /v1/completions: text that goes on without a chat template."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dflash_core.events import PrefillEvent
+from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.text.tool_calls.parts import Part, Text, Thinking
+from dflash_tui.server.asked import Asked
+from dflash_tui.server.chat import DONE, FINISH, Sampling
+from dflash_tui.server.exchange import event
+from dflash_tui.server.extensions import extended
+from dflash_tui.server.parts import at_least_one, new_id, stops_of
+from dflash_tui.server.request_error import RequestError, invalid
+from dflash_tui.server.updates import Ended, Reading
+from dflash_tui.server.usage import figures, openai_usage
+
+
+class CompletionRequest(Sampling, kw_only=True):
+    prompt: str | list[Any]
+    suffix: str | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+    logprobs: int | None = None
+
+
+def asked_of(request: CompletionRequest, tokenizer: Tokenizer, vocabulary: int) -> Asked:
+    """The request in the decoder's terms. Raises RequestError."""
+    changes, places, switches = extended(request.dflash)
+    changes |= request.changes()
+    for name in ("suffix", "echo", "logprobs"):
+        if getattr(request, name):
+            raise invalid(f"{name} is not supported; leave it out", name)
+    if request.best_of is not None and request.best_of != 1:
+        raise invalid(f"best_of is {request.best_of}: one answer at a time is all there is, expected 1", "best_of")
+    return Asked(
+        ids=_ids(request.prompt, tokenizer, vocabulary, special=bool(switches.get("special"))),
+        changes=changes,
+        places=places,
+        max_tokens=at_least_one(request.max_tokens, "max_tokens"),
+        stops=stops_of(request.stop),
+        thinking="off",
+    )
+
+
+def _ids(prompt: str | list[Any], tokenizer: Tokenizer, vocabulary: int, *, special: bool) -> tuple[int, ...]:
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        ids = tuple(tokenizer.encode(prompt, special=special))
+    elif all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one < vocabulary for one in prompt):
+        ids = tuple(prompt)
+    else:
+        raise invalid(f"expected one prompt: a string, or a list of ids below {vocabulary}", "prompt")
+    if not ids:
+        raise invalid("the prompt is empty", "prompt")
+    return ids
+
+
+class CompletionWriter:
+    """Writes a completion."""
+
+    def __init__(self, request: CompletionRequest, model: str) -> None:
+        self._head = {"id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": model}
+        self._usage = bool(request.stream_options and request.stream_options.include_usage)
+        self._detail = bool(extended(request.dflash)[2].get("detail"))
+
+    def _object(self, text: str, finish: str | None, **more: Any) -> dict[str, Any]:
+        return self._head | {"choices": [{"index": 0, "text": text, "finish_reason": finish, "logprobs": None}]} | more
+
+    def waits(self, place: int, waiting: int, read: Reading | None) -> bytes:
+        return b": working\n\n"
+
+    def progress(self, read: Reading) -> bytes:
+        return b""
+
+    def begin(self, read: PrefillEvent | None) -> bytes:
+        return b""
+
+    def parts(self, parts: Sequence[Part]) -> bytes:
+        text = _text(parts)
+        return event(msgspec.json.encode(self._object(text, None))) if text else b""
+
+    def end(self, ended: Ended) -> bytes:
+        found = figures(ended, detail=self._detail)
+        if not self._usage:
+            return event(msgspec.json.encode(self._object("", FINISH[ended.why], **found))) + DONE
+        last = self._head | {"choices": [], "usage": openai_usage(ended)} | found
+        finish = event(msgspec.json.encode(self._object("", FINISH[ended.why])))
+        return finish + event(msgspec.json.encode(last)) + DONE
+
+    def failed(self, error: RequestError) -> bytes:
+        return event(msgspec.json.encode(error.body("openai", "")))
+
+    def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
+        found = figures(ended, detail=self._detail)
+        return self._object(_text(parts), FINISH[ended.why], usage=openai_usage(ended), **found)
+
+
+def _text(parts: Sequence[Part]) -> str:
+    """All that was written: without a template, reasoning is text like any other."""
+    return "".join(one.text for one in parts if isinstance(one, (Text, Thinking)))

@@ -1,0 +1,139 @@
+"""One request on its way through the queue and the engine. The engine's thread tells the server's loop each step."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dflash_core.answer import Answer
+from dflash_core.constraints.base import Constraint
+from dflash_core.engine import Engine
+from dflash_core.events import Piece, PrefillEvent
+from dflash_core.knobs import Knobs
+from dflash_core.messages import Prompt
+from dflash_core.record import Start
+from dflash_core.text.template_values import Tools
+from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.text.tool_calls.answer import AnswerParts
+from dflash_core.text.tool_calls.forms import Form
+from dflash_core.text.tool_calls.parts import Part
+from dflash_core.turn_stats import TurnReport
+from dflash_tui.server.shape import AnswerShape
+from dflash_tui.server.updates import Ended, Failed, Reading, Step, Update, Why
+
+_WHY: dict[str, Why] = {
+    "stop token": "end", "max tokens": "length", "context full": "context", "cancelled": "cancelled", "loop": "length",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that has been rendered, counted and checked. `form`: how calls of its `tools` are found in the answer;
+    None: all is text."""
+
+    prompt: Prompt
+    knobs: Knobs
+    stops: tuple[str, ...]
+    form: Form | None
+    tools: Tools
+    start: Callable[[Prompt, Knobs], Start]
+    constraint: Constraint | None = None
+    parallel: bool = True
+    notes: tuple[str, ...] = ()
+
+
+class Job:
+    """`updates` is filled from the engine's thread and read in the loop that made the job. `cancel` from any thread.
+
+    The last update is Ended or Failed, unless the job is cancelled while it waits: then there is none.
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
+        self.updates: asyncio.Queue[Update] = asyncio.Queue()
+        self.cancelled = False
+        self.written = 0
+        """Tokens of the answer so far."""
+        self._loop = asyncio.get_running_loop()
+        self._answer: Answer | None = None
+        form = prepared.form
+        parser = AnswerParts(form, prepared.tools) if form is not None else None
+        self._shape = AnswerShape(
+            prepared.stops, parser, parallel=prepared.parallel, ends=form.stops if form is not None else ()
+        )
+        self._made = time.perf_counter()
+        self._queue_ms = self._ttft_ms = 0.0
+
+    def cancel(self) -> None:
+        """End the answer within a step, or skip it when its turn comes."""
+        self.cancelled = True
+        if self._answer is not None:
+            self._answer.stop()
+
+    def tell(self, update: Update) -> None:
+        """Pass an update to the loop, from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self.updates.put_nowait, update)
+        except RuntimeError:  # the loop is closed: the server has ended, and nobody reads this
+            self.cancelled = True
+
+    def run(self, engine: Engine) -> Ended | Failed:
+        """Answer it. On the engine's thread."""
+        self._queue_ms = (time.perf_counter() - self._made) * 1e3
+        answer: Answer | None = None
+        last: Ended | Failed
+        try:
+            prepared, tokenizer = self.prepared, engine.target.tokenizer
+            answer = self._answer = Answer(
+                engine, tokenizer, prepared.prompt, prepared.knobs, prepared.start, keep=prepared.prompt.keep,
+                on_prefill=lambda done, total: self.tell(Reading(done, total)),
+                shown=prepared.form.shown if prepared.form is not None else (), constraint=prepared.constraint,
+                ends=prepared.form.stops if prepared.form is not None else (),
+            )  # fmt: skip
+            if self.cancelled:  # before there was an answer to stop
+                answer.stop()
+            for piece in answer:
+                self._step(piece, answer)
+            self._tell_parts(self._shape.finish(cut=answer.report is None or answer.report.stop != "stop token"))
+            last = self._ended(answer.report, tokenizer)
+        except Exception as error:
+            last = Failed(error)
+        finally:
+            if answer is not None:
+                answer.close()
+        self.tell(last)
+        return last
+
+    def _step(self, piece: Piece, answer: Answer) -> None:
+        self.written += len(piece.event.tokens)
+        read = piece.event if isinstance(piece.event, PrefillEvent) else None
+        if read is not None:
+            self._ttft_ms = (time.perf_counter() - self._made) * 1e3
+        self._tell_parts(self._shape.push(piece), read)
+        if self._shape.over:
+            answer.stop()
+
+    def _tell_parts(self, parts: Sequence[Part], read: PrefillEvent | None = None) -> None:
+        if parts or read is not None:
+            self.tell(Step(tuple(parts), read))
+
+    def _ended(self, report: TurnReport | None, tokenizer: Tokenizer) -> Ended:
+        ids, shape = report.tokens if report is not None else (), self._shape
+        why: Why = _WHY[report.stop] if report is not None else "cancelled"
+        if shape.stop_string:
+            why = "stop string"
+        elif shape.calls and (why == "end" or shape.over):
+            why = "calls"
+        count = counted(tokenizer, ids, shape.dropped) if shape.stop_string else len(ids)
+        notes = (*self.prepared.notes, *shape.notes)
+        return Ended(report, why, count, shape.stop_string, self._queue_ms, self._ttft_ms, notes)
+
+
+def counted(tokenizer: Tokenizer, ids: Sequence[int], dropped: int) -> int:
+    """How many of `ids` begin before the last `dropped` bytes of their text."""
+    count = len(ids)
+    while count and (size := len(tokenizer.reader()(ids[count - 1 : count]))) <= dropped:
+        count, dropped = count - 1, dropped - size
+    return count

@@ -1,0 +1,143 @@
+"""Counters for Prometheus, text format 0.0.4. Those of speculation end as vLLM's, so its dashboards fit."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from dflash_core.turn_stats import TurnReport
+from dflash_tui.server.job import Job
+from dflash_tui.server.updates import Ended, Failed
+
+TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "dflash:"
+_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_COUNTERS: Mapping[str, str] = {
+    "spec_decode_num_drafts_total": "Steps that verified drafts.",
+    "spec_decode_num_draft_tokens_total": "Draft tokens that were verified, alternatives included.",
+    "spec_decode_num_accepted_tokens_total": "Draft tokens that the target agreed with.",
+    "spec_decode_num_accepted_tokens_per_pos_total": "Steps whose accepted path reached a position of the draft.",
+    "spec_decode_num_drafted_tokens_per_pos_total": "Steps that drafted a position.",
+    "prompt_tokens_total": "Tokens of prompts.",
+    "prompt_tokens_cached_total": "Tokens of prompts that were not read again.",
+    "prompt_seconds_total": "Time of reading prompts.",
+    "generation_tokens_total": "Tokens of answers.",
+    "generation_seconds_total": "Time of steps.",
+    "requests_total": "Responses by path and status.",
+    "request_success_total": "Answers by what ended them.",
+    "requests_cancelled_total": "Answers whose client went away.",
+    "requests_failed_total": "Answers that the engine failed at.",
+    "guard_actions_total": "Interventions of guards.",
+}
+_HISTOGRAMS: Mapping[str, str] = {
+    "time_to_first_token_seconds": "From the request to its first token.",
+    "inter_token_latency_seconds": "Mean time between tokens of an answer.",
+    "request_queue_time_seconds": "Time in the queue.",
+    "e2e_request_latency_seconds": "From the request to the end of its response.",
+}
+PATHS = (
+    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
+)  # fmt: skip
+"""Paths that are counted by name; all else counts as "other"."""
+
+
+class _Histogram:
+    def __init__(self) -> None:
+        self.buckets = [0] * len(_SECONDS)
+        self.count, self.total = 0, 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count, self.total = self.count + 1, self.total + seconds
+        self.buckets = [found + (seconds <= bound) for found, bound in zip(self.buckets, _SECONDS)]
+
+    def lines(self, name: str) -> Iterator[str]:
+        for bound, found in zip(_SECONDS, self.buckets):
+            yield f'{name}_bucket{{le="{bound:g}"}} {found}'
+        yield f'{name}_bucket{{le="+Inf"}} {self.count}'
+        yield f"{name}_sum {self.total:.6f}"
+        yield f"{name}_count {self.count}"
+
+
+class Metrics:
+    """Counts since the start. Thread-safe."""
+
+    def __init__(self, depth: int) -> None:
+        """`depth`: positions that the drafter proposes tokens for."""
+        self._lock = threading.Lock()
+        self._counts: dict[str, Counter[str]] = {name: Counter() for name in _COUNTERS}
+        self._histograms = {name: _Histogram() for name in _HISTOGRAMS}
+        self.acceptance_length = 0.0
+        for name in _COUNTERS:
+            if name.endswith("per_pos_total"):
+                self._counts[name].update({f'{{position="{at}"}}': 0 for at in range(depth)})
+            elif name not in ("requests_total", "request_success_total", "guard_actions_total"):
+                self._counts[name][""] = 0
+
+    def request(self, path: str, status: int, seconds: float) -> None:
+        """A response is over."""
+        path = path if path in PATHS else "other"
+        with self._lock:
+            self._counts["requests_total"][f'{{path="{path}",status="{status}"}}'] += 1
+            self._histograms["e2e_request_latency_seconds"].add(seconds)
+
+    def ended(self, job: Job, last: Ended | Failed) -> None:
+        """An answer is over."""
+        with self._lock:
+            if isinstance(last, Failed):
+                self._add("requests_failed_total", 1)
+                return
+            if last.why == "cancelled":
+                self._add("requests_cancelled_total", 1)
+            else:
+                self._add("request_success_total", 1, f'{{finished_reason="{last.why}"}}')
+            self._histograms["request_queue_time_seconds"].add(last.queue_ms / 1e3)
+            if last.report is not None:
+                self._histograms["time_to_first_token_seconds"].add(last.ttft_ms / 1e3)
+                self._answered(last.report)
+
+    def _answered(self, report: TurnReport) -> None:
+        stats = report.stats
+        if len(report.tokens) > 1:
+            self._histograms["inter_token_latency_seconds"].add(stats.decode_s / (len(report.tokens) - 1))
+        drafted = sum(count for nodes, count in enumerate(stats.nodes) if nodes)
+        self._add("spec_decode_num_drafts_total", drafted)
+        self._add("spec_decode_num_draft_tokens_total", stats.verified)
+        self._add("spec_decode_num_accepted_tokens_total", stats.accepted)
+        for at, (count, rate) in enumerate(zip(stats.drafted_by_depth, stats.accept_rate_by_depth)):
+            place = f'{{position="{at}"}}'
+            self._add("spec_decode_num_drafted_tokens_per_pos_total", count, place)
+            self._add("spec_decode_num_accepted_tokens_per_pos_total", round(count * rate), place)
+        self._add("prompt_tokens_total", stats.prompt_tokens)
+        self._add("prompt_tokens_cached_total", stats.reused_tokens)
+        self._add("prompt_seconds_total", stats.ttft_ms / 1e3)
+        self._add("generation_tokens_total", len(report.tokens))
+        self._add("generation_seconds_total", stats.decode_s)
+        for event in report.guards:
+            self._add("guard_actions_total", 1, f'{{trigger="{event.trigger}"}}')
+        self.acceptance_length = stats.acceptance_length
+
+    def _add(self, name: str, amount: float, labels: str = "") -> None:
+        self._counts[name][labels] += amount  # type: ignore[assignment] # seconds are counted too
+
+    def text(self, gauges: Mapping[str, tuple[str, Mapping[str, float]]]) -> str:
+        """All of them. `gauges`: by name, the help and the values by labels."""
+        with self._lock:
+            return "".join(f"{line}\n" for line in self._lines(gauges))
+
+    def _lines(self, gauges: Mapping[str, tuple[str, Mapping[str, float]]]) -> Iterator[str]:
+        for name, help in _COUNTERS.items():
+            yield from _head(name, help, "counter")
+            yield from (f"{PREFIX}{name}{labels} {value:g}" if isinstance(value, float) else
+                        f"{PREFIX}{name}{labels} {value}" for labels, value in self._counts[name].items())  # fmt: skip
+        for name, help in _HISTOGRAMS.items():
+            yield from _head(name, help, "histogram")
+            yield from self._histograms[name].lines(PREFIX + name)
+        for name, (help, values) in gauges.items():
+            yield from _head(name, help, "gauge")
+            yield from (f"{PREFIX}{name}{labels} {value}" for labels, value in values.items())
+
+
+def _head(name: str, help: str, kind: str) -> Iterator[str]:
+    yield f"# HELP {PREFIX}{name} {help}"
+    yield f"# TYPE {PREFIX}{name} {kind}"

@@ -1,0 +1,108 @@
+"""Contents of messages in requests: strings or lists of parts, of which only text is read."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dflash_core.text.template_values import JSON, Tools
+from dflash_tui.server.request_error import RequestError, invalid
+
+BILLING = "x-anthropic-billing-header:"
+"""A block that begins so differs in each request; it would end the reuse of all that follows."""
+TEXT_KINDS = ("text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text")
+_LETTERS = string.ascii_letters + string.digits
+MAX_STOPS, MAX_STOP = 16, 256
+
+
+class Function(msgspec.Struct):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+def new_id(prefix: str) -> str:
+    """An id of 24 random letters and digits."""
+    return prefix + "".join(secrets.choice(_LETTERS) for _ in range(24))
+
+
+def text_of(content: object, place: str, *, results: bool = False) -> str:
+    """The text of a content: a string, null, or parts. `results`: of a tool, whose images are mentioned. Raises
+    RequestError."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise invalid(f"expected a string or a list of parts at {place}", place)
+    return "".join(_text(part, f"{place}[{at}]", results=results) for at, part in enumerate(content))
+
+
+def _text(part: object, place: str, *, results: bool) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type", "text") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or not isinstance(kind, str):
+        raise invalid(f"expected a part with a type at {place}", place)
+    if kind in TEXT_KINDS:
+        text = part.get("refusal") if kind == "refusal" else part.get("text")
+        if not isinstance(text, str):
+            raise invalid(f"expected a string at {place}.text", f"{place}.text")
+        return "" if text.startswith(BILLING) else text
+    if results:
+        return f"[{'image' if 'image' in kind else kind} omitted]"
+    raise invalid(f"a part of the type {kind[:40]!r} at {place}: this model reads text only", place)
+
+
+def arguments_of(text: str) -> Mapping[str, JSON]:
+    """The arguments of a call in the history. The model wrote them, so what is no JSON object is not refused."""
+    try:
+        found = msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        found = text
+    return found if isinstance(found, dict) else {"arguments": found}
+
+
+def tools_of(functions: Sequence[Function]) -> Tools:
+    """Functions as templates take them, keys in the order of the request."""
+    found: list[dict[str, JSON]] = []
+    for one in functions:
+        function: dict[str, JSON] = {"name": one.name}
+        if one.description is not None:
+            function["description"] = one.description
+        function["parameters"] = one.parameters or {"type": "object", "properties": {}}
+        found.append({"type": "function", "function": function})
+    return found
+
+
+def stops_of(stop: str | list[str] | None, place: str = "stop") -> tuple[str, ...]:
+    """Stop strings. Raises RequestError."""
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(stops) > MAX_STOPS:
+        raise invalid(f"{len(stops)} stop strings, expected {MAX_STOPS} at most", place)
+    for one in stops:
+        if not 1 <= len(one) <= MAX_STOP:
+            raise invalid(f"a stop string of {len(one)} characters, expected 1 to {MAX_STOP}", place)
+    return stops
+
+
+def at_least_one(value: int | None, place: str) -> int | None:
+    """A limit of tokens. Raises RequestError."""
+    if value is not None and value < 1:
+        raise invalid(f"{place} is {value}, expected a whole number from 1", place)
+    return value
+
+
+def check_model(given: str | None, names: Sequence[str]) -> None:
+    """Raise RequestError for a model that is not the loaded one."""
+    if given and given not in names:
+        raise RequestError(
+            404, f"the model {given[:80]!r} is not loaded; this server has {names[0]!r}", "model", "model_not_found"
+        )

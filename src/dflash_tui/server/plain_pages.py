@@ -1,0 +1,174 @@
+"""Endpoints beside the queue: health, models, properties, metrics, tokens. They answer while the engine is busy."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from dflash_core.text.tokenizer import Tokenizer
+from dflash_tui import __version__
+from dflash_tui.server import chat
+from dflash_tui.server.body import decode
+from dflash_tui.server.gate import answer, answer_json
+from dflash_tui.server.metrics import TYPE
+from dflash_tui.server.request_error import RequestError, invalid
+from dflash_tui.server.service import Service
+
+
+class TokenizeRequest(msgspec.Struct):
+    content: str = ""
+    add_special: bool | None = None
+    parse_special: bool | None = None
+
+
+class DetokenizeRequest(msgspec.Struct):
+    tokens: list[int] = []
+
+
+class TemplateRequest(msgspec.Struct):
+    messages: list[chat.ChatMessage]
+    tools: list[chat.ChatTool] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+
+
+class Pages:
+    """Each method answers one path."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def root(self, scope: Scope, receive: Receive, send: Send) -> None:
+        text = b"" if scope["method"] == "HEAD" else f"dflash-tui {__version__}: {self._service.name}\n".encode()
+        await answer(200, text, {"content-type": "text/plain; charset=utf-8"}, send)
+
+    async def health(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._service.worker.broken:
+            raise RequestError(503, self._service.worker.broken, code="engine_failed")
+        await answer_json(200, {"status": "ok"}, send)
+
+    async def models(self, scope: Scope, receive: Receive, send: Send) -> None:
+        anthropic = "anthropic-version" in Headers(scope=scope)
+        found = [self._model(name, anthropic=anthropic) for name in self._service.names]
+        listed: dict[str, Any] = {"object": "list", "data": found}
+        if anthropic:
+            listed |= {"has_more": False, "first_id": found[0]["id"], "last_id": found[-1]["id"]}
+        await answer_json(200, listed, send)
+
+    async def model(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = scope["path_params"]["name"]
+        if name not in self._service.names:
+            known = self._service.name
+            raise RequestError(404, f"the model {name[:80]!r} is not loaded; this server has {known!r}", "model",
+                          "model_not_found")  # fmt: skip
+        await answer_json(200, self._model(name, anthropic="anthropic-version" in Headers(scope=scope)), send)
+
+    def _model(self, name: str, *, anthropic: bool) -> dict[str, Any]:
+        service, target = self._service, self._service.engine.target
+        meta = {
+            "n_ctx": service.engine.context_length, "n_ctx_train": target.config.context_length,
+            "n_vocab": target.config.vocab_size, "size": target.weight_bytes,
+        }  # fmt: skip
+        found: dict[str, Any] = {
+            "id": name, "object": "model", "created": service.created, "owned_by": "dflash-tui",
+            "max_model_len": service.engine.context_length, "context_length": service.engine.context_length,
+            "meta": meta,
+        }  # fmt: skip
+        if anthropic:
+            created = datetime.fromtimestamp(service.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            found |= {"type": "model", "display_name": name, "created_at": created}
+        return found
+
+    async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service = self._service
+        memory = service.engine.memory()
+        gauges = {
+            "num_requests_running": ("Answers being written.", {"": float(service.worker.running is not None)}),
+            "num_requests_waiting": ("Requests in the queue.", {"": float(service.worker.waiting)}),
+            "context_tokens_max": ("Positions of the context.", {"": float(service.engine.context_length)}),
+            "acceptance_length": ("Tokens per step of the last answer.", {"": service.metrics.acceptance_length}),
+            "memory_bytes": (
+                "Memory by part.",
+                {f'{{part="{one.name}"}}': float(one.bytes) for one in memory.components},
+            ),
+        }
+        await answer(200, service.metrics.text(gauges).encode(), {"content-type": TYPE}, send)
+
+    async def props(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, engine = self._service, self._service.engine
+        support, template, tokenizer = service.preparer.support, engine.target.template, engine.target.tokenizer
+        drafter = engine.limits.drafter
+        knobs = service.served.defaults
+        found = {
+            "default_generation_settings": {
+                "n_ctx": engine.context_length,
+                "params": knobs.knobs_for(knobs.knobs.thinking).to_dict(),
+            },
+            "total_slots": 1,
+            "model_alias": service.name,
+            "model_path": engine.target.file.path.name,
+            "chat_template": template.source,
+            "chat_template_caps": {
+                "supports_tools": support.renders,
+                "supports_tool_calls": support.form is not None,
+                "supports_parallel_tool_calls": support.several,
+            },
+            "build_info": f"dflash-tui {__version__}",
+            "bos_token": _name(tokenizer, tokenizer.bos_token_id),
+            "eos_token": _name(tokenizer, tokenizer.eos_token_id),
+            "modalities": {"vision": False, "audio": False},
+            "dflash": {
+                "version": __version__,
+                "drafter": drafter.kind if drafter else None,
+                "kv": str(engine.kv.pair),
+                "notes": list(engine.notes),
+            },
+        }
+        await answer_json(200, found, send)
+
+    async def slots(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service = self._service
+        running = service.worker.running
+        said = running.written if running is not None else 0
+        left = running.prepared.knobs.max_tokens - said if running is not None else -1
+        slot = {
+            "id": 0, "n_ctx": service.engine.context_length,
+            "speculative": service.engine.limits.drafter is not None, "is_processing": running is not None,
+            "next_token": [{"n_decoded": said, "n_remain": left}],
+        }  # fmt: skip
+        await answer_json(200, [slot], send)
+
+    async def tokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = decode(await self._service.body(scope, receive), TokenizeRequest)
+        special, tokenizer = bool(request.parse_special), self._service.preparer.tokenizer
+        ids = await self._service.preparer.on_thread(lambda: tokenizer.encode(request.content, special=special))
+        await answer_json(200, {"tokens": ids}, send)
+
+    async def detokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = decode(await self._service.body(scope, receive), DetokenizeRequest)
+        size = self._service.engine.vocab_size
+        wrong = next((at for at, one in enumerate(request.tokens) if not 0 <= one < size), None)
+        if wrong is not None:
+            place = f"tokens[{wrong}]"
+            raise invalid(f"{place} is {request.tokens[wrong]}, expected an id below {size}", place)
+        found = b"".join(map(self._service.preparer.tokenizer.token_bytes, request.tokens))
+        await answer_json(200, {"content": found.decode("utf-8", "replace")}, send)
+
+    async def apply_template(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = decode(await self._service.body(scope, receive), TemplateRequest)
+        asked = chat.asked_of(
+            chat.ChatRequest(
+                messages=request.messages, tools=request.tools, reasoning_effort=request.reasoning_effort,
+                chat_template_kwargs=request.chat_template_kwargs,
+            )
+        )  # fmt: skip
+        preparer = self._service.preparer
+        await answer_json(200, {"prompt": await preparer.on_thread(lambda: preparer.text(asked))}, send)
+
+
+def _name(tokenizer: Tokenizer, id: int | None) -> str:
+    return tokenizer.name(id) if id is not None else ""

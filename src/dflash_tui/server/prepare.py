@@ -1,0 +1,116 @@
+"""Renders, counts and checks requests, on a thread of its own: a long prompt must not delay other clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from dflash_core.engine import Engine
+from dflash_core.errors import KnobError, TemplateError
+from dflash_core.knobs import Knobs
+from dflash_core.messages import Message, Prompt, build_prompt, visible_end
+from dflash_core.record import Start
+from dflash_tui.server.asked import Asked
+from dflash_tui.server.constraining import Constraining
+from dflash_tui.server.job import Prepared
+from dflash_tui.server.normal import normalised
+from dflash_tui.server.request_error import invalid, too_long
+from dflash_tui.server.sampling import Defaults, knobs_of
+
+BYTES_PER_POSITION = 64
+"""A text with more bytes than this for each position of the context is refused without being tokenised."""
+BYTES_PER_TOKEN = 4
+Result = TypeVar("Result")
+
+
+class Preparer:
+    """`names`: target and drafter, as records name them."""
+
+    def __init__(self, engine: Engine, defaults: Defaults, names: tuple[str, str]) -> None:
+        self._engine, self.defaults, self._names = engine, defaults, names
+        self.tokenizer, self._template = engine.target.tokenizer, engine.target.template
+        self.support = self._template.tools
+        self._constraining = Constraining(self.tokenizer, engine.vocab_size, self.support.form)
+        self._thread = ThreadPoolExecutor(1, "dflash-render")
+
+    async def on_thread(self, work: Callable[[], Result]) -> Result:
+        """Run `work` on the thread of rendering."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def prepare(self, asked: Asked) -> Prepared:
+        """A request that is ready to run. Raises RequestError."""
+        knobs, prompt, messages = self._prompt(asked)
+        limits, capacity = self._engine.limits, self._engine.context_length
+        if len(prompt.ids) >= capacity:
+            raise too_long(len(prompt.ids), capacity)
+        knobs = knobs_of(asked, self.defaults, limits, capacity - len(prompt.ids))
+        form = self.support.form if asked.tools and asked.choice != "none" and asked.grammar is None else None
+        return Prepared(
+            prompt=prompt,
+            knobs=knobs,
+            stops=asked.stops,
+            form=form,
+            tools=asked.tools,
+            start=_starter(messages, self._names, self._engine),
+            constraint=self._constraining.constraint(asked, prompt, thinking=knobs.thinking),
+            parallel=asked.parallel,
+            notes=asked.notes,
+        )
+
+    def count(self, asked: Asked) -> int:
+        """Tokens of the prompt of a request. Raises RequestError."""
+        return len(self._prompt(asked)[1].ids)
+
+    def text(self, asked: Asked) -> str:
+        """The prompt of a request as text. Raises RequestError."""
+        return self._prompt(asked)[1].text
+
+    def _prompt(self, asked: Asked) -> tuple[Knobs, Prompt, tuple[Message, ...]]:
+        capacity = self._engine.context_length
+        knobs = knobs_of(asked, self.defaults, self._engine.limits, capacity)
+        if asked.ids is not None:
+            return knobs, Prompt(asked.ids, "", opens_thinking=False, stable=len(asked.ids)), ()
+        messages = normalised(asked.messages, self.support)
+        size = sum(len(one.content) + len(one.thinking) for one in messages)
+        if size > BYTES_PER_POSITION * capacity:
+            raise too_long(size // BYTES_PER_TOKEN, capacity)
+        try:
+            given = self._template.reasoning.variables(knobs)
+            prompt = build_prompt(self.tokenizer, self._template, messages, knobs.thinking, given, asked.tools)
+            if knobs.attention_window:
+                sinks = visible_end(self.tokenizer, self._template, messages, prompt, knobs.thinking, given)
+                prompt = replace(prompt, sinks=sinks)
+        except (TemplateError, KnobError) as error:
+            raise invalid(f"the model's chat template refuses these messages: {error}", "messages") from None
+        if not prompt.ids:
+            raise invalid("the prompt is empty", "messages")
+        return knobs, prompt, messages
+
+
+def _starter(messages: tuple[Message, ...], names: tuple[str, str], engine: Engine) -> Callable[[Prompt, Knobs], Start]:
+    """What makes the beginning of a record."""
+    drafter = engine.session.capabilities
+
+    def start(prompt: Prompt, knobs: Knobs) -> Start:
+        return Start(
+            created=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            target=names[0],
+            draft=names[1],
+            system=messages[0].content if messages and messages[0].role == "system" else "",
+            prompt=messages[-1].content if messages else "",
+            prompt_ids=prompt.ids,
+            knobs=knobs,
+            draft_block=drafter.block if drafter else 0,
+            draft_kind=drafter.kind if drafter else "",
+            sinks=prompt.sinks,
+        )
+
+    return start

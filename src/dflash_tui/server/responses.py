@@ -1,0 +1,193 @@
+"""POST /v1/responses: its requests. Nothing is stored: each request brings its whole history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from dflash_core.messages import Call, Message
+from dflash_tui.server.asked import GRAMMAR, Asked
+from dflash_tui.server.extensions import choice_of, effort_of, extended, grammar_of, sampling_changes
+from dflash_tui.server.parts import Function, arguments_of, at_least_one, text_of, tools_of
+from dflash_tui.server.request_error import RequestError, invalid
+
+HOSTED = (
+    "web_search", "image_generation", "file_search", "code_interpreter", "computer", "mcp", "local_shell", "shell",
+    "tool_search", "apply_patch",
+)  # fmt: skip
+"""Kinds of tools that a provider runs itself; clients offer them unasked, so they are left out."""
+INPUT_FIELD = "input"
+"""The argument of a tool that takes free text."""
+
+
+class ResponseTool(msgspec.Struct):
+    type: str = "function"
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class ReasoningField(msgspec.Struct):
+    effort: str | None = None
+
+
+class ResponseRequest(msgspec.Struct, kw_only=True):
+    input: str | list[Any]
+    model: str | None = None
+    instructions: str | None = None
+    stream: bool | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    tools: list[ResponseTool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningField | None = None
+    previous_response_id: str | None = None
+    include: list[str] | None = None
+    text: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    dflash: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolName:
+    """A tool's name as the client knows it. `free`: it takes free text, so the call has an item of another kind."""
+
+    name: str
+    namespace: str = ""
+    free: bool = False
+
+
+@dataclass(slots=True)
+class _Tools:
+    functions: list[Function] = field(default_factory=list)
+    names: dict[str, ToolName] = field(default_factory=dict)
+
+    def add(self, tool: ResponseTool, place: str, namespace: str = "") -> None:
+        if tool.type == "namespace":
+            for at, one in enumerate(tool.tools or ()):
+                inner = f"{place}.tools[{at}]"
+                try:
+                    self.add(msgspec.convert(one, ResponseTool), inner, tool.name or "")
+                except msgspec.ValidationError as error:
+                    raise invalid(f"{error} in {inner}", inner) from None
+            return
+        if tool.type not in ("function", "custom"):
+            if tool.type.startswith(HOSTED):
+                return
+            raise invalid(f"a tool of the type {tool.type[:40]!r}, expected function or custom", f"{place}.type")
+        if not tool.name:
+            raise invalid("a tool without a name", f"{place}.name")
+        shown = f"{namespace}__{tool.name}" if namespace else tool.name
+        free = tool.type == "custom"
+        self.names[shown] = ToolName(tool.name, namespace, free)
+        parameters = _FREE if free else tool.parameters
+        self.functions.append(Function(shown, tool.description, parameters, tool.strict))
+
+
+_FREE: dict[str, Any] = {"type": "object", "properties": {INPUT_FIELD: {"type": "string"}}, "required": [INPUT_FIELD]}
+
+
+def names_of(request: ResponseRequest) -> Mapping[str, ToolName]:
+    """The names of the request's tools, by those that the model knows. Raises RequestError."""
+    return _tools(request).names
+
+
+def _tools(request: ResponseRequest) -> _Tools:
+    found = _Tools()
+    for at, tool in enumerate(request.tools or ()):
+        found.add(tool, f"tools[{at}]")
+    return found
+
+
+def asked_of(request: ResponseRequest) -> Asked:
+    """The request in the decoder's terms. Raises RequestError."""
+    if request.previous_response_id is not None:
+        raise RequestError(
+            400, "no response is stored here; send the whole history as input", "previous_response_id",
+            "previous_response_not_found",
+        )  # fmt: skip
+    wanted = (request.text or {}).get("format")
+    if wanted is not None and not isinstance(wanted, dict):
+        raise invalid("expected an object at text.format", "text.format")
+    changes, places, _ = extended(request.dflash)
+    changes |= sampling_changes(temperature=request.temperature, top_p=request.top_p)
+    thinking, effort = effort_of(request.reasoning.effort if request.reasoning else None, "reasoning.effort")
+    messages = [Message("system", request.instructions)] if request.instructions else []
+    notes: list[str] = []
+    if isinstance(request.input, str):
+        messages.append(Message("user", request.input))
+    else:
+        for at, item in enumerate(request.input):
+            message = _message(item, f"input[{at}]", notes)
+            messages += [message] if message is not None else []
+    tools = _tools(request)
+    shown = {one.name: name for name, one in tools.names.items()}
+    choice, tool = choice_of(request.tool_choice)
+    return Asked(
+        messages=tuple(messages),
+        tools=tools_of(tools.functions),
+        choice=choice,
+        tool=shown.get(tool, tool),
+        strict=any(one.strict for one in tools.functions),
+        parallel=request.parallel_tool_calls is not False,
+        grammar=grammar_of(wanted, "text.format"),
+        changes=changes,
+        places=places | {GRAMMAR: "text.format"},
+        max_tokens=at_least_one(request.max_output_tokens, "max_output_tokens"),
+        thinking=thinking,
+        effort=effort,
+        notes=tuple(notes),
+    )
+
+
+def _message(item: object, place: str, notes: list[str]) -> Message | None:
+    """The message of an item; None for one that has no place in a prompt."""
+    if not isinstance(item, dict):
+        raise invalid(f"expected an object at {place}", place)
+    kind = item.get("type", "message")
+    if kind == "message":
+        return _plain(item, place)
+    if kind == "reasoning":
+        parts = item.get("content") or item.get("summary") or []
+        return Message("assistant", "", text_of(parts, f"{place}.content"))
+    if kind in ("function_call", "custom_tool_call"):
+        name, space = _string(item, "name", place), item.get("namespace")
+        shown = f"{space}__{name}" if isinstance(space, str) and space else name
+        given = item.get("arguments" if kind == "function_call" else "input")
+        text = given if isinstance(given, str) else ""
+        arguments = arguments_of(text) if kind == "function_call" else {INPUT_FIELD: text}
+        return Message("assistant", "", calls=(Call(_string(item, "call_id", place), shown, arguments),))
+    if kind in ("function_call_output", "custom_tool_call_output"):
+        text = text_of(item.get("output"), f"{place}.output", results=True)
+        return Message("tool", text, call_id=_string(item, "call_id", place))
+    if kind == "item_reference":
+        raise invalid("no item is stored here; send it whole", place)
+    notes.append(f"{place}: an item of the type {str(kind)[:40]!r} was left out")
+    return None
+
+
+def _plain(item: Mapping[str, Any], place: str) -> Message:
+    text = text_of(item.get("content"), f"{place}.content")
+    role = item.get("role")
+    if role in ("system", "developer"):
+        return Message("system", text)
+    if role == "user":
+        return Message("user", text)
+    if role == "assistant":
+        return Message("assistant", text)
+    known = "system, developer, user, assistant"
+    raise invalid(f"the role {str(role)[:40]!r} at {place}.role, expected one of {known}", f"{place}.role")
+
+
+def _string(item: Mapping[str, Any], key: str, place: str) -> str:
+    value = item.get(key)
+    if not isinstance(value, str):
+        raise invalid(f"expected a string at {place}.{key}", f"{place}.{key}")
+    return value

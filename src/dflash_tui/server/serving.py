@@ -1,0 +1,79 @@
+"""Runs the server in this process until a signal ends it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+from uvicorn.server import HANDLED_SIGNALS
+
+from dflash_core.errors import DFlashError
+from dflash_tui.server.application import application
+from dflash_tui.server.service import Service
+from dflash_tui.server.settings import ServerSettings
+
+GRACE_S = 5
+"""How long connections may take to end."""
+
+
+class Server(uvicorn.Server):
+    """At the first signal the running answer is cancelled, its stream gets an error and the server ends. A second one
+    does not wait."""
+
+    def __init__(self, service: Service, listening: Callable[[str], None]) -> None:
+        """`listening` is called with the address once connections are accepted."""
+        settings = service.settings
+        super().__init__(
+            uvicorn.Config(
+                application(service), host=settings.host, port=settings.port, log_config=None, access_log=False,
+                lifespan="off", ws="none", server_header=False, timeout_graceful_shutdown=GRACE_S,
+            )
+        )  # fmt: skip
+        self._service, self._listening = service, listening
+        self.signal = 0
+        """The signal that ended it."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if sockets:
+            host, port = sockets[0].getsockname()[:2]
+            self._listening(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+
+    async def main_loop(self) -> None:
+        await super().main_loop()
+        self._service.worker.end()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Without raising the signals again afterwards: states of conversations are kept then."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in HANDLED_SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.force_exit or self.should_exit
+        self.should_exit = True
+        self.signal = self.signal or sig
+
+
+def bound(settings: ServerSettings) -> socket.socket:
+    """A socket at the address of the settings. Raises DFlashError."""
+    try:
+        family, *_, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=512)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DFlashError(
+            f"{settings.host}:{settings.port} cannot be listened on: {reason}; name another --host or --port (0: any)"
+        ) from None

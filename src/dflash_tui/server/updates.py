@@ -1,0 +1,81 @@
+"""What the engine's thread tells of an answer: its parts step by step, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from dflash_core.events import PrefillEvent
+from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking
+from dflash_core.turn_stats import TurnReport
+
+Why = Literal["end", "length", "context", "stop string", "calls", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive parts of a kind as one; `name` of a call, whose `text` is its arguments."""
+
+    kind: Literal["thinking", "text", "call"]
+    text: str
+    name: str = ""
+
+
+def blocks_of(parts: Iterable[Part]) -> list[Block]:
+    """An answer that is not streamed, in its order."""
+    found: list[Block] = []
+    for part in parts:
+        if isinstance(part, CallStart):
+            found.append(Block("call", "", part.name))
+        elif isinstance(part, (Text, Thinking, CallArguments)):
+            kind = _KINDS[type(part)]
+            if not found or found[-1].kind != kind:
+                found.append(Block(kind, ""))
+            found[-1] = replace(found[-1], text=found[-1].text + part.text)
+    return found
+
+
+_KINDS: Mapping[type[Text | Thinking | CallArguments], Literal["thinking", "text", "call"]] = {
+    Thinking: "thinking", Text: "text", CallArguments: "call"
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The prompt is being read: tokens done, of how many."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step's parts. `read`: the prompt has been read with it."""
+
+    parts: tuple[Part, ...]
+    read: PrefillEvent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The answer is over. `tokens`: how many of it count, fewer than were generated where a stop string cut it.
+    `report` is None where it was cancelled before its first token."""
+
+    report: TurnReport | None
+    why: Why
+    tokens: int
+    stop_string: str = ""
+    queue_ms: float = 0.0
+    ttft_ms: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The engine failed."""
+
+    error: Exception
+
+
+Update = Reading | Step | Ended | Failed

@@ -1,0 +1,113 @@
+"""The engine's thread and the queue before it: one answer at a time, first come, first served."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from dflash_core.engine import Engine
+from dflash_core.errors import KernelError
+from dflash_tui.application.log import LOG
+from dflash_tui.server.job import Job
+from dflash_tui.server.request_error import RequestError, ending
+from dflash_tui.server.updates import Ended, Failed
+
+OnEnded = Callable[[Job, Ended | Failed], None]
+RETRY_S = 2
+
+
+class Worker:
+    """Runs jobs on a thread of its own, the only one that uses the engine. Other methods from any thread.
+
+    `ended` is called on that thread with the last update of each job that ran.
+    """
+
+    def __init__(self, engine: Engine, queue: int, ended: OnEnded) -> None:
+        """`queue`: jobs that may wait while another one runs."""
+        self._engine, self._queue, self._ended = engine, queue, ended
+        self._waiting: deque[Job] = deque()
+        self._running: Job | None = None
+        self._ending = False
+        self._broken = ""
+        self._condition = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="dflash-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> Job | None:
+        """The job that is being answered."""
+        return self._running
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait and were not cancelled."""
+        with self._condition:
+            return self._count()
+
+    @property
+    def broken(self) -> str:
+        """Why the engine can answer nothing any more; "" as long as it can."""
+        return self._broken
+
+    def submit(self, job: Job) -> int:
+        """Queue a job; how many are before it. Raises RequestError where too many wait, or none is taken any more."""
+        with self._condition:
+            if self._ending:
+                raise ending()
+            if self._broken:
+                raise RequestError(503, self._broken, code="engine_failed", headers={"retry-after": "60"})
+            if self._count() >= self._queue + (self._running is None):
+                raise RequestError(
+                    429, f"{self._queue} requests wait already, the limit of this server (--queue); send it again",
+                    code="queue_full", headers={"retry-after": str(RETRY_S)},
+                )  # fmt: skip
+            before = self._count() + (self._running is not None)
+            self._waiting.append(job)
+            self._condition.notify()
+            return before
+
+    def place(self, job: Job) -> tuple[int, int]:
+        """The place of a job in the queue, from 1, and how many wait; 0 for one that does not wait."""
+        with self._condition:
+            waiting = [one for one in self._waiting if not one.cancelled]
+            return (waiting.index(job) + 1 if job in waiting else 0), len(waiting)
+
+    def end(self) -> None:
+        """Cancel the running job and refuse those that wait."""
+        with self._condition:
+            self._ending = True
+            waiting, running = list(self._waiting), self._running
+            self._waiting.clear()
+            self._condition.notify()
+        for job in waiting:
+            job.tell(Failed(ending()))
+        if running is not None:
+            running.tell(Failed(ending()))
+            running.cancel()
+
+    def join(self, seconds: float) -> bool:
+        """Wait until the thread has ended after `end`; False if it has not."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _count(self) -> int:
+        return sum(not job.cancelled for job in self._waiting)
+
+    def _work(self) -> None:
+        while (job := self._next()) is not None:
+            if not job.cancelled:
+                last = job.run(self._engine)
+                if isinstance(last, Failed):
+                    LOG.error("an answer failed", exc_info=last.error)
+                    if isinstance(last.error, KernelError) and last.error.reload:
+                        self._broken = f"{last.error}; start the server again"
+                self._ended(job, last)
+            with self._condition:
+                self._running = None
+
+    def _next(self) -> Job | None:
+        with self._condition:
+            self._condition.wait_for(lambda: self._waiting or self._ending)
+            self._running = self._waiting.popleft() if self._waiting else None
+            return self._running

@@ -1,0 +1,248 @@
+"""`auto` on a card: trees by learned value on the device, their width picked by the host a few steps late."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tools.bench.chosen import cases
+from tools.bench.replay import GivenCosts
+
+from dflash_core import Knobs
+from dflash_core.backends.cuda.device_ngrams import DeviceNgrams
+from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.drafters.ngram_table import NgramTable
+from dflash_core.events import Choice, StageTimes, StepEvent, StepTree
+from dflash_core.knobs import Value
+from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.base import Decision
+from dflash_core.policy.costs import H200
+from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.policy.queued import BUILT, CHOICES, FIRST_STEPS, QueuedPolicy
+from dflash_core.policy.values import COPIED, start_weights
+from dflash_core.policy.walked import walked
+from dflash_core.runner import Runner
+from dflash_core.turn_stats import StepTotals
+from support.device_pairs import CONTEXT, prompt
+from support.drafted import proven
+from support.emulated_device import EmulatedDevice
+from support.planted_device import planted
+
+FILE = "tiny-F16.gguf"
+TOKENS, SAID = 40, 24
+SAMPLED: dict[str, Value] = {"temperature": 0.9, "top_k": 20, "seed": 4}
+
+
+def answered(
+    runner: Runner, knobs: Knobs, changes: dict[int, Knobs] | None = None
+) -> tuple[list[int], list[StepEvent]]:
+    tokens, steps = list[int](), list[StepEvent]()
+    for event in runner.generate(prompt()[:7], knobs):
+        tokens += event.tokens
+        if isinstance(event, StepEvent):
+            steps.append(event)
+            if changes and len(steps) in changes:
+                runner.change(changes[len(steps)])
+    return tokens, steps
+
+
+# A walk off the spine greedy, one of rare tokens sampled; with `full` each kind of walk both ways.
+@pytest.mark.emulator
+@pytest.mark.parametrize(
+    ("ranks", "sampled"),
+    [
+        pytest.param(ranks, sampled, marks=() if at == 1 + sampled else pytest.mark.full)
+        for at, ranks in enumerate([(0,) * 12, (0, 0, 1, 0, 0), (7, 7), (0, 1, 2, 0, 3, 0)])
+        for sampled in (False, True)
+    ],
+)
+def test_auto_is_lossless_whatever_is_learned_or_changed(ranks: tuple[int, ...], sampled: bool) -> None:
+    sampling = SAMPLED if sampled else {}
+    plain_session, pair = planted(FILE, [], ())
+    vocab = pair.target.config.vocab_size
+    plain = Runner(plain_session, frozenset(), CONTEXT, vocab)
+    knobs = Knobs(max_tokens=TOKENS).replace(**sampling)
+    expected, _ = answered(plain, knobs.replace(mode="plain"))
+
+    session, _ = planted(FILE, expected, ranks)
+    policy = QueuedPolicy(Arm(session.capabilities, PairState(), GivenCosts(H200)))
+    proven(policy)
+    runner = Runner(session, frozenset(), CONTEXT, vocab, policy=policy)
+    fixed, tree, drafts = knobs.replace(budget=9), knobs.replace(mode="tree", budget=20), knobs.replace(from_text=False)
+    found, steps = answered(runner, knobs, {3: fixed, 5: knobs, 7: tree, 9: drafts, 10: knobs})
+    assert found == expected
+    kinds = Counter(step.choice is not None for step in steps)
+    assert kinds[True] >= 3
+    for step in steps:
+        if step.choice is None:
+            assert step.tree.values == ()
+            continue
+        assert step.knobs.drafting == "auto"
+        assert len(step.tree.values) == len(step.tree.tokens) <= max(CHOICES)
+        assert step.reason.startswith("auto: ")
+        if step.mode == "plain":
+            continue
+        assert step.choice.brings[0] == pytest.approx(1)
+        tree_of, stated = walked(step)
+        assert stated.width == 8
+        assert tree_of.off[0] == 0
+    assert not np.array_equal(policy.arm.state.parts["answer"].learned.weights, start_weights())
+    assert session.length == 7 + TOKENS - 1
+
+
+class Knowing(QueuedPolicy):
+    """As `QueuedPolicy`, with a text that holds the answer."""
+
+    def __init__(self, session: CudaSession, text: NgramTable) -> None:
+        assert session.capabilities is not None
+        super().__init__(Arm(session.capabilities, PairState(), GivenCosts(H200)))
+        self.known = text
+
+    def copies_from(self, knobs: Knobs) -> NgramTable | None:
+        return self.known if super().copies_from(knobs) is not None else None
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("sampled", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_text_that_was_said_before_is_taken_from_there(sampled: bool) -> None:
+    """Drafts are wrong and copied tokens are right: a step gives many tokens, each marked as from the text, and the
+    answer is plain decoding's. Without the knob no token is copied."""
+    session, pair = planted(FILE, [], ())
+    vocab, knobs = pair.target.config.vocab_size, Knobs(max_tokens=SAID)
+    if sampled:  # an answer that comes back to a token of its own: what is copied from there is learned from
+        knobs = knobs.replace(**{**SAMPLED, "seed": 9})
+    expected, _ = answered(Runner(session, frozenset(), CONTEXT, vocab), knobs.replace(mode="plain"))
+    copied, lengths = [], []
+    for from_text in (True, False):
+        session, _ = planted(FILE, [], ())
+        policy = Knowing(session, NgramTable([*prompt()[:7], *expected]))
+        runner = Runner(session, frozenset(), CONTEXT, vocab, policy=policy)
+        found, steps = answered(runner, knobs.replace(from_text=from_text))
+        assert found == expected
+        copied.append(sum(len(set(step.tree.copied) & set(step.tree.accepted)) for step in steps))
+        lengths.append(len(steps))
+        assert all(node in range(1, len(step.tree.tokens)) for step in steps for node in step.tree.copied)
+        totals = StepTotals()
+        for step in steps:
+            totals.add(step)
+        assert (totals.copied > 0) == from_text
+        assert totals.copied_accepted == copied[-1]
+        assert (policy.arm.state.parts["answer"].learned.trials[COPIED:].sum() > 0) == from_text
+    assert copied[0] > SAID / 2 > copied[1] == 0
+    assert lengths[0] < lengths[1] / 2
+
+
+class Talking(FixedPolicy):
+    """The knobs decide, and the reason is worded differently at every step."""
+
+    said_so_far = 0
+
+    def next(self, knobs: Knobs) -> Decision:
+        self.said_so_far += 1
+        return replace(super().next(knobs), reason=f"why, number {self.said_so_far}")
+
+
+@pytest.mark.emulator
+def test_a_card_is_told_what_changed_and_not_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, push = list[int](), DeviceState.push_knobs
+
+    def counted(state: DeviceState) -> None:
+        told.append(1)
+        push(state)
+
+    monkeypatch.setattr(DeviceState, "push_knobs", counted)
+    session, pair = planted(FILE, [], ())
+    policy = Talking(session.capabilities)
+    runner = Runner(session, frozenset(), CONTEXT, pair.target.config.vocab_size, policy=policy)
+    knobs = Knobs(drafting="tree 4", max_tokens=6)
+    _, steps = answered(runner, knobs, {2: knobs.replace(budget=3)})
+    assert len({step.reason for step in steps}) == len(steps) > 3
+    assert len(told) == 1, "the other budget"
+
+
+@pytest.mark.emulator
+def test_a_text_that_grows_and_is_cut_is_on_the_device_as_it_is_here() -> None:
+    """Only what was added is copied, if that is little and nothing was removed; else the whole text."""
+    device = EmulatedDevice()
+    there, here = DeviceNgrams(1000, device), NgramTable()
+    rng = np.random.default_rng(3)
+    for turn in range(30):
+        if turn % 9 == 8:
+            here.become(here.tokens[: len(here) // 2].tolist())
+        here.extend(rng.integers(0, 9, 300 if turn == 5 else int(rng.integers(0, 12))).tolist())
+        there.follow(here)
+        found, ints = there.inputs
+        assert isinstance(found, torch.Tensor)
+        assert ints == len(found)
+        assert np.array_equal(found[: here.last.size].numpy(), here.last.reshape(-1))
+        assert np.array_equal(found[here.last.size :][: len(here)].numpy(), here.tokens)
+    there.follow(other := NgramTable([5, 6, 5]))
+    assert np.array_equal(found[: other.last.size].numpy(), other.last.reshape(-1))
+
+
+def _step(rows: int, taken: int, mode: str = "tree") -> StepEvent:
+    """A chain step that brought `taken` tokens, by a drafter that states p = 0.7 for each."""
+    count = rows if mode == "tree" else 1
+    tokens = tuple(range(count))
+    values = tuple(0.7**node for node in range(BUILT + 1))
+    brings = tuple(sum(values[:shown]) for shown in (1, 2, 4, 8, 16, 24))
+    tree = StepTree(tokens, tuple(range(-1, count - 1)), tokens, (0.7,) * count, values[:count], tuple(range(taken)),
+                    values[:count] if mode == "tree" else ())  # fmt: skip
+    choice = Choice(brings, rows) if mode == "tree" else None
+    return StepEvent(
+        tuple(range(1, taken + 1)), tree, count - 1, taken - 1, 9, StageTimes(), mode, "", choice=choice,  # type: ignore[arg-type]
+        knobs=Knobs(learn=False),
+    )  # fmt: skip
+
+
+def driven(taken: int, steps: int) -> tuple[QueuedPolicy, list[str], list[int]]:
+    session, _ = planted(FILE, [], ())
+    policy = QueuedPolicy(Arm(session.capabilities, PairState(), GivenCosts(H200)))
+    policy.begin([1, 2], frozenset())
+    modes, rows = list[str](), list[int]()
+    for _ in range(steps):
+        decision = policy.next(Knobs())
+        modes.append(decision.mode)
+        rows.append(decision.budget + 1)
+        policy.observe(_step(decision.budget + 1, taken if decision.mode == "tree" else 1, decision.mode))
+    return policy, modes, rows
+
+
+def test_the_width_follows_what_it_brings() -> None:
+    policy, modes, rows = driven(taken=3, steps=60)
+    assert rows[: 1 + FIRST_STEPS] == [1] + [16] * FIRST_STEPS
+    assert set(modes[1:]) == {"tree"}
+    assert set(rows[-20:]) == {8}, "with chances of 0.7 a step, nodes past the eighth bring too little"
+    assert "rows pay; the next 8 cost" in policy.next(Knobs()).reason
+
+
+def test_a_drafter_that_brings_nothing_rests_and_is_tried_again() -> None:
+    _, modes, _ = driven(taken=1, steps=120)
+    assert Counter(modes)["plain"] > 60
+    assert "tree" in modes[40:], "it is tried again"
+
+
+def test_fixed_budgets_are_the_knobs_own() -> None:
+    policy, _, _ = driven(taken=3, steps=10)
+    assert policy.next(Knobs().replace(budget=9)).reason == "drafting is set"
+    assert policy.weights(Knobs().replace(budget=9)) is None
+    assert policy.weights(Knobs(drafting="tree 22")) is None
+    assert policy.weights(Knobs()) is policy.arm.state.parts["answer"].learned.weights
+    assert policy.next(Knobs(drafting="auto up to 9")).budget == 7, "a budget under auto is the most"
+
+
+def test_widths_are_timed_beside_the_fixed_trees_of_as_many_rows() -> None:
+    session, _ = planted(FILE, [], ())
+    found = cases()
+    assert len(found) == 2 * len(CHOICES)
+    for rows, fixed, auto in zip(CHOICES, found[::2], found[1::2]):
+        policy = auto.policy(session) if auto.policy else None
+        assert fixed.policy is None
+        assert policy is not None
+        assert policy.weights(auto.knobs) is not None
+        assert policy.copies_from(auto.knobs) is not None
+        assert policy.next(auto.knobs).budget == fixed.knobs.budget == rows - 1

@@ -1,0 +1,86 @@
+"""`serve` and `connect` on the command line."""
+
+from __future__ import annotations
+
+import json
+import socket
+import tomllib
+from typing import Any
+
+import pytest
+
+from dflash_tui.cli.command_line import main
+from dflash_tui.cli.options import build_parser
+from dflash_tui.server.recipes import RECIPES
+from support import demo_pair
+from support.processes import run_python
+from support.serving import running
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--host", "0.0.0.0"], "--no-api-key"),
+        (["--cors", "*"], "--api-key"),
+        (["--api-key", "a b"], "printable ASCII"),
+        (["--port", "70000"], "0 to 65535"),
+        (["--queue", "0"], "from 1"),
+    ],
+)
+def test_wrong_options_are_refused_before_a_load(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--demo", *options])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_told_before_a_load(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["serve", "--demo", "--port", port]) == 1
+    told = capsys.readouterr().err
+    assert f"127.0.0.1:{port} cannot be listened on" in told
+    assert "loading" not in told
+
+
+def test_recipes_name_the_server_and_its_model(capsys: pytest.CaptureFixture[str]) -> None:
+    with running(demo_pair.new_engine()) as server:
+        for name in RECIPES:
+            assert main(["connect", name, "--url", server.address + "/v1/", "--key", "k1"]) == 0
+            told = capsys.readouterr()
+            assert server.address in told.out
+            assert "k1" in told.out
+            assert "<" not in told.out
+            assert told.err == ""
+        assert main(["connect", "codex", "--url", server.address]) == 0
+        config: Any = tomllib.loads(capsys.readouterr().out)
+        assert (config["model"], config["model_context_window"]) == ("demo", 2048)
+        assert main(["connect", "opencode", "--url", server.address]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        found = json.loads("\n".join(line for line in lines if not line.startswith("#")))
+        assert found["provider"]["dflash"]["models"]["demo"]["limit"]["context"] == 2048
+    assert main(["connect", "claude", "--url", server.address]) == 0
+    assert "no server answers" in capsys.readouterr().err
+    assert main(["connect"]) == 0
+    assert "claude" in capsys.readouterr().out
+    assert main(["connect", "claude", "--url", "file:///etc/passwd"]) == 1
+
+
+def test_the_server_needs_no_terminal_and_the_command_line_no_server() -> None:
+    """The server is a front end of its own; the syntax of the command line is read without its libraries."""
+    code = (
+        "import sys, pkgutil, importlib, dflash_tui.server as layer\n"
+        "for module in pkgutil.walk_packages(layer.__path__, f'{layer.__name__}.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "own = ('dflash_tui.server', 'dflash_tui.application')\n"
+        "print(*[m for m in ('textual', 'rich') if m in sys.modules],"
+        "*[m for m in sys.modules if m.startswith('dflash_tui.') and not m.startswith(own)])"
+    )
+    assert run_python(code) == ""
+    code = (
+        "import sys; from dflash_tui.cli.options import build_parser; build_parser(); print('starlette' in sys.modules)"
+    )
+    assert run_python(code) == "False"
+    assert build_parser().parse_args(["serve"]).port == 8080

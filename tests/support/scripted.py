@@ -1,0 +1,76 @@
+"""An engine whose answers are given: all else of it, prompts and their counts included, is the demo pair's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from dflash_core.constraints.base import Constraint
+from dflash_core.engine import Engine
+from dflash_core.events import Event, PrefillEvent, StageTimes, StepEvent, StepTree, Stop
+from dflash_core.guards.base import Guard
+from dflash_core.knobs import Knobs
+from support import demo_pair
+
+Script = Callable[[str], str]
+"""From the text of a prompt to that of its answer."""
+
+
+class ScriptedEngine(Engine):
+    """Answers by `script`, `width` tokens in a step."""
+
+    def __init__(self, script: Script, width: int = 3) -> None:
+        super().__init__(demo_pair.target(), demo_pair.draft())
+        self._script, self._width = script, width
+
+    def generate(
+        self,
+        ids: Sequence[int],
+        knobs: Knobs,
+        *,
+        keep: Sequence[int] = (),
+        on_prefill: Callable[[int, int], None] | None = None,
+        guard: Guard | None = None,
+        sinks: int = 0,
+        constraint: Constraint | None = None,
+        ends: Collection[int] = (),
+    ) -> Iterator[Event]:
+        self._cancelled.clear()
+        tokenizer = self.target.tokenizer
+        # Markers as the model writes them: special tokens by their ids.
+        names = [b"".join(tokenizer.token_bytes(id) for id in ids).decode("utf-8", "replace")]
+        answer = [*tokenizer.encode(self._script(names[0])), min(self.stop_ids & {tokenizer.special["<|im_end|>"]})]
+        return self._told_of(ids, answer[: knobs.max_tokens], len(answer) > knobs.max_tokens)
+
+    def _told_of(self, ids: Sequence[int], answer: Sequence[int], cut: bool) -> Iterator[Event]:
+        last: Stop = "max tokens" if cut else "stop token"
+        rest = [answer[at : at + self._width] for at in range(1, len(answer), self._width)]
+        yield PrefillEvent(tuple(answer[:1]), len(ids), 0, 1.0, "tree", "script", None if rest else last)
+        for at, tokens in enumerate(rest):
+            if self._cancelled.is_set():
+                return
+            yield _step(tokens, len(ids) + at, last if tokens is rest[-1] else None)
+
+
+def _step(tokens: Sequence[int], length: int, stop: Stop | None) -> StepEvent:
+    ones = (1.0,) * len(tokens)
+    nodes = tuple(range(len(tokens)))
+    tree = StepTree(tuple(tokens), tuple(range(-1, len(tokens) - 1)), nodes, ones, ones, nodes)
+    return StepEvent(
+        tuple(tokens), tree, len(tokens) - 1, len(tokens) - 1, length, StageTimes(), "tree", "script", stop
+    )
+
+
+class Steps(ScriptedEngine):
+    """Counts the steps that it makes; each waits for leave to be made."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda prompt: "word " * 200, width=1)
+        self.steps = 0
+        self.permits = threading.Semaphore(0)
+
+    def _told_of(self, ids: Sequence[int], answer: Sequence[int], cut: bool) -> Iterator[Event]:
+        for event in super()._told_of(ids, answer, cut):
+            self.permits.acquire()
+            self.steps += 1
+            yield event

@@ -1,0 +1,172 @@
+"""What files of the families may say, and what is refused: patterns of windows, lists per layer, unused tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from dflash_core import load_target
+from dflash_core.arch.kinds import Attention, Experts, SwiGLU
+from dflash_core.arch.spec import ModelSpec
+from dflash_core.config import read_target, unusual
+from dflash_core.errors import Code, DFlashError, FormatError, UnsupportedError
+from dflash_core.formats.gguf import open_gguf
+from dflash_tui.application import advice
+from support.gguf_copy import Stored, stored, write_copy
+from support.golden import target_path
+
+LLAMA, GEMMA3, GEMMA4 = "llama-mistral-F16.gguf", "gemma3-Q8_0.gguf", "gemma4-e-F16.gguf"
+GPT_OSS, LAGUNA = "gptoss-MXFP4.gguf", "laguna-Q8_0.gguf"
+
+
+def spec(name: str, changes: dict[str, Any] | None = None, without: tuple[str, ...] = ()) -> ModelSpec:
+    """The model of a golden file with some settings changed, which are named without the architecture."""
+    file = open_gguf(target_path(name))
+    prefix = file.metadata["general.architecture"]
+    keys = {**file.metadata, **{f"{prefix}.{key}": value for key, value in (changes or {}).items()}}
+    for key in without:
+        del keys[f"{prefix}.{key}"]
+    return read_target(dataclasses.replace(file, metadata=keys))[1]
+
+
+def windows(found: ModelSpec) -> str:
+    """w for a layer with a window, f for one that sees all."""
+    return "".join("w" if layer.window else "f" for layer in found.of(Attention))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "layers"),
+    [
+        (None, "wwwwwfw"),
+        (6, "wwwwwfw"),
+        ([6], "wwwwwfw"),
+        (2, "wfwfwfw"),
+        ([1], "fffffff"),
+        (0, "wwwwwww"),
+        (True, "wwwwwww"),
+        (False, "fffffff"),
+        ([True], "wwwwwww"),
+        ([False], "fffffff"),
+        ([True, False, True, True, False, True, True], "wfwwfww"),
+        ([1, 0, 1, 1, 0, 1, 1], "wfwwfww"),
+    ],
+)
+def test_patterns_of_windows(pattern: object, layers: str) -> None:
+    """As flags, as 1 and 0, one for all, or as a period of which the last layer sees all."""
+    assert windows(spec(GEMMA3, {"attention.sliding_window_pattern": pattern} if pattern is not None else {})) == layers
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ([True, False], "sliding_window_pattern is [True, False], expected true or false, or a list of 7 of them"),
+        ([0, 1, 2, 0, 0, 0, 0], "sliding_window_pattern is [0, 1, 2, 0, 0, 0, 0], expected true or false, or a list"),
+        (-1, "sliding_window_pattern is -1, expected a whole number from 0 to 1,024"),
+        ("x", "sliding_window_pattern is 'x', expected a whole number from 0 to 1,024"),
+        ([], "sliding_window_pattern is [], expected true or false, or a list of 7 of them"),
+    ],
+)
+def test_patterns_that_are_none(pattern: object, words: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        spec(GEMMA3, {"attention.sliding_window_pattern": pattern})
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_fixed_patterns() -> None:
+    assert windows(spec(GPT_OSS)) == "wfwf"
+    assert windows(spec(LAGUNA)) == "fwwwf"
+    assert windows(spec(GEMMA4)) == "wwfwwf"
+
+
+def test_numbers_may_be_lists_with_an_entry_per_layer() -> None:
+    """Of equal entries where layers are alike, and of their own where they are not."""
+    plain = spec(LLAMA)
+    more = {"attention.head_count": [6] * 3, "attention.head_count_kv": [2] * 3, "feed_forward_length": [96] * 3}
+    assert spec(LLAMA, more) == plain
+    with pytest.raises(FormatError, match=r"head_count is \[6, 6, 4\], expected one whole number, the same for all"):
+        spec(LLAMA, {"attention.head_count": [6, 6, 4]})
+    assert [layer.heads for layer in spec(LAGUNA).of(Attention)] == [4, 6, 6, 6, 4]
+    widths = [layer.ffn.width for layer in spec(GEMMA4).layers if isinstance(layer.ffn, SwiGLU)]
+    assert widths == [64, 64, 64, 128, 128, 128]
+    with pytest.raises(FormatError, match=r"head_count is \[4, 6\], expected a whole number, or a list of 5 of them"):
+        spec(LAGUNA, {"attention.head_count": [4, 6]})
+    with pytest.raises(FormatError, match="a layer has 5 heads over 2 heads of keys, expected a multiple"):
+        spec(LAGUNA, {"attention.head_count": [4, 6, 5, 6, 4]})
+    with pytest.raises(FormatError, match="a layer has 0 heads"):
+        spec(LAGUNA, {"attention.head_count": 0})
+
+
+def test_what_llama_files_leave_out() -> None:
+    """The key length where heads fill a row, the base and the heads of keys of Llama 2."""
+    found = spec(LLAMA, without=("rope.freq_base",)).of(Attention)[0]
+    assert (found.rope_base, found.interleaved, found.qk_norm) == (1e4, True, False)
+    with pytest.raises(FormatError, match=r"rope.dimension_count is 32, expected 64, all of a head"):
+        spec(LLAMA, {"rope.dimension_count": 32})
+    with pytest.raises(DFlashError, match=r"shape \[384, 64\], expected \[60, 64\] from the file's own settings"):
+        spec(LLAMA, without=("attention.key_length", "attention.value_length", "rope.dimension_count"))
+
+
+def test_scaling_of_rotary_positions() -> None:
+    """Gemma 3 scales layers that see all, GPT-OSS all of them, without rounding YaRN's range to whole pairs."""
+    scaled = spec(GEMMA3, {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}).of(Attention)
+    assert {(bool(layer.window), layer.scaling is not None) for layer in scaled} == {(True, False), (False, True)}
+    for layer in spec(GPT_OSS).of(Attention):
+        assert layer.scaling is not None
+        assert not layer.scaling.truncate  # type: ignore[union-attr]
+
+
+def test_routers() -> None:
+    experts = [layer.ffn for layer in spec(LAGUNA).layers[1:]]
+    assert all(isinstance(one, Experts) and one.router == "sigmoid" and one.choice_bias for one in experts)
+    with pytest.raises(UnsupportedError, match="expert_gating_func is 1, expected 2, a sigmoid over all experts"):
+        spec(LAGUNA, {"expert_gating_func": 1})
+    with pytest.raises(UnsupportedError, match="expert_gating_func is 2, expected 1, a softmax over all experts"):
+        spec(GPT_OSS, {"expert_gating_func": 2})
+
+
+def test_layers_that_share_keys() -> None:
+    assert [layer.kv_from for layer in spec(GEMMA4).of(Attention)] == [None, None, None, 1, 1, 2]
+    with pytest.raises(FormatError, match="shared_kv_layers leaves 2 layers with keys of their own, expected a"):
+        spec(GEMMA4, {"attention.shared_kv_layers": 4})
+
+
+def test_suppressed_tokens_have_no_probability(tmp_path: Path) -> None:
+    reader = gguf.GGUFReader(target_path(GEMMA4))
+    path = write_copy(tmp_path / "a.gguf", reader, stored(reader), {"tokenizer.ggml.suppress_tokens": [3, 300]})
+    logits, plain = load_target(path).logits([5, 6, 7]), load_target(target_path(GEMMA4)).logits([5, 6, 7])
+    assert np.isneginf(logits[:, [3, 300]]).all()
+    rest = np.delete(np.arange(logits.shape[1]), [3, 300])
+    np.testing.assert_array_equal(logits[:, rest], plain[:, rest])
+
+
+@pytest.mark.parametrize("name", [GEMMA3, GEMMA4])
+def test_tensors_for_images_and_of_shared_layers_are_left_out(name: str, tmp_path: Path) -> None:
+    """Some files hold the image part too, older ones keys of layers that read those of others."""
+    reader = gguf.GGUFReader(target_path(name))
+    f32 = gguf.GGMLQuantizationType.F32
+    more = [Stored("v.blk.0.attn_q.weight", np.ones((4, 8), np.float32), f32)]
+    more += [Stored("mm.input_projection.weight", np.ones((4, 8), np.float32), f32)]
+    if name == GEMMA4:
+        more += [Stored("blk.4.attn_k.weight", np.ones((256, 32), np.float32), f32)]
+    path = write_copy(tmp_path / "a.gguf", reader, [*stored(reader), *more])
+    file, found = read_target(open_gguf(path))
+    assert "2 tensors for images and sound are not used: the model reads text alone" in unusual(file, found)
+    ids = [5, 6, 7, 8]
+    np.testing.assert_array_equal(load_target(path).logits(ids), load_target(target_path(name)).logits(ids))
+
+
+def test_an_unknown_architecture_is_refused_in_a_short_line() -> None:
+    file = open_gguf(target_path(LLAMA))
+    with pytest.raises(UnsupportedError) as caught:
+        read_target(dataclasses.replace(file, metadata=file.metadata | {"general.architecture": "falcon"}))
+    assert caught.value.code == Code.UNKNOWN_ARCHITECTURE
+    for text in (advice.on_command_line(caught.value), advice.in_app(caught.value)):
+        assert text.endswith("(dflash-tui models lists what runs)")
+        assert "Ctrl+R" not in text
+        assert len(text.removeprefix(str(file.path))) < 200
