@@ -208,13 +208,21 @@ template <unsigned table> __device__ __forceinline__ unsigned lop3(unsigned a, u
     return r;
 }
 
-// 16 bits of shared memory, `further` bytes after `base` and after the sum of the products of the unsigned bytes of `word`
-// and `steps`: one instruction makes the address.
-__device__ __forceinline__ unsigned look_up_shared2(const void* base, unsigned word, unsigned steps, unsigned further) {
+// 16 or 32 bits of shared memory, `further` bytes after `base` and after the sum of the products of the unsigned bytes of
+// `word` and `steps`: one instruction makes the address.
+__device__ __forceinline__ unsigned look_up_address(const void* base, unsigned word, unsigned steps, unsigned further) {
     unsigned address = opaque(shared_address(base)) + further;
-    unsigned short v;
     asm("dp4a.u32.u32 %0, %1, %2, %0;" : "+r"(address) : "r"(word), "r"(steps));
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
+    return address;
+}
+__device__ __forceinline__ unsigned look_up_shared2(const void* base, unsigned word, unsigned steps, unsigned further) {
+    unsigned short v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(look_up_address(base, word, steps, further)) : "memory");
+    return v;
+}
+__device__ __forceinline__ unsigned look_up_shared4(const void* base, unsigned word, unsigned steps, unsigned further) {
+    unsigned v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(look_up_address(base, word, steps, further)) : "memory");
     return v;
 }
 

@@ -2,28 +2,40 @@
 // per four weights. IQ3_XXS, 98 B: w = d / 4 * (1 + 2 scale) * sign * GRID[index] with 8-bit indices and seven signs per
 // eight weights, of which the number of negative ones is even.
 //
-// A grid entry is one register of a fragment. The grids are in shared memory, four bytes an entry.
+// A grid entry is one register of a fragment. The grids are in shared memory, four bytes an entry, in COPIES that are divided
+// among the lanes, so that fewer of them meet in a bank.
 //
 // IQ3_S, 1760 B: scales [16 rows][4 B] (byte i: sub i low, i + 4 high), d [8][upper, lower] f16; unit: [32 lanes][8] low
 // bytes of the indices by register, [32 lanes] a word of signs (bit r of byte i: value i of register r), [32 lanes] a
 // byte of the indices' high bits.
-// IQ3_XXS, 1568 B: d as IQ3_S; unit: [32 lanes][8] indices, then [8 g][2 subs][upper, lower] the file's words of a scale
-// (top 4 bits) and four times seven signs: all lanes of a quad read the same 16 B.
+// IQ3_XXS, 1568 B: d as IQ3_S; unit: [32 lanes][8] indices, [32 lanes] a word of signs as IQ3_S. One of the eight signs that
+// two lanes share is missing, value 3 of the odd lane in registers 0..3 and of the even lane in 4..7, and is the parity of
+// the others; its four bits in lane t of a quad are the scale of sub t / 2, upper or lower row.
 
 #pragma once
 
 #include "formats/format.cuh"
 #include "iq3_grid.cuh"
 
-// GRID's entries spread to bytes, by all threads of the block.
-template <int COUNT> __device__ __forceinline__ void iq3_prepare(u32* table, const u16 (&grid)[COUNT], int step, int top) {
-    for (int i = threadIdx.x; i < COUNT; i += blockDim.x) {
-        u32 word = 0;
+template <int COUNT_, int COPIES> struct WordTable {
+    static constexpr int COUNT = COUNT_;
+    u32 word[COUNT * COPIES];
+
+    // GRID's entries spread to bytes, by all threads of the block.
+    __device__ __forceinline__ void fill(const u16 (&grid)[COUNT], int step, int top) {
+        for (int i = threadIdx.x; i < COUNT; i += blockDim.x) {
+            u32 bytes = 0;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) word |= u32(iq3_grid_value(grid[i], j, step, top)) << (8 * j);
-        table[i] = word;
+            for (int j = 0; j < 4; ++j) bytes |= u32(iq3_grid_value(grid[i], j, step, top)) << (8 * j);
+#pragma unroll
+            for (int copy = 0; copy < COPIES; ++copy) word[i * COPIES + copy] = bytes;
+        }
     }
-}
+    // The entry of byte i of `low` and of `high`, a multiple of 256.
+    __device__ __forceinline__ u32 four(u32 low, int i, u32 high, int lane) const {
+        return look_up_shared4(word + lane % COPIES, low, u32(4 * COPIES) << (8 * i), high * (4 * COPIES));
+    }
+};
 
 // Bytes of `word` negated where bit 7 of a byte of `signs` is set. None is zero, so there is no carry.
 __device__ __forceinline__ u32 negate_bytes(u32 word, u32 signs) {
@@ -48,9 +60,10 @@ struct IQ3_S {
         u32 index[2], signs, high;  // high: of the whole quad
     };
 
-    static __device__ __forceinline__ u32* table() {
-        __shared__ u32 words[512];
-        return words;
+    using Table = WordTable<512, 4>;
+    static __device__ __forceinline__ Table& table() {
+        __shared__ Table found;
+        return found;
     }
     static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
         const u8* upper = tile + (lane >> 2) * 4;
@@ -77,17 +90,16 @@ struct IQ3_S {
         unit.high = ldg_stream4(at + 384 + (lane & ~3));
     }
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
-        const u32* grid = table();
-        const u32 high = unit.high >> (8 * (lane_id() & 3));
+        const int lane = lane_id();
+        const u32 high = unit.high >> (8 * (lane & 3));
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int r = 4 * sub + i;
-            const u32 index = u32(byte_of(unit.index[sub], i)) | (high << (8 - r) & 256u);
-            a[i] = negate_bytes(grid[index], unit.signs << (7 - r));
+            a[i] = negate_bytes(table().four(unit.index[sub], i, high << (8 - r) & 256u, lane), unit.signs << (7 - r));
         }
     }
 };
-__device__ __forceinline__ void prepare(IQ3_S) { iq3_prepare(IQ3_S::table(), IQ3_S_GRID, 2, 15); }
+__device__ __forceinline__ void prepare(IQ3_S) { IQ3_S::table().fill(IQ3_S_GRID, 2, 15); }
 
 struct IQ3_XXS {
     static constexpr int NUMBER = FORMAT_IQ3_XXS, BYTES = 1568, SLOTS = 4;
@@ -106,9 +118,10 @@ struct IQ3_XXS {
         u32 index[2], signs[4];
     };
 
-    static __device__ __forceinline__ u32* table() {
-        __shared__ u32 words[256];
-        return words;
+    using Table = WordTable<256, 8>;
+    static __device__ __forceinline__ Table& table() {
+        __shared__ Table found;
+        return found;
     }
     static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
         return {ldg_stream4(tile + (lane >> 2) * 4)};
@@ -129,25 +142,25 @@ struct IQ3_XXS {
         load_words4(unit.signs, at + 256, lane >> 2);
     }
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
-        const u32* grid = table();
-        const int t = lane_id() & 3;
+        const int lane = lane_id();
+        const u32 even = lane & 2 ? unit.signs[2] : unit.signs[0], odd = lane & 2 ? unit.signs[3] : unit.signs[1];
+        const u32 own = lane & 1 ? odd : even, other = lane & 1 ? even : odd;
+        const u32 missing = lane & 1 ? 0x0f000000u : 0xf0000000u;
+        u32 parity = (own & ~missing) ^ (other & (missing | 0x00ffffffu));
+        parity ^= parity >> 16;
+        parity ^= parity >> 8;
+        const u32 signs = (own & ~missing) | (parity << 24 & missing);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            // Half i / 2 has the sevens 2 (i / 2) and the next; lanes 0 and 2 of a quad take the first four signs of
-            // one, lanes 1 and 3 the other three and the one that makes the number even.
-            const u32 seven = unit.signs[2 * sub + (i & 1)] >> (7 * (i & 2) + 7 * (t >> 1)) & 127u;
-            const u32 eight = seven | u32(__popc(seven)) << 7;
-            const u32 four = eight >> (4 * (t & 1)) & 15u;
-            // Bit j to bit 7 of byte j: the products with these four powers of two do not overlap.
-            a[i] = negate_bytes(grid[byte_of(unit.index[sub], i)], four * 0x10204080u);
+            a[i] = negate_bytes(table().four(unit.index[sub], i, 0, lane), signs << (7 - 4 * sub - i));
         }
     }
 };
-__device__ __forceinline__ void prepare(IQ3_XXS) { iq3_prepare(IQ3_XXS::table(), IQ3_XXS_GRID, 8, 62); }
+__device__ __forceinline__ void prepare(IQ3_XXS) { IQ3_XXS::table().fill(IQ3_XXS_GRID, 8, 62); }
 __device__ __forceinline__ void take_scales(IQ3_XXS::Scales& scales, const IQ3_XXS::Unit& unit) {
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) scales.sub[r][s] = int(unit.signs[2 * s + r] >> 28) * 2 + 1;
+        scales.sub[0][s] = int(unit.signs[2 * s] >> 28) * 2 + 1;
+        scales.sub[1][s] = int(unit.signs[2 * s + 1] >> 24 & 15) * 2 + 1;
     }
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from dflash_core import fits, memory
+from dflash_core.arch.recommended import recommended
 from dflash_core.backends.base import Session
 from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, CacheChoice, checked, named
@@ -66,6 +67,7 @@ class Engine(Runner):
         if draft is not None and draft.target is not target:
             raise MismatchError("the drafter was loaded for another target; load it with load_draft(path, target)")
         self.target, self.draft = target, draft
+        self._recommended = recommended(target.file.metadata)
         config, self.machine = target.config, target.machine
         self._estimator = target.estimator(draft)
         available = fits.memory_after_load(self._estimator, self.machine.available())
@@ -125,7 +127,8 @@ class Engine(Runner):
     def limits(self) -> Limits:
         """The limits for the knobs of an answer."""
         most = self.target.config.context_length
-        return replace(super().limits, reasoning=self.target.template.reasoning, max_context=most)
+        reasoning = self.target.template.reasoning
+        return replace(super().limits, reasoning=reasoning, max_context=most, recommended=self._recommended)
 
     def ran_out(self, error: OutOfMemoryError) -> RanOutError:
         """Who holds what, and what would help."""
@@ -142,7 +145,7 @@ class Engine(Runner):
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know about this pair, a line each."""
-        notes = [*self.target.notes, *self.machine.notes]
+        notes = [*self.target.notes, *self.machine.notes, *self._recommended.problems]
         if self.kv.why:
             notes.append(f"keys and values are kept as {self.kv.pair}: {self.kv.why}")
         notes += [said for said in (self.target.template.notice, self.target.template.thinking_note) if said]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from dflash_core.arch.recommended import NOTHING, Recommended
 from dflash_core.drafters.capabilities import DRAFT_KNOBS, Capabilities
 from dflash_core.errors import KnobError
 from dflash_core.knobs import MAX_WIDTH, SPEC, SPEC_FORMER, Knobs, check_tree_width
@@ -23,6 +24,7 @@ class Limits:
     budget: int = int(SPEC["drafting"].maximum)
     reasoning: Reasoning | None = None  # variables that the target's template reads; None where unknown
     max_context: int = 0
+    recommended: Recommended = NOTHING  # the defaults of sampling
 
     def check(self, knobs: Knobs, changed: Collection[str]) -> None:
         """Refuse changes that this pair does not support, or that have no effect on it.

@@ -27,7 +27,7 @@ from dflash_core.ids import check_ids
 from dflash_core.knobs import MAX_WIDTH, Knobs
 from dflash_core.limits import Limits
 from dflash_core.policy.base import Policy
-from dflash_core.policy.watched import Watched
+from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.snapshots.snapshots import Snapshots
 from dflash_core.tree import Candidates
 from dflash_core.turn_stats import FoundRow
@@ -52,7 +52,7 @@ class Runner:
         keys and values, for events. `snapshots`: the store for sequences that the session does not hold."""
         self.session, self.stop_ids, self.prefill_chunk = session, stop_ids, prefill_chunk
         self.context_length, self.vocab_size, self._tree_width = context_length, vocab_size, tree_width
-        self.policy, self._kv, self.snapshots = Watched.around(policy, session.capabilities), kv, snapshots
+        self.policy, self._kv, self.snapshots = policy or FixedPolicy(session.capabilities), kv, snapshots
         self._scratch = False
         self._committed: list[int] = []
         self._window = EVERYTHING  # what `_committed` was read under
@@ -230,7 +230,7 @@ class Runner:
 
     def _told(self, event: StepEvent) -> StepEvent:
         """The event, with notes on drafters, and where a window hid positions."""
-        reason = self._reason(self.policy.reason(event), event.length)
+        reason = self._reason(self.policy.watch.reason(event), event.length)
         return event if reason is event.reason else dataclasses.replace(event, reason=reason)
 
     def _reason(self, reason: str, length: int) -> str:
@@ -243,7 +243,7 @@ class Runner:
     @property
     def drafter_notes(self) -> tuple[str, ...]:
         """What answers so far have shown to be wrong with the drafters, a line each."""
-        return self.policy.notes
+        return self.policy.watch.notes
 
     def decoder(
         self, knobs: Knobs, constraint: Constraint | None = None, ends: frozenset[int] = frozenset()

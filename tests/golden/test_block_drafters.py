@@ -362,7 +362,7 @@ def test_several_at_once_are_lossless_and_each_step_says_which(tmp_path: Path) -
     draft = open_several(target(), [*opened, open_draft("ngram", target())]).load()
     plain = answer(None, Knobs(drafting="plain"))[0]
     engine, ids, seen = Engine(target(), draft), list(range(40, 70)), Counter[str]()
-    assert isinstance(engine.policy.policy, AutoPolicy)
+    assert isinstance(engine.policy, AutoPolicy)
     for knobs in (Knobs(), *(Knobs(drafting="tree 9", draft=kind) for kind in kinds)):  # type: ignore[arg-type]
         engine.reset()
         events = list(engine.generate(ids, knobs.replace(ignore_eos=True, max_tokens=TOKENS)))

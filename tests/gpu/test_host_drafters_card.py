@@ -111,7 +111,7 @@ def test_auto_copies_where_it_pays(sampled: bool) -> None:
     """As on the CPU: the prompt has the answer's tokens, so chains are copied from it; elsewhere steps are plain."""
     sampling = SAMPLED if sampled else {}
     found = engine("ngram")
-    assert isinstance(found.policy.policy, AutoPolicy)
+    assert isinstance(found.policy, AutoPolicy)
     found.reset()
     ids = [*IDS, *plain(sampled), *IDS]
     expected, steps = list[int](), list[StepEvent]()
@@ -127,7 +127,7 @@ def test_auto_copies_where_it_pays(sampled: bool) -> None:
     assert all(step.reason.startswith("copying: ") for step in chains)
     assert all(len(step.tree.tokens) > 1 for step in chains)
     assert chains or sampled
-    assert found.policy.policy.text[: len(ids)] == ids
+    assert found.policy.text[: len(ids)] == ids
 
 
 def test_it_stands_where_the_sequence_stands() -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
-import json
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
 import httpx
@@ -18,21 +16,8 @@ import pytest
 
 from dflash_tui.server.settings import ServerSettings
 from support import demo_pair
-from support.scripted import ScriptedEngine
-from support.serving import WAIT_S, Running, running
-
-LONG: dict[str, Any] = {
-    "messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 1500, "ignore_eos": True,
-    "dflash": {"mode": "plain"},
-}  # fmt: skip
-
-
-def wait_for(true: Any) -> None:
-    """Until something is true; how long that takes is not tested."""
-    until = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < until, "it never became true"
-        time.sleep(0.002)
+from support.scripted import ScriptedEngine, Steps
+from support.serving import LONG, WAIT_S, Running, place, place_of, raw_request, running, wait_for
 
 
 def test_eight_clients_at_once_get_their_own_answers(server: Running) -> None:
@@ -51,28 +36,13 @@ def test_eight_clients_at_once_get_their_own_answers(server: Running) -> None:
     assert len(set(alone)) > 1
 
 
-class Steps(ScriptedEngine):
-    """Counts the steps that it makes; each waits for leave to be made."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda prompt: "word " * 200, width=1)
-        self.steps = 0
-        self.permits = threading.Semaphore(0)
-
-    def _told_of(self, *args: Any) -> Any:
-        for event in super()._told_of(*args):
-            self.permits.acquire()
-            self.steps += 1
-            yield event
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_costs_one_step(stream: bool) -> None:
     engine = Steps()
     with running(engine) as server:
         worker = server.service.worker
-        with socket.create_connection(_place(server.address)) as client:
-            client.sendall(_raw(LONG | {"stream": stream}))
+        with socket.create_connection(place_of(server)) as client:
+            client.sendall(raw_request(LONG | {"stream": stream}))
             wait_for(lambda: worker.running is not None)
             engine.permits.release(5)
             wait_for(lambda: engine.steps == 5)
@@ -88,11 +58,11 @@ def test_a_client_that_leaves_costs_one_step(stream: bool) -> None:
 def test_one_that_waits_and_leaves_is_skipped_and_a_full_queue_is_told() -> None:
     engine = Steps()
     with running(engine, ServerSettings(port=0, queue=1)) as server:
-        worker, place = server.service.worker, _place(server.address)
+        worker, place = server.service.worker, place_of(server)
         with socket.create_connection(place) as first, socket.create_connection(place) as second:
-            first.sendall(_raw(LONG))
+            first.sendall(raw_request(LONG))
             wait_for(lambda: worker.running is not None)
-            second.sendall(_raw(LONG))
+            second.sendall(raw_request(LONG))
             wait_for(lambda: worker.waiting == 1)
             with pytest.raises(openai.RateLimitError) as full:
                 server.openai().chat.completions.create(model="demo", messages=LONG["messages"])
@@ -113,21 +83,10 @@ def test_one_that_waits_and_leaves_is_skipped_and_a_full_queue_is_told() -> None
         assert engine.steps <= steps + 1 + 2  # a step of the first, and the two tokens of the third
 
 
-def _place(address: str) -> tuple[str, int]:
-    url = httpx.URL(address)
-    return url.host, url.port or 0
-
-
-def _raw(body: dict[str, Any]) -> bytes:
-    data = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n\r\n"
-    return head.encode() + data
-
-
 def test_what_needs_no_engine_answers_while_it_is_busy() -> None:
     engine = Steps()
-    with running(engine) as server, socket.create_connection(_place(server.address)) as client:
-        client.sendall(_raw(LONG))
+    with running(engine) as server, socket.create_connection(place_of(server)) as client:
+        client.sendall(raw_request(LONG))
         wait_for(lambda: server.service.worker.running is not None)
         with server.http() as http:
             for path in ("/health", "/v1/models", "/metrics", "/props", "/slots", "/"):
@@ -192,7 +151,7 @@ def test_sigterm_ends_a_stream_and_the_process() -> None:
         out, errors = process.communicate(timeout=WAIT_S)
         assert (process.returncode, out) == (0, "")
         assert "Traceback" not in errors
-        with pytest.raises(ConnectionRefusedError), socket.create_connection(_place(address), timeout=1):
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(place(address), timeout=1):
             pass
     finally:
         process.kill()
@@ -203,8 +162,8 @@ def test_the_demo_engine_is_freed_in_mid_prompt_and_answers_the_next() -> None:
     """A client leaves at once; the next answer is what it would have been."""
     with running(demo_pair.new_engine()) as server:
         client = server.openai()
-        with socket.create_connection(_place(server.address)) as gone:
-            gone.sendall(_raw({"messages": [{"role": "user", "content": "word " * 1500}]}))
+        with socket.create_connection(place_of(server)) as gone:
+            gone.sendall(raw_request({"messages": [{"role": "user", "content": "word " * 1500}]}))
             wait_for(lambda: server.service.worker.running is not None)
         answer = client.chat.completions.create(
             model="demo", messages=[{"role": "user", "content": "What is 2 plus 2?"}]

@@ -69,7 +69,7 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/chat/completions", chat(reasoning_effort="huge"), "reasoning_effort"),
     ("/v1/chat/completions", chat(tools=[{"type": "function"}]), "tools[0].function"),
     ("/v1/chat/completions", chat(tools=[{"type": "function", "function": {"name": 3}}]), "tools[0].function.name"),
-    ("/v1/chat/completions", chat(tool_choice="required"), "tool_choice"),
+    ("/v1/chat/completions", chat(tool_choice="must"), "tool_choice"),
     ("/v1/chat/completions", chat(response_format={"type": "xml"}), "response_format.type"),
     ("/v1/chat/completions", chat(response_format={"type": "json_schema"}), "response_format.schema"),
     ("/v1/chat/completions", chat(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {
@@ -100,6 +100,8 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/messages", message(thinking={"type": "maybe"}), None),
     ("/v1/messages", message(thinking={"type": "enabled", "budget_tokens": 0}), None),
     ("/v1/messages", message(tool_choice={"type": "any"}), None),
+    ("/v1/chat/completions", chat(tool_choice="required"), "tool_choice"),
+    ("/v1/responses", {"input": "a", "tool_choice": {"type": "function"}}, "tool_choice"),
     ("/v1/messages", message(stop_sequences=[""]), None),
     ("/v1/messages/count_tokens", {"messages": 3}, None),
 ]  # fmt: skip

@@ -34,6 +34,8 @@ def script(prompt: str) -> str:
     thinks = "I read it.\n</think>\n\n" if prompt.rstrip().endswith("<think>") else ""
     if "<tool_response>" in prompt.rpartition("<|im_start|>user")[2]:
         return thinks + "It says hello."
+    if "INSIDE" in prompt:
+        return f"I look.\n\n{CALL}"
     if "BROKEN" in prompt:
         return thinks + "<tool_call>\nnothing like a call\n</tool_call>"
     if "TWO" in prompt:
@@ -192,6 +194,20 @@ def test_what_is_no_call_stays_text(server: Running) -> None:
     assert answer.model_extra["dflash"]["notes"]
 
 
+def test_a_call_from_within_the_reasoning_counts(server: Running) -> None:
+    answer = server.openai().chat.completions.create(
+        model="demo",
+        messages=[{"role": "user", "content": "INSIDE"}],
+        tools=[TOOL],  # type: ignore[list-item]
+        extra_body={"chat_template_kwargs": {"enable_thinking": True}},
+    )
+    choice = answer.choices[0]
+    [call] = choice.message.tool_calls or ()
+    assert json.loads(call.function.arguments) == ARGUMENTS  # type: ignore[union-attr]
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    assert (choice.message.model_extra or {})["reasoning_content"].strip() == "I look."
+
+
 def test_no_calls_are_found_where_none_are_wanted(server: Running) -> None:
     answer = server.openai().chat.completions.create(
         model="demo",
@@ -201,6 +217,15 @@ def test_no_calls_are_found_where_none_are_wanted(server: Running) -> None:
     )
     assert answer.choices[0].message.tool_calls is None
     assert CALL in (answer.choices[0].message.content or "")
+
+
+def test_an_answer_ends_where_a_result_is_made_up() -> None:
+    made_up = f"I look.\n\n{CALL}\n<tool_response>\nit says nothing\n</tool_response>\nSo nothing."
+    with running(ScriptedEngine(lambda prompt: made_up)) as server:
+        answer = server.openai().chat.completions.create(model="demo", messages=[ASK], tools=[TOOL])  # type: ignore[list-item]
+    message = answer.choices[0].message
+    assert ((message.content or "").strip(), answer.choices[0].finish_reason) == ("I look.", "tool_calls")
+    assert len(message.tool_calls or ()) == 1
 
 
 def test_tools_are_in_the_prompt_as_they_came_and_inject_nothing(server: Running) -> None:

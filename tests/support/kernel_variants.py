@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+from dflash_core.arch.architecture import Head
 from dflash_core.arch.draft_heads import Heads, Markov
+from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.drafters.kinds import on_device
@@ -33,6 +35,7 @@ from dflash_core.bench.synthetic_models import (
     SIZE_35B_A3B,
     TARGET_27B,
     draft_types,
+    is_float,
     mtp_types,
     target_types,
 )
@@ -64,12 +67,12 @@ PREFILL_TYPES = tuple(TILE_TYPES)
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target and a drafter to build a session from."""
+    """A target and a drafter to build a session from, or a target alone."""
 
     target: Any
     target_config: ModelSpec
-    draft: Any
-    draft_config: DraftModel
+    draft: Any = None
+    draft_config: DraftModel | None = None
 
 
 def large() -> Pair:
@@ -152,6 +155,36 @@ def attention_alone() -> Pair:
     return Pair(target, target_config(target), draft, draft_config)
 
 
+def side_by_side() -> Pair:
+    """Gemma 4 26B-A4B in the same way, without a drafter: experts beside a dense feed-forward, heads of 256 and 512."""
+    sliding = [True] * 5 + [False]
+    settings = {
+        "block_count": 6, "context_length": 262_144, "embedding_length": 2816, "feed_forward_length": 2112,
+        "attention.head_count": 16, "attention.head_count_kv": [8 if window else 2 for window in sliding],
+        "attention.key_length": 512, "attention.value_length": 512, "attention.key_length_swa": 256,
+        "attention.value_length_swa": 256, "attention.sliding_window": 1024,
+        "attention.sliding_window_pattern": sliding, "attention.layer_norm_rms_epsilon": 1e-6,
+        "final_logit_softcapping": 30.0, "rope.freq_base": 1e6, "rope.freq_base_swa": 1e4,
+        "rope.dimension_count": 512, "rope.dimension_count_swa": 256, "expert_count": 128, "expert_used_count": 8,
+        "expert_feed_forward_length": 704,
+    }  # fmt: skip
+    architecture = ARCHITECTURES["gemma4"]
+    keys = architecture.settings("26b-a4b", {f"gemma4.{key}": value for key, value in settings.items()})
+    own_values = {f"blk.{index}.attn_v.weight" for index, window in enumerate(sliding) if window}
+    spec = architecture.read(keys, Head(262_144, tied_output=True, names=frozenset(own_values)))
+    types = {
+        name: "F32" if is_float(name, shape) or name.endswith("scale") else "Q4_K" if shape[-1] % 256 == 0 else "Q8_0"
+        for name, shape in spec.tensors().items()
+    }
+    return Pair(header("26b-a4b", spec.tensors(), types), spec)
+
+
+def alone(name: str) -> Pair:
+    """A golden target without a drafter."""
+    target = open_gguf(golden(f"targets/{name}"))
+    return Pair(target, target_config(target))
+
+
 def demo() -> Pair:
     """The pair that comes with the program."""
     target = open_gguf(demo_target_path())
@@ -177,7 +210,8 @@ def variants(arch: str, *, quick: bool = False) -> list[Variant]:
     """All programs for one architecture; `quick`: only those of one width of the demo pair, which use every kernel."""
     widths = QUICK_WIDTHS if quick else WIDTHS
     found = [Variant.of(file) for file in BESIDE]
-    quick_pairs = [demo(), demo_mtp(), demo_dflash2(), small_dspark(), tiny_experts()]
+    families = [side_by_side(), *(alone(f"{name}.gguf") for name in ("gemma4-e-F16", "gptoss-MXFP4", "laguna-Q8_0"))]
+    quick_pairs = [*families, demo(), demo_mtp(), demo_dflash2(), small_dspark(), tiny_experts()]
     for pair in (
         quick_pairs if quick else [large(), large_mtp(), large_dflash2(), large_dspark(), experts(), *quick_pairs]
     ):
@@ -191,17 +225,25 @@ def variants(arch: str, *, quick: bool = False) -> list[Variant]:
 def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
     device = PlanningDevice(CARDS[arch])
     target = DeviceTarget(device, MetaUpload(pair.target), pair.target_config)
-    draft = on_device(pair.draft_config, MetaUpload(pair.draft), target, DEFAULT)
-    session = CudaSession(target, draft, context=2048)
+    draft = None
+    if pair.draft_config is not None:
+        draft = on_device(pair.draft_config, MetaUpload(pair.draft), target, DEFAULT)
+    try:
+        session = CudaSession(target, draft, context=2048)
+    except UnsupportedError:
+        if arch != OLDEST:  # whose shared memory is too small for heads of 512
+            raise
+        return
+    drafted = draft is not None
     for width in widths:
         try:
             for sampled, windowed in ((False, False), (True, False), (False, True)):
-                kind = StepKind((width,), drafts=width > 1, sampled=sampled, windowed=windowed)
+                kind = StepKind((width,), drafts=drafted and width > 1, sampled=sampled, windowed=windowed)
                 yield from session.steps.launches(kind)
                 if kind.drafts and session.memory.text is not None:
                     yield from session.steps.launches(replace(kind, text=True))
             if width in QUICK_WIDTHS:  # the second is a later pass, another program in the delta net alone
-                yield from session.steps.launches(StepKind((width, width), drafts=width > 1, sampled=False))
+                yield from session.steps.launches(StepKind((width, width), drafts=drafted and width > 1, sampled=False))
         except UnsupportedError:
             if arch != OLDEST:  # whose shared memory is too small for the widest passes
                 raise
@@ -209,7 +251,7 @@ def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
         yield session.memory.text.launch(0)
     if session.chunk_pass is not None:
         yield from session.chunk_pass.launches()
-    if len(widths) > 1:
+    if len(widths) > 1 and session.drafter is not None:
         for width in CHUNK_WIDTHS:
             yield from session.drafter.update_launches(width)
     yield from session._flush_launches()

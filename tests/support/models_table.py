@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dflash_core.arch.architecture import Head
+from dflash_core.arch.kinds import Experts
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.cache_types import F16
 
 GIB, KIB = 1 << 30, 1 << 10
-Q4_K_M, Q8_0 = 4.85, 8.5  # bits per weight, the whole file counted; published files differ by a few hundredths
+Q4_K_M, Q8_0, MXFP4 = (
+    4.85,
+    8.5,
+    4.25,
+)  # bits per weight, the whole file counted; published files differ by a few hundredths
 CARDS = (16, 24, 32)
 # Memory of a card that is not available to weights and cache: the driver, kernels, passes and graphs, and the rounding
 # of its nominal size.
@@ -38,6 +44,55 @@ def sizes(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int = 0, *ex
     return keys | dict(zip(("expert_count", "expert_used_count", "expert_feed_forward_length"), experts))
 
 
+def llama(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, context: int = 131_072) -> dict[str, Any]:
+    more = {"context_length": context, EPS: 1e-5, "rope.freq_base": 5e5}
+    return sizes(layers, hidden, heads, kv_heads, ffn) | more
+
+
+def gemma3(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, head: int = 256) -> dict[str, Any]:
+    small = layers <= 26  # 270M and 1B
+    return sizes(layers, hidden, heads, kv_heads, ffn) | {
+        "context_length": 32_768 if small else 131_072, "attention.key_length": head, EPS: 1e-6,
+        "rope.freq_base": 1e6, "attention.sliding_window": 512 if small else 1024,
+    }  # fmt: skip
+
+
+def gemma4(
+    period: int, hidden: int, heads: int, kv_heads: tuple[int, int], ffn: int | list[int], *experts: int,
+    layers: int, shared: int = 0, per_layer: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """`kv_heads`: of layers with a window and of those without, every `period`-th."""
+    sliding = [(index + 1) % period != 0 for index in range(layers)]
+    keys = sizes(layers, hidden, heads, 0, 0, *experts) | {
+        "feed_forward_length": ffn,
+        "attention.shared_kv_layers": shared,
+    }
+    return keys | {
+        "attention.head_count_kv": [kv_heads[0] if one else kv_heads[1] for one in sliding],
+        "attention.sliding_window_pattern": sliding, "attention.sliding_window": 512 if per_layer else 1024,
+        "attention.key_length": 512, "attention.key_length_swa": 256, "rope.dimension_count": 512,
+        "rope.dimension_count_swa": 256, "rope.freq_base": 1e6, EPS: 1e-6,
+        "context_length": 131_072 if per_layer else 262_144, "embedding_length_per_layer_input": per_layer,
+    }  # fmt: skip
+
+
+def gpt_oss(layers: int, experts: int) -> dict[str, Any]:
+    return sizes(layers, 2880, 64, 8, 2880, experts, 4, 2880) | {
+        "context_length": 131_072, "attention.key_length": 64, EPS: 1e-5, "rope.freq_base": 150_000.0,
+        "attention.sliding_window": 128, "rope.scaling.type": "yarn", "rope.scaling.factor": 32.0,
+        "original_context_length": 4096,
+    }  # fmt: skip
+
+
+def laguna_xs() -> dict[str, Any]:
+    return sizes(40, 2048, 48, 8, 8192, 256, 8, 512) | {
+        "attention.head_count": [48 if index % 4 == 0 else 64 for index in range(40)],
+        "context_length": 131_072, "attention.key_length": 128, EPS: 1e-6, "rope.freq_base": 5e5,
+        "attention.sliding_window": 512, "rope.dimension_count": 64, "rope.dimension_count_swa": 128,
+        "expert_shared_feed_forward_length": 512, "leading_dense_block_count": 1, "expert_gating_func": 2,
+    }  # fmt: skip
+
+
 def delta(value_heads: int) -> dict[str, Any]:
     return {"ssm.time_step_rank": value_heads, "ssm.inner_size": 128 * value_heads}
 
@@ -51,12 +106,17 @@ class Published:
     keys: Mapping[str, Any]
     drafter: str
     tied: bool = False
+    vocabulary: int = 0  # 0: Qwen's
+    values: bool = True  # layers without a window have values of their own
 
     @property
     def spec(self) -> ModelSpec:
         architecture = ARCHITECTURES[self.architecture]
-        vocabulary = 248_320 if "35" in self.architecture else 151_936
-        return architecture.read(architecture.settings(self.name, self.keys), Head(vocabulary, self.tied))
+        vocabulary = self.vocabulary or (248_320 if "35" in self.architecture else 151_936)
+        sliding = self.keys.get("attention.sliding_window_pattern", [])
+        own = {f"blk.{index}.attn_v.weight" for index, one in enumerate(sliding) if one or self.values}
+        head = Head(vocabulary, self.tied, frozenset(own))
+        return architecture.read(architecture.settings(self.name, self.keys), head)
 
 
 PUBLISHED = (
@@ -85,7 +145,52 @@ PUBLISHED = (
         "DFlash (Coder)",
     ),
     Published("Qwen3-235B-A22B", "qwen3moe", LONG | sizes(94, 4096, 64, 4, 0, 128, 8, 1536), ""),
-)
+    Published("SmolLM2-135M", "llama", llama(30, 576, 9, 3, 1536, 8192), "", True, 49_152),
+    Published("Llama-3.2-1B", "llama", llama(16, 2048, 32, 8, 8192), "", True, 128_256),
+    Published("Llama-3.2-3B", "llama", llama(28, 3072, 24, 8, 8192), "", True, 128_256),
+    Published("Llama-3.1-8B", "llama", llama(32, 4096, 32, 8, 14336), "DFlash", vocabulary=128_256),
+    Published("Llama-3.1-70B, 3.3-70B", "llama", llama(80, 8192, 64, 8, 28672), "", vocabulary=128_256),
+    Published("Mistral-7B-v0.3", "llama", llama(32, 4096, 32, 8, 14336, 32_768), "", vocabulary=32_768),
+    Published(
+        "Mistral-Nemo-12B",
+        "llama",
+        llama(40, 5120, 32, 8, 14336) | {"attention.key_length": 128},
+        "",
+        vocabulary=131_072,
+    ),
+    Published("Gemma-3-270M", "gemma3", gemma3(18, 640, 4, 1, 2048), "", True, 262_144),
+    Published("Gemma-3-1B", "gemma3", gemma3(26, 1152, 4, 1, 6912), "", True, 262_144),
+    Published("Gemma-3-4B", "gemma3", gemma3(34, 2560, 8, 4, 10240), "", True, 262_208),
+    Published("Gemma-3-12B", "gemma3", gemma3(48, 3840, 16, 8, 15360), "", True, 262_208),
+    Published("Gemma-3-27B", "gemma3", gemma3(62, 5376, 32, 16, 21504, 128), "", True, 262_208),
+    Published(
+        "Gemma-4-E2B",
+        "gemma4",
+        gemma4(5, 1536, 8, (1, 1), [6144] * 15 + [12288] * 20, layers=35, shared=20, per_layer=256),
+        "assistant", True, 262_144,
+    ),
+    Published(
+        "Gemma-4-E4B",
+        "gemma4",
+        gemma4(6, 2560, 8, (2, 2), 10240, layers=42, shared=18, per_layer=256),
+        "assistant", True, 262_144,
+    ),
+    Published(
+        "Gemma-4-26B-A4B",
+        "gemma4",
+        gemma4(6, 2816, 16, (8, 2), 2112, 128, 8, 704, layers=30),
+        "assistant, DFlash", True, 262_144, values=False,
+    ),
+    Published(
+        "Gemma-4-31B",
+        "gemma4",
+        gemma4(6, 5376, 32, (16, 4), 21504, layers=60),
+        "assistant, DFlash", True, 262_144, values=False,
+    ),
+    Published("GPT-OSS-20B", "gpt-oss", gpt_oss(24, 32), "DFlash", vocabulary=201_088),
+    Published("GPT-OSS-120B", "gpt-oss", gpt_oss(36, 128), "", vocabulary=201_088),
+    Published("Laguna-XS.2, XS-2.1", "laguna", laguna_xs(), "DFlash (not yet)", vocabulary=100_352),
+)  # fmt: skip
 
 
 def models_table() -> str:
@@ -96,10 +201,22 @@ def models_table() -> str:
     for model in PUBLISHED:
         spec = model.spec
         cells = [model.name, f"`{model.architecture}`", billions(spec.parameters), billions(spec.active_parameters)]
-        cells += [f"{weight_bytes(spec, bits) / GIB:.1f} GiB" for bits in (Q4_K_M, Q8_0)]
+        cells += [gib_of(spec, bits) for bits in (Q4_K_M, Q8_0)]
         cells += [f"{position_bytes(spec) / KIB:.0f} KiB", *(context_on(spec, card) for card in CARDS)]
-        lines.append(f"| {' | '.join([*cells, model.drafter or 'text'])} |")
+        lines.append(f"| {' | '.join([*cells, model.drafter or 'n-grams'])} |")
     return "\n".join(lines) + "\n"
+
+
+def gib_of(spec: ModelSpec, bits: float) -> str:
+    size = f"{weight_bytes(spec, bits) / GIB:.1f} GiB"
+    if not published_in_mxfp4(spec):
+        return size
+    return f"{size} (MXFP4)" if bits == Q4_K_M else "-"
+
+
+def published_in_mxfp4(spec: ModelSpec) -> bool:
+    """Whether its experts are published in 4 bits, so that other files of it are rare."""
+    return any(isinstance(layer.ffn, Experts) and layer.ffn.activation == "clamped_swiglu" for layer in spec.layers)
 
 
 def billions(count: int) -> str:
@@ -107,6 +224,11 @@ def billions(count: int) -> str:
 
 
 def weight_bytes(spec: ModelSpec, bits: float) -> float:
+    if published_in_mxfp4(spec):  # the other matrices are in Q8_0
+        return sum(
+            math.prod(shape) * (MXFP4 if name.endswith("_exps.weight") else Q8_0) / 8
+            for name, shape in spec.tensors().items()
+        )
     return spec.parameters * bits / 8
 
 

@@ -81,8 +81,8 @@ def drawn(rng: np.random.Generator) -> ModelSpec:
         layers[index] = layer
     return ModelSpec(
         "Options", NAME, CONTEXT, hidden, VOCABULARY, EPS, tuple(layers), tied_output=often(),
-        per_layer_input=per_layer,        embedding_scale=math.sqrt(hidden) if often() else 1.0, logit_scale=0.7 if often(0.3) else 1.0,
-        softcap=10.0 if often() else 0.0,
+        per_layer_input=per_layer, embedding_scale=math.sqrt(hidden) if often() else 1.0,
+        logit_scale=0.7 if often(0.3) else 1.0, softcap=10.0 if often() else 0.0,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from dflash_core.constraints.base import Constraint
@@ -58,3 +59,18 @@ def _step(tokens: Sequence[int], length: int, stop: Stop | None) -> StepEvent:
     return StepEvent(
         tuple(tokens), tree, len(tokens) - 1, len(tokens) - 1, length, StageTimes(), "tree", "script", stop
     )
+
+
+class Steps(ScriptedEngine):
+    """Counts the steps that it makes; each waits for leave to be made."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda prompt: "word " * 200, width=1)
+        self.steps = 0
+        self.permits = threading.Semaphore(0)
+
+    def _told_of(self, ids: Sequence[int], answer: Sequence[int], cut: bool) -> Iterator[Event]:
+        for event in super()._told_of(ids, answer, cut):
+            self.permits.acquire()
+            self.steps += 1
+            yield event

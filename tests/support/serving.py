@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import anthropic
 import httpx
@@ -18,6 +21,11 @@ from dflash_tui.server.serving import Server, bound
 from dflash_tui.server.settings import ServerSettings
 
 WAIT_S = 60.0
+LONG: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 1500, "ignore_eos": True,
+    "dflash": {"mode": "plain"},
+}  # fmt: skip
+"""A request that takes long."""
 
 
 @dataclass(frozen=True)
@@ -64,3 +72,29 @@ def running(
         thread.join(WAIT_S)
         service.close()
         assert not thread.is_alive(), "the server does not end"
+
+
+def wait_for(true: Callable[[], object]) -> None:
+    """Until something is true; how long that takes is not tested."""
+    until = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < until, "it never became true"
+        time.sleep(0.002)
+
+
+def place(address: str) -> tuple[str, int]:
+    """Host and port of an address."""
+    url = httpx.URL(address)
+    return url.host, url.port or 0
+
+
+def place_of(server: Running) -> tuple[str, int]:
+    """Where a server listens."""
+    return place(server.address)
+
+
+def raw_request(body: dict[str, Any]) -> bytes:
+    """A request for a chat as it goes over a socket."""
+    data = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n\r\n"
+    return head.encode() + data

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dflash_core.answer import Reread
+from dflash_core.arch.recommended import NOTHING, Recommended
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DFlashError
 from dflash_core.events import Event, Piece, PrefillEvent, StageTimes, StepDrafts, StepEvent, StepTree
@@ -257,6 +258,7 @@ class FakeSession:
     draft_block: int = BLOCK
     notes: tuple[str, ...] = ()
     knobs: Knobs = field(default_factory=Knobs)
+    recommended: Recommended = NOTHING
     found: tuple[FoundRow, ...] = ()
     reread: Reread | None = None
 
@@ -297,7 +299,7 @@ class FakeSession:
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.capabilities, self.context_length, reasoning=self.reasoning)
+        return Limits(self.capabilities, self.context_length, reasoning=self.reasoning, recommended=self.recommended)
 
     def effort(self, knobs: Knobs) -> Effort:
         """The level that a template would have been given."""

@@ -232,7 +232,9 @@ async def test_a_slider_cannot_leave_the_possible_either(make_app: MakeApp) -> N
         await wait_until(pilot, lambda: "no drafter is loaded" in flash(app))
         await wait_until(pilot, lambda: app.chat.inspector.params_panel.row("drafting").value == "auto up to 22")
         await pilot.press("backspace", "f9", "f9")
-        await wait_until(pilot, lambda: app.chat.tuning.presets.like(app.chat.state.knobs) == "sampled")
+        await wait_until(
+            pilot, lambda: app.chat.tuning.presets.like(app.chat.state.knobs, app.chat.state.recommended) == "sampled"
+        )
 
 
 async def test_typing_a_into_the_prompt_applies_nothing(make_app: MakeApp, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ MADE_UP = "bench/synthetic_models.py"
 NAMED = {
     "qwen35": {"text/pre_tokenizers.py", MADE_UP}, "qwen35moe": {MADE_UP}, "qwen3": {MADE_UP},
     # Tokenizers have the names of the first models that had them.
-    "llama": {"text/pieces.py", "text/vocabulary.py"}, "gemma4": {"text/pieces.py"},
+    "llama": {"text/pieces.py", "text/tool_calls/forms.py", "text/vocabulary.py"}, "gemma4": {"text/pieces.py"},
     "laguna": {"text/pre_tokenizers.py"},
 }  # fmt: skip
 

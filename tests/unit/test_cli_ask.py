@@ -84,7 +84,7 @@ class TestPrompt:
     ("target", "draft", "kind"),
     [
         ("q35moe-F16", "q35moe-dflash", "dflash"), ("q35moe-mtp-Q8_0", "", "mtp"), ("q3-F16", "q3-dflash", "dflash"),
-        ("q3-Q8_0", "text", "text"), ("q3moe-Q8_0", "", ""),
+        ("q3-Q8_0", "ngram", "ngram"), ("q3moe-Q8_0", "", ""),
     ],
 )  # fmt: skip
 def test_a_file_of_each_architecture_answers(

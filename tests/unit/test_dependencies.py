@@ -20,7 +20,7 @@ SRC = ROOT / "src"
 # Modules whose distribution has another name.
 DISTRIBUTIONS = {"cuda": "cuda-python", "markdown_it": "markdown-it-py", "pynvml": "nvidia-ml-py"}
 # Found as files by cuda.pathfinder; named for their lowest safe version only.
-EXTRAS = ("grammar", "plots", "serve")
+EXTRAS = ("plots", "serve")
 NOT_IMPORTED = {"nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "linkify-it-py", "pygments"}
 
 
@@ -57,7 +57,7 @@ def project() -> dict[str, list[str]]:
 def test_an_installation_asks_for_what_is_imported_and_no_more() -> None:
     """`tools` would be a package of its own here, which no installation asks for."""
     used = {DISTRIBUTIONS.get(one, one) for them in imports().values() for one in others(them)}
-    extras = {name for extra in EXTRAS for name in project()[extra]} - {"dflash-tui"}
+    extras = {name for extra in EXTRAS for name in project()[extra]}
     assert used == {*project()[""], *extras} - NOT_IMPORTED
 
 

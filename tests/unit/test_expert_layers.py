@@ -79,10 +79,10 @@ def test_the_definition(name: str, packed: bool, tmp_path: Path, rng: np.random.
 
 
 @pytest.mark.parametrize("hidden", [32, 48, 2048])
-def test_a_row_chooses_the_same_experts_at_every_width(hidden: int, rng: np.random.Generator) -> None:
+def test_a_row_chooses_the_same_experts_at_every_width(hidden: int, rng: np.random.Generator, tmp_path: Path) -> None:
     """Bit for bit: a pass of another width may not decide a near-tie otherwise."""
-    router = experts.Router.__new__(experts.Router)
-    router.spec, router.layer = replace(SPEC, count=64, used=8), "blk.0."
+    router = experts.Router(Weights(file_of(tmp_path, SPEC)), "blk.0.", SPEC)
+    router.spec = replace(SPEC, count=64, used=8)
     router.ffn_gate_inp = torch.from_numpy(rng.standard_normal((64, hidden)).astype(np.float32))
     rows = torch.from_numpy(rng.standard_normal((70, hidden)).astype(np.float32))
     chosen, shares = router(rows)

@@ -16,7 +16,7 @@ from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.auto import MAX_TREE_NODES, AutoPolicy, max_nodes
-from dflash_core.policy.base import LATELY, Decision
+from dflash_core.policy.base import LATELY, Decision, Policy
 from dflash_core.policy.costs import CPU, H200, StepCosts
 from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.queued import QueuedPolicy
@@ -46,10 +46,11 @@ def test_the_rule_of_the_knobs(knobs: Knobs, drafter: Capabilities | None, decis
     assert FixedPolicy(drafter).next(knobs) == decision
 
 
-class Turns:
+class Turns(Policy):
     """Alternates between plain steps and trees of growing budget, and records the calls."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.steps: list[StepEvent] = []
         self.certain: list[tuple[float, ...]] = []
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dflash_core.arch.recommended import NOTHING
 from dflash_core.drafters import mtp, ngram, several
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import KnobError
@@ -31,7 +32,7 @@ def _values(spec: Spec) -> st.SearchStrategy[Value]:
 
 
 def kept(name: str, knobs: Knobs) -> Preset:
-    return Preset(name, changes=changed(knobs))
+    return Preset(name, changes=changed(knobs, NOTHING))
 
 
 @given(changes=st.fixed_dictionaries({}, optional={spec.name: _values(spec) for spec in SPECS}))
@@ -51,8 +52,8 @@ def test_saved_presets_hold_what_differs_from_the_defaults(tmp_path: Path) -> No
     assert tomllib.loads(path.read_text()) == {"knobs": {"drafting": "tree 40", "p_min": 0.15}}
     again = Presets(tmp_path / "presets")
     assert again["mine"].knobs == Knobs().replace(budget=40, p_min=0.15)
-    assert again.like(Knobs().replace(budget=40, p_min=0.15)) == "mine"
-    assert again.like(Knobs(drafting="auto up to 41")) == ""
+    assert again.like(Knobs().replace(budget=40, p_min=0.15), NOTHING) == "mine"
+    assert again.like(Knobs(drafting="auto up to 41"), NOTHING) == ""
     assert again.names_for("") == (*(preset.name for preset in BUILT_IN), "mine")
 
 

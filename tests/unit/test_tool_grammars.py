@@ -135,7 +135,7 @@ def test_any_text_that_conforms_is_a_call(name: str) -> None:
         while True:
             mask = constraint.allowed(())
             assert mask is not None
-            choice = int(rng.choice(np.flatnonzero(mask)))
+            choice = int(rng.choice(np.flatnonzero(mask == 0)))
             if choice in tokenizer().stop_ids or len(ids) > 300:
                 break
             ids.append(choice)

@@ -76,6 +76,15 @@ def test_the_form_is_recognised(name: str) -> None:
     assert found.consecutive
 
 
+def test_an_opening_that_begins_like_a_call_does_not_hide_it() -> None:
+    ask = "'<|im_start|>assistant\\n' }}{% endif %}"
+    opens = TEMPLATES["hermes"].replace(ask, ask.replace("\\n'", "\\n<think>\\n'"))
+    assert opens != TEMPLATES["hermes"]
+    form = ChatTemplate(opens).tools.form
+    assert form is not None
+    assert form.name == "hermes"
+
+
 @pytest.mark.parametrize("source", [CHATML, "{% for m in messages %}{{ m.content }}{% endfor %}{# tools #}"])
 def test_a_template_without_tools(source: str) -> None:
     template = ChatTemplate(source)
@@ -90,6 +99,19 @@ def test_a_template_without_tools(source: str) -> None:
     assert "<tool_response>\nfound it\n</tool_response>" in text
     assert template.tools.form is not None
     assert template.tools.form.name == "hermes"
+
+
+def test_a_template_without_tools_and_system_messages() -> None:
+    source = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}"
+        "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ ';' }}{% endfor %}"
+    )
+    template = ChatTemplate(source)
+    assert not template.tools.system
+    text = build_prompt(tokenizer(), template, [Message("user", "where is it")], False, tools=[tool("look")]).text
+    assert text.startswith("user: ")
+    assert json.dumps(tool("look")) in text
+    assert text.endswith("where is it;")
 
 
 def test_templates_that_take_one_call_a_message_get_them_one_by_one() -> None:

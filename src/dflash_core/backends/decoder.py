@@ -20,7 +20,7 @@ from dflash_core.events import Choice, GuardEvent, StageTimes, StepDrafts, StepE
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import LATELY, Decision, Policy
 from dflash_core.policy.depth import at_depth
-from dflash_core.policy.watched import Watched
+from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.sampling import Sampler, probability
 from dflash_core.tree import NO_CANDIDATES, Candidates, Tree, Walk
 
@@ -92,7 +92,7 @@ class Decoder:
         then a stop token ends it whatever the knobs say. `most`: nodes below the root of a tree. `note`: ends the
         reason of a constrained step."""
         self.backend, self.knobs = backend, knobs
-        self.policy = Watched.around(policy, backend.capabilities)
+        self.policy = policy or FixedPolicy(backend.capabilities)
         self.stop_ids = frozenset[int]() if knobs.ignore_eos and constraint is None else stop_ids
         self.constraint, self._most = constraint, most
         self._note = f"; within a grammar{note}"

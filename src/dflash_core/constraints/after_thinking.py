@@ -41,7 +41,7 @@ class AfterThinking:
         mask = self._inner.allowed(inner)
         if mask is not None and self._may_open(path):
             mask = mask.copy()
-            mask[self._open] = True
+            mask[self._open] = 0
         return mask
 
     def admits(self, path: Sequence[int], token: int) -> bool:

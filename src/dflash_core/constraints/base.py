@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-Mask = npt.NDArray[np.bool_]
-"""(vocab,): whether an id may come next."""
+Mask = npt.NDArray[np.float32]
+"""(vocab,): 0 for an id that may come next, -inf for any other. To add is several times as fast as to choose."""
 Row = npt.NDArray[np.float32]
 
 
@@ -40,4 +40,4 @@ class Constraint(Protocol):
 
 def masked(logits: Row, allowed: Mask | None) -> Row:
     """`logits` (vocab,) without the ids that are not allowed."""
-    return logits if allowed is None else np.where(allowed[: len(logits)], logits, np.float32(-np.inf))
+    return logits if allowed is None else logits + allowed[: len(logits)]

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 MAX_COMPILED = 64
 MAX_SOURCE = 2**20  # characters
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_MASKS = np.where(_BITS == 1, np.float32(0), np.float32(-np.inf))
+"""(256, 8): the masks of eight ids, by a byte of the library's."""
 AFTER_REASONING = "start: space @body\nspace: /[ \\n]{0,4}/"
 """Line breaks usually follow a closing tag."""
 
@@ -95,6 +98,8 @@ class Grammars:
             import llguidance
         except ImportError:
             raise GrammarError("constrained answers need the package llguidance, which is not installed") from None
+        if not self._tokenizer.stop_ids:
+            raise GrammarError("this model has no token that ends an answer, so none can be constrained")
         if self._tables is None:
             wrapped = llguidance.TokenizerWrapper(_Vocabulary(self._tokenizer, self._vocab_size))
             stops = sorted(self._tokenizer.stop_ids)
@@ -128,7 +133,7 @@ class GrammarConstraint:
         self._walk_to(path)
         words = self._matcher.compute_bitmask()
         _check(self._matcher, "the grammar cannot be followed on")
-        return np.unpackbits(np.frombuffer(words, np.uint8), bitorder="little").view(np.bool_)
+        return _MASKS[np.frombuffer(words, np.uint8)].reshape(-1)
 
     def admits(self, path: Sequence[int], token: int) -> bool:
         self._walk_to(path)

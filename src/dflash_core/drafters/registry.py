@@ -85,8 +85,9 @@ def open_draft(source: str | Path, target: DraftTarget) -> OpenedDraft:
 
     Raises FormatError, UnsupportedError, MismatchError, and ContextError for two of one kind.
     """
-    if len(several := parts(source)) > 1:
-        together: OpenedDraft = _code(_SEVERAL)(target, [open_draft(part, target) for part in several])
+    first, *more = parts(source)
+    if more:
+        together: OpenedDraft = _code(_SEVERAL)(target, [open_draft(part, target) for part in (first, *more)])
         return together
-    opener: DraftOpener = _code(kind_of(source).opener)
-    return opener(source, target)
+    opener: DraftOpener = _code(kind_of(first).opener)
+    return opener(first, target)

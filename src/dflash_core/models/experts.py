@@ -86,7 +86,7 @@ class Experts:
         self.activation = ACTIVATIONS[spec.activation]
         self.shared = SharedExpert(weights, prefix, spec) if spec.shared else None
 
-    def __call__(self, x: Tensor, inputs: Inputs) -> Tensor:
+    def __call__(self, x: Tensor, inputs: Inputs | None = None) -> Tensor:
         chosen, shares = self.router(self._scored(x, inputs))
         out = torch.zeros_like(x)
         # Expert by expert, in order: the terms of a row and their order depend on no other row.
@@ -96,10 +96,11 @@ class Experts:
             out[rows] += share * self._expert(expert, x[rows])
         return out if self.shared is None else out + self.shared(x)
 
-    def _scored(self, x: Tensor, inputs: Inputs) -> Tensor:
+    def _scored(self, x: Tensor, inputs: Inputs | None) -> Tensor:
         """The rows that the router scores."""
         if self.router_scale is None:
             return x
+        assert inputs is not None, "a router that reads the residual stream, without it"
         return unit_rms(inputs.h, self.spec.eps) * self.router_scale / math.sqrt(x.shape[-1])
 
     def _expert(self, expert: int, x: Tensor) -> Tensor:

@@ -15,12 +15,11 @@ from dflash_core.policy.costs import StepCosts
 from dflash_core.policy.depth import Depths, max_depth
 from dflash_core.policy.pace import START_ROWS, Pace
 from dflash_core.policy.values import CHILD, CLASSES, COPIED, DEEPER, SPINE, Learned
+from dflash_core.policy.watch import COPIES
 from dflash_core.turn_stats import FoundRow
 
 Part = Literal["answer", "thinking"]
 PARTS: tuple[Part, ...] = ("answer", "thinking")
-COPIES = "ngram"
-"""The kind of the drafter that copies text and needs no pass of a model."""
 
 
 @dataclass(slots=True)

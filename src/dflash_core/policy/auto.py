@@ -21,7 +21,7 @@ from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.choosing import ALL, Chooser, Drafts, Expected, Picked
 from dflash_core.policy.copying import Rest, chain
 from dflash_core.policy.costs import MAX_ROWS, min_slopes, paying
-from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.policy.fixed import as_set
 from dflash_core.policy.pace import Pace
 from dflash_core.policy.values import Stated
 from dflash_core.tree import Candidates
@@ -57,6 +57,7 @@ class AutoPolicy(Policy):
     """
 
     def __init__(self, arms: Sequence[Arm], *, think_ids: tuple[int, int] | None = None, pausing: bool = True) -> None:
+        super().__init__([arm.kind for arm in arms])
         self.arms = tuple(arms)
         self._think_ids, self._pausing = think_ids, pausing
         self._drafting = [arm for arm in self.arms if not arm.copies_only]
@@ -66,7 +67,6 @@ class AutoPolicy(Policy):
         blocks = [arm.drafter.block for arm in self._drafting]
         self._furthest = blocks.index(max(blocks)) if len(set(blocks)) > 1 else None
         self._pace = Pace()  # of all drafters together
-        self._left_out = set[str]()
         self._text: Successors | NgramTable = Successors()
         self._stops = frozenset[int]()
         self._part: Part = "answer"
@@ -86,7 +86,7 @@ class AutoPolicy(Policy):
         self._chooser.begin()
         self._step = self._rest = self._resting = None
 
-    def next(self, knobs: Knobs) -> Decision:
+    def _next(self, knobs: Knobs) -> Decision:
         if self._step is None or not _same(self._step.knobs, knobs):
             self._step = self._again(knobs) or self._decide(knobs)
             self.arm = self._step.arm
@@ -95,7 +95,8 @@ class AutoPolicy(Policy):
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> StepPlan | None:
         self.next(knobs)
         step = self._step
-        assert step is not None, "a plan before its decision"
+        if step is None:
+            return None
         if step.rest is not None:
             return step.rest.plan(step.decision, root, deepest)
         if step.decision.mode == "plain" or not free(knobs):
@@ -105,9 +106,14 @@ class AutoPolicy(Policy):
     def asks_certain(self, knobs: Knobs) -> bool:
         """True where steps may run without drafts: there, the target's certainty tells most about how many tokens a
         draft would yield, unless none was ever right."""
-        return self._pausing and free(knobs) and not all(self._dead(arm) for arm in self._drafting)
+        return (
+            self._pausing
+            and free(knobs)
+            and not self.watch.none_left
+            and not all(self._dead(arm) for arm in self._drafting)
+        )
 
-    def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
+    def _observe(self, step: StepEvent, certain: Sequence[float]) -> None:
         done, self._step, self._rest = self._step, None, None
         self._chooser.said(certain)
         if done is not None:
@@ -131,10 +137,6 @@ class AutoPolicy(Policy):
         for arm, state in zip(self.arms, states, strict=True):
             arm.state = state
         self._chooser.reset()
-
-    def leave_out(self, kind: str) -> None:
-        """Never draft with this drafter again."""
-        self._left_out.add(kind)
 
     # ---- The text --------------------------------------------------------------------------------------------------
 
@@ -185,7 +187,7 @@ class AutoPolicy(Policy):
     # ---- The decision ----------------------------------------------------------------------------------------------
 
     def _decide(self, knobs: Knobs) -> Step:
-        left = [arm for arm in self.arms if arm.kind not in self._left_out] or list(self.arms)
+        left = [arm for arm in self.arms if arm.kind not in self.watch.left_out]
         drafting = [arm for arm in left if not arm.copies_only]
         if len(self.arms) == 1 or knobs.draft != "auto" or not drafting or knobs.mode not in ("auto", "tree"):
             arm = next((one for one in left if one.kind == knobs.draft), left[0])
@@ -226,7 +228,7 @@ class AutoPolicy(Policy):
 
     def _set(self, knobs: Knobs, arm: Arm, picked: Picked | None = None) -> Step:
         """A step that the knobs decide."""
-        return Step(knobs, FixedPolicy(arm.drafter).next(knobs), arm, picked)
+        return Step(knobs, as_set(knobs, arm.drafter), arm, picked)
 
     def _without(self, knobs: Knobs, arm: Arm, rate: float) -> Rest:
         """The next step without a draft, at `rate` tokens per millisecond."""

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dflash_core.errors import NumericsError
 from dflash_core.events import Choice, EffectiveMode, StepEvent
 from dflash_core.knobs import Knobs
+from dflash_core.policy.watch import Watch
 from dflash_core.turn_stats import FoundRow
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ class Decision:
     depth: int = 0
 
 
+PLAIN = Decision("plain", 0, "no other drafter is loaded")
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """The tree of a step, where the policy builds it itself, and what the policy knew about it."""
@@ -47,14 +52,21 @@ class StepPlan:
 class Policy:
     """Decides what runs. Owned by one runner and called on its thread; the text of an answer never depends on it.
 
-    What is not overridden learns nothing, and leaves every tree to the knobs.
+    What is not overridden learns nothing, and leaves every tree to the knobs. `kinds`: of the drafters that are loaded.
     """
+
+    def __init__(self, kinds: Sequence[str] = ()) -> None:
+        self.watch = Watch(kinds)
 
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
         """An answer begins: `ids` are the prompt and the first token, which is drawn but not yet run."""
 
     def next(self, knobs: Knobs) -> Decision:
         """What the next step runs under `knobs`. A second call for the same step returns the same."""
+        return PLAIN if self.watch.none_left else self._next(knobs)
+
+    def _next(self, knobs: Knobs) -> Decision:
+        """`next` where a drafter is left, or none is loaded."""
         raise NotImplementedError
 
     def weights(self, knobs: Knobs) -> npt.NDArray[np.float64] | None:
@@ -78,6 +90,16 @@ class Policy:
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
         """A step is over. Steps come in order, on a card a few steps late. `certain`: the target's own probability of
         each of its last tokens, at most LATELY, if requested and known on the host."""
+        self.watch.count(step)
+        self._observe(step, certain)
+
+    def _observe(self, step: StepEvent, certain: Sequence[float]) -> None:
+        """Learn from a step."""
+
+    def failed(self, kind: str, error: NumericsError) -> None:
+        """Leave a drafter out from the next decision on; the step under way is decided again."""
+        self.watch.leave_out(kind, error)
+        self.said(())
 
     def said(self, tokens: Sequence[int]) -> None:
         """Tokens were appended to the answer without a step."""

@@ -101,7 +101,7 @@ class QueuedPolicy(AutoPolicy):
         self._count_plain()
         super().said(tokens)
 
-    def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
+    def _observe(self, step: StepEvent, certain: Sequence[float]) -> None:
         if step.mode == "plain" and free(step.knobs):
             self._plain.append(step)
             if len(self._plain) >= self._batch or step.tokens[-1] in self._tags:

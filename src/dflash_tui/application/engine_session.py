@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import torch
@@ -145,6 +146,16 @@ def load_engine(
     return engine, tuple(notes)
 
 
+def with_recommended(request: LoadRequest, engine: Engine, how: str) -> tuple[LoadRequest, tuple[str, ...]]:
+    """The request with the sampling that is recommended for the model, where the user has chosen none, and a line that
+    says so. `how`: what decodes greedily instead."""
+    found = engine.limits.recommended
+    knobs = found.applied(request.knobs, request.chosen)
+    if knobs == request.knobs:
+        return request, ()
+    return replace(request, knobs=knobs), (f"sampling {found.by}: {found.words(knobs.thinking)}; {how}",)
+
+
 def state_folder(keep: int = 0) -> StateFolder:
     """The folder on disk with the states of the last conversations."""
     return StateFolder(user_folder("cache") / "states", keep)
@@ -181,6 +192,7 @@ def _without_effect(knobs: Knobs, limits: Limits) -> list[str]:
 def load_session(request: LoadRequest, progress: Progress) -> EngineSession:
     """The loaded pair as the app's session. Raises DFlashError."""
     engine, notes = load_engine(request, progress, "Esc", refuse=False)
-    session = EngineSession(engine, request.title(), request.knobs, notes)
+    request, said = with_recommended(request, engine, "Alt+G decodes greedily")
+    session = EngineSession(engine, request.title(), request.knobs, (*notes, *said))
     begin(session.conversation, request, engine)
     return session

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dflash_core.arch.recommended import SAMPLING
 from dflash_core.bench.prompts import SAMPLES, read_prompts, sample
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import Knobs
@@ -39,6 +40,13 @@ class Options:
     def rounds(self, cases: int) -> int:
         """The requested repeats, or enough of them to show a difference."""
         return self.repeats or default_repeats(cases)
+
+
+def adopted(arm: Arm, arms: Sequence[Arm], knobs: Knobs, brief: Sequence[str]) -> Knobs:
+    """The setting of one of `arms` for a chat that has `knobs`: `brief`, and sampling that all of them had in common,
+    were chosen for the measurement and stay the chat's."""
+    common = [name for name in SAMPLING if all(getattr(one.knobs, name) == getattr(arm.knobs, name) for one in arms)]
+    return arm.knobs.replace(**{name: getattr(knobs, name) for name in (*brief, *common)})
 
 
 def parse_sweep(text: str) -> tuple[tuple[Axis, ...], Options]:

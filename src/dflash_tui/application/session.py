@@ -62,6 +62,7 @@ class LoadRequest:
     states_memory: str = "auto"  # for states of conversations: auto, 0, or as 4GiB
     states: list[SnapshotStore] = field(default_factory=list, compare=False)  # set by the first load
     shapes: tuple[str, str] = ("", "")  # for plans without files: a published model, and the type of its drafter
+    chosen: frozenset[str] = frozenset()  # knobs that the user has set: a model's defaults do not change them
     resume: str = ""  # the conversation to continue: the beginning of its id, LAST or LISTED
 
     @property

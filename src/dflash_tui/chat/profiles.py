@@ -79,7 +79,7 @@ class ProfileKeeper(Controller):
     def of_pair(self, name: str, target: Path | None, draft: Path | None) -> Profile:
         """A profile of a pair with the present context, cache type and parameters."""
         planned = self._program.planned(target, draft)
-        changes = changed(self.state.knobs)
+        changes = changed(self.state.knobs, self.state.recommended)
         return Profile(name, changes=changes, target=target, draft=draft, context=planned.context, kv=planned.kv)
 
     def save(self, profile: Profile) -> str:

@@ -304,7 +304,7 @@ class ProgramController(Controller):
         """The profile's pair is loaded: apply its parameters, all or none."""
         self.presets.used(profile.name)
         try:
-            self._tuning.set_all(profile.knobs)
+            self._tuning.set_all(profile.over(self.state.recommended))
         except KnobError as error:
             self.say(f"profile {profile.name}: {error}; the parameters are unchanged")
         else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from dflash_core.arch.recommended import NOTHING, Recommended
 from dflash_core.knobs import Knobs
 from dflash_tui.application.conversations.history import History
 from dflash_tui.application.experiment import UNDER_WAY
@@ -112,6 +113,11 @@ class AppState:
     def model(self) -> str:
         """The title of the loaded pair; "" if none is loaded."""
         return self.session.title if self.session is not None else ""
+
+    @property
+    def recommended(self) -> Recommended:
+        """The defaults of sampling of the loaded model."""
+        return self.session.limits.recommended if self.session is not None else NOTHING
 
     @property
     def busy(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from textual.screen import Screen
 
+from dflash_core.arch.recommended import NOTHING
 from dflash_core.drafting import SHAPES
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SPEC, SPEC_FORMER, Knobs, Value, described
@@ -32,16 +33,19 @@ class Tuning(Controller):
         self._gauges = gauges
         self.presets = presets
         self._loaded_context = 0
+        self._defaults = NOTHING  # of the last model that was loaded
         self._before = Knobs()  # of the turn before the present one
         self._auto: Knobs | None = None  # the last parameters under auto that a shape of the tree ended
         self._begun = False  # a model has been loaded, and the parameters are the user's from then on
 
     def set(self, **changes: Value) -> None:
         """Stage changes. Raises KnobError if the loaded pair does not support one, or one has no effect on it."""
-        knobs = self.state.knobs.replace(**changes)
+        before, knobs = self.state.knobs, self.state.knobs.replace(**changes)
         if self.state.session is not None:
             self.state.session.limits.check(knobs, changes)
-        before = self.state.knobs
+        if knobs.thinking != before.thinking:  # other sampling is recommended for it
+            usual = self.state.recommended.defaults(before.thinking)
+            knobs = self.state.recommended.moved(knobs, usual, {*changes, *self.state.request.chosen})
         self._stage(knobs)
         if changes.keys() & {"drafting", *SPEC_FORMER}:
             self._auto = None
@@ -92,8 +96,13 @@ class Tuning(Controller):
         """Show the present parameters in their panel and in the strip."""
         panel = self.inspector.params_panel
         panel.show(self.state.knobs, self.state.used, running=self.state.busy)
-        panel.show_presets(self.presets.names_for(self.state.model), self.presets.like(self.state.knobs))
+        panel.show_presets(self.presets.names_for(self.state.model), self._preset)
         self._gauges.strip()
+
+    @property
+    def _preset(self) -> str:
+        """The preset that the parameters are at; "" for none."""
+        return self.presets.like(self.state.knobs, self.state.recommended)
 
     def when(self, name: str) -> str:
         """When a staged change of `name` takes effect, in words."""
@@ -144,7 +153,7 @@ class Tuning(Controller):
     def use(self, name: str) -> None:
         """Stage a preset. Raises DFlashError if none has that name, or the loaded pair does not support it."""
         preset = self.presets[name]
-        self.set_all(preset.knobs)
+        self.set_all(preset.over(self.state.recommended))
         self.say(f"preset {preset.name} from the next turn" + (f": {preset.about}" if preset.about else ""))
 
     def chosen(self, name: str) -> None:
@@ -156,7 +165,7 @@ class Tuning(Controller):
 
     def cycle(self) -> None:
         """Stage the preset after the present one, skipping those that the loaded pair does not support."""
-        name = self.presets.like(self.state.knobs)
+        name = self._preset
         for _ in self.presets.names_for(self.state.model):
             name = self.presets.after(name, self.state.model).name
             try:
@@ -167,7 +176,7 @@ class Tuning(Controller):
 
     def save(self, name: str) -> None:
         """Save the staged parameters as a preset. Raises PresetError."""
-        path = self.presets.save(Preset(name, changes=changed(self.state.knobs)))
+        path = self.presets.save(Preset(name, changes=changed(self.state.knobs, self.state.recommended)))
         self.show()
         self.say(f"preset {name} is kept in {path}")
 
@@ -201,8 +210,20 @@ class Tuning(Controller):
 
     def reset(self) -> None:
         """Stage every parameter's default."""
-        self._stage(Knobs())
+        self._stage(self.state.recommended.applied(Knobs()))
         self.say("every parameter is at its default from the next turn")
+
+    def greedy(self) -> None:
+        """Stage greedy decoding; if it is staged already, the sampling that is recommended for the model."""
+        found, thinking = self.state.recommended, self.state.knobs.thinking
+        if self.state.knobs.temperature:
+            self.set(**NOTHING.defaults(thinking))
+            self.say("greedy from the next turn: always the likeliest token")
+        elif found.defaults(thinking)["temperature"]:
+            self.set(**found.defaults(thinking))
+            self.say(f"sampling {found.by} from the next turn: {found.words(thinking)}")
+        else:
+            self.say("decoding is greedy; no sampling is recommended for this model, /set temperature 0.7 draws")
 
     def turn_begins(self) -> None:
         """A turn has started with the staged values."""
@@ -222,6 +243,7 @@ class Tuning(Controller):
             self.state.knobs = self.state.used = self.state.session.knobs
             self.show()
         self._begun = True
+        self._take_defaults()
         if self.state.session is not None and self.state.context > (has := self.state.session.context_length) > 0:
             self.say(f"the context is {has:,}, all that the model was made for, not {self.state.context:,}")
             self.state.context = has
@@ -233,6 +255,18 @@ class Tuning(Controller):
             self.state.knobs, notes = self.state.session.limits.within(self.state.knobs)
             self.show()
             self._tell(notes)
+
+    def _take_defaults(self) -> None:
+        """The loaded model's defaults of sampling, in place of those of the one before."""
+        state, before = self.state, self._defaults
+        if state.session is None:
+            return
+        self._defaults = now = state.recommended
+        chosen = state.request.chosen
+        state.knobs, state.used = (
+            now.moved(knobs, before.defaults(knobs.thinking), chosen) for knobs in (state.knobs, state.used)
+        )
+        self.inspector.params_panel.show_defaults(now)
 
     def ask_for_context(self, wanted: str) -> None:
         """Stage another context and say what loads it. Raises KnobError as `set_context`."""

@@ -74,10 +74,14 @@ def answer(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool
     `plain` is for screen readers: it writes whole lines, announces thinking and answer by name and overwrites
     nothing.
     """
-    from dflash_tui.cli.loading import begun_conversation  # imports torch
+    from dflash_tui.application.engine_session import with_recommended  # imports torch
+    from dflash_tui.cli.loading import begun_conversation
 
     notes = Notes(plain=plain)
     engine, conversation = begun_conversation(request, notes, system)
+    request, said = with_recommended(request, engine, "--set temperature=0 decodes greedily")
+    for line in said:
+        notes.line(f"note: {line}")
     turn = conversation.ask(
         prompt, request.knobs, on_prefill=lambda done, total: notes.progress("reading the prompt", done / total)
     )

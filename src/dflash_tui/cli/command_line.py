@@ -66,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         resume=args.resume,
         keep_states=settings.keep_states,
         states_memory=settings.states_memory,
+        chosen=frozenset(name.removeprefix("knobs.") for name in config.origins if name.startswith("knobs.")),
     )
     problem = log.begin(settings.log_level, verbose=args.verbose)
     config = dataclasses.replace(config, problems=(*config.problems, *([problem] if problem else ())))

@@ -14,6 +14,7 @@ from typing import Any
 
 from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.arch.facts import has_experts
+from dflash_core.arch.recommended import Recommended, recommended
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import EMBEDDING, ModelSpec
 from dflash_core.clean import one_line
@@ -137,7 +138,7 @@ def _target_facts(config: ModelSpec, gguf: GGUFFile) -> dict[str, Any]:
         facts
         | _sizes(gguf)
         | {"types": _types(gguf), "unusual": list(unusual(gguf, config))}
-        | {"drafters": drafters(gguf, config)}
+        | {"drafters": drafters(gguf, config), "sampling": dataclasses.asdict(recommended(gguf.metadata))}
         | (_suspect_facts(gguf, _mtp_names(gguf, config)) if has_head(gguf, config) else {})
     )
 
@@ -178,10 +179,20 @@ def _target_rows(config: ModelSpec, gguf: GGUFFile) -> Rows:
         *((mixer.label, mixer.describe()) for mixer in sorted(config.mixers, key=lambda mixer: mixer.label)),
         ("vocabulary", f"{config.vocab_size:,} rows; context {config.context_length:,}"),
         *_type_rows(gguf),
+        *_listed("sampling", _sampling(recommended(gguf.metadata))),
         *_listed("unusual", unusual(gguf, config) or ("nothing",)),
         *_listed("drafters", drafters(gguf, config)),
         *(_suspect_rows(gguf, _mtp_names(gguf, config)) if has_head(gguf, config) else ()),
     ]
+
+
+def _sampling(found: Recommended) -> list[str]:
+    """The defaults of sampling, and what of the file is left out."""
+    plain, thinking = found.words(thinking=False), found.words(thinking=True)
+    if not found.source:
+        return ["none recommended: temperature 0", *found.problems]
+    both = plain if plain == thinking else f"{plain}; with reasoning {thinking}"
+    return [f"{both} ({found.by})", *found.problems]
 
 
 def _active_rows(config: ModelSpec) -> Rows:

@@ -215,6 +215,7 @@ class ChatScreen(Screen[None]):
     action_think = _of("tuning.think_on")
     action_apply = _of("tuning.apply")
     action_preset = _of("tuning.cycle")
+    action_greedy = _of("tuning.greedy")
     action_nudge = _of("tuning.nudge")
     action_reset = _of("tuning.reset")
     action_reload = _of("parts.program.reload")

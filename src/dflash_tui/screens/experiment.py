@@ -30,6 +30,7 @@ from dflash_core.lab.table import best, rows
 from dflash_tui.application import experiment as background
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.figures.measurements import MeasuredRow, What
+from dflash_tui.application.lab_request import adopted
 from dflash_tui.application.new_file import new_path
 from dflash_tui.application.session import ExperimentLike, SessionLike, messages_of
 from dflash_tui.application.settings.presets import Preset, changed
@@ -278,7 +279,12 @@ class ExperimentScreen(LabScreen):
         self.say(f"{arm.label} from the next turn; s saves it as a preset")
 
     def _knobs(self, arm: Arm) -> Knobs:
-        return arm.knobs.replace(**{name: getattr(self.chat.state.knobs, name) for name in self.BRIEF})
+        return adopted(arm, self.result.arms if self.result is not None else (), self.chat.state.knobs, self.BRIEF)
+
+    @property
+    def base(self) -> Knobs:
+        """What is measured where a setting says nothing: the chat's parameters, greedy unless they were changed."""
+        return self.chat.state.recommended.greedy(self.chat.state.knobs)
 
     def action_save(self) -> None:
         """Keep the setting under the cursor as a preset of this model."""
@@ -292,7 +298,7 @@ class ExperimentScreen(LabScreen):
             if name is None:
                 return
             try:
-                changes = changed(self._knobs(arm))
+                changes = changed(self._knobs(arm), self.chat.state.recommended)
                 self.chat.tuning.presets.save(Preset(name, f"measured: {arm.label}", changes, self.chat.state.model))
             except DFlashError as error:
                 self.say(error)

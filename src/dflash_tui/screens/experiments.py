@@ -41,7 +41,7 @@ class SweepScreen(ExperimentScreen):
 
     def plan(self, text: str, session: SessionLike) -> Design:
         axes, options = parse_sweep(text or SWEEP)
-        grid, cases = settings(axes, self.chat.state.knobs, session.limits), options.cases(self.asked())
+        grid, cases = settings(axes, self.base, session.limits), options.cases(self.asked())
         return Design(grid, cases, options.rounds(len(cases)), tuple(axis.name for axis in axes))
 
 
@@ -58,7 +58,7 @@ class ABScreen(ExperimentScreen):
     )
 
     def plan(self, text: str, session: SessionLike) -> Design:
-        pair, options = parse_ab(text, self.chat.state.knobs, session.limits)
+        pair, options = parse_ab(text, self.base, session.limits)
         cases = options.cases(self.asked())
         return Design(pair, cases, options.rounds(len(cases)), base=0)
 
@@ -87,7 +87,7 @@ class TuneScreen(ExperimentScreen):
             f"the last {counted(len(asked), 'prompt').removeprefix('1 ')} of this conversation" if asked
             else f"{counted(len(cases), 'example')}; prompts=FILE takes yours"
         )  # fmt: skip
-        limits, knobs = session.limits, self.chat.state.knobs
+        limits, knobs = session.limits, self.base
         brief = knobs.replace(max_tokens=min(knobs.max_tokens, TOKENS))
         return Design(
             tuple(candidates.arms(brief, limits)), cases, base=0, halving=True, limit_s=LIMIT_S,
@@ -109,7 +109,7 @@ class PlainScreen(ExperimentScreen):
     def plan(self, text: str, session: SessionLike) -> Design:
         options = parse_options(text)
         cases = options.cases(self.asked())
-        design = plain_design(cases[0], self.chat.state.knobs)
+        design = plain_design(cases[0], self.base)
         return replace(design, cases=cases, repeats=options.repeats or design.repeats)
 
     def finding(self, result: Result) -> str:

@@ -11,9 +11,8 @@ from dflash_core.events import PrefillEvent
 from dflash_core.messages import Call, Message
 from dflash_core.text.tool_calls.parts import CallArguments, CallEnd, CallStart, Part, Text, Thinking
 from dflash_tui.server.asked import GRAMMAR, Asked, ThinkingSwitch
-from dflash_tui.server.chat import calls_of
 from dflash_tui.server.exchange import event
-from dflash_tui.server.extensions import effort_of, extended, grammar_of, sampling_changes
+from dflash_tui.server.extensions import choice_of, effort_of, extended, grammar_of, sampling_changes
 from dflash_tui.server.parts import Function, at_least_one, new_id, stops_of, text_of, tools_of
 from dflash_tui.server.request_error import RequestError, invalid
 from dflash_tui.server.updates import Block, Ended, Reading, Why, blocks_of
@@ -46,6 +45,7 @@ class AnthropicTool(msgspec.Struct):
     type: str | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class CountRequest(msgspec.Struct, kw_only=True):
@@ -98,19 +98,21 @@ def _asked(
     messages = [Message("system", text_of(request.system, "system"))] if request.system else []
     for at, one in enumerate(request.messages):
         messages += _messages(one, f"messages[{at}]")
-    choice = request.tool_choice or {}
+    choice, tool = choice_of(request.tool_choice)
     config = request.output_config or OutputConfig()
     effort = effort_of(config.effort, "output_config.effort")[1]
     functions = [
-        Function(tool.name, tool.description, _schema(tool.input_schema))
+        Function(tool.name, tool.description, _schema(tool.input_schema), tool.strict)
         for tool in request.tools or ()
         if tool.type in (None, "custom")  # others run on Anthropic's own servers
     ]
     return Asked(
         messages=tuple(messages),
         tools=tools_of(functions),
-        calls=calls_of(choice or None),
-        parallel=choice.get("disable_parallel_tool_use") is not True,
+        choice=choice,
+        tool=tool,
+        strict=any(one.strict for one in functions),
+        parallel=(request.tool_choice or {}).get("disable_parallel_tool_use") is not True,
         grammar=grammar_of(config.format, "output_config.format"),
         changes=changes,
         places=places | {GRAMMAR: "output_config.format"},

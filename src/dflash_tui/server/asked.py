@@ -13,19 +13,8 @@ from dflash_core.text.template_values import Tools
 
 GRAMMAR = "grammar"
 """The key of the grammar in `Asked.places`."""
+Choice = Literal["auto", "none", "required"]
 ThinkingSwitch = Literal["on", "off", ""]
-
-
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """Whether the model may call its tools, and must: any of them, or the one of this name."""
-
-    allowed: bool = True
-    required: bool = False
-    name: str = ""
-
-
-MAY_CALL = Calls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +22,15 @@ class Asked:
     """`messages` as they came; `ids` in their place is a prompt that no template is applied to. `changes`: knobs, by
     name, checked only as to their kind. `places`: the request's own name of a knob, where it is another. `thinking` ""
     leaves it to the server's settings; `effort` is a word of `EFFORTS`, or "". `max_tokens` None: as many as fit.
-    `parallel`: the model may call more than once in an answer. `grammar`: what the answer conforms to."""
+    `choice`: whether the model may or must call its tools, `tool` the only one; `strict`: calls follow their schemas;
+    `parallel`: more than one in an answer. `grammar`: what the answer conforms to."""
 
     messages: tuple[Message, ...] = ()
     ids: tuple[int, ...] | None = None
     tools: Tools = ()
-    calls: Calls = MAY_CALL
+    choice: Choice = "auto"
+    tool: str = ""
+    strict: bool = False
     parallel: bool = True
     changes: Mapping[str, Value] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)

@@ -11,9 +11,9 @@ import msgspec
 from dflash_core.events import PrefillEvent
 from dflash_core.messages import Call, Message
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking
-from dflash_tui.server.asked import GRAMMAR, MAY_CALL, Asked, Calls, ThinkingSwitch
+from dflash_tui.server.asked import GRAMMAR, Asked, ThinkingSwitch
 from dflash_tui.server.exchange import event
-from dflash_tui.server.extensions import effort_of, extended, grammar_of, sampling_changes
+from dflash_tui.server.extensions import choice_of, effort_of, extended, grammar_of, sampling_changes
 from dflash_tui.server.parts import (
     Function,
     arguments_of,
@@ -82,10 +82,8 @@ class Sampling(msgspec.Struct, kw_only=True):
     seed: int | None = None
     ignore_eos: bool | None = None
     stop: str | list[str] | None = None
-    include_stop_str_in_output: bool | None = None
     n: int | None = None
     logit_bias: dict[str, float] | None = None
-    timings_per_token: bool | None = None
     return_progress: bool | None = None
     dflash: dict[str, Any] | None = None
 
@@ -132,10 +130,14 @@ def asked_of(request: ChatRequest) -> Asked:
     limits = (at_least_one(request.max_tokens, "max_tokens"), request.max_completion_tokens)
     given = [one for one in limits if at_least_one(one, "max_completion_tokens") is not None]
     thinking, effort = effort_of(request.reasoning_effort, "reasoning_effort")
+    choice, tool = choice_of(request.tool_choice)
+    functions = _functions(request.tools)
     return Asked(
         messages=tuple(_message(one, f"messages[{at}]") for at, one in enumerate(request.messages)),
-        tools=tools_of(_functions(request.tools)),
-        calls=calls_of(request.tool_choice),
+        tools=tools_of(functions),
+        choice=choice,
+        tool=tool,
+        strict=any(one.strict for one in functions),
         parallel=request.parallel_tool_calls is not False,
         grammar=grammar_of(request.response_format, "response_format"),
         changes=changes,
@@ -167,25 +169,6 @@ def _functions(tools: list[ChatTool] | None) -> list[Function]:
             raise invalid("a tool without its function", f"tools[{at}].function")
         found.append(tool.function)
     return found
-
-
-_CHOICES = {"auto": MAY_CALL, "none": Calls(False), "required": Calls(required=True), "any": Calls(required=True)}
-_NAMED = ("function", "tool", "custom")
-
-
-def calls_of(choice: str | dict[str, Any] | None) -> Calls:
-    """What `tool_choice` says, in the form of any API. Raises RequestError."""
-    word = choice if isinstance(choice, str) else str((choice or {}).get("type", "auto" if choice is None else ""))
-    if word in _CHOICES:
-        return _CHOICES[word]
-    if word not in _NAMED:
-        raise invalid(f"tool_choice is {word[:40]!r}, expected auto, none, required or a function", "tool_choice")
-    given = choice if isinstance(choice, dict) else {}
-    inner = given.get(word)
-    name = (inner if isinstance(inner, dict) else given).get("name")
-    if not isinstance(name, str) or not name:
-        raise invalid("expected the name of a tool at tool_choice.name", "tool_choice.name")
-    return Calls(required=True, name=name)
 
 
 def _message(one: ChatMessage, place: str) -> Message:

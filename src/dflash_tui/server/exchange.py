@@ -62,8 +62,7 @@ async def exchange(
     job: Job, worker: Worker, writer: Writer, scope: Scope, receive: Receive, send: Send, *, streamed: bool
 ) -> None:
     """Queue the job and answer with what comes of it. Raises RequestError before the response has begun."""
-    worker.submit(job)
-    scope["place"] = worker.place(job)[0]
+    scope["before"] = worker.submit(job)
     client = _Client(job, worker, writer, send)
     gone = asyncio.create_task(_gone(receive))
     work = asyncio.create_task(client.stream() if streamed else client.whole())

@@ -8,7 +8,7 @@ from typing import Any
 from dflash_core.constraints.grammar import Grammar
 from dflash_core.errors import KnobError
 from dflash_core.knobs import Value, spec_of
-from dflash_tui.server.asked import ThinkingSwitch
+from dflash_tui.server.asked import Choice, ThinkingSwitch
 from dflash_tui.server.request_error import invalid
 from dflash_tui.server.sampling import EFFORT_WORDS
 
@@ -71,3 +71,21 @@ def grammar_of(wanted: Mapping[str, Any] | None, place: str) -> Grammar | None:
     if not isinstance(schema, (dict, bool)):
         raise invalid(f"expected a JSON schema at {where}.schema", f"{where}.schema")
     return Grammar.schema(schema, lenient=holder.get("strict") is False)
+
+
+def choice_of(choice: str | Mapping[str, Any] | None) -> tuple[Choice, str]:
+    """Whether tools may or must be called, and the only one that may, of `tool_choice` in any dialect. Raises
+    RequestError."""
+    given: Mapping[str, Any] = {"type": choice or "auto"} if choice is None or isinstance(choice, str) else choice
+    kind = given.get("type", "auto")
+    if kind in ("auto", "none", "required"):
+        return kind, ""
+    if kind == "any":
+        return "required", ""
+    if kind not in ("function", "tool", "custom"):
+        raise invalid(f"tool_choice is {str(kind)[:40]!r}, expected auto, none, required or a tool", "tool_choice")
+    inner = given.get("function")
+    name = (inner if isinstance(inner, dict) else given).get("name")
+    if not isinstance(name, str) or not name:
+        raise invalid("expected the name of a tool at tool_choice.name", "tool_choice")
+    return "required", name

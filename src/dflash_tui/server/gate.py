@@ -56,8 +56,8 @@ class Gate:
                 status = message["status"]
                 fields = MutableHeaders(scope=message)
                 fields["x-request-id"] = fields["request-id"] = request_id
-                if "place" in scope:
-                    fields["x-queue-position"] = str(scope["place"])
+                if "before" in scope:
+                    fields["x-queue-position"] = str(scope["before"])
                 self._allow_origin(headers, fields)
             await send(message)
 

@@ -16,9 +16,9 @@ from dflash_core.messages import Prompt
 from dflash_core.record import Start
 from dflash_core.text.template_values import Tools
 from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.text.tool_calls.answer import AnswerParts
 from dflash_core.text.tool_calls.forms import Form
 from dflash_core.text.tool_calls.parts import Part
-from dflash_core.text.tool_calls.schemas import Schemas
 from dflash_core.turn_stats import TurnReport
 from dflash_tui.server.shape import AnswerShape
 from dflash_tui.server.updates import Ended, Failed, Reading, Step, Update, Why
@@ -59,8 +59,10 @@ class Job:
         self._loop = asyncio.get_running_loop()
         self._answer: Answer | None = None
         form = prepared.form
-        parser = form.parser(Schemas(prepared.tools)) if form is not None else None
-        self._shape = AnswerShape(prepared.stops, parser, parallel=prepared.parallel)
+        parser = AnswerParts(form, prepared.tools) if form is not None else None
+        self._shape = AnswerShape(
+            prepared.stops, parser, parallel=prepared.parallel, ends=form.stops if form is not None else ()
+        )
         self._made = time.perf_counter()
         self._queue_ms = self._ttft_ms = 0.0
 

@@ -9,15 +9,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from dflash_core.constraints.base import Constraint
-from dflash_core.constraints.grammar import Grammar, Grammars
 from dflash_core.engine import Engine
-from dflash_core.errors import GrammarError, KnobError, TemplateError
+from dflash_core.errors import KnobError, TemplateError
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Message, Prompt, build_prompt, visible_end
 from dflash_core.record import Start
-from dflash_core.text.tool_calls.grammars import tool_grammar
-from dflash_tui.server.asked import GRAMMAR, Asked
+from dflash_tui.server.asked import Asked
+from dflash_tui.server.constraining import Constraining
 from dflash_tui.server.job import Prepared
 from dflash_tui.server.normal import normalised
 from dflash_tui.server.request_error import invalid, too_long
@@ -36,7 +34,7 @@ class Preparer:
         self._engine, self.defaults, self._names = engine, defaults, names
         self.tokenizer, self._template = engine.target.tokenizer, engine.target.template
         self.support = self._template.tools
-        self._grammars = Grammars(self.tokenizer, engine.vocab_size)
+        self._constraining = Constraining(self.tokenizer, engine.vocab_size, self.support.form)
         self._thread = ThreadPoolExecutor(1, "dflash-render")
 
     async def on_thread(self, work: Callable[[], Result]) -> Result:
@@ -54,7 +52,7 @@ class Preparer:
         if len(prompt.ids) >= capacity:
             raise too_long(len(prompt.ids), capacity)
         knobs = knobs_of(asked, self.defaults, limits, capacity - len(prompt.ids))
-        form = self.support.form if asked.tools and asked.calls.allowed and asked.grammar is None else None
+        form = self.support.form if asked.tools and asked.choice != "none" and asked.grammar is None else None
         return Prepared(
             prompt=prompt,
             knobs=knobs,
@@ -62,33 +60,10 @@ class Preparer:
             form=form,
             tools=asked.tools,
             start=_starter(messages, self._names, self._engine),
-            constraint=self._constraint(asked, prompt, knobs.thinking),
+            constraint=self._constraining.constraint(asked, prompt, thinking=knobs.thinking),
             parallel=asked.parallel,
             notes=asked.notes,
         )
-
-    def _constraint(self, asked: Asked, prompt: Prompt, thinking: bool) -> Constraint | None:
-        """What the answer conforms to, after its reasoning."""
-        grammar, place = asked.grammar, asked.places.get(GRAMMAR)
-        try:
-            if asked.calls.required:
-                place = "tool_choice"
-                if grammar is not None:
-                    raise GrammarError(
-                        "a tool call is required and a format of the answer is given, expected one of them"
-                    )
-                grammar = self._calls(asked)
-            if grammar is None:
-                return None
-            return self._grammars.of_answer(grammar, thinking=thinking, opens_thinking=prompt.opens_thinking)
-        except GrammarError as error:
-            raise invalid(str(error), place) from None
-
-    def _calls(self, asked: Asked) -> Grammar:
-        """The grammar of an answer that calls a tool."""
-        form, name = self.support.form, asked.calls.name
-        source = tool_grammar(form, asked.tools, self.tokenizer.special, name=name, several=asked.parallel)
-        return Grammar("lark", source, whole=form is not None and form.reasons)
 
     def count(self, asked: Asked) -> int:
         """Tokens of the prompt of a request. Raises RequestError."""

@@ -10,8 +10,7 @@ import msgspec
 
 from dflash_core.messages import Call, Message
 from dflash_tui.server.asked import GRAMMAR, Asked
-from dflash_tui.server.chat import calls_of
-from dflash_tui.server.extensions import effort_of, extended, grammar_of, sampling_changes
+from dflash_tui.server.extensions import choice_of, effort_of, extended, grammar_of, sampling_changes
 from dflash_tui.server.parts import Function, arguments_of, at_least_one, text_of, tools_of
 from dflash_tui.server.request_error import RequestError, invalid
 
@@ -29,6 +28,7 @@ class ResponseTool(msgspec.Struct):
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
     tools: list[dict[str, Any]] | None = None
 
 
@@ -88,7 +88,7 @@ class _Tools:
         free = tool.type == "custom"
         self.names[shown] = ToolName(tool.name, namespace, free)
         parameters = _FREE if free else tool.parameters
-        self.functions.append(Function(shown, tool.description, parameters))
+        self.functions.append(Function(shown, tool.description, parameters, tool.strict))
 
 
 _FREE: dict[str, Any] = {"type": "object", "properties": {INPUT_FIELD: {"type": "string"}}, "required": [INPUT_FIELD]}
@@ -127,10 +127,15 @@ def asked_of(request: ResponseRequest) -> Asked:
         for at, item in enumerate(request.input):
             message = _message(item, f"input[{at}]", notes)
             messages += [message] if message is not None else []
+    tools = _tools(request)
+    shown = {one.name: name for name, one in tools.names.items()}
+    choice, tool = choice_of(request.tool_choice)
     return Asked(
         messages=tuple(messages),
-        tools=tools_of(_tools(request).functions),
-        calls=calls_of(request.tool_choice),
+        tools=tools_of(tools.functions),
+        choice=choice,
+        tool=shown.get(tool, tool),
+        strict=any(one.strict for one in tools.functions),
         parallel=request.parallel_tool_calls is not False,
         grammar=grammar_of(wanted, "text.format"),
         changes=changes,

@@ -23,7 +23,6 @@ class ServerSettings:
     hosts: tuple[str, ...] = ()
     queue: int = 32
     max_body: int = MAX_BODY
-    log_prompts: bool = False
 
     @property
     def local(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dflash_core.events import Piece
-from dflash_core.text.tool_calls.parser import Parser
+from dflash_core.text.tool_calls.answer import AnswerParts
 from dflash_core.text.tool_calls.parts import CallEnd, Malformed, Part, Text, Thinking
 from dflash_tui.server.stops import StopStrings
 
@@ -14,8 +14,12 @@ class AnswerShape:
     """`parser`: finds calls of tools; None: all is text. `parallel`: there may be more than one. The parts, joined, do
     not depend on how the answer was cut into pieces."""
 
-    def __init__(self, stops: Sequence[str], parser: Parser | None, *, parallel: bool = True) -> None:
+    def __init__(
+        self, stops: Sequence[str], parser: AnswerParts | None, *, parallel: bool = True, ends: Sequence[str] = ()
+    ) -> None:
+        """`ends`: texts after a call that begin what is no longer the model's own, such as the result of the call."""
         self._stops, self._parser, self._parallel = StopStrings(stops), parser, parallel
+        self._ends = StopStrings(ends)
         self.calls = 0
         """Complete ones."""
         self.notes: list[str] = []
@@ -24,7 +28,7 @@ class AnswerShape:
     @property
     def over(self) -> bool:
         """Nothing that follows belongs to the answer."""
-        return bool(self._stops.found) or self._one_is_enough
+        return bool(self._stops.found or self._ends.found) or self._one_is_enough
 
     @property
     def stop_string(self) -> str:
@@ -38,27 +42,32 @@ class AnswerShape:
 
     def push(self, piece: Piece) -> list[Part]:
         """The parts of a piece."""
+        if self._parser is not None:
+            return [*self._passed(self._parser.push(piece.thinking, piece.text))]
         thinking = [Thinking(piece.thinking)] if piece.thinking and not self.over else []
-        if self._parser is None:
-            return [*thinking, *self._passed([Text(piece.text)])]
-        return [*thinking, *self._passed(self._parser.push(piece.text))]
+        return [*thinking, *self._passed([Text(piece.text)])]
 
     def finish(self, *, cut: bool) -> list[Part]:
         """What was held back. `cut`: a limit ended the answer, not the model."""
         rest = self._passed(self._parser.finish(cut=cut)) if self._parser is not None else iter(())
         parts = list(rest)
-        held = self._stops.finish()
+        held = self._held()
         return [*parts, Text(held)] if held else parts
+
+    def _held(self) -> str:
+        """The text that is no stop string after all."""
+        return self._stops.push(self._ends.finish()) + self._stops.finish()
 
     def _passed(self, parts: Iterable[Part]) -> Iterator[Part]:
         for part in parts:
             if isinstance(part, Text):
-                if not self._one_is_enough and (text := self._stops.push(part.text)):
+                own = self._ends.push(part.text) if self.calls else part.text
+                if not self._one_is_enough and (text := self._stops.push(own)):
                     yield Text(text)
                 continue
             if self.over:
                 continue
-            if held := self._stops.finish():
+            if held := self._held():
                 yield Text(held)
             yield part
             if isinstance(part, Malformed):

@@ -50,8 +50,8 @@ class Worker:
         """Why the engine can answer nothing any more; "" as long as it can."""
         return self._broken
 
-    def submit(self, job: Job) -> None:
-        """Queue a job. Raises RequestError where too many wait, or none is taken any more."""
+    def submit(self, job: Job) -> int:
+        """Queue a job; how many are before it. Raises RequestError where too many wait, or none is taken any more."""
         with self._condition:
             if self._ending:
                 raise ending()
@@ -62,8 +62,10 @@ class Worker:
                     429, f"{self._queue} requests wait already, the limit of this server (--queue); send it again",
                     code="queue_full", headers={"retry-after": str(RETRY_S)},
                 )  # fmt: skip
+            before = self._count() + (self._running is not None)
             self._waiting.append(job)
             self._condition.notify()
+            return before
 
     def place(self, job: Job) -> tuple[int, int]:
         """The place of a job in the queue, from 1, and how many wait; 0 for one that does not wait."""

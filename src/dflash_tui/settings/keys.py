@@ -58,6 +58,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("turn.answer", "alt+n", "Answer now", "close thinking, begin the answer", "answer_now", True, "answer"),
     Action("param.apply", "alt+a", "Apply now", "apply changed parameters to this answer", "apply", slash="apply"),
     Action("param.preset", "f9", "Next preset", "the next preset, for the next turn", "preset"),
+    Action("param.greedy", "alt+g", "Greedy", "greedy, or sampling as recommended", "greedy", slash="greedy"),
     Action("param.budget_less", "alt+j", "Smaller tree", "budget of drafting one less", "nudge(-1)"),
     Action("param.budget_more", "alt+k", "Larger tree", "budget of drafting one more", "nudge(1)"),
     Action("app.download", "ctrl+g", "Download", "show a download; load its model or stop it", "download", True),

@@ -15,6 +15,7 @@ from textual.events import DescendantFocus
 from textual.message import Message
 from textual.widget import Widget
 
+from dflash_core.arch.recommended import NOTHING, SAMPLING, Recommended
 from dflash_core.knobs import CONTEXT, SPEC, SPECS, Applies, Group, Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.widgets.drafting_row import DraftingRow
@@ -54,6 +55,7 @@ class ParamsPanel(Panel):
         self._knobs = knobs
         self._used = knobs
         self._running = False
+        self._recommended = NOTHING
         self._rows = {spec.name: _row(spec, getattr(knobs, spec.name)) for spec in SPECS if spec.name not in ROWLESS}
         self._rows[CONTEXT.name] = Slider(CONTEXT)
         self._others = Vertical(id="params-others")
@@ -79,9 +81,16 @@ class ParamsPanel(Panel):
             rows += [_heading(group, specs[0].applies), *(self._rows[spec.name] for spec in specs)]
         self._others.mount(*rows, _heading("loading", CONTEXT.applies), self._rows[CONTEXT.name])
 
+    def show_defaults(self, recommended: Recommended) -> None:
+        """Set the defaults of sampling: those of the loaded model."""
+        self._recommended = recommended
+        self.show(self._knobs, self._used, running=self._running)
+
     def show(self, knobs: Knobs, used: Knobs, *, running: bool) -> None:
         """Set the rows to `knobs`; what differs from `used`, the knobs of the last or `running` turn, is marked."""
         self._knobs, self._used, self._running = knobs, used, running
+        for name, default in self._recommended.defaults(knobs.thinking).items():
+            self._rows[name].spec = replace(self._rows[name].spec, default=default)
         for name, row in self._rows.items():
             if isinstance(row, ThinkingRow):
                 row.show(knobs)
@@ -144,7 +153,8 @@ class ParamsPanel(Panel):
     def on_descendant_focus(self, event: DescendantFocus) -> None:
         if isinstance(event.widget, KnobRow):
             spec = event.widget.spec
-            text = f"{spec.help}; {spec.allowed}, default {spec.show(spec.default)}. ? says more"
+            by = f", {self._recommended.by}" if spec.name in SAMPLING and self._recommended.source else ""
+            text = f"{spec.help}; {spec.allowed}, default {spec.show(spec.default)}{by}. ? says more"
             self.query_one("#params-help", Static).update(Content(text))
 
     def on_descendant_blur(self) -> None:

@@ -68,11 +68,17 @@ template <unsigned table> unsigned lop3(unsigned a, unsigned b, unsigned c) {
     return r;
 }
 
-inline unsigned look_up_shared2(const void* base, unsigned word, unsigned steps, unsigned further) {
+template <class T> T look_up_shared(const void* base, unsigned word, unsigned steps, unsigned further) {
     for (int i = 0; i < 32; i += 8) further += (word >> i & 255) * (steps >> i & 255);
-    unsigned short v;
-    memcpy(&v, static_cast<const unsigned char*>(base) + further, 2);
+    T v;
+    memcpy(&v, static_cast<const unsigned char*>(base) + further, sizeof v);
     return v;
+}
+inline unsigned look_up_shared2(const void* base, unsigned word, unsigned steps, unsigned further) {
+    return look_up_shared<unsigned short>(base, word, steps, further);
+}
+inline unsigned look_up_shared4(const void* base, unsigned word, unsigned steps, unsigned further) {
+    return look_up_shared<unsigned>(base, word, steps, further);
 }
 
 inline uint4 ldg_stream16(const void* p) { return *static_cast<const uint4*>(p); }

@@ -79,8 +79,8 @@ def residuals_of(
     given: PerLayerInputs | None,
     load_mixer: Callable[[str], None],
 ) -> tuple[Residual, ...]:
-    """Upload layer `index`. `given`: per-layer inputs, of a model that has them. `load_mixer`: called with the prefix of
-    its tensors when its mixer's turn has come."""
+    """Upload layer `index`. `given`: per-layer inputs, of a model that has them. `load_mixer`: called with the
+    prefix of its tensors when its mixer's turn has come."""
     prefix = f"blk.{index}."
 
     def vector(name: str) -> Tensor | None:

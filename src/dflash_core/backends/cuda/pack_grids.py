@@ -60,15 +60,33 @@ def _quads(values: Tensor) -> Tensor:
     return values.reshape(b, 2, 8, groups, 4, 2, n).permute(0, 3, 4, 2, 5, 1, 6)
 
 
+def _packed_signs(packed: Tensor) -> tuple[Tensor, Tensor]:
+    """Words (b, 16, groups, 8, 1) of four times seven signs and a scale: seven signs per eight weights (b, 16, groups,
+    32), and the bits of a scale per lane (b, groups, unit, g, t, 4), of sub t / 2, upper or lower row."""
+    place = torch.arange(0, 28, 7, dtype=torch.int32, device=packed.device)
+    sevens = (packed >> place & 127).byte().flatten(3)
+    return sevens, bits_of(_quads((packed >> 28 & 15).byte()).flatten(4))[..., :4]
+
+
 def pack_iq2_xxs(blocks: Tensor) -> Tensor:
     words = blocks[..., 2:].reshape(*blocks.shape[:3], 8, 8)
-    packed = words[..., 4:].contiguous().view(torch.int32)  # (.., 8, 1)
-    place = torch.arange(0, 28, 7, dtype=torch.int32, device=blocks.device)
-    sevens = (packed >> place & 127).byte().flatten(3)
-    scales = bits_of(_quads((packed >> 28 & 15).byte()).flatten(4))[..., :4]
+    sevens, scales = _packed_signs(words[..., 4:].contiguous().view(torch.int32))
     return whole_tile(
         row_pairs(blocks[..., :2]), unit_planes(_indices(words[..., :4].flatten(3)), _seven_signs(sevens, scales))
     )
+
+
+def pack_iq3_xxs(blocks: Tensor) -> Tensor:
+    packed = blocks[..., 66:].contiguous().view(torch.int32)[..., None]  # (.., 8, 1)
+    sevens, scales = _packed_signs(packed)
+    signs = bits_of(sevens)
+    signs[..., 7] = signs[..., :7].sum(-1) & 1
+    codes = lane_codes(signs.flatten(3)).flatten(5, 7).contiguous()  # (b, groups, unit, g, t, register, value)
+    codes[..., ::2, 4:, 3] = scales[..., ::2, :]
+    codes[..., 1::2, :4, 3] = scales[..., 1::2, :]
+    place = torch.arange(8, dtype=torch.uint8, device=blocks.device)
+    words = (codes << place[:, None]).sum(5, dtype=torch.uint8).flatten(3)
+    return whole_tile(row_pairs(blocks[..., :2]), unit_planes(_indices(blocks[..., 2:66]), words))
 
 
 def pack_iq2_xs(blocks: Tensor) -> Tensor:

@@ -68,8 +68,8 @@ TILE_TYPES: dict[str, TileType] = {
         TileType("IQ4_NL", 20, 2304),
         TileType("IQ4_XS", 23, 2176, plane_bits=2),
         TileType("MXFP4", 39, 2176),
-        TileType("IQ3_S", 21, 1760, table=2048),
-        TileType("IQ3_XXS", 18, 1568, table=1024),
+        TileType("IQ3_S", 21, 1760, table=8192),
+        TileType("IQ3_XXS", 18, 1568, table=8192),
         TileType("Q2_K", 10, 1344, plane_bits=2),
         TileType("IQ2_XXS", 16, 1056, table=8192),
         TileType("IQ2_XS", 17, 1184, table=8192),
@@ -227,14 +227,6 @@ def _pack_iq3_s(blocks: Tensor) -> Tensor:
     return whole_tile(per_row(scale), row_pairs(blocks[..., :2]), units)
 
 
-def _pack_iq3_xxs(blocks: Tensor) -> Tensor:
-    b, _, groups, _ = blocks.shape
-    index = lane_registers(blocks[..., 2:66].contiguous()).flatten(3)
-    # rows: half, g; words: unit, sub
-    words = blocks[..., 66:98].reshape(b, 2, 8, groups, 4, 2, 4).permute(0, 3, 4, 2, 5, 1, 6).flatten(3)
-    return whole_tile(row_pairs(blocks[..., :2]), unit_planes(index, words))
-
-
 def _sub_fifth(qh: Tensor) -> Tensor:
     """(..., 8, 4) bytes of fifth bits to (..., 256)."""
     return bits_of(qh).flatten(3)
@@ -328,7 +320,7 @@ _PACKERS: dict[str, Callable[[Tensor], Tensor]] = {
     "IQ4_XS": _pack_iq4_xs,
     "MXFP4": _pack_mxfp4,
     "IQ3_S": _pack_iq3_s,
-    "IQ3_XXS": _pack_iq3_xxs,
+    "IQ3_XXS": pack_grids.pack_iq3_xxs,
     "Q2_K": pack_low.pack_q2_k,
     "IQ2_XXS": pack_grids.pack_iq2_xxs,
     "IQ2_XS": pack_grids.pack_iq2_xs,

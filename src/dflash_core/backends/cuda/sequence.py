@@ -43,8 +43,8 @@ class SequenceMemory:
 
     mixers: the sequence's state, by the target's groups of layers. buffers: scratch memory of passes. captured: outputs
     of chosen layers. drafting: the drafter's own memory. chunk: memory of prompt chunks, if the card supports them.
-    head: logits. given: per-layer inputs. text: the text that trees copy from, if they do. `slots`: how many positions and nodes fit. `kv`: the
-    types of cached keys and values. `rows`: the most rows of a prompt chunk.
+    head: logits. given: per-layer inputs. text: the text that trees copy from, if they do. `slots`: how many positions
+    and nodes fit. `kv`: the types of cached keys and values. `rows`: the most rows of a prompt chunk.
     """
 
     def __init__(

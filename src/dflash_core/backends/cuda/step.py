@@ -39,8 +39,8 @@ from dflash_core.events import EffectiveMode, GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.policy.base import Decision, Policy
 from dflash_core.policy.depth import at_depth
+from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.queued import BUILT
-from dflash_core.policy.watched import Watched
 from dflash_core.sampling import Sampler
 from dflash_core.tree import Candidates
 
@@ -100,7 +100,7 @@ class CudaDecoder:
                 code=Code.NOT_ON_THIS_DEVICE,
             )
         check_tree_width(knobs, MAX_WIDTH)
-        self.policy = Watched.around(policy, session.capabilities)
+        self.policy = policy or FixedPolicy(session.capabilities)
         self._asked = knobs, self.policy.next(knobs)
         self._weights = self.policy.weights(knobs)
         self.knobs, self.decision = _followed(*self._asked, session.max_drafted)

@@ -1,7 +1,7 @@
 """Messages with calls and results, as a template can render them.
 
-Where a template knows no tools, they are described in the system message, and calls are written as Hermes does: most
-models have seen that.
+Where a template knows no tools, they are described in the system message, or in the first one where it knows no such
+message, and calls are written as Hermes does: most models have seen that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def uses_tools(messages: Messages, tools: Tools) -> bool:
 def fitted(messages: Messages, tools: Tools, support: ToolSupport) -> tuple[Messages, Tools]:
     """Messages and tools as a template of this `support` renders them."""
     if not support.renders:
-        return [*_described(_in_words(messages), tools)], NO_TOOLS
+        return [*_described(_in_words(messages), tools, support)], NO_TOOLS
     one_by_one = messages if support.several else [*_one_by_one(messages)]
     return [_result(message, support) for message in one_by_one], tools
 
@@ -96,15 +96,19 @@ def _written(call: Mapping[str, JSON]) -> str:
     return json.dumps({"name": function["name"], "arguments": function["arguments"]}, ensure_ascii=False)
 
 
-def _described(messages: Iterator[Mapping[str, JSON]], tools: Tools) -> Iterator[Mapping[str, JSON]]:
-    """With the tools described in the system message."""
+def _described(
+    messages: Iterator[Mapping[str, JSON]], tools: Tools, support: ToolSupport
+) -> Iterator[Mapping[str, JSON]]:
+    """With the tools described in the first message."""
     if not tools:
         yield from messages
         return
     text = _HOW.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
     first = next(messages, None)
     if first is not None and first["role"] == "system":
-        yield {"role": "system", "content": f"{first['content']}\n\n{text}"}
+        yield {**first, "content": f"{first['content']}\n\n{text}"}
+    elif first is not None and not support.system:
+        yield {**first, "content": f"{text}\n\n{first['content']}"}
     else:
         yield {"role": "system", "content": text}
         if first is not None:

@@ -21,7 +21,7 @@ class Form:
     schema. `begins`: the token that a call begins with, if it is one. `shown`: special tokens that the parser needs as
     text, although they are hidden in chats. `stops`: tokens with which a model that does not stop after its calls goes
     on to invent their results; they end an answer where there are tools. `several`: whether an answer may have several
-    calls. `reasons`: whether the grammar has the reasoning before a call in it.
+    calls.
     """
 
     name: str
@@ -31,7 +31,6 @@ class Form:
     shown: frozenset[str] = frozenset()
     stops: tuple[str, ...] = ()
     several: bool = True
-    reasons: bool = False
 
 
 FORMS = (
@@ -50,7 +49,6 @@ FORMS = (
         harmony.grammar,
         shown=frozenset({harmony.START, harmony.CHANNEL, harmony.CONSTRAIN, harmony.MESSAGE, harmony.END}),
         several=False,
-        reasons=True,
     ),
     # The last one: it reads any answer that is a JSON object.
     Form("llama", llama.LlamaParser, llama.grammar, shown=frozenset({llama.TAG}), several=False),

@@ -85,14 +85,12 @@ class Reader:
         at the end of the text, and the white space before it, which is not passed on: characters of `trailing`. None
         of `ends` occurs in another."""
         spaces = ""
-        longest = max(map(len, ends))
         while True:
             rest = self._text[self._at :]
             found = [(place, end) for end in ends if (place := rest.find(end)) >= 0]
             sure, end = min(found, default=(len(rest), ""))
             if not end and not self.ended:
-                begins = range(max(len(rest) - longest + 1, 0), len(rest))
-                sure = next((n for n in begins if _begins(rest[n:], ends)), sure)
+                sure -= held(rest, ends)
             body = rest[:sure]
             kept = body.rstrip(trailing) if trailing else body
             if kept:
@@ -110,5 +108,7 @@ class Reader:
         return self._text[self._at :]
 
 
-def _begins(text: str, ends: tuple[str, ...]) -> bool:
-    return any(end.startswith(text) for end in ends)
+def held(text: str, ends: tuple[str, ...]) -> int:
+    """How many characters at the end of `text` may be the beginning of one of `ends`."""
+    begins = range(max(len(text) - max(map(len, ends)) + 1, 0), len(text))
+    return len(text) - next((n for n in begins if any(end.startswith(text[n:]) for end in ends)), len(text))

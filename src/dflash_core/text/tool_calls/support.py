@@ -44,13 +44,14 @@ class ToolSupport:
     """`renders`: whether the template writes tools into the prompt; otherwise they are described in the system message
     (`fitting`). `form`: how the model writes calls, None where that is not known: its calls stay text. `result_role`:
     the role of a tool's result; "user" where the template knows none.
-    `several`: whether a message may have several calls. `late_system`: whether system messages may come later than
-    first. `consecutive`: whether several user messages may follow each other."""
+    `several`: whether a message may have several calls. `system`: whether there may be a system message, `late_system`:
+    whether there may be one later than first. `consecutive`: whether several user messages may follow each other."""
 
     renders: bool = False
     form: Form | None = HERMES
     result_role: ResultRole = "user"
     several: bool = False
+    system: bool = False
     late_system: bool = False
     consecutive: bool = False
 
@@ -58,7 +59,7 @@ class ToolSupport:
     def note(self) -> str | None:
         """What a user of tools should know; None for nothing."""
         if not self.renders:
-            return "the model's chat template knows no tools: they are described in the system message"
+            return "the model's chat template knows no tools: they are described in a message"
         if self.form is None:
             return "the form of this model's tool calls is not known: they stay text"
         return None
@@ -75,7 +76,8 @@ def tool_support(source: str, render: Render) -> ToolSupport:
 
     late = rendered(_ASKED, _SAID, {"role": "system", "content": _VALUE}, _ASKED)
     follows = rendered(_ASKED, {"role": "user", "content": _VALUE})
-    others = ToolSupport(late_system=_VALUE in late, consecutive=_VALUE in follows)
+    system = rendered({"role": "system", "content": _VALUE}, _ASKED)
+    others = ToolSupport(system=_VALUE in system, late_system=_VALUE in late, consecutive=_VALUE in follows)
     if "tools" not in source or _NAME not in rendered(_ASKED, tools=_TOOLS):
         return others
     asked = rendered(_ASKED, tools=_TOOLS, opens=True)
@@ -87,7 +89,11 @@ def tool_support(source: str, render: Render) -> ToolSupport:
             break
     twice = {**call, "tool_calls": [_CALL, {**_CALL, "id": "call_b"}]}
     several = rendered(_ASKED, twice, {"role": role, **result}, {"role": role, **result, "tool_call_id": "call_b"})
-    written = answered[common_prefix(asked, answered) :]
+    at = common_prefix(asked, answered)
+    before = answered[:at]
+    if before.rfind("<") > before.rfind(">"):  # within a tag: <think> opens the answer, <tool_call> is in the history
+        at = before.rfind("<")
+    written = answered[at:]
     form = next((one for one in FORMS if _reads(one, written)), None)
     return replace(others, renders=True, form=form, result_role=role, several=several.count(_VALUE) == 2)
 

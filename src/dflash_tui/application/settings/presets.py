@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from dflash_core.arch.recommended import NOTHING, Recommended
 from dflash_core.cache_types import AUTO
 from dflash_core.clean import encodable, one_line
 from dflash_core.damaged import DAMAGED
@@ -66,7 +67,11 @@ class Preset:
 
     @property
     def knobs(self) -> Knobs:
-        return Knobs().replace(**self.changes)
+        return self.over(NOTHING)
+
+    def over(self, recommended: Recommended) -> Knobs:
+        """The parameters for a model: what the preset does not name is at the model's default."""
+        return recommended.applied(Knobs().replace(**self.changes), self.changes)
 
     def entries(self) -> dict[str, Value]:
         """What its file says beside the parameters; an empty value is not written."""
@@ -184,9 +189,9 @@ class Presets:
         """The presets for every pair, and those tuned for the pair with this title."""
         return tuple(preset.name for preset in self if preset.model in ("", model))
 
-    def like(self, knobs: Knobs) -> str:
-        """The name of the preset with exactly these values, or "" if there is none."""
-        return next((preset.name for preset in self if preset.knobs == knobs), "")
+    def like(self, knobs: Knobs, recommended: Recommended) -> str:
+        """The name of the preset with exactly these values for a model, or "" if there is none."""
+        return next((preset.name for preset in self if preset.over(recommended) == knobs), "")
 
     def after(self, name: str, model: str = "") -> Preset:
         """The preset of a pair that follows `name`; the first one if `name` is no preset."""
@@ -357,7 +362,13 @@ def _change(path: Path, how: Callable[[Path], object]) -> None:
         raise PresetError(f"{path} cannot be changed: {error.strerror}; the profiles are as they were") from None
 
 
-def changed(knobs: Knobs) -> dict[str, Value]:
-    """What differs from the defaults, and the drafting where these values would otherwise imply another."""
-    changes = {name: value for name, value in knobs.to_dict().items() if value != SPEC[name].default}
-    return changes if Knobs().replace(**changes) == knobs else {"drafting": knobs.drafting, **changes}
+def changed(knobs: Knobs, recommended: Recommended) -> dict[str, Value]:
+    """What differs from a model's defaults, and the drafting where these values would otherwise imply another."""
+    usual = recommended.defaults(knobs.thinking)
+    greedy = not knobs.temperature and bool(usual["temperature"])  # then nothing else of sampling has a default
+    defaults = {name: spec.default for name, spec in SPEC.items()} | ({} if greedy else usual)
+    changes = {name: value for name, value in knobs.to_dict().items() if value != defaults[name]}
+    if greedy:
+        changes["temperature"] = knobs.temperature
+    same = Preset("", changes=changes).over(recommended) == knobs
+    return changes if same else {"drafting": knobs.drafting, **changes}

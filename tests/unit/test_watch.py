@@ -9,7 +9,6 @@ import pytest
 from tools.bench.replay import GivenCosts
 
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.drafters.several import together
 from dflash_core.errors import NumericsError
 from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
@@ -17,7 +16,7 @@ from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.costs import CPU
 from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.policy.watched import MISSES, Watched
+from dflash_core.policy.watch import MISSES
 from dflash_core.runner import Runner
 from support.counting import STOP, VOCAB, CountingBackend
 
@@ -59,15 +58,15 @@ def test_a_drafter_that_is_never_right_is_said_not_to_fit(mode: str, learned: bo
 
 
 def test_copied_tokens_say_nothing_of_the_drafter() -> None:
-    watched = Watched(FixedPolicy(DRAFTER), DRAFTER)
+    policy = FixedPolicy(DRAFTER)
     tree = StepTree((1, 2), (-1, 0), (0, 1), (1.0, 0.5), (1.0, 0.5), (0, 1), copied=(1,))
     step = StepEvent((2, 3), tree, 1, 1, 9, StageTimes(), "tree", "", drafts=StepDrafts(((7, 8),), ((-1.0, -2.0),)))
     for _ in range(MISSES):
-        assert watched.notes == ()
-        watched.observe(step)
-    assert watched.notes
-    watched.observe(replace(step, tree=replace(tree, copied=())))
-    assert watched.notes == ()
+        assert policy.watch.notes == ()
+        policy.observe(step)
+    assert policy.watch.notes
+    policy.observe(replace(step, tree=replace(tree, copied=())))
+    assert policy.watch.notes == ()
 
 
 class Damaged(CountingBackend):
@@ -104,12 +103,11 @@ def test_a_target_that_is_not_finite_still_ends_the_answer() -> None:
 @pytest.mark.parametrize("knobs", [Knobs(), Knobs(drafting="tree 22"), Knobs(draft="dflash2")])
 def test_another_drafter_takes_over(knobs: Knobs) -> None:
     parts = [Capabilities(kind, 8) for kind in ("dflash2", "mtp")]
-    several = AutoPolicy([Arm(one, PairState(), GivenCosts(CPU)) for one in parts])
-    watched = Watched(several, together(parts))
-    watched.begin([1, 2], frozenset())
-    watched.next(knobs)
-    watched.failed("dflash2", NumericsError("no numbers"))
-    assert watched.next(knobs).drafter == "mtp"
-    watched.failed("mtp", NumericsError("no numbers"))
-    assert watched.next(knobs).mode == "plain"
-    assert watched.notes == ("dflash2 is left out: no numbers", "mtp is left out: no numbers")
+    policy = AutoPolicy([Arm(one, PairState(), GivenCosts(CPU)) for one in parts])
+    policy.begin([1, 2], frozenset())
+    policy.next(knobs)
+    policy.failed("dflash2", NumericsError("no numbers"))
+    assert policy.next(knobs).drafter == "mtp"
+    policy.failed("mtp", NumericsError("no numbers"))
+    assert policy.next(knobs).mode == "plain"
+    assert policy.watch.notes == ("dflash2 is left out: no numbers", "mtp is left out: no numbers")

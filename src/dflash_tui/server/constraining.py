@@ -1,0 +1,48 @@
+"""What an answer must conform to: a format that the request names, or calls of its tools."""
+
+from __future__ import annotations
+
+from dflash_core.constraints.base import Constraint
+from dflash_core.constraints.grammar import Grammar, Grammars
+from dflash_core.errors import GrammarError
+from dflash_core.messages import Prompt
+from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.text.tool_calls.forms import Form
+from dflash_core.text.tool_calls.grammars import tool_grammar
+from dflash_tui.server.asked import GRAMMAR, Asked
+from dflash_tui.server.request_error import invalid
+
+
+class Constraining:
+    """Compiles grammars of requests for one model. `form`: how it writes calls; None where that is not known."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, form: Form | None) -> None:
+        self._tokenizer, self._form = tokenizer, form
+        self._grammars = Grammars(tokenizer, vocab_size)
+
+    def constraint(self, asked: Asked, prompt: Prompt, *, thinking: bool) -> Constraint | None:
+        """That of a request's answer; it does not hold for the reasoning. Raises RequestError for what cannot be
+        followed."""
+        try:
+            grammar = asked.grammar or self._of_tools(asked)
+            if grammar is None:
+                return None
+            return self._grammars.of_answer(grammar, thinking=thinking, opens_thinking=prompt.opens_thinking)
+        except GrammarError as error:
+            place = (
+                asked.places.get(GRAMMAR) if asked.grammar else "tool_choice" if asked.choice == "required" else "tools"
+            )
+            raise invalid(str(error), place) from None
+
+    def _of_tools(self, asked: Asked) -> Grammar | None:
+        required = asked.choice == "required"
+        if not required and not (asked.strict and asked.tools and asked.choice == "auto"):
+            return None
+        form, tokenizer = self._form, self._tokenizer
+        source = tool_grammar(
+            form, asked.tools, tokenizer.special, name=asked.tool, several=asked.parallel, free=not required
+        )
+        # A form that reads the names of channels itself has them in its grammar too.
+        channels = tokenizer.channels
+        whole = form is not None and channels is not None and form.shown.issuperset(channels.tokens)
+        return Grammar("lark", source, whole=whole)

@@ -1,0 +1,128 @@
+"""Clients that wait, that are slow, and that only hold a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from dflash_core.messages import Message
+from dflash_tui.server import exchange as exchanges
+from dflash_tui.server.asked import Asked
+from dflash_tui.server.chat import ChatRequest, ChatWriter
+from dflash_tui.server.job import Job
+from support.scripted import ScriptedEngine, Steps
+from support.serving import LONG, WAIT_S, place_of, raw_request, running, wait_for
+
+ASK: list[Any] = [{"role": "user", "content": "Hello"}]
+QUEUED = {
+    "/v1/chat/completions": ({"messages": ASK}, ": waiting 1 of 1"),
+    "/v1/messages": ({"messages": ASK, "model": "m", "max_tokens": 5}, "event: ping"),
+    "/v1/responses": ({"input": "Hello"}, "event: response.in_progress"),
+    "/v1/completions": ({"prompt": "Hello"}, ": working"),
+}
+
+
+@pytest.mark.parametrize("path", QUEUED)
+def test_a_stream_that_waits_hears_of_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchanges, "ALIVE_S", 0.05)
+    engine = Steps()
+    body, sign = QUEUED[path]
+    with running(engine) as server, socket.create_connection(place_of(server)) as first:
+        first.sendall(raw_request(LONG))
+        wait_for(lambda: server.service.worker.running is not None)
+        with httpx.stream("POST", f"{server.address}{path}", json=body | {"stream": True}, timeout=WAIT_S) as waiting:
+            assert waiting.status_code == 200
+            assert waiting.headers["x-queue-position"] == "1"
+            lines = waiting.iter_lines()
+            seen = _until(lines, sign)
+            first.close()
+            engine.permits.release(5000)
+            rest = "\n".join(lines)
+    assert "word" in rest
+    if path == "/v1/responses":
+        assert [line for line in seen if line.startswith("event: response.created")]
+        assert "event: response.created" not in rest
+    if path == "/v1/messages":
+        assert "event: message_start" in rest
+
+
+def _until(lines: Iterator[str], sign: str) -> list[str]:
+    seen = []
+    for line in lines:
+        seen.append(line)
+        if line == sign:
+            return seen
+    raise AssertionError(f"{sign} never came")
+
+
+def test_the_progress_of_a_prompt_is_told_on_request() -> None:
+    with running(ScriptedEngine(lambda prompt: "one two")) as server, server.http() as http:
+        body = {"messages": ASK, "stream": True, "return_progress": True, "stream_options": {"include_usage": True}}
+        text = http.post("/v1/chat/completions", json=body).text
+    chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] > 1
+
+
+def test_half_a_body_and_many_idle_connections_keep_nobody_waiting() -> None:
+    with running(ScriptedEngine(lambda prompt: "one two")) as server, ExitStack() as stack:
+        place = place_of(server)
+        idle = [stack.enter_context(socket.create_connection(place)) for _ in range(200)]
+        for one in idle[:20]:
+            one.sendall(raw_request(LONG)[:-10])
+        answer = server.openai().chat.completions.create(model="demo", messages=ASK)
+        assert answer.choices[0].message.content == "one two"
+        for one in idle:
+            one.close()
+        assert server.openai().chat.completions.create(model="demo", messages=ASK).choices
+
+
+async def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchanges, "PATIENCE_S", 0.05)
+    engine = Steps()
+    with running(engine) as server:
+        service = server.service
+        job = Job(service.preparer.prepare(Asked(messages=(Message("user", "Hello"),))))
+        writer = ChatWriter(ChatRequest(messages=[]), "demo")
+        scope: dict[str, Any] = {"log": {}}
+
+        async def never() -> Any:
+            await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                await asyncio.Event().wait()
+
+        engine.permits.release(3)
+        await exchanges.exchange(job, service.worker, writer, scope, never, send, streamed=True)
+        assert job.cancelled
+        engine.permits.release(1000)
+        wait_for(lambda: service.worker.running is None)
+        assert engine.steps <= 4
+
+
+def test_a_server_that_ends_refuses_those_that_wait() -> None:
+    engine = Steps()
+    with running(engine) as server, ExitStack() as stack:
+        worker = server.service.worker
+        first, second = (stack.enter_context(socket.create_connection(place_of(server))) for _ in range(2))
+        first.sendall(raw_request(LONG))
+        wait_for(lambda: worker.running is not None)
+        second.sendall(raw_request(LONG))
+        wait_for(lambda: worker.waiting == 1)
+        worker.end()
+        for one in (first, second):
+            one.settimeout(WAIT_S)
+            data = b""
+            while b"shutting_down" not in data:
+                data += (more := one.recv(65536))
+                assert more, data
+            assert data.startswith(b"HTTP/1.1 503 ")
+        engine.permits.release(1000)
