@@ -3,6 +3,7 @@
 prepare  reads the prompts and writes them as token ids; needs no GPU
 train    lets the target write, trains the drafter, checks it on held-out prompts; needs one GPU
 export   writes the drafter as GGUF
+measure  tokens a step in the decoder
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import prompts, train
+from . import measure, prompts, train
 
 
 def prepare(a: argparse.Namespace) -> None:
@@ -57,8 +58,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     two.add_argument("--target", type=Path, required=True, help="SmolLM2's GGUF file")
     two.add_argument("--state", type=Path, required=True, help="folder with the state that training wrote")
     two.add_argument("--out", type=Path, required=True, help="the file to write")
+    measure.options(parts.add_parser("measure"))
     a = parser.parse_args(argv)
-    {"prepare": prepare, "train": train.main, "export": export_draft}[a.part](a)
+    {"prepare": prepare, "train": train.main, "export": export_draft, "measure": measure.main}[a.part](a)
 
 
 if __name__ == "__main__":
