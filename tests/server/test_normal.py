@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dflash_core.arch.recommended import recommended
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.messages import Call, Message
@@ -16,7 +17,7 @@ from dflash_core.text.tool_calls.support import ToolSupport
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.normal import normalised
 from dflash_tui.server.request_error import RequestError
-from dflash_tui.server.sampling import Defaults, knobs_of, nearest, recommended
+from dflash_tui.server.sampling import Defaults, knobs_of, nearest
 from dflash_tui.server.stops import StopStrings
 
 STRICT = ToolSupport(renders=True, consecutive=True)
@@ -89,7 +90,7 @@ def test_the_model_file_recommends_and_the_user_decides() -> None:
         "general.sampling.temp": 0.6, "general.sampling.top_k": 40, "general.sampling.top_p": 7.0, "general.name": "m",
     }  # fmt: skip
     found = recommended(file)
-    assert found == {"temperature": 0.6, "top_k": 40}
+    assert found.plain == {"temperature": 0.6, "top_k": 40}
     limits = Limits(None, 100)
 
     def knobs(defaults: Defaults, asked: Asked | None = None) -> Knobs:
@@ -99,6 +100,10 @@ def test_the_model_file_recommends_and_the_user_decides() -> None:
     chosen = Defaults(Knobs(temperature=0.1), frozenset({"temperature"}), found)
     assert (knobs(chosen).temperature, knobs(chosen).top_k) == (0.1, 40)
     assert knobs(chosen, Asked(changes={"temperature": 1.5})).temperature == 1.5
+    assert knobs(Defaults(chosen=frozenset({"temperature"}), recommended=found)).top_k == 0  # greedy, all of it
+    qwen = Defaults(recommended=recommended({"general.name": "Qwen3.5-27B"}))
+    assert (knobs(qwen).temperature, knobs(qwen).presence_penalty) == (0.7, 1.5)
+    assert knobs(qwen, Asked(thinking="on")).temperature == 1.0
     assert knobs(Defaults(greedy=True)).temperature == 0
     assert knobs(Defaults()).temperature == 0.7
     assert knobs(Defaults(), Asked(thinking="on")).temperature == 1.0
