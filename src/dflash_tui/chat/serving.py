@@ -100,7 +100,8 @@ class Serving(Controller):
         from dflash_tui.server.sampling import Defaults
 
         knobs, recommended = self.state.knobs, self.state.recommended
-        return Defaults(knobs, frozenset(changed(knobs, recommended)), recommended)
+        # Greedy: where nothing is recommended, requests get what the app shows too.
+        return Defaults(knobs, frozenset(changed(knobs, recommended)), recommended, greedy=True)
 
     def _look(self) -> None:
         """Ten times a second while there is a server."""
