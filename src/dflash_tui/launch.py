@@ -51,6 +51,17 @@ def run_app(request: LoadRequest, config: Config | None = None, serving: ServerS
     )
 
 
+def attach_app(url: str, key: str, request: LoadRequest, config: Config) -> int:
+    """Open the app over the model of a server; returns the exit code. Raises DFlashError for what is no address."""
+    from dflash_tui.application.attached import attaching, refuse  # brings numpy
+    from dflash_tui.application.attached_server import AttachedServer
+
+    share_the_interpreter()
+    AttachedServer(url, key)  # checks the address
+    loaders = attaching(url, key)
+    return open_app(DFlashApp(request, loaders(request), loaders=loaders, check=refuse, config=config))
+
+
 def open_app(app: DFlashApp) -> int:
     """Run an app in the terminal until it is left; returns the exit code."""
     for name in ("COLUMNS", "LINES"):  # if a shell exports them, they would override every resize

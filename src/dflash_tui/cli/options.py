@@ -276,6 +276,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--continue", dest="resume", action="store_const", const=LAST, help="continue the last conversation"
     )
+    parser.add_argument(
+        "--attach", default="", metavar="URL", help="use the model of a dflash-tui serve at this address"
+    )
+    parser.add_argument(
+        "--attach-key", default="", metavar="KEY", help="its key, if it needs one; better in DFLASH_TUI_API_KEY"
+    )
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     _add_global_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")

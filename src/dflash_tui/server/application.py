@@ -16,6 +16,7 @@ from dflash_tui.server.plain_pages import Pages
 from dflash_tui.server.request_error import RequestError
 from dflash_tui.server.responses_writer import ResponseWriter
 from dflash_tui.server.service import Service
+from dflash_tui.server.watching import Watching
 
 Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -77,7 +78,7 @@ class Generation:
 
 def application(service: Service) -> ASGIApp:
     """The whole server as an ASGI application."""
-    pages, generation = Pages(service), Generation(service)
+    pages, generation, watching = Pages(service), Generation(service), Watching(service)
     routes = [
         _route("/", pages.root, ("GET",)),
         *_both("/health", pages.health, ("GET",)),
@@ -96,6 +97,9 @@ def application(service: Service) -> ASGIApp:
         _route("/tokenize", pages.tokenize),
         _route("/detokenize", pages.detokenize),
         _route("/apply-template", pages.apply_template),
+        _route("/dflash/session", watching.session, ("GET",)),
+        _route("/dflash/events", watching.events, ("GET",)),
+        _route("/dflash/answers/{number:int}", watching.change),
     ]
     return Gate(Router(routes, redirect_slashes=False), service.settings, service.metrics.request)
 

@@ -24,7 +24,8 @@ class Asked:
     leaves it to the server's settings; `effort` is a word of `EFFORTS`, or "". `max_tokens` None: as many as fit.
     `choice`: whether the model may or must call its tools, `tool` the only one; `strict`: calls follow their schemas;
     `parallel`: more than one in an answer. `grammar`: what the answer conforms to. `log_probs`: tell
-    the probability of each token, and of so many others in its place."""
+    the probability of each token, and of so many others in its place. `events`: the stream has the lines of its
+    record too."""
 
     messages: tuple[Message, ...] = ()
     ids: tuple[int, ...] | None = None
@@ -41,4 +42,5 @@ class Asked:
     effort: str = ""
     grammar: Grammar | None = None
     log_probs: int | None = None
+    events: bool = False
     notes: tuple[str, ...] = ()

@@ -120,7 +120,7 @@ class ChatRequest(Sampling, kw_only=True):
 
 def asked_of(request: ChatRequest) -> Asked:
     """The request in the decoder's terms. Raises RequestError."""
-    changes, places, _ = extended(request.dflash)
+    changes, places, switches = extended(request.dflash)
     changes |= request.changes()
     if request.thinking_budget is not None:
         changes["thinking_budget"] = request.thinking_budget
@@ -149,6 +149,7 @@ def asked_of(request: ChatRequest) -> Asked:
         stops=stops_of(request.stop),
         thinking=_switched(request.chat_template_kwargs) or thinking,
         effort=effort,
+        events=switches.get("events", False),
     )
 
 

@@ -17,7 +17,7 @@ from dflash_tui.server.body import ClientGoneError
 from dflash_tui.server.gate import answer_json
 from dflash_tui.server.job import Job
 from dflash_tui.server.request_error import RequestError
-from dflash_tui.server.updates import Ended, Failed, Reading, Update
+from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Update
 from dflash_tui.server.worker import Worker
 
 ALIVE_S = 5.0
@@ -101,7 +101,7 @@ class _Client:
             if isinstance(update, Ended):
                 self._ended(update)
                 return await answer_json(200, self._writer.whole(parts, update), self._send)
-            if not isinstance(update, Reading):
+            if not isinstance(update, (Reading, Recorded)):
                 parts += update.parts
 
     async def stream(self) -> None:
@@ -111,6 +111,8 @@ class _Client:
             update = await self._next()
             if update is None:
                 await self._write(self._writer.waits(*self._worker.place(self._job), read))
+            elif isinstance(update, Recorded):
+                await self._write(event(update.line, "dflash"))
             elif isinstance(update, Reading):
                 read = update
                 if note := self._writer.progress(read):

@@ -12,7 +12,7 @@ from dflash_tui.server.asked import Choice, ThinkingSwitch
 from dflash_tui.server.request_error import invalid
 from dflash_tui.server.sampling import EFFORT_WORDS
 
-SWITCHES = ("detail", "special")
+SWITCHES = ("detail", "events", "special")
 """Keys of `dflash` that are no knobs."""
 
 

@@ -58,6 +58,7 @@ class Gate:
                 fields["x-request-id"] = fields["request-id"] = request_id
                 if "before" in scope:
                     fields["x-queue-position"] = str(scope["before"])
+                    fields["x-dflash-answer"] = str(scope["answer"])
                 self._allow_origin(headers, fields)
             await send(message)
 

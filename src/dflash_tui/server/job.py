@@ -14,7 +14,7 @@ from dflash_core.engine import Engine
 from dflash_core.events import Piece, PrefillEvent
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Prompt
-from dflash_core.record import Start
+from dflash_core.record import Line, Start, encode
 from dflash_core.text.template_values import Tools
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.answer import AnswerParts
@@ -24,7 +24,7 @@ from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.requests import Requests, ServedRequest
 from dflash_tui.server.drawn_tokens import DrawnTokens
 from dflash_tui.server.shape import AnswerShape
-from dflash_tui.server.updates import Ended, Failed, Reading, Step, Update, Why
+from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, Why
 
 _WHY: dict[str, Why] = {
     "stop token": "end", "max tokens": "length", "context full": "context", "cancelled": "cancelled", "loop": "length",
@@ -56,8 +56,10 @@ class Job:
     The last update is Ended or Failed, unless the job is cancelled while it waits: then there is none.
     """
 
-    def __init__(self, prepared: Prepared, request: ServedRequest, requests: Requests) -> None:
-        """`request`: as it is listed in `requests`, where those who watch find its lines."""
+    def __init__(self, prepared: Prepared, request: ServedRequest, requests: Requests, *, events: bool = False) -> None:
+        """`request`: as it is listed in `requests`, where those who watch find its lines. `events`: its client gets
+        them too."""
+        self._events = events
         self.prepared, self.request, self._requests = prepared, request, requests
         self.updates: asyncio.Queue[Update] = asyncio.Queue()
         self.cancelled = False
@@ -80,6 +82,16 @@ class Job:
         if self._answer is not None:
             self._answer.stop()
 
+    def change(self, knobs: Knobs) -> None:
+        """Use what a running answer can take of these knobs, from the next step on."""
+        if self._answer is not None:
+            self._answer.change(knobs)
+
+    def answer_now(self) -> None:
+        """Close the reasoning and begin the answer."""
+        if self._answer is not None:
+            self._answer.answer_now()
+
     def tell(self, update: Update) -> None:
         """Pass an update to the loop, from any thread."""
         try:
@@ -97,7 +109,7 @@ class Job:
             prepared, tokenizer = self.prepared, engine.target.tokenizer
             answer = self._answer = Answer(
                 engine, tokenizer, prepared.prompt, prepared.knobs, prepared.start, keep=prepared.prompt.keep,
-                watchers=(lambda line: self._requests.tell(self.request, line),), on_prefill=self._reads,
+                watchers=(self._line,), on_prefill=self._reads,
                 shown=prepared.form.shown if prepared.form is not None else (), constraint=prepared.constraint,
                 ends=prepared.form.stops if prepared.form is not None else (),
             )  # fmt: skip
@@ -118,6 +130,11 @@ class Job:
         self._over(last, answer)
         self.tell(last)
         return last
+
+    def _line(self, line: Line) -> None:
+        self._requests.tell(self.request, line)
+        if self._events:
+            self.tell(Recorded(encode(line)))
 
     def _reads(self, done: int, total: int) -> None:
         self.request.prefill = done, total

@@ -95,10 +95,10 @@ class Service:
         """Answer a request, which names a `model`. Raises RequestError before the response has begun."""
         prepared = await self.preparer.on_thread(lambda: self.preparer.prepare(asked))
         request = self.requests.add(scope["log"]["client"], scope["path"], model or self.name)
+        scope["answer"] = request.number
         try:
-            await exchange(
-                Job(prepared, request, self.requests), self.worker, writer, scope, receive, send, streamed=streamed
-            )
+            job = Job(prepared, request, self.requests, events=streamed and asked.events)
+            await exchange(job, self.worker, writer, scope, receive, send, streamed=streamed)
         except RequestError as error:
             if request.state == "waiting":
                 self.requests.over(request, f"refused: {error}")

@@ -74,4 +74,11 @@ class Failed:
     error: Exception
 
 
-Update = Reading | Step | Ended | Failed
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A line of the answer's record, for a client that asked for them."""
+
+    line: bytes
+
+
+Update = Recorded | Reading | Step | Ended | Failed

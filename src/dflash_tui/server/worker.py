@@ -42,6 +42,17 @@ class Worker:
         return self._running
 
     @property
+    def ending(self) -> bool:
+        """The server ends."""
+        return self._ending
+
+    def find(self, number: int) -> Job | None:
+        """The job of a request, while it waits or runs."""
+        with self._condition:
+            jobs = [*self._waiting, *([self._running] if self._running is not None else [])]
+            return next((one for one in jobs if one.request.number == number), None)
+
+    @property
     def waiting(self) -> int:
         """Jobs that wait and were not cancelled."""
         with self._condition:

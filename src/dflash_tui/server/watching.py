@@ -1,0 +1,92 @@
+"""Endpoints for an attached app: the pair, the lines of all requests, and what changes a running answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from dflash_core.knobs import Knobs
+from dflash_core.record import VERSION, encode
+from dflash_tui import __version__
+from dflash_tui.application.session_state import SessionState, encode_state
+from dflash_tui.server.body import decode
+from dflash_tui.server.exchange import ALIVE_S, PATIENCE_S, SSE, event
+from dflash_tui.server.gate import answer, answer_json
+from dflash_tui.server.request_error import RequestError
+from dflash_tui.server.service import Service
+
+LOOK_S = 0.05
+
+
+class AnswerChange(msgspec.Struct):
+    """`knobs`: all of them; the answer takes those that can change while it is written."""
+
+    stop: bool = False
+    answer_now: bool = False
+    knobs: Knobs | None = None
+
+
+class Watching:
+    """Each method answers one path."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def session(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, engine = self._service, self._service.engine
+        defaults = service.served.defaults
+        state = SessionState(
+            VERSION, __version__, service.name, " + ".join(filter(None, (service.served.target, service.served.draft))),
+            engine.context_length, engine.memory(), engine.limits, defaults.knobs_for(defaults.knobs.thinking),
+            tuple(engine.notes),
+        )  # fmt: skip
+        await answer(200, encode_state(state), {"content-type": "application/json"}, send)
+
+    async def events(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """All lines from now on, as events named `dflash` whose id is the number of the line; `last-event-id` goes on
+        after one. A comment says how many are lost where a reader is late."""
+        requests, last = self._service.requests, Headers(scope=scope).get("last-event-id", "")
+        sent = min(int(last), requests.last_line) if last.isdecimal() and len(last) < 16 else requests.last_line
+        await send({"type": "http.response.start", "status": 200, "headers": list(SSE)})
+        gone = asyncio.ensure_future(_gone(receive))
+        idle = ALIVE_S
+        try:
+            while not gone.done() and not self._service.worker.ending:
+                told, lost = requests.after(sent)
+                data = f": {lost} lines are lost\n\n".encode() if lost else b""
+                for one in told:
+                    data += b"id: %d\n" % one.number + event(encode(one.line), "dflash")
+                    sent = one.number
+                idle += LOOK_S
+                if data or idle >= ALIVE_S:
+                    idle = 0.0
+                    message = {"type": "http.response.body", "body": data or b": nothing\n\n", "more_body": True}
+                    await asyncio.wait_for(send(message), PATIENCE_S)
+                await asyncio.sleep(LOOK_S)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except (OSError, TimeoutError):
+            pass  # of a client that no longer reads
+        finally:
+            gone.cancel()
+
+    async def change(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = decode(await self._service.body(scope, receive), AnswerChange)
+        number = scope["path_params"]["number"]
+        job = self._service.worker.find(number)
+        if job is None:
+            raise RequestError(404, f"no answer of the number {number} is waiting or running", code="not_found")
+        if request.knobs is not None:
+            job.change(request.knobs)
+        if request.answer_now:
+            job.answer_now()
+        if request.stop:
+            job.cancel()
+        await answer_json(200, {"answer": number}, send)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,176 @@
+"""The app over a server in the same process: chat, panels, changes, what is not remote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dflash_core.errors import DFlashError, FormatError
+from dflash_core.knobs import Knobs
+from dflash_core.messages import Message
+from dflash_core.record import End, Start, decode
+from dflash_tui.app import DFlashApp
+from dflash_tui.application.attached import NOT_HERE, AttachedSession, attaching, refuse
+from dflash_tui.application.attached_server import AttachedServer, AttachError
+from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.session_state import decode_state
+from dflash_tui.server.settings import ServerSettings
+from support import demo_pair
+from support.processes import run_python
+from support.serving import Running, running, wait_for
+
+from .support import ask, idle, loaded, screen_text, shows, wait_until
+
+KEY = "a-key"
+KNOBS = Knobs(max_tokens=12, ignore_eos=True, drafting="tree 15")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with running(demo_pair.new_engine(), ServerSettings(port=0, keys=(KEY,))) as found:
+        yield found
+
+
+@pytest.fixture
+def session(server: Running) -> AttachedSession:
+    it = AttachedServer(server.address, KEY)
+    return AttachedSession(it, decode_state(it.get("/dflash/session")))
+
+
+def test_an_answer_is_the_server_s_whole_record(session: AttachedSession, server: Running) -> None:
+    prefill: list[tuple[int, int]] = []
+    turn = session.conversation.ask("Write two lines.", KNOBS, on_prefill=lambda *it: prefill.append(it))
+    pieces = list(turn)
+    wait_for(lambda: server.service.requests.newest_first[0].record is not None)
+    there = server.service.requests.newest_first[0].record
+    assert there is not None
+    assert turn.record is not None
+    assert turn.record.pieces == there.pieces
+    assert turn.record.report == there.report == turn.report
+    assert turn.report is not None
+    assert turn.report.knobs.drafting == "tree 15"
+    assert len(turn.report.tokens) == 12
+    assert turn.text == there.text == "".join(piece.text for piece in pieces) + there.rest[0]
+    assert prefill[-1][0] == prefill[-1][1] > 0
+    assert session.turns[0] == turn.record
+    assert session.conversation.messages == (
+        Message("user", "Write two lines."), Message("assistant", turn.text, turn.thinking, turn.report),
+    )  # fmt: skip
+    assert all(session.token_text(token) == there.token_text(token) for token in turn.report.tokens)
+
+
+def test_what_the_panels_ask(session: AttachedSession, server: Running) -> None:
+    engine = server.service.engine
+    assert session.limits == engine.limits
+    assert session.context_length == engine.context_length
+    assert session.memory().components == engine.memory().components
+    assert session.count("a fox, and a hen") == len(engine.target.tokenizer.encode("a fox, and a hen", special=False))
+    assert "a fox" in session.conversation.preview("a fox", KNOBS)
+
+
+def test_a_stopped_answer_has_its_figures(session: AttachedSession) -> None:
+    turn = session.conversation.ask("A story.", KNOBS.replace(max_tokens=1500, drafting="plain"))
+    for number, _ in enumerate(turn):
+        if number == 2:
+            turn.stop()
+    assert turn.report is not None
+    assert turn.report.stop == "cancelled"
+    assert len(turn.report.tokens) < 1500
+    assert session.conversation.messages[-1].content == turn.text
+
+
+def test_a_running_answer_takes_other_parameters(session: AttachedSession) -> None:
+    turn = session.conversation.ask("A story.", KNOBS.replace(max_tokens=1500, drafting="plain"))
+    for number, piece in enumerate(turn):
+        if number == 2:
+            turn.change(KNOBS.replace(drafting="tree 7"))
+        if number > 2 and piece.event.mode == "tree":
+            turn.stop()
+    assert turn.record is not None
+    assert {step.mode for step in turn.record.steps} == {"plain", "tree"}
+
+
+def test_every_request_is_told_to_those_who_watch(server: Running, session: AttachedSession) -> None:
+    last = server.service.requests.last_line
+    list(session.conversation.ask("Hello.", KNOBS))
+    it = server.http()
+    headers = {"last-event-id": str(last), "authorization": f"Bearer {KEY}"}
+    with it.stream("GET", "/dflash/events", headers=headers) as response:
+        found = []
+        for line in response.iter_lines():
+            if line.startswith("data: "):
+                found.append(decode(line[6:].encode()))
+            if found and isinstance(found[-1], End):
+                break
+    assert isinstance(found[0], Start)
+    assert found[0].prompt == "Hello."
+    assert isinstance(found[-1], End)
+    assert found[-1].report == session.turns[-1].report
+
+
+def test_others_see_no_lines_of_records(server: Running) -> None:
+    body = {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 4, "stream": True}
+    found = server.http().post("/v1/chat/completions", json=body, headers={"authorization": f"Bearer {KEY}"})
+    assert "event: dflash" not in found.text
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "said"),
+    [
+        ("{address}", "wrong", "no valid key"),
+        ("http://127.0.0.1:1", "", "does not answer"),
+        ("ftp://here", "", "expected an address"),
+        ("http://127.0.0.1:x", "", "expected an address"),
+    ],
+)
+def test_refusals_are_one_line(server: Running, url: str, key: str, said: str) -> None:
+    with pytest.raises(AttachError, match=said) as caught:
+        attaching(url.format(address=server.address), key)(LoadRequest())(lambda *_: None)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_version_is_refused(server: Running) -> None:
+    data = AttachedServer(server.address, KEY).get("/dflash/session")
+    with pytest.raises(FormatError, match="version 9"):
+        decode_state(data.replace(b'"lines":2', b'"lines":9'))
+    with pytest.raises(FormatError, match="not the state"):
+        decode_state(b'{"lines": 2}')
+
+
+def test_an_answer_that_is_not_there(server: Running) -> None:
+    with pytest.raises(AttachError, match="no answer of the number"):
+        AttachedServer(server.address, KEY).post("/dflash/answers/999999", {"stop": True})
+
+
+def test_it_needs_no_torch() -> None:
+    code = "import sys, dflash_tui.application.attached\nprint('torch' in sys.modules, 'textual' in sys.modules)"
+    assert run_python(code).split() == ["False", "False"]
+
+
+async def test_the_app_over_a_server(make_app: Callable[..., DFlashApp], server: Running) -> None:
+    loaders = attaching(server.address, KEY)
+    app = make_app(load=loaders(LoadRequest()), loaders=loaders, check=refuse, knobs=KNOBS)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await loaded(pilot)
+        await shows(pilot, "attached to")
+        await ask(pilot, "Write two lines.")
+        await wait_until(pilot, lambda: app.state.turn.report is not None)
+        await idle(pilot)
+        report = app.state.turn.report
+        assert report is not None
+        assert len(report.tokens) == 12
+        await pilot.press("f4")
+        await shows(pilot, "step")
+        await ask(pilot, "/reload")
+        await shows(pilot, "is still there")
+        assert isinstance(app.state.session, AttachedSession)
+        await ask(pilot, "/serve 0")
+        await shows(pilot, "the model is on the server")
+        assert "Traceback" not in screen_text(app)
+
+
+def test_what_only_the_decoder_s_own_process_can_do(session: AttachedSession) -> None:
+    for refused in (session.forget_learned, session.decoder):
+        with pytest.raises(DFlashError, match=NOT_HERE[:20]):
+            refused()
