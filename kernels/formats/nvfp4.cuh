@@ -1,5 +1,6 @@
 // NVFP4, 36 B per 64 weights of a row: w = s * v with an unsigned 8-bit float s (4 bits of exponent, 3 of mantissa) per
-// 16, v one of 0, 0.5, 1, 1.5, 2, 3, 4, 6 with a sign, times one float per matrix. Share of bandwidth: not measured yet.
+// 16, v one of 0, 0.5, 1, 1.5, 2, 3, 4, 6 with a sign, times one float per matrix.
+// Share of bandwidth: 68 % of an H200's 4.49 TB/s at one row of 17,408 x 5,120 (`python -m tools.bench.types`).
 //
 // Weights become f16 numbers: a scale times v has few bits, so all but the last factor is exact, and the activations are
 // f16 too. Of v as f16 only the high byte is not zero; prmt finds four of them by three bits each.
@@ -22,7 +23,7 @@ __device__ __forceinline__ void fp4_expand(u32 word, const u32 (&scale)[2], u32 
     constexpr u32 SMALL = 0x3e3c3800u, LARGE = 0x46444240u;
     const u32 index = word & 0x77777777u;
     fp4_halves(prmt(SMALL, LARGE, index) | (word & 0x80808080u), scale[0], a[0], a[2]);
-    fp4_halves(prmt(SMALL, LARGE, index >> 16) | (word << 4 & 0x80808080u), scale[1], a[1], a[3]);
+    fp4_halves(prmt(SMALL, LARGE, upper_half_by_dot(index)) | (word << 4 & 0x80808080u), scale[1], a[1], a[3]);
 }
 
 struct NVFP4 {
@@ -60,7 +61,7 @@ struct NVFP4 {
         const Unit& unit, const Scales& scales, int u, int chunk, int, u32 (&a)[4]) {
         u32 scale[2];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) scale[r] = prmt(scales.unit[r][u], 0, 0x0404u | u32(chunk) * 0x1010u) >> 1;
+        for (int r = 0; r < 2; ++r) scale[r] = u32(byte_by_dot(scales.unit[r][u], chunk)) * 0x00800080u;
         fp4_expand(unit.word[chunk], scale, a);
     }
 };

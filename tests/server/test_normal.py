@@ -97,6 +97,7 @@ def test_the_model_file_recommends_and_the_user_decides() -> None:
         return knobs_of(asked or Asked(), defaults, limits, 50)
 
     assert knobs(Defaults(recommended=found)).temperature == 0.6
+    assert knobs(Defaults(recommended=found), Asked(thinking="on")).temperature == 0.6
     chosen = Defaults(Knobs(temperature=0.1), frozenset({"temperature"}), found)
     assert (knobs(chosen).temperature, knobs(chosen).top_k) == (0.1, 40)
     assert knobs(chosen, Asked(changes={"temperature": 1.5})).temperature == 1.5
@@ -110,7 +111,7 @@ def test_the_model_file_recommends_and_the_user_decides() -> None:
 
 
 def test_limits_are_clamped_and_reasoning_leaves_half() -> None:
-    limits, defaults = Limits(None, 1000), Defaults(greedy=True)
+    limits, defaults = Limits(None, 1000), Defaults()
     assert knobs_of(Asked(), defaults, limits, 600).max_tokens == 600
     assert knobs_of(Asked(max_tokens=32_000), defaults, limits, 600).max_tokens == 600
     assert knobs_of(Asked(max_tokens=5), defaults, limits, 600).max_tokens == 5

@@ -37,6 +37,7 @@ def parts(*found: Any) -> dict[str, Any]:
     return chat(messages=[{"role": "user", "content": found}])
 
 
+NOTHING = {"type": "function", "function": {"name": "nothing"}}
 # Path, body, and the field that is named.
 BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/chat/completions", "{", None),
@@ -62,6 +63,8 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/chat/completions", chat(max_tokens=-3), "max_tokens"),
     ("/v1/chat/completions", chat(seed=2**70), "seed"),
     ("/v1/chat/completions", chat(n=2), "n"),
+    ("/v1/chat/completions", chat(logprobs=True, top_logprobs=21), "top_logprobs"),
+    ("/v1/chat/completions", chat(top_logprobs=2), "top_logprobs"),
     ("/v1/chat/completions", chat(logit_bias={"5": 1.0}), "logit_bias"),
     ("/v1/chat/completions", chat(stop=["a"] * 17), "stop"),
     ("/v1/chat/completions", chat(stop=[""]), "stop"),
@@ -75,6 +78,8 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/chat/completions", chat(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {
         "type": "strange"}}}), "response_format"),
     ("/v1/responses", {"input": "a", "text": {"format": {"type": "json_schema", "schema": 3}}}, "text.format.schema"),
+    ("/v1/chat/completions", chat(tools=[NOTHING], tool_choice="required", response_format={"type": "json_object"}),
+     "tool_choice"),
     ("/v1/chat/completions", chat(dflash={"bugdet": 3}), "dflash.bugdet"),
     ("/v1/chat/completions", chat(dflash={"budget": 0}), "dflash.budget"),
     ("/v1/chat/completions", chat(dflash={"budget": [3]}), "dflash.budget"),

@@ -133,8 +133,7 @@ def test_a_written_dflash2_head_gives_the_trained_logits_and_path(tokenizer: Pat
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("sliding", [False, True])
-def test_the_shipped_files_are_what_the_trainer_computes(sliding: bool) -> None:
+def test_the_shipped_files_are_what_the_trainer_computes() -> None:
     c = target_config()
     target = import_form(export.read_weights(demo_target_path()))
     loaded = load_target(demo_target_path(), device="cpu")
@@ -144,7 +143,7 @@ def test_the_shipped_files_are_what_the_trainer_computes(sliding: bool) -> None:
         c, target, row, torch.zeros_like(row), default_captured_layers(c.layers, 5)
     )
     np.testing.assert_allclose(loaded.logits(ids), (hidden[0] @ target["output.weight"].T).numpy(), atol=1e-3)
-    file = demo_draft_path(sliding=sliding)
+    file = demo_draft_path()
     dc, _ = draft_configs(c)[file.name]
     weights = export.read_weights(file)
     features = captured_layers[0].numpy()
@@ -155,7 +154,7 @@ def test_the_shipped_files_are_what_the_trainer_computes(sliding: bool) -> None:
 
 def test_the_shipped_files_match_their_record() -> None:
     facts = json.loads((demo_target_path().parent / "demo.json").read_text(encoding="utf-8"))
-    files = [demo_target_path(), demo_draft_path(), demo_draft_path(sliding=True)]
+    files = [demo_target_path(), demo_draft_path()]
     assert sum(f.stat().st_size for f in files) < 20_000_000
     for file in files:
         assert hashlib.sha256(file.read_bytes()).hexdigest() == facts["files"][file.name]["sha256"]

@@ -80,8 +80,6 @@ at work, not to predict the speed of another model.
   byte-level BPE, context 2,048. Q4_0, with Q5_0 for attention and the head; the last half of the training saw the
   weights as the file rounds them, so the shipped weights are the trained ones.
 - **Drafter** `demo-draft.gguf`: 3 layers, block 16, reads layers 2 to 6 of the target (ids 1 to 5), Q8_0.
-- **Drafter** `demo-draft-swa.gguf`: the variant with a causal sliding-window layer (256) below a full one; 2 layers,
-  Q4_0.
 - **MTP head** `demo-mtp.gguf`: one layer like the target's full-attention layers, after its last one; Q8_0. It was
   trained to predict the target's own next tokens, up to four in a row. The target itself was not changed.
 - **DFlash 2** `demo-dflash2.gguf`: 3 layers, block 16, convolutions of 2 taps over groups of 16 channels, a candidate
@@ -133,7 +131,7 @@ drafts for every position. In the first column, the chain of 15 and the tree of 
 ![Loss curves of both stages](demo-loss.svg)
 
 One H200: {target_seconds:.0f} s for the target ({target_tokens:,} tokens), {draft_seconds:.0f} s for the answers
-and both drafters.
+and two drafters, of which one ships.
 {notes}
 
 The recipe is `tools/train_demo/` of a checkout; a wheel has the trained files alone.
@@ -327,8 +325,8 @@ def loss_picture(facts: dict[str, Any], width: int = 720, height: int = 300) -> 
         ("held_read_loss", "target, held-out read text", "#8a8f98"),
     ):
         curves.append((name, color, [(r["t"] / last, r[key]) for r in log if key in r]))
-    for name, color in (("demo-draft.gguf", "#3ba66b"), ("demo-draft-swa.gguf", "#a04fc4")):
-        curves.append((name.removesuffix(".gguf"), color, [(r["progress"], r[name]) for r in draft if name in r]))
+    name = "demo-draft.gguf"
+    curves.append((name.removesuffix(".gguf"), "#3ba66b", [(r["progress"], r[name]) for r in draft if name in r]))
     high = 3.2
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
              'font-size="11">',

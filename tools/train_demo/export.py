@@ -13,6 +13,7 @@ from gguf.quants import dequantize, quantize
 from dflash_core.arch.qwen35 import ARCHITECTURE
 from dflash_core.demo.pair import WEIGHTS
 
+from . import packing
 from . import tokenizer as tok
 from .shapes import DraftConfig, Shapes, TargetConfig, Weights, draft_shapes, export_form, target_shapes
 
@@ -54,6 +55,7 @@ def write_draft(
         "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
         "Q5_0": gguf.LlamaFileType.MOSTLY_Q5_0,
         "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
+        "IQ4_NL": gguf.LlamaFileType.MOSTLY_IQ4_NL,
     }
     w.add_file_type(types[kind])
     if tokenizer:
@@ -117,7 +119,8 @@ def write_tensors(w: Any, weights: Weights, shapes: Shapes) -> None:
             w.add_tensor(name, data)
         else:
             quant = gguf.GGMLQuantizationType[kind]
-            w.add_tensor(name, quantize(data, quant), raw_dtype=quant)
+            stored = packing.packed(torch.from_numpy(data)) if kind == "IQ4_NL" else quantize(data, quant)
+            w.add_tensor(name, stored, raw_dtype=quant)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()

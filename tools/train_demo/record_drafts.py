@@ -44,11 +44,11 @@ SETS = ("held", "repeat", "think", *FILES, "mt_bench")
 class Recording:
     """The demo pair in plain torch, and how prompts become recorded answers."""
 
-    def __init__(self, *, sliding: bool = False) -> None:
+    def __init__(self) -> None:
         self.target: Target = load_target(demo_target_path(), device="cpu")
         self.config: TargetConfig = target_config()
         self.weights: Weights = import_form(export.read_weights(demo_target_path()))
-        file = demo_draft_path(sliding=sliding)
+        file = demo_draft_path()
         self.draft: DraftConfig = draft_configs(self.config)[file.name][0]
         self.draft_weights: Weights = export.read_weights(file)
 
@@ -101,10 +101,9 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=30, help="texts per set; three times as many of held")
     parser.add_argument("--temperatures", type=float, nargs="*", default=[0.0, 0.8])
     parser.add_argument("--sets", nargs="*", default=list(SETS), choices=SETS)
-    parser.add_argument("--sliding", action="store_true", help="the drafter with a sliding window")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    one = Recording(sliding=options.sliding)
+    one = Recording()
     copies = {name: set(numbers) for name, numbers in _facts()["near_copies"].items()}
     held = _fresh(held_questions(), copies.get("held", set()), 3 * options.texts)
     for temperature in options.temperatures:

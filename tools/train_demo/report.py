@@ -34,7 +34,6 @@ from .decode import decode_state, target_step
 from .shapes import import_form
 from .sizes import draft_configs, target_config
 
-SLIDING = "the sliding-window drafter, thinking off"
 BUDGETS = (4, 8, 15, 16, 18, 22, 30, 40, 63)
 FENCE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 NUMBER = re.compile(r"-?\d+")
@@ -162,9 +161,9 @@ class Walked:
         self.c = target_config()
         self.weights = import_form(export.read_weights(demo_target_path()))
 
-    def lengths(self, prompts: Sequence[Sequence[int]], *, sliding: bool = False) -> dict[str, float]:
+    def lengths(self, prompts: Sequence[Sequence[int]]) -> dict[str, float]:
         """ "chain" and each budget of BUDGETS -> acceptance length over 128 tokens of greedy answer."""
-        file = demo_draft_path(sliding=sliding)
+        file = demo_draft_path()
         drafter, _ = draft_configs(self.c)[file.name]
         asked = [np.array(ids) for ids in prompts]
         answers = answer_all(
@@ -232,7 +231,6 @@ def measure(count: int, bench: Path | None, say: Callable[[str], None]) -> Measu
     for name in bench_prompts.FILES if bench else ():
         questions = fresh(bench_prompts.file_questions(bench or Path(), name), name)
         rows[name] = (len(questions), walked.lengths([prompt_ids(target, q.text, False) for q in questions]))
-    rows[SLIDING] = (len(mixed), walked.lengths(prompts, sliding=True))
     for name, (_, found) in rows.items():
         say(f"{name}: " + ", ".join(f"{k} {v:.2f}" for k, v in found.items()))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dflash_core.arch.draft_heads import Convolution, Selector
 
 from . import tokenizer as tok
@@ -26,11 +24,8 @@ def dflash2_config(c: TargetConfig, block: int = 8) -> tuple[DraftConfig, str]:
 
 
 def draft_configs(c: TargetConfig) -> dict[str, tuple[DraftConfig, str]]:
-    """File name -> sizes and storage type: full layers alone, and a sliding-window layer below a full one."""
-    base = DraftConfig(
+    """File name -> sizes and storage type. All that are named here are trained in one run."""
+    one = DraftConfig(
         hidden=c.hidden, captured_layers=default_captured_layers(c.layers, 5), mask_id=tok.token_id("<|mask|>")
     )
-    return {
-        "demo-draft.gguf": (base, "Q8_0"),
-        "demo-draft-swa.gguf": (replace(base, layers=2, ffn=448, window=256, sliding=(True, False)), "Q4_0"),
-    }
+    return {"demo-draft.gguf": (one, "Q8_0")}

@@ -2,7 +2,7 @@
 
 Stage `target` trains the chat model, the last part of it with its weights rounded as the file will hold them, and
 writes `demo-target.gguf`. Stage `draft` lets that file answer prompts of the corpus, trains the drafters on those
-answers, and writes `demo-draft.gguf` and `demo-draft-swa.gguf`. Data order depends on the seed alone; the learning
+answers, and writes `demo-draft.gguf`. Data order depends on the seed alone; the learning
 rate follows the clock, so that a stage always finishes inside its time limit. Needs torch, numpy, gguf and
 tokenizers only.
 """

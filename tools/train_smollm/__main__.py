@@ -3,6 +3,7 @@
 prepare  reads the prompts and writes them as token ids; needs no GPU
 train    lets the target write, trains the drafter, checks it on held-out prompts; needs one GPU
 export   writes the drafter as GGUF
+measure  tokens a step in the decoder
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import prompts, train
+from . import measure, prompts, train
 
 
 def prepare(a: argparse.Namespace) -> None:
@@ -30,7 +31,7 @@ def export_draft(a: argparse.Namespace) -> None:
 
     from . import state
     from .llama import LlamaConfig
-    from .sizes import KIND, draft_config
+    from .sizes import STORED, draft_config
 
     c = LlamaConfig.of(a.target)
     export.write_draft(
@@ -39,7 +40,7 @@ def export_draft(a: argparse.Namespace) -> None:
         state.load(a.state),
         None,
         c.context,
-        KIND,
+        STORED,
         name="SmolLM2-135M-Instruct DFlash 2 drafter",
     )
 
@@ -57,8 +58,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     two.add_argument("--target", type=Path, required=True, help="SmolLM2's GGUF file")
     two.add_argument("--state", type=Path, required=True, help="folder with the state that training wrote")
     two.add_argument("--out", type=Path, required=True, help="the file to write")
+    measure.options(parts.add_parser("measure"))
     a = parser.parse_args(argv)
-    {"prepare": prepare, "train": train.main, "export": export_draft}[a.part](a)
+    {"prepare": prepare, "train": train.main, "export": export_draft, "measure": measure.main}[a.part](a)
 
 
 if __name__ == "__main__":

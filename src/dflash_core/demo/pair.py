@@ -35,6 +35,6 @@ def demo_draft(source: str | Path | None = None) -> Path:
     return Path("+".join(str(files.get(kind, kind)) for kind in parts(source or "dflash")))
 
 
-def demo_draft_path(*, sliding: bool = False) -> Path:
-    """The shipped drafter, a dflash GGUF; `sliding` picks the variant with causal sliding-window layers."""
-    return WEIGHTS / ("demo-draft-swa.gguf" if sliding else "demo-draft.gguf")
+def demo_draft_path() -> Path:
+    """The shipped drafter, a dflash GGUF."""
+    return WEIGHTS / "demo-draft.gguf"

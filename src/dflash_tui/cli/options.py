@@ -306,7 +306,8 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         action=Joined,
         default=default(None),
         metavar="FILE",
-        help="its drafter: a file or folder of DFlash, DFlash 2, DSpark or MTP, or mtp or ngram; repeated: several",
+        help="its drafter: a file or folder of DFlash, DFlash 2, DSpark, MTP or an assistant, or mtp or ngram;"
+        " repeated: several",
     )
     add("--profile", default=default(""), metavar="NAME", help="a target, its drafter and settings, by a name")
     add("--demo", action="store_true", default=default(False), help="the built-in demo pair")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 from importlib.util import find_spec
 
 from dflash_core.clean import encodable
@@ -31,6 +32,9 @@ def run(call: Invocation) -> int:
     socket = bound(settings)  # before the load, which may take minutes
     engine = load_with_notes(request, notes)
     recommended = engine.limits.recommended
+    if recommended.source:
+        values = recommended.words(request.knobs.thinking)
+        notes.line(f"note: requests that name no sampling get {values}, {recommended.by}")
     defaults = Defaults(request.knobs, request.chosen, recommended, greedy=request.target is None)
     target = encodable(request.target.stem) if request.target else "demo"
     draft = encodable(request.draft.name) if request.draft else "" if request.target else "demo drafter"
@@ -42,6 +46,7 @@ def run(call: Invocation) -> int:
             write_json({"address": address, "model": service.name})
         else:
             write_out(f"listening on {address}\n")
+            sys.stdout.flush()
 
     logging.getLogger("uvicorn.error").handlers = LOG.handlers
     server = Server(service, listening)
