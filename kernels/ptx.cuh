@@ -190,6 +190,12 @@ __device__ __forceinline__ int byte_by_dot(unsigned word, int i) {
     asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(v) : "r"(word), "r"(1u << (8 * i)), "r"(0));
     return int(v);
 }
+// The upper half of a word, in the same way.
+__device__ __forceinline__ unsigned upper_half_by_dot(unsigned word) {
+    unsigned v;
+    asm("dp2a.lo.u32.u32 %0, %1, %2, %3;" : "=r"(v) : "r"(word), "r"(0x0100u), "r"(0));
+    return v;
+}
 // Any four of the eight bytes of b:a, one selector nibble each.
 __device__ __forceinline__ unsigned prmt(unsigned a, unsigned b, unsigned selector) {
     unsigned r;

@@ -212,7 +212,8 @@ def tmp_path(request: pytest.FixtureRequest, fresh_folder: Callable[[str], Path]
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch, fresh_folder: Callable[[str], Path]) -> Path:
-    """Tests use neither the user's settings nor the user's log."""
+    """Tests use neither the user's settings nor the user's log, and list no model of an installed package."""
+    monkeypatch.setattr("dflash_tui.application.smollm2.folder", lambda: None)
     folder = fresh_folder("home")
     for kind in ("CONFIG", "STATE"):
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(folder / kind.lower()))

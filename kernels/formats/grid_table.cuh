@@ -35,7 +35,7 @@ template <int COUNT_, int COPIES_> struct GridTable {
 // to bit 2 of nibble j.
 __device__ __forceinline__ u32 bits_of_register(u32 bits, int r) {
     // Shifts to the left are not made by the unit that all else here needs.
-    const u32 half = r < 4 ? bits : opaque(bits >> 16);
+    const u32 half = r < 4 ? bits : upper_half_by_dot(bits);
     const int shift = (r & 3) - 2;
     return (shift < 0 ? half << -shift : half >> shift) & 0x4444u;
 }

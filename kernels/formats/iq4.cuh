@@ -24,9 +24,10 @@ __device__ __forceinline__ void table_expand(const Q4_K::Unit& unit, int sub, co
         const u32 index = word & 0x77777777u, upper_half = (word >> 1 & 0x44444444u) | 0x32103210u;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const u32 lower = prmt(table.word[0], table.word[1], index >> (16 * r));
-            const u32 upper = prmt(table.word[2], table.word[3], index >> (16 * r));
-            a[2 * half + r] = prmt(lower, upper, upper_half >> (16 * r));
+            const u32 by_index = r ? upper_half_by_dot(index) : index;
+            const u32 lower = prmt(table.word[0], table.word[1], by_index);
+            const u32 upper = prmt(table.word[2], table.word[3], by_index);
+            a[2 * half + r] = prmt(lower, upper, r ? upper_half_by_dot(upper_half) : upper_half);
         }
     }
 }

@@ -30,14 +30,13 @@ struct MXFP4 {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             scales.sub[r][0] = head.row[r].x, scales.sub[r][1] = head.row[r].y;
-            scales.d[r] = 1.0f;
+            scales.d[r] = 0.5f;
         }
         return scales;
     }
     static __device__ __forceinline__ float sub_scale(const Scales& scales, int row, int sub) {
-        const u32 e = u32(byte_of(scales.sub[row][sub >> 2], sub & 3));
-        // The two smallest powers are no normal floats.
-        return __uint_as_float(e > 1 ? (e - 1) << 23 : 0x00200000u << e);
+        // d is a half. The smallest power of all is no normal float and becomes zero, the largest an infinity.
+        return __uint_as_float(u32(byte_by_dot(scales.sub[row][sub >> 2], sub & 3)) << 23);
     }
     static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
         load_words4(unit.word, tile + 128 + u * 512, lane);

@@ -22,7 +22,7 @@ __device__ __forceinline__ void fp4_expand(u32 word, const u32 (&scale)[2], u32 
     constexpr u32 SMALL = 0x3e3c3800u, LARGE = 0x46444240u;
     const u32 index = word & 0x77777777u;
     fp4_halves(prmt(SMALL, LARGE, index) | (word & 0x80808080u), scale[0], a[0], a[2]);
-    fp4_halves(prmt(SMALL, LARGE, index >> 16) | (word << 4 & 0x80808080u), scale[1], a[1], a[3]);
+    fp4_halves(prmt(SMALL, LARGE, upper_half_by_dot(index)) | (word << 4 & 0x80808080u), scale[1], a[1], a[3]);
 }
 
 struct NVFP4 {
@@ -60,7 +60,7 @@ struct NVFP4 {
         const Unit& unit, const Scales& scales, int u, int chunk, int, u32 (&a)[4]) {
         u32 scale[2];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) scale[r] = prmt(scales.unit[r][u], 0, 0x0404u | u32(chunk) * 0x1010u) >> 1;
+        for (int r = 0; r < 2; ++r) scale[r] = u32(byte_by_dot(scales.unit[r][u], chunk)) * 0x00800080u;
         fp4_expand(unit.word[chunk], scale, a);
     }
 };

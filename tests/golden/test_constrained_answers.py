@@ -239,7 +239,7 @@ def test_a_guard_s_tokens_pass_the_same_door() -> None:
     [Grammar.schema({"type": "object", "not": {}}), Grammar.schema({"$ref": "http://127.0.0.1:1/a"}),
      Grammar.schema({"type": "string", "format": "unheard"}), Grammar("regex", "("), Grammar("lark", "start: ("),
      Grammar.choice([]), Grammar("lark", "a" * (2**20 + 1)),
-     Grammar.schema({"allOf": [{"type": "string"}, {"type": "integer"}]})],
+     Grammar.schema({"allOf": [{"type": "string"}, {"type": "integer"}]}), Grammar.schema({"$ref": "#"})],
 )  # fmt: skip
 def test_what_cannot_be_followed_is_refused(grammar: Grammar) -> None:
     with pytest.raises(GrammarError) as raised:

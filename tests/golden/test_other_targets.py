@@ -106,6 +106,12 @@ def test_greedy_text(name: str) -> None:
             break
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_is_timed_before_one_is_run(name: str) -> None:
+    """By its layers alone: those that read another's keys too, and those that get an input of their own."""
+    assert loaded(name).step_seconds(3) > 0
+
+
 @pytest.mark.parametrize("name", DRAFTS)
 def test_drafters(name: str) -> None:
     expected, of = told(name), name.replace("-dflash", "-F16")

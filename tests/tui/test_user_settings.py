@@ -40,7 +40,7 @@ async def test_a_key_for_an_action_that_has_none_and_none_for_one_that_has(make_
 
 
 async def test_what_names_a_key_names_the_users(make_app: MakeApp) -> None:
-    keys = {"turn.retry": "f10,alt+g", "view.params": "", "view.stats": "alt+s", "lab.sweep": "ctrl+s"}
+    keys = {"turn.retry": "f10,alt+y", "view.params": "", "view.stats": "alt+s", "lab.sweep": "ctrl+s"}
     keys["lab.tune"] = "alt+u"
     app = make_app(config=Config(Settings(keys=keys)))
     async with app.run_test(size=(120, 40)) as pilot:

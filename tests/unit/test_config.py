@@ -164,11 +164,11 @@ def test_lines() -> None:
 
 
 def test_keys_are_remapped() -> None:
-    actions, keymap, problems = remapped({"turn.retry": "f10, alt+g", "view.side": ""})
+    actions, keymap, problems = remapped({"turn.retry": "f10, alt+y", "view.side": ""})
     assert problems == []
-    assert keymap == {"turn.retry": "f10,alt+g", "view.side": ""}
+    assert keymap == {"turn.retry": "f10,alt+y", "view.side": ""}
     shown = {one.id: one.shown for one in actions}
-    assert shown["turn.retry"] == "F10  Alt+G"
+    assert shown["turn.retry"] == "F10  Alt+Y"
     assert shown["view.side"] == ""
 
 

@@ -145,8 +145,7 @@ def test_sampling_of_the_settings_file_wins(
 def test_a_bench_is_greedy(warm: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["sweep", "max_tokens=3,4", "--prompt", "hello", "--target", str(warm), "--device", "cpu", "--json"]
     assert cli.main([*words, "--repeats", "1"]) == 0
-    arms = json.loads(capsys.readouterr().out)["arms"]
-    assert {arm["knobs"]["temperature"] for arm in arms} == {0.0}
+    assert {setting["temperature"] for setting in json.loads(capsys.readouterr().out)["settings"]} == {0.0}
 
 
 def test_inspect_shows_it(warm: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from dflash_core import tree as ddtree
 from dflash_core.backends.base import Backend, Logits
 from dflash_core.constraints.base import Constraint, masked
 from dflash_core.constraints.drafts import within
+from dflash_core.constraints.log_probs import LogProbs
 from dflash_core.drafters.base import check_finite
 from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import NumericsError
@@ -196,7 +197,11 @@ class Decoder:
 
     def _masked(self, logits: Logits, path: Sequence[int]) -> Logits:
         """Logits (vocab,) after the answer and `path`, without what the constraint rules out."""
-        return logits if self.constraint is None else masked(logits, self.constraint.allowed(path))
+        if self.constraint is None:
+            return logits
+        if isinstance(self.constraint, LogProbs):
+            self.constraint.see(path, logits)
+        return masked(logits, self.constraint.allowed(path))
 
     def _decided(self) -> Decision:
         """What the next step runs."""

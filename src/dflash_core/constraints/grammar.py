@@ -48,7 +48,11 @@ class Grammar:
 
     @classmethod
     def schema(cls, schema: Mapping[str, JSON] | bool, *, lenient: bool = False) -> Grammar:
-        return cls("schema", json.dumps(schema, ensure_ascii=False), lenient)
+        """Raises GrammarError for one that is nested too deep."""
+        try:
+            return cls("schema", json.dumps(schema, ensure_ascii=False), lenient)
+        except RecursionError:
+            raise GrammarError("this schema cannot be followed: it is nested too deep") from None
 
     @classmethod
     def choice(cls, texts: Sequence[str]) -> Grammar:
@@ -109,6 +113,10 @@ class Grammars:
         limits = llguidance.LLParserLimits(verbose_errors=False)
         matcher = llguidance.LLMatcher(self._tables, json.dumps({"grammars": parts}), log_level=0, limits=limits)
         _check(matcher, f"this {grammar.kind} cannot be followed")
+        # Some are found to be too large, or without any text, by their first mask.
+        first = matcher.deep_copy()
+        first.compute_bitmask()
+        _check(first, f"this {grammar.kind} cannot be followed")
         return matcher
 
 

@@ -71,15 +71,25 @@ class TargetModel:
         the output of each layer in `captured` (n, hidden), in that order; EMBEDDING is what the first layer reads.
         Nothing is committed."""
         h = self.embed(rows.tokens)
-        given = None if self.per_layer is None else self.per_layer(rows.tokens, h)
+        given = self.given(rows.tokens, h)
         outputs: dict[int, Tensor] = {EMBEDDING: h}
-        for index, block in enumerate(self.blk):
-            h = block(h, rows, states[self._state_of(index)], None if given is None else given[index])
+        for index in range(len(self.blk)):
+            h = self.layer(index, h, rows, states, given)
             if index in captured:
                 outputs[index] = h
         return h, [outputs[index] for index in captured]
 
-    def _state_of(self, index: int) -> int:
+    def given(self, tokens: Sequence[int], h: Tensor) -> Tensor | None:
+        """What tokens with the embeddings `h` (n, hidden) give to every layer, (layers, n, width); None for nothing."""
+        return None if self.per_layer is None else self.per_layer(tokens, h)
+
+    def layer(
+        self, index: int, h: Tensor, rows: Rows, states: Sequence[LayerState], given: Tensor | None
+    ) -> Tensor:  # fmt: skip
+        """The residual stream (n, hidden) after layer `index`. `states`: of all layers; `given`: by `given`."""
+        return self.blk[index](h, rows, states[self.state_of(index)], None if given is None else given[index])
+
+    def state_of(self, index: int) -> int:
         """The layer whose state layer `index` uses."""
         mixer = self.spec.layers[index].mixer
         shared = mixer.kv_from if isinstance(mixer, Attention) else None

@@ -14,7 +14,7 @@ REPLACED = ("--target", "--draft", "--context", "--kv", *OTHERS)
 
 def arguments_again(arguments: Sequence[str], request: LoadRequest, conversation: str) -> list[str]:
     """`arguments` with the pair, context and cache type of `request`, to continue the conversation of that id."""
-    words = [word for word in _without(arguments, REPLACED) if word != "--demo"]
+    words = [word for word in _without(arguments, REPLACED) if word not in ("--demo", "--smollm2")]
     words += ["--demo"] if request.target is None else ["--target", str(request.target)]
     words += ["--draft", str(request.draft)] if request.draft is not None else []
     # Also where they are the defaults: without them those of a profile or of the settings would apply.

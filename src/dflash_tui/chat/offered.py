@@ -10,6 +10,7 @@ from textual.content import Content
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import one_line
+from dflash_tui.application import smollm2
 from dflash_tui.application.finding import Finding, Question
 from dflash_tui.application.hub.catalogue import Catalogue, Pair
 from dflash_tui.application.hub.files import begun_words
@@ -80,8 +81,9 @@ class Offered:
             yield option(DEMO, "demo pair", "small, comes with the program", present=here)
         for path, one in list(self._finding.models.items()):
             if _has(words, one.name, one.where, one.header.architecture, one.header.title):
+                about = smollm2.ABOUT if Path(path).name == Path(smollm2.FILE).name else one.where
                 yield option(
-                    FILE + path, one.name, one.where, one, choice=self._choice(path, one),
+                    FILE + path, one.name, about, one, choice=self._choice(path, one),
                     fit=self._finding.fits.get(self._key(path, one)),
                     present=target is not None and str(target) == path,
                 )  # fmt: skip

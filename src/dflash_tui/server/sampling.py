@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dflash_core.arch.recommended import NOTHING, Recommended
 from dflash_core.errors import KnobError
 from dflash_core.knobs import SPEC, Knobs, Value, spec_of
 from dflash_core.limits import Limits
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.request_error import invalid
 
-_FILE_KEYS = {
-    "general.sampling.temp": "temperature",
-    "general.sampling.top_k": "top_k",
-    "general.sampling.top_p": "top_p",
-    "general.sampling.min_p": "min_p",
-    "general.sampling.penalty_repeat": "repetition_penalty",
-}
-"""Keys of a GGUF file, and the knobs that they recommend values for."""
-_USUAL: Mapping[bool, Mapping[str, Value]] = {
-    True: {"temperature": 1.0, "top_p": 0.95, "top_k": 20},
-    False: {"temperature": 0.7, "top_p": 0.8, "top_k": 20},
-}
-"""By thinking: for files without such keys. The values are those of the model cards of Qwen3.6."""
 EFFORT_WORDS = {
     "none": "", "minimal": "", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh",
 }  # fmt: skip
@@ -33,33 +20,16 @@ EFFORT_WORDS = {
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """The knobs of a request that names none. `chosen`: those that the user has set, by --set, a profile or a file of
-    settings. `recommended`: values of the model's file. `greedy`: without either, temperature 0."""
+    settings. `recommended`: the sampling of all others."""
 
     knobs: Knobs = field(default_factory=Knobs)
     chosen: frozenset[str] = frozenset()
-    recommended: Mapping[str, Value] = field(default_factory=dict)
-    greedy: bool = False
+    recommended: Recommended = NOTHING
 
     def knobs_for(self, thinking: bool) -> Knobs:
         """The defaults of an answer with or without reasoning."""
-        values = {} if self.greedy and not self.recommended else dict(self.recommended or _USUAL[thinking])
-        values |= {"answer_loop_guard": "off", "thinking": thinking}
-        given = {name: value for name, value in values.items() if name not in self.chosen or name == "thinking"}
-        return self.knobs.replace(**given)
-
-
-def recommended(metadata: Mapping[str, object]) -> dict[str, Value]:
-    """The sampling that a model's file recommends; values out of range are left out."""
-    found: dict[str, Value] = {}
-    for key, name in _FILE_KEYS.items():
-        value = metadata.get(key)
-        value = value.item() if hasattr(value, "item") else value
-        if isinstance(value, (int, float)):
-            try:
-                found[name] = SPEC[name].check(value)
-            except KnobError:
-                continue
-    return found
+        guard = {} if "answer_loop_guard" in self.chosen else {"answer_loop_guard": "off"}
+        return self.recommended.applied(self.knobs.replace(thinking=thinking, **guard), self.chosen)
 
 
 def knobs_of(asked: Asked, defaults: Defaults, limits: Limits, room: int) -> Knobs:

@@ -68,12 +68,15 @@ class Server(uvicorn.Server):
 
 
 def bound(settings: ServerSettings) -> socket.socket:
-    """A socket at the address of the settings. Raises DFlashError."""
+    """A socket at the address of the settings, on which nobody listens yet. Raises DFlashError."""
     try:
         family, *_, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=512)
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DFlashError(
             f"{settings.host}:{settings.port} cannot be listened on: {reason}; name another --host or --port (0: any)"
         ) from None
+    return found

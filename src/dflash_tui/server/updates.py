@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,6 +10,7 @@ from dflash_core.events import PrefillEvent
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking
 from dflash_core.turn_stats import TurnReport
 
+Kind = Literal["thinking", "text", "call"]
 Why = Literal["end", "length", "context", "stop string", "calls", "cancelled"]
 
 
@@ -17,7 +18,7 @@ Why = Literal["end", "length", "context", "stop string", "calls", "cancelled"]
 class Block:
     """Consecutive parts of a kind as one; `name` of a call, whose `text` is its arguments."""
 
-    kind: Literal["thinking", "text", "call"]
+    kind: Kind
     text: str
     name: str = ""
 
@@ -29,16 +30,11 @@ def blocks_of(parts: Iterable[Part]) -> list[Block]:
         if isinstance(part, CallStart):
             found.append(Block("call", "", part.name))
         elif isinstance(part, (Text, Thinking, CallArguments)):
-            kind = _KINDS[type(part)]
+            kind: Kind = "text" if isinstance(part, Text) else "thinking" if isinstance(part, Thinking) else "call"
             if not found or found[-1].kind != kind:
                 found.append(Block(kind, ""))
             found[-1] = replace(found[-1], text=found[-1].text + part.text)
     return found
-
-
-_KINDS: Mapping[type[Text | Thinking | CallArguments], Literal["thinking", "text", "call"]] = {
-    Thinking: "thinking", Text: "text", CallArguments: "call"
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

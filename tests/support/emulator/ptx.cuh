@@ -57,6 +57,7 @@ inline int dp4a(int a, int b, int c) {
     for (int i = 0; i < 32; i += 8) c += int((signed char)(a >> i)) * int((signed char)(b >> i));
     return c;
 }
+inline unsigned upper_half_by_dot(unsigned word) { return word >> 16; }
 inline int byte_by_dot(unsigned word, int i) { return int(word >> (8 * i) & 255); }
 inline unsigned prmt(unsigned a, unsigned b, unsigned selector) { return __byte_perm(a, b, selector); }
 inline unsigned opaque(unsigned x) { return x; }

@@ -18,13 +18,17 @@ def time_step(model: TargetModel, rows: int) -> float:
     spec = model.spec
     tokens = [row % spec.vocab_size for row in range(rows)]
     batch = Rows.of(tokens, range(-1, rows - 1), 0)
-    x = model.token_embd.rows(tokens)
+    x = model.embed(tokens)
+    given = model.given(tokens, x)
     seconds: dict[LayerSpec, float] = {}
-    for block in model.blk:
+    for index, block in enumerate(model.blk):
         if block.spec not in seconds:
             for _ in range(2):  # the first pass pays for page faults and thread pools that no later one sees
+                states = model.new_states()
+                if (source := model.state_of(index)) != index:
+                    model.layer(source, x, batch, states, given)  # whose keys it reads
                 started = time.perf_counter()
-                block(x, batch, block.new_state())
+                model.layer(index, x, batch, states, given)
                 seconds[block.spec] = time.perf_counter() - started
     total = sum(seconds[block.spec] for block in model.blk)
     hidden = spec.embedding_length

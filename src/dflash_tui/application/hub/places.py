@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from dflash_core.user_folders import user_folder
+from dflash_tui.application import smollm2
 from dflash_tui.application.here import here
 
 Keeps = Literal["files", "hub", "ollama"]
@@ -46,6 +47,7 @@ def places(
         Place("ollama", Path(environment.get("OLLAMA_MODELS") or home / ".ollama" / "models"), "ollama"),
         Place("ollama", Path("/usr/share/ollama/.ollama/models"), "ollama"),  # used by its service on Linux
         Place("~/models", home / "models"),
+        *(Place("a Python package", folder) for folder in (smollm2.folder(),) if folder is not None),
     ]
     found: dict[Path, Place] = {}
     for one in named:

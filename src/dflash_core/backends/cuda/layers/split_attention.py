@@ -20,6 +20,7 @@ MAX_PARTS = 64
 ROW_WARPS = 3  # row warps of a block with enough rows: with 4 column warps they use all registers of an SM
 COLUMN_WARPS = 4  # column warps of such a block
 PACKED_WARPS = 8  # warps that share a tile of packed keys and values and convert it to f16
+MAX_UNPACKED = 256  # numbers of a row of packed keys or values that all warps can convert together
 MAX_MAKERS = 8  # warps of an attn_alone block that make the row: as in kernels/attention_alone.cu
 PATH_BYTES = MAX_NODES + 128  # shared memory of attn_split for one node's ancestors
 ACCUMULATORS = 96  # the most registers of a thread for output sums: with more, the others spill
@@ -132,7 +133,7 @@ class WarpLayout:
     once: bool = False
 
     @staticmethod
-    def of(order: SplitOrder, tiles: int) -> list[WarpLayout]:
+    def of(order: SplitOrder, tiles: int, head_dim: int) -> list[WarpLayout]:
         """The layouts for `tiles` tiles of 16 rows; of layouts with equally large blocks, the first is the best.
 
         Unpacking a tile once is faster from two tiles of rows per row warp on (docs/notes/memory.md).
@@ -141,7 +142,8 @@ class WarpLayout:
         if not order.near or tiles == 1 or (order.kv != F16 and tiles <= ROW_WARPS):
             return [narrow]
         wide = WarpLayout(min(ROW_WARPS, tiles), min(COLUMN_WARPS, order.column_warps))
-        packed = F16.k not in (order.kv.k, order.kv.v)
+        # A warp unpacks whole rows, eight at a time, of up to so many numbers.
+        packed = F16.k not in (order.kv.k, order.kv.v) and head_dim <= MAX_UNPACKED
         return [replace(wide, once=True), wide, narrow] if packed else [wide, narrow]
 
 
@@ -170,7 +172,7 @@ class SplitLaunch:
         `layout`: used instead of those of WarpLayout.of.
         """
         tiles = ceil_div(heads.packed_rows(rows), 16)
-        layouts = [layout] if layout else WarpLayout.of(order, tiles)
+        layouts = [layout] if layout else WarpLayout.of(order, tiles, heads.head_dim)
         found = [SplitLaunch._laid(heads, order, rows, one, shared_limit) for one in layouts]
         fitting = [one for one in found if one.shared <= shared_limit]
         return max(fitting, key=lambda one: one.block_rows, default=found[-1])

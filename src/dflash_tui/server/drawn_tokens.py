@@ -1,0 +1,75 @@
+"""The tokens of an answer's text with their probabilities, handed out as their text is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dflash_core.constraints.log_probs import Drawn, LogProbs
+from dflash_core.text.detokenizer import Detokenizer
+from dflash_core.text.thinking import ThinkingSplit
+from dflash_core.text.tokenizer import THINK_TAGS, Tokenizer
+from dflash_core.text.tool_calls.parts import Part, Text
+
+MAX_TOP = 20
+INSERTED = -9999.0
+"""What the API says in place of minus infinity: for tokens that were not drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnText(Text):
+    """A piece of the answer's text, and the tokens that begin in it, as the API writes them."""
+
+    tokens: tuple[dict[str, Any], ...] = ()
+
+
+class DrawnTokens:
+    """Reasoning, tags and tokens without a text are left out. `log_probs` is filled by the decoder."""
+
+    def __init__(self, tokenizer: Tokenizer, log_probs: LogProbs, *, opens_thinking: bool) -> None:
+        self._tokenizer, self._log_probs = tokenizer, log_probs
+        self._detokenizer, self._split = Detokenizer(tokenizer), ThinkingSplit(opens_thinking)
+        self._tags = {tokenizer.special.get(tag) for tag in THINK_TAGS}
+        self._seen = self._said = self._begins = 0  # tokens seen; bytes handed out; bytes of the tokens before
+        self._waiting: list[tuple[int, Drawn]] = []  # with the byte of the text that each begins at
+
+    def with_tokens(self, parts: Sequence[Part]) -> list[Part]:
+        """The parts, with the tokens that begin in their text."""
+        for one in self._log_probs.drawn[self._seen :]:
+            self._see(one)
+        self._seen = len(self._log_probs.drawn)
+        found: list[Part] = []
+        for part in parts:
+            if isinstance(part, Text):
+                self._said += len(part.text.encode())
+                ready = tuple(one for begins, one in self._waiting if begins < self._said)
+                self._waiting = self._waiting[len(ready) :]
+                part = DrawnText(part.text, tuple(_entry(one, self._tokenizer) for one in ready))
+            found.append(part)
+        return found
+
+    def _see(self, one: Drawn) -> None:
+        inside = self._split.inside
+        self._split.push(self._detokenizer.push((one.token,)))
+        size = 0 if one.token in self._tokenizer.hidden else len(self._tokenizer.token_bytes(one.token))
+        if inside or not self._split.begun or self._split.inside or not size or one.token in self._tags:
+            return
+        self._waiting.append((self._begins, one))
+        self._begins += size
+
+
+def _entry(one: Drawn, tokenizer: Tokenizer) -> dict[str, Any]:
+    top = [_named(token, log_prob, tokenizer) for token, log_prob in one.top]
+    log_prob = INSERTED if one.log_prob is None else one.log_prob
+    return _named(one.token, log_prob, tokenizer) | {"top_logprobs": top}
+
+
+def _named(token: int, log_prob: float, tokenizer: Tokenizer) -> dict[str, Any]:
+    data = tokenizer.token_bytes(token)
+    return {"token": data.decode("utf-8", "replace"), "logprob": log_prob, "bytes": list(data)}
+
+
+def listed(parts: Sequence[Part]) -> dict[str, Any]:
+    """The object `logprobs` of chat completions, for some parts."""
+    return {"content": [one for part in parts if isinstance(part, DrawnText) for one in part.tokens], "refusal": None}

@@ -1,0 +1,69 @@
+"""Log-probabilities of tokens: the target's own, against a pass of the reference over the same ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from support import demo_pair
+from support.serving import Running
+
+CHAT: list[Any] = [{"role": "user", "content": "What is 12 plus 7?"}]
+
+
+def expected(prompt: list[int], answer: list[int]) -> list[float]:
+    """By one pass over prompt and answer, in plain decoding's own session."""
+    engine = demo_pair.new_engine()
+    found = []
+    ids = list(prompt)
+    for token in answer:
+        engine.reset()
+        logits = torch.from_numpy(np.asarray(engine.session.prefill(ids, lambda: False))).double()
+        found.append(float(torch.log_softmax(logits, -1)[token]))
+        ids.append(token)
+    return found
+
+
+@pytest.mark.parametrize("mode", ["plain", "tree"])
+def test_they_are_the_target_s_own(server: Running, mode: str) -> None:
+    tokenizer = server.service.preparer.tokenizer
+    asked: dict[str, Any] = {
+        "model": "demo", "messages": CHAT, "logprobs": True, "top_logprobs": 3,
+        "extra_body": {"dflash": {"mode": mode}},
+    }  # fmt: skip
+    choice = server.openai().chat.completions.create(**asked).choices[0]
+    assert choice.logprobs is not None
+    content = choice.logprobs.content or []
+    text = choice.message.content or ""
+    assert b"".join(bytes(one.bytes or ()) for one in content).decode() == text
+    with server.http() as http:
+        shown = http.post("/apply-template", json={"messages": CHAT, "reasoning_effort": "none"}).json()["prompt"]
+    answer = tokenizer.encode(text, special=False)
+    assert [tokenizer.token_bytes(id).decode() for id in answer] == [one.token for one in content]
+    reference = expected(tokenizer.encode(shown), answer)
+    assert [one.logprob for one in content] == pytest.approx(reference, abs=2e-3)
+    for one in content:
+        assert len(one.top_logprobs) == 3
+        assert one.top_logprobs[0].token == one.token  # greedy
+        assert [other.logprob for other in one.top_logprobs] == sorted(
+            (other.logprob for other in one.top_logprobs), reverse=True
+        )
+    chunks = list(server.openai().chat.completions.create(**asked, stream=True))
+    streamed = [one for chunk in chunks if chunk.choices and chunk.choices[0].logprobs
+                for one in chunk.choices[0].logprobs.content or []]  # fmt: skip
+    assert [one.token for one in streamed] == [one.token for one in content]
+
+
+def test_reasoning_and_what_a_stop_string_cuts_are_left_out(server: Running) -> None:
+    asked: dict[str, Any] = {"model": "demo", "messages": CHAT, "logprobs": True}
+    thinking = {"chat_template_kwargs": {"enable_thinking": True}, "dflash": {"mode": "plain"}}
+    choice = server.openai().chat.completions.create(**asked, extra_body=thinking).choices[0]
+    assert choice.logprobs is not None
+    assert "".join(one.token for one in choice.logprobs.content or []).strip() == choice.message.content
+    cut = server.openai().chat.completions.create(**asked, stop="7 =", extra_body={"dflash": {"mode": "plain"}})
+    choice = cut.choices[0]
+    assert choice.logprobs is not None
+    assert "".join(one.token for one in choice.logprobs.content or []) == choice.message.content
