@@ -97,7 +97,7 @@ def test_the_model_file_recommends_and_the_user_decides() -> None:
         return knobs_of(asked or Asked(), defaults, limits, 50)
 
     assert knobs(Defaults(recommended=found)).temperature == 0.6
-    assert knobs(Defaults(recommended=found), Asked(thinking="on")).temperature == 1.0
+    assert knobs(Defaults(recommended=found), Asked(thinking="on")).temperature == 0.6
     chosen = Defaults(Knobs(temperature=0.1), frozenset({"temperature"}), found)
     assert (knobs(chosen).temperature, knobs(chosen).top_k) == (0.1, 40)
     assert knobs(chosen, Asked(changes={"temperature": 1.5})).temperature == 1.5
