@@ -24,6 +24,7 @@ from dflash_tui.application.conversations.current import CUT_OFF, CurrentConvers
 from dflash_tui.application.conversations.history import History
 from dflash_tui.application.conversations.journal import Journal, Left, Place, Typed
 from dflash_tui.application.conversations.store import Card, Store
+from dflash_tui.application.decoder_use import DecoderUse
 from dflash_tui.application.running import Running
 from support.kept import conversation
 from support.stored import a_turn, kill, killed_app, titles
@@ -100,7 +101,7 @@ def test_a_step_is_committed_off_the_thread_that_hands_it_over(tmp_path: Path) -
 
 def test_only_saved_pieces_are_drained() -> None:
     saved = 0
-    running = Running(lambda on_prefill: iter("abc"), saved=lambda: saved)  # type: ignore[arg-type, return-value]
+    running = Running(DecoderUse(), lambda on_prefill: iter("abc"), saved=lambda: saved)  # type: ignore[arg-type, return-value]
     running.work()
     assert running.drain() == []
     saved = 2

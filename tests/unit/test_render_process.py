@@ -23,6 +23,7 @@ from dflash_core.messages import Message, build_prompt
 from dflash_core.text import render_process
 from dflash_core.text.render_process import RenderProcess
 from dflash_core.text.template import CHATML, ChatTemplate
+from dflash_tui.application.decoder_use import DecoderUse
 from dflash_tui.application.running import Running
 from dflash_tui.application.session import OnPrefill, TurnLike
 
@@ -70,7 +71,7 @@ def test_the_app_stays_awake_and_says_it_in_a_line(source: str, monkeypatch: pyt
         render(ChatTemplate(source))
         raise AssertionError("it rendered")
 
-    running = Running(open_turn)
+    running = Running(DecoderUse(), open_turn)
     running.start()
     running.stop()  # what Esc does: the turn is not there yet, so it ends with the render
     longest, last = 0.0, time.monotonic()

@@ -7,10 +7,10 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
 from dflash_tui.application.background import Background
-from dflash_tui.application.decoder_use import DecoderUse
 
 if TYPE_CHECKING:
     from dflash_core.lab.progress import ExperimentProgress
+    from dflash_tui.application.decoder_use import DecoderUse
 
 UNDER_WAY = "a measurement is running: Esc stops it"
 """Why nothing else can start."""
@@ -22,12 +22,12 @@ class Experiment(Background):
 
     def __init__(
         self,
+        decoder: DecoderUse,
         run: Iterator[ExperimentProgress],
         stop: Callable[[], None] | None = None,
-        decoder: DecoderUse | None = None,
     ) -> None:
         super().__init__("dflash-lab")
-        self._decoder = decoder or DecoderUse()
+        self._decoder = decoder
         self._lock = threading.Lock()  # `stop` must not end what another user of the decoder does
         self._mine = False
         self._parts = run

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_tui.application.background import Background
-from dflash_tui.application.decoder_use import DecoderUse
 from dflash_tui.application.session import OnPrefill, TurnLike
 
 if TYPE_CHECKING:
     from dflash_core.events import Piece
+    from dflash_tui.application.decoder_use import DecoderUse
 
 
 class Running(Background):
@@ -27,10 +27,10 @@ class Running(Background):
 
     def __init__(
         self,
+        decoder: DecoderUse,
         open_turn: Callable[[OnPrefill], TurnLike],
         pieces: Callable[[TurnLike], Iterator[Piece]] = iter,
         saved: Callable[[], int] = lambda: sys.maxsize,
-        decoder: DecoderUse | None = None,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
         """`open_turn` starts the turn, `pieces` iterates over it; both are called on the thread.
@@ -40,7 +40,7 @@ class Running(Background):
         """
         super().__init__("dflash-turn")
         self._open, self._pieces, self._saved = open_turn, pieces, saved
-        self._decoder, self._ready = decoder or DecoderUse(), ready
+        self._decoder, self._ready = decoder, ready
         self.waits = True  # for the decoder
         self._drained = 0
         self._arrived: deque[Piece] = deque()

@@ -92,7 +92,7 @@ class BackgroundPlain(Controller):
             run.cancel()
             session.cancel()  # a prompt that is being read
 
-        self._experiment = Experiment(iter(run), stop, state.decoder)
+        self._experiment = Experiment(state.decoder, iter(run), stop)
         self._experiment.start()
         self.screen.set_timer(LOOK_S, self._look)
 

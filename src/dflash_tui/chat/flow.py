@@ -66,7 +66,7 @@ class Flow(Controller):
 
         # Busy before the first await: keys are handled concurrently, so a retry may arrive meanwhile.
         turn = self.state.turn
-        turn.running = running = Running(open_turn, pieces, saved, self.state.decoder, ready)
+        turn.running = running = Running(self.state.decoder, open_turn, pieces, saved, ready)
         self._before = turn.record
         earlier = turn.meter.positions if turn.meter is not None else 0
         turn.meter = Meter(earlier=earlier, cold=turn.cold)

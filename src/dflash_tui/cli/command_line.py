@@ -28,7 +28,6 @@ from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import Config, load_config
 from dflash_tui.application.settings.presets import Presets, Profile
 from dflash_tui.cli.options import COMMANDS, Invocation, build_parser
-from dflash_tui.server.settings import keys_given
 from dflash_tui.settings.key_rules import KEY_RULES
 from dflash_tui.terminal import marks
 from dflash_tui.terminal.hangup import watched
@@ -195,10 +194,13 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
             return command.run(Invocation(args, request, config, parser.error))
     if not on_a_terminal():
         raise DFlashError("the app needs a terminal; in a pipe or a script use: dflash-tui ask")
-    from dflash_tui.launch import attach_app, run_app
-
     if args.attach:
+        from dflash_tui.launch import attach_app
+        from dflash_tui.server.settings import keys_given
+
         return attach_app(args.attach, args.attach_key or next(iter(keys_given()), ""), request, config)
+    from dflash_tui.launch import run_app
+
     return run_app(request, config)
 
 

@@ -139,7 +139,7 @@ class LabScreen(Passing, Screen[None]):
         stop: Callable[[], None] | None = None,
     ) -> None:
         """Run an experiment. `then` is called in this thread when it has ended, also after an error or a stop."""
-        self.chat.state.experiment = self._mine = Experiment(run, stop, self.chat.state.decoder)
+        self.chat.state.experiment = self._mine = Experiment(self.chat.state.decoder, run, stop)
         self._then = then
         self._mine.start()
         self._look()
