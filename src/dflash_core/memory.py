@@ -54,9 +54,21 @@ def gib(count: int) -> str:
     return f"{count} B"
 
 
-def weights_detail(layers: int, host_bytes: int) -> str:
+@dataclass(frozen=True, slots=True)
+class HostExperts:
+    """The experts in main memory: of how many layers, and their bytes."""
+
+    layers: int = 0
+    bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"experts of {self.layers} layers in main memory, {gib(self.bytes)}"
+
+
+def weights_detail(layers: int, host_bytes: int, experts: HostExperts) -> str:
     """The description of a target's weights. `host_bytes`: of the token embedding, if it stays in main memory."""
-    return f"{layers} layers" + (f"; token embedding in main memory, {gib(host_bytes)}" if host_bytes else "")
+    embedding = [f"token embedding in main memory, {gib(host_bytes)}"] if host_bytes else []
+    return "; ".join([f"{layers} layers", *embedding, *([str(experts)] if experts.layers else [])])
 
 
 def parse_bytes(text: str) -> int:
