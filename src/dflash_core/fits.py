@@ -30,6 +30,7 @@ TARGET = "target"  # the component of the target's weights
 SMALLEST_SHARE = 0.4  # of the bytes of a file with 4 to 5 bits per weight: 2 bits and less
 ON_CARD, ON_HOST = "card", "host"
 EMBEDDING_COST = 1.5  # a row is copied over the bus for every token
+EXPERTS_COST, LAYER_COST = 4, 0.25  # of experts in main memory, and of each layer: decoding is slower, prompts much
 
 DESKTOP = 1 << 30  # bytes that a desktop and its programs use on a card: an assumption
 CEILING = 32_768  # positions where no context is given
@@ -370,6 +371,7 @@ def cost(option: Setup, setup: Setup) -> float:
     found = _cache_cost(option.kv) - _cache_cost(setup.kv)
     found += DRAFT_COST.get(option.draft_type, UNKNOWN_COST) - DRAFT_COST.get(setup.draft_type, UNKNOWN_COST)
     found += EMBEDDING_COST * (option.embedding != setup.embedding)
+    found += EXPERTS_COST * (option.experts != setup.experts) + LAYER_COST * (option.experts - setup.experts)
     found += NO_DRAFTER_COST * (setup.drafted - option.drafted) + MTP_COST * (option.mtp - setup.mtp)
     return found + SHORTER_COST * (1 - option.context / max(setup.context, 1))
 
@@ -382,6 +384,7 @@ def _cache_cost(kv: str) -> float:
 
 
 def _includes(option: Setup, smaller: Setup, before: Setup) -> bool:
-    """Whether `option` makes every change from `before` that `smaller` makes."""
+    """Whether `option` makes every change from `before` that `smaller` makes, or moves more experts."""
     names = [name for name in Setup.__dataclass_fields__ if getattr(smaller, name) != getattr(before, name)]
-    return all(getattr(option, name) == getattr(smaller, name) for name in names)
+    alike = all(getattr(option, name) == getattr(smaller, name) for name in names if name != "experts")
+    return alike and option.experts >= smaller.experts

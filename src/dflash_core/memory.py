@@ -62,7 +62,8 @@ class HostExperts:
     bytes: int = 0
 
     def __str__(self) -> str:
-        return f"experts of {self.layers} layers in main memory, {gib(self.bytes)}"
+        layers = f"{self.layers} layer{'s' * (self.layers != 1)}"
+        return f"experts of {layers} in main memory, {gib(self.bytes)}"
 
 
 def weights_detail(layers: int, host_bytes: int, experts: HostExperts) -> str:

@@ -8,6 +8,7 @@ import pytest
 from dflash_core import Knobs, load_target
 from dflash_core.arch.facts import layers_of_experts
 from dflash_core.backends.cuda import session as cuda_session
+from dflash_core.backends.cuda import target as cuda_target
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.session import CudaSession
@@ -15,8 +16,11 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.expert_places import tensors_on_host
+from dflash_core.loading import CardOptions
 from dflash_core.runner import Runner
+from support import engines
 from support.device_pairs import device_named
+from support.emulated_device import EmulatedCard
 from support.golden import golden
 from support.grids import full
 
@@ -96,3 +100,17 @@ def test_a_row_that_is_read_over_the_bus_is_dear(device_name: str) -> None:
     ]
     assert more == sorted(more)
     assert 1 < more[0] < more[-1]
+
+
+@pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or "")
+@pytest.mark.emulator
+def test_a_target_is_loaded_so_and_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_target, "open_device", lambda index: EmulatedCard())
+    path, found = golden("targets/q35moe-F16.gguf"), []
+    for experts in ("card", "1"):
+        target = load_target(path, "cuda", card=CardOptions(experts=experts, tune=False))
+        found.append(target.logits([5, 9, 20, 3]))
+        assert sum(one.on_host for one in target.model.experts) == target.host_experts.layers == (experts == "1")
+        said = [note for note in target.notes if "experts of 1 layer in main memory" in note]
+        assert len(said) == (experts == "1")
+    assert np.array_equal(*found)

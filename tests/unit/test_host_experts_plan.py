@@ -23,6 +23,7 @@ from dflash_core.expert_places import checked_experts, possible_layers, tensors_
 from dflash_core.fits import ON_CARD, plan, requested_setup, total
 from dflash_core.loading import CardOptions
 from dflash_core.memory import HostExperts, MemoryBreakdown
+from dflash_tui.application.fits import options, remedy_words
 from dflash_tui.cli.command_line import main
 from support.golden import golden
 from support.made_up_card import MadeUpCard
@@ -142,6 +143,37 @@ def test_auto_is_settled_before_the_load(monkeypatch: pytest.MonkeyPatch) -> Non
     assert short.weight_bytes == whole.weight_bytes - short.host_experts.bytes
     assert possible_layers("auto", spec) == range(len(layers_of_experts(spec)) + 1)
     assert isinstance(spec.layers[-1].ffn, Experts)
+
+
+def test_fewer_experts_on_the_card_are_a_remedy() -> None:
+    """As few layers as make it fit, with prompts in whole chunks; larger numbers are not offered too."""
+    made = planner(16 * GIB, "card")
+    found = plan(made, requested_setup(made, 8192, "q8_0"))
+    assert not found.fits
+    (remedy,) = (one for one in found.remedies if one.setup.experts)
+    assert options(remedy, found.setup) == f"--experts {remedy.setup.experts}"
+    assert remedy_words(remedy, found.setup) == f"experts of {remedy.setup.experts} layers in main memory"
+    asked = planner(16 * GIB, str(remedy.setup.experts))
+    setup = requested_setup(asked, 8192, "q8_0")
+    assert plan(asked, setup).fits
+    assert (setup.experts, setup.rows) == (remedy.setup.experts, made.chunk_rows[0])
+    few = replace(remedy.setup, experts=remedy.setup.experts - 1)
+    assert total(made, few) > made.available
+
+
+def test_a_refusal_names_main_memory_where_that_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CudaMachine, "other_processes", lambda self: 0)
+    made = opened(64 * GIB, "card")
+    estimator, spec = made.estimator(None), made.config
+    setup = replace(requested_setup(estimator, 512, "f16"), rows=256, nodes=24)
+    host = replace(setup, experts=len(layers_of_experts(spec)))
+    monkeypatch.setattr(CudaMachine, "available_with_context", lambda self: total(estimator, host))
+    monkeypatch.setattr(CudaMachine, "breakdown", lambda self, parts: MemoryBreakdown("A card", parts, GIB, 1000))
+    with pytest.raises(OutOfMemoryError, match="--experts auto reads experts from main memory"):
+        made.check_memory(None, 512, "f16")
+    monkeypatch.setattr(CudaMachine, "available_with_context", lambda self: total(estimator, host) // 2)
+    with pytest.raises(OutOfMemoryError, match="take a model of at most"):
+        made.check_memory(None, 512, "f16")
 
 
 def test_main_memory_that_is_too_small_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,8 @@ def changes(setup: Setup, before: Setup) -> Iterator[tuple[str, str]]:
     if setup.embedding != before.embedding:
         yield "the token embedding in main memory", f"--embedding {setup.embedding}"
     if setup.experts != before.experts:
-        yield f"experts of {setup.experts} layers in main memory", f"--experts {setup.experts}"
+        layers = f"{setup.experts} layer{'s' * (setup.experts != 1)}"
+        yield f"experts of {layers} in main memory", f"--experts {setup.experts}"
     if setup.context != before.context:
         yield f"a context of {setup.context:,} positions", f"--context {setup.context}"
 

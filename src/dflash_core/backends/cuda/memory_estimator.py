@@ -29,7 +29,7 @@ from dflash_core.fits import (
 )
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.weights import WeightFile
-from dflash_core.memory import Component, weights_detail
+from dflash_core.memory import Component, HostExperts, weights_detail
 
 ORDER = ("target KV", "states", "scratch", "drafter KV")  # the order in which a sequence's components are shown
 # Memory that is left free if no context is given: for the allocator's rounding, library caches and other programs.
@@ -122,13 +122,20 @@ class CardMemoryEstimator:
             for drafter in drafters
             for where in dict.fromkeys((setup.embedding, ON_HOST))
         ]
+        layers = range(setup.experts + 1, len(self._footprint.target.experts) + 1)
+        options += [replace(setup, experts=count, rows=self.chunk_rows[0]) for count in layers]
         return [*options[1:], *([replace(setup, drafted=False, draft_type="")] if drafted else [])]
+
+    def host_experts(self, setup: Setup) -> HostExperts:
+        """The experts that stay in main memory."""
+        return self._footprint.experts_on_host(setup.experts)
 
     def components(self, setup: Setup) -> tuple[Component, ...]:
         footprint = self._of(setup)
         on_host = setup.embedding == ON_HOST
-        experts = footprint.experts_on_host(setup.experts)
-        detail = weights_detail(self._spec.block_count, footprint.tokens_bytes if on_host else 0, experts)
+        detail = weights_detail(
+            self._spec.block_count, footprint.tokens_bytes if on_host else 0, self.host_experts(setup)
+        )
         found = [Component(TARGET, footprint.weights(on_host=on_host, host_layers=setup.experts), detail)]
         if self._drafted(setup):
             found.append(Component("drafter", footprint.draft_bytes, "MTP head" if setup.mtp else setup.draft_type))

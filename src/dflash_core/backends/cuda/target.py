@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,16 @@ from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft, OpenedModel
 from dflash_core.drafters.several import OpenedSeveral, not_on_a_card
 from dflash_core.errors import OutOfMemoryError, Shortage, UnsupportedError
 from dflash_core.expert_places import possible_layers, tensors_on_host
-from dflash_core.fits import ON_CARD, ON_HOST, PREFILL_ROWS, SMALLEST_CONTEXT, longest_context, requested_setup
+from dflash_core.fits import (
+    ON_CARD,
+    ON_HOST,
+    PREFILL_ROWS,
+    SMALLEST_CONTEXT,
+    Setup,
+    longest_context,
+    min_bytes,
+    requested_setup,
+)
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
 from dflash_core.progress import Progress
@@ -126,6 +136,8 @@ class CudaTarget(Target):
             remedy = f"a context of {fits:,} positions fits"
         elif pack:
             remedy = "pack the drafter as q8_0, or take no drafter, or a smaller model"
+        elif self._moving_experts_helps(estimator, setup):
+            remedy = "--experts auto reads experts from main memory, slower"
         else:
             rest = needed.predicted - self.footprint.target_bytes
             remedy = f"take a model of at most {gib(max(needed.free - rest, 0))}"
@@ -148,6 +160,10 @@ class CudaTarget(Target):
             raise OutOfMemoryError(
                 f"{found}, but {gib(free)} of main memory are free; close other programs, or take a smaller model"
             )
+
+    def _moving_experts_helps(self, estimator: CardMemoryEstimator, setup: Setup) -> bool:
+        layers = len(self.footprint.target.experts)
+        return setup.experts < layers and min_bytes(estimator, replace(setup, experts=layers)) <= estimator.available
 
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
         self.machine.hold_limit()
