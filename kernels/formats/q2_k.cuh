@@ -1,5 +1,5 @@
 // Q2_K, 84 B per 256 weights of a row: w = d * scale * q - dmin * minimum, q in 0..3, 4-bit scales and minima per 16.
-// Share of bandwidth: not measured yet.
+// Share of bandwidth: 50 % of an H200's 4.49 TB/s at one row of 17,408 x 5,120 (`python -m tools.bench.types`).
 //
 // Scales are multiplied into the codes, four at a time: 3 * 15 fits a byte. Minima are multiplied by the activations as
 // codes are, so both sums go on over the whole tile.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_core.arch.recommended import Recommended
+from dflash_core.arch.recommended import recommended
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.messages import Call, Message
@@ -83,19 +85,29 @@ def test_a_stop_string_does_not_depend_on_the_pieces(answer: str, strings: list[
     assert stops.dropped == len(answer) - len(expected)
 
 
-def test_the_model_recommends_and_the_user_decides() -> None:
-    found = Recommended("the file", {"temperature": 0.6, "top_k": 40}, {"temperature": 1.0})
+def test_the_model_file_recommends_and_the_user_decides() -> None:
+    file: dict[str, Any] = {
+        "general.sampling.temp": 0.6, "general.sampling.top_k": 40, "general.sampling.top_p": 7.0, "general.name": "m",
+    }  # fmt: skip
+    found = recommended(file)
+    assert found.plain == {"temperature": 0.6, "top_k": 40}
     limits = Limits(None, 100)
 
     def knobs(defaults: Defaults, asked: Asked | None = None) -> Knobs:
         return knobs_of(asked or Asked(), defaults, limits, 50)
 
     assert knobs(Defaults(recommended=found)).temperature == 0.6
-    assert knobs(Defaults(recommended=found), Asked(thinking="on")).temperature == 1.0
+    assert knobs(Defaults(recommended=found), Asked(thinking="on")).temperature == 0.6
     chosen = Defaults(Knobs(temperature=0.1), frozenset({"temperature"}), found)
     assert (knobs(chosen).temperature, knobs(chosen).top_k) == (0.1, 40)
     assert knobs(chosen, Asked(changes={"temperature": 1.5})).temperature == 1.5
-    assert knobs(Defaults()).temperature == 0
+    assert knobs(Defaults(chosen=frozenset({"temperature"}), recommended=found)).top_k == 0  # greedy, all of it
+    qwen = Defaults(recommended=recommended({"general.name": "Qwen3.5-27B"}))
+    assert (knobs(qwen).temperature, knobs(qwen).presence_penalty) == (0.7, 1.5)
+    assert knobs(qwen, Asked(thinking="on")).temperature == 1.0
+    assert knobs(Defaults(greedy=True)).temperature == 0
+    assert knobs(Defaults()).temperature == 0.7
+    assert knobs(Defaults(), Asked(thinking="on")).temperature == 1.0
 
 
 def test_limits_are_clamped_and_reasoning_leaves_half() -> None:

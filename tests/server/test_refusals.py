@@ -37,6 +37,7 @@ def parts(*found: Any) -> dict[str, Any]:
     return chat(messages=[{"role": "user", "content": found}])
 
 
+NOTHING = {"type": "function", "function": {"name": "nothing"}}
 # Path, body, and the field that is named.
 BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/chat/completions", "{", None),
@@ -77,6 +78,8 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/chat/completions", chat(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {
         "type": "strange"}}}), "response_format"),
     ("/v1/responses", {"input": "a", "text": {"format": {"type": "json_schema", "schema": 3}}}, "text.format.schema"),
+    ("/v1/chat/completions", chat(tools=[NOTHING], tool_choice="required", response_format={"type": "json_object"}),
+     "tool_choice"),
     ("/v1/chat/completions", chat(dflash={"bugdet": 3}), "dflash.bugdet"),
     ("/v1/chat/completions", chat(dflash={"budget": 0}), "dflash.budget"),
     ("/v1/chat/completions", chat(dflash={"budget": [3]}), "dflash.budget"),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 from dflash_core import Engine, load_draft, load_target
+from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.backends.opened import Target
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.drafters.base import Draft
+from dflash_core.models.dflash import DFlash
+from dflash_core.models.matrix import Weights
+
+WINDOW = 24
 
 
 @cache
@@ -17,7 +23,15 @@ def target() -> Target:
 
 @cache
 def draft(sliding: bool = False) -> Draft:
-    return load_draft(demo_draft_path(sliding=sliding), target())
+    """The shipped drafter; `sliding`: its weights with a causal window in the first layer."""
+    loaded = load_draft(demo_draft_path(), target())
+    if not sliding:
+        return loaded
+    assert isinstance(loaded, CpuDFlash)
+    first = (True, False, False)
+    config = replace(loaded.config, sliding_window=WINDOW, sliding=first, causal=first)
+    model = DFlash(Weights(loaded.file), config)
+    return CpuDFlash(replace(loaded.opened, config=config), model, target().model, loaded.weight_bytes)
 
 
 def new_engine(context_length: int | None = None) -> Engine:

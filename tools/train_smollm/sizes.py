@@ -10,6 +10,9 @@ from .llama import LlamaConfig
 MASK = 16
 """<empty_output>, a control token that no answer has."""
 KIND = "Q8_0"
+"""What the last half of training rounds the matrices to."""
+STORED = "IQ4_NL"
+"""What the shipped file stores them as: half the bytes of KIND."""
 
 
 def draft_config(c: LlamaConfig, captured: int = 5) -> DraftConfig:

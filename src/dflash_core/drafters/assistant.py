@@ -38,9 +38,13 @@ def holds_assistant(path: Path) -> bool:
 
 def open_assistant(path: str | Path, target: DraftTarget) -> OpenedModel[AssistantConfig]:
     """Read an assistant's header. Raises FormatError, UnsupportedError, MismatchError."""
-    file = open_gguf(path)
+    return opened(open_gguf(path), target)
+
+
+def opened(file: GGUFFile, target: DraftTarget) -> OpenedModel[AssistantConfig]:
+    """Like `open_assistant`, of an open file."""
     config = _config(file, target.config)
-    check_tensors(str(path), file.tensors, config.tensors())
+    check_tensors(str(file.path), file.tensors, config.tensors())
     return OpenedModel(target, config, file, capabilities(config), config.notes)
 
 

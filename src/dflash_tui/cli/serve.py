@@ -35,7 +35,7 @@ def run(call: Invocation) -> int:
     if recommended.source:
         values = recommended.words(request.knobs.thinking)
         notes.line(f"note: requests that name no sampling get {values}, {recommended.by}")
-    defaults = Defaults(request.knobs, request.chosen, recommended)
+    defaults = Defaults(request.knobs, request.chosen, recommended, greedy=request.target is None)
     target = encodable(request.target.stem) if request.target else "demo"
     draft = encodable(request.draft.name) if request.draft else "" if request.target else "demo drafter"
     service = Service(engine, Served(target, draft, defaults), settings)

@@ -23,26 +23,28 @@ class Constraining:
     def constraint(self, asked: Asked, prompt: Prompt, *, thinking: bool) -> Constraint | None:
         """That of a request's answer; it does not hold for the reasoning. Raises RequestError for what cannot be
         followed."""
+        required = asked.choice == "required"
+        if asked.grammar is not None and required:
+            raise invalid("a call is required and a format is given, which exclude each other", "tool_choice")
+        place = asked.places.get(GRAMMAR) if asked.grammar is not None else "tool_choice" if required else "tools"
         try:
-            grammar = asked.grammar or self._of_tools(asked)
+            grammar = asked.grammar or self._of_tools(asked, required=required)
             if grammar is None:
                 return None
             return self._grammars.of_answer(grammar, thinking=thinking, opens_thinking=prompt.opens_thinking)
         except GrammarError as error:
-            place = (
-                asked.places.get(GRAMMAR) if asked.grammar else "tool_choice" if asked.choice == "required" else "tools"
-            )
             raise invalid(str(error), place) from None
 
-    def _of_tools(self, asked: Asked) -> Grammar | None:
-        required = asked.choice == "required"
-        if not required and not (asked.strict and asked.tools and asked.choice == "auto"):
+    def _of_tools(self, asked: Asked, *, required: bool) -> Grammar | None:
+        """The grammar of calls that must be made, or must follow their schemas. Where a call could begin anywhere in a
+        text, those that are only strict are left as they are."""
+        form, special = self._form, self._tokenizer.special
+        if not required and not (
+            asked.strict and asked.tools and asked.choice == "auto" and form is not None and form.begins in special
+        ):
             return None
-        form, tokenizer = self._form, self._tokenizer
-        source = tool_grammar(
-            form, asked.tools, tokenizer.special, name=asked.tool, several=asked.parallel, free=not required
-        )
+        source = tool_grammar(form, asked.tools, special, name=asked.tool, several=asked.parallel, free=not required)
         # A form that reads the names of channels itself has them in its grammar too.
-        channels = tokenizer.channels
+        channels = self._tokenizer.channels
         whole = form is not None and channels is not None and form.shown.issuperset(channels.tokens)
         return Grammar("lark", source, whole=whole)

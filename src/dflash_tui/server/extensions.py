@@ -77,7 +77,7 @@ def choice_of(choice: str | Mapping[str, Any] | None) -> tuple[Choice, str]:
     """Whether tools may or must be called, and the only one that may, of `tool_choice` in any dialect. Raises
     RequestError."""
     given: Mapping[str, Any] = {"type": choice or "auto"} if choice is None or isinstance(choice, str) else choice
-    kind = given.get("type", "auto")
+    kind = given.get("type", "")
     if kind in ("auto", "none", "required"):
         return kind, ""
     if kind == "any":

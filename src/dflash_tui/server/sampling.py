@@ -11,6 +11,12 @@ from dflash_core.limits import Limits
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.request_error import invalid
 
+USUAL = Recommended(
+    "most models",
+    plain={"temperature": 0.7, "top_p": 0.8, "top_k": 20},
+    thinking={"temperature": 1.0, "top_p": 0.95, "top_k": 20},
+)
+"""For a model that nothing is recommended for: agents that send no temperature expect some sampling."""
 EFFORT_WORDS = {
     "none": "", "minimal": "", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh",
 }  # fmt: skip
@@ -20,16 +26,18 @@ EFFORT_WORDS = {
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """The knobs of a request that names none. `chosen`: those that the user has set, by --set, a profile or a file of
-    settings. `recommended`: the sampling of all others."""
+    settings. `recommended`: for the model. `greedy`: temperature 0 where nothing is recommended."""
 
     knobs: Knobs = field(default_factory=Knobs)
     chosen: frozenset[str] = frozenset()
     recommended: Recommended = NOTHING
+    greedy: bool = False
 
     def knobs_for(self, thinking: bool) -> Knobs:
         """The defaults of an answer with or without reasoning."""
-        guard = {} if "answer_loop_guard" in self.chosen else {"answer_loop_guard": "off"}
-        return self.recommended.applied(self.knobs.replace(thinking=thinking, **guard), self.chosen)
+        guard: dict[str, Value] = {} if "answer_loop_guard" in self.chosen else {"answer_loop_guard": "off"}
+        found = self.recommended if self.recommended.source or self.greedy else USUAL
+        return found.applied(self.knobs.replace(thinking=thinking, **guard), self.chosen)
 
 
 def knobs_of(asked: Asked, defaults: Defaults, limits: Limits, room: int) -> Knobs:

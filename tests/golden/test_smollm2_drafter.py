@@ -1,0 +1,112 @@
+"""The shipped drafter of SmolLM2-135M-Instruct: against a float64 twin, and with its target where that is installed."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import gguf
+import numpy as np
+import pytest
+from gguf.quants import dequantize
+
+from dflash_core import Engine, Knobs, load_draft, load_target
+from dflash_core.backends.cpu.dflash import CpuDFlash
+from dflash_core.config import DraftConfig
+from dflash_core.demo import demo_target_path
+from dflash_core.demo.smollm2 import smollm2_draft_path
+from dflash_core.engine import load_pair
+from dflash_core.errors import MismatchError
+from dflash_core.events import StepEvent
+from dflash_core.messages import Message, build_prompt
+from support.chosen import chosen_path
+from support.compare import Comparison, generated
+from support.draft_files import behind_ends
+from support.draft_twin import Arrays, drafted, greedy_path
+from support.real_models import smollm2
+
+QUESTIONS = (
+    "Write a Python function that returns the largest of three numbers.",
+    "What is the capital of Portugal?",
+    "Tom has 12 apples and buys 7 more. How many apples does he have?",
+)
+VOCAB = 600  # tokens of the stand-in for a target; the drafter's tables are cut to them
+CONTEXT = 12
+
+
+@cache
+def engine() -> Engine:
+    target = load_target(smollm2(), device="cpu")
+    return Engine(target, load_draft(smollm2_draft_path(), target=target))
+
+
+def prompt(question: str) -> list[int]:
+    target = engine().target
+    return list(build_prompt(target.tokenizer, target.template, [Message("user", question)], False).ids)
+
+
+@cache
+def plain(question: str, heat: float) -> list[int]:
+    return generated(engine(), prompt(question), Knobs(drafting="plain", max_tokens=32, temperature=heat, seed=3))
+
+
+def its_weights() -> Arrays:
+    """The tensors by ggml's own reader."""
+    reader = gguf.GGUFReader(smollm2_draft_path())
+    return {one.name: np.asarray(dequantize(one.data, one.tensor_type), np.float64) for one in reader.tensors}
+
+
+def agree(draft: CpuDFlash, embedding: np.ndarray, head: np.ndarray, features: np.ndarray, anchor: int) -> None:
+    """The drafter's scores and its selector's path are the twin's."""
+    config: DraftConfig = draft.config
+    w = its_weights()
+    for name in ("selector_predecessor.weight", "selector_successor.weight"):
+        w[name] = w[name][: len(head)]
+    rows, logits = drafted(config, w, embedding, head, features, anchor)
+    assert np.abs(draft.logits(features, anchor) - logits).max() < 1e-3
+    assert chosen_path(draft, features, anchor) == greedy_path(config, w, rows, logits, anchor)
+
+
+def test_it_is_small() -> None:
+    """A wheel has 40 MB at most, with the demo pair."""
+    assert smollm2_draft_path().stat().st_size < 10_000_000
+
+
+def test_the_twin_agrees_behind_made_up_ends() -> None:
+    random = np.random.default_rng(7)
+    embedding, head = 0.1 * random.standard_normal((2, VOCAB, 576)).astype(np.float32)
+    draft = behind_ends(smollm2_draft_path(), embedding, head, double=True)
+    features = random.standard_normal((CONTEXT, 5 * 576)).astype(np.float32)
+    agree(draft, embedding, head, features, anchor=300)
+
+
+def test_the_twin_agrees_behind_its_target() -> None:
+    target, draft = engine().target, engine().draft
+    assert isinstance(draft, CpuDFlash)
+    ids = prompt(QUESTIONS[0])
+    features = np.asarray(target.hidden(ids[:-1], layers=draft.config.target_layers)).swapaxes(0, 1)
+    ends = target.model.token_embd.rows(range(target.config.vocab_size)).numpy()
+    agree(draft, ends, ends, features.reshape(len(ids) - 1, -1), anchor=ids[-1])
+
+
+def test_another_target_refuses_it() -> None:
+    with pytest.raises(MismatchError) as refused:
+        load_pair(demo_target_path(), smollm2_draft_path())
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("heat", [0.0, 1.0])
+@pytest.mark.parametrize("drafting", ["chain 7", "tree 22", "auto"])
+def test_text_is_plain_decodings(drafting: str, heat: float) -> None:
+    compared = Comparison()
+    for question in QUESTIONS:
+        knobs = Knobs(drafting=drafting, max_tokens=32, temperature=heat, seed=3)
+        compared.add(engine(), prompt(question), plain(question, heat), knobs)
+    compared.check()
+
+
+def test_drafts_are_accepted() -> None:
+    """Far more than those of a drafter that reads other layers or another position would be."""
+    knobs = Knobs(drafting="chain 7", max_tokens=32, temperature=0)
+    events = [event for question in QUESTIONS for event in engine().generate(prompt(question), knobs)]
+    steps = [event for event in events if isinstance(event, StepEvent)]
+    assert sum(len(event.tokens) for event in steps) > 2.2 * len(steps)
