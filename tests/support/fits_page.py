@@ -76,15 +76,8 @@ def experts_table() -> str:
             row = [f"{memory} GB", f"{context:,}", found.setup.kv, f"{moved.layers} of {spec.block_count}"]
             row += [gib(moved.bytes), gib(found.total), str(found.setup.nodes - 1)]
             lines.append(f"| {' | '.join(row)} |")
-    head = [
-        "card",
-        "context",
-        "`--kv auto`",
-        "layers with experts in main memory",
-        "which takes",
-        "on the card",
-        "budget",
-    ]
+    head = ["card", "context", "`--kv auto`", "layers with experts in main memory"]
+    head += ["which takes", "on the card", "budget"]
     return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines]) + "\n"
 
 
@@ -119,6 +112,6 @@ def cards_list() -> str:
 def parts() -> dict[str, str]:
     """What docs/fits.md must hold between its marks."""
     return {
-        "fits": fits_table(), "small": small_table(), "experts": experts_table(), "long": long_table(), "remedies": remedies_table(),
-        "cards": cards_list(),
+        "fits": fits_table(), "small": small_table(), "experts": experts_table(), "long": long_table(),
+        "remedies": remedies_table(), "cards": cards_list(),
     }  # fmt: skip
