@@ -72,5 +72,6 @@ def _input_bias(upload: Upload, prefix: str, spec: kinds.Attention, on: torch.de
 
 def frequencies(spec: kinds.Attention, device: Device, factors: Tensor | None = None) -> Tensor:
     """Frequencies of the rotary embedding, over `factors` where there are any, rounded as in the reference."""
-    rotary = Rotary(spec.rotary, spec.rope_base, torch.float32, spec.scaling, factors)
+    divisors = None if factors is None else factors.cpu()
+    rotary = Rotary(spec.rotary, spec.rope_base, torch.float32, spec.scaling, divisors)
     return rotary.frequencies.to(device.torch_device)
