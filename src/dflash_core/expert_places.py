@@ -8,15 +8,9 @@ from dflash_core.arch.facts import layers_of_experts, routed_tensors
 from dflash_core.arch.kinds import Experts
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.cache_types import AUTO
-from dflash_core.errors import KnobError, UnsupportedError
+from dflash_core.errors import UnsupportedError
 from dflash_core.fits import ON_CARD, ON_HOST
-
-
-def checked_experts(text: str) -> str:
-    """`text` if it says where experts are: ON_CARD, ON_HOST, AUTO, or a number of layers. Raises KnobError."""
-    if text in (ON_CARD, ON_HOST, AUTO) or (text.isascii() and text.isdecimal() and len(text) <= 4):
-        return text
-    raise KnobError(f"{text!r} as a place of experts, expected {ON_CARD}, {ON_HOST}, {AUTO}, or a number of layers")
+from dflash_core.memory import checked_experts
 
 
 def possible_layers(experts: str, spec: ModelSpec) -> Sequence[int]:

@@ -15,9 +15,8 @@ from dflash_core.backends.opened import Target
 from dflash_core.drafters.base import Draft
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import Code, DeviceError, UnsupportedError, cpu_instead
-from dflash_core.expert_places import checked_experts
 from dflash_core.fits import ON_CARD, MemoryEstimator
-from dflash_core.memory import gib
+from dflash_core.memory import checked_experts, gib
 from dflash_core.progress import Progress, silent
 
 if TYPE_CHECKING:

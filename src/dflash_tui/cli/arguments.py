@@ -7,9 +7,8 @@ from pathlib import Path
 
 from dflash_core.cache_types import checked
 from dflash_core.errors import KnobError
-from dflash_core.expert_places import checked_experts
 from dflash_core.knobs import CONTEXT
-from dflash_core.memory import parse_bytes
+from dflash_core.memory import checked_experts, parse_bytes
 
 
 def file_path(text: str) -> Path:

@@ -62,7 +62,7 @@ class CudaTarget(Target):
     requantises a drafter's larger matrices when it is loaded. `timed`: at a first load, time
     passes and chunks of prompts. `device`: the card of the placement if it is already open, or a substitute.
     `vram_limit`: memory size of a smaller card to imitate, in bytes. `embedding`: "host" keeps the token embedding in
-    host memory. `experts`: where routed experts are, as of expert_places.checked_experts; "auto" keeps those of as few
+    host memory. `experts`: where routed experts are, as of memory.checked_experts; "auto" keeps those of as few
     layers in host memory as the context of `check_memory` needs. `reading`: "passes" reads every prompt with the
     kernels of decoding; "auto" with the fastest kernels.
     """
