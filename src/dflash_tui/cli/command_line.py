@@ -62,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         draft_type=args.draft_type,
         vram_limit=args.vram_limit,
         embedding=settings.embedding,
+        experts=args.experts,
         kv=settings.kv,
         tune=not args.no_tune,
         resume=args.resume,
