@@ -71,9 +71,12 @@ def arguments_of(text: str) -> Mapping[str, JSON]:
 
 
 def tools_of(functions: Sequence[Function]) -> Tools:
-    """Functions as templates take them, keys in the order of the request."""
+    """Functions as templates take them, keys in the order of the request. Raises RequestError for one without a
+    name."""
     found: list[dict[str, JSON]] = []
-    for one in functions:
+    for at, one in enumerate(functions):
+        if not one.name.strip():
+            raise invalid(f"a tool without a name at tools[{at}]", "tools")
         function: dict[str, JSON] = {"name": one.name}
         if one.description is not None:
             function["description"] = one.description

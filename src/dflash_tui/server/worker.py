@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from dflash_core.engine import Engine
-from dflash_core.errors import KernelError
+from dflash_core.errors import GrammarError, KernelError
 from dflash_tui.application.log import LOG
 from dflash_tui.server.job import Job
 from dflash_tui.server.request_error import RequestError, ending
@@ -98,7 +98,7 @@ class Worker:
         while (job := self._next()) is not None:
             if not job.cancelled:
                 last = job.run(self._engine)
-                if isinstance(last, Failed):
+                if isinstance(last, Failed) and not isinstance(last.error, GrammarError):
                     LOG.error("an answer failed", exc_info=last.error)
                     if isinstance(last.error, KernelError) and last.error.reload:
                         self._broken = f"{last.error}; start the server again"
