@@ -57,11 +57,25 @@ def test_responses_and_messages_follow_it_too(server: Running) -> None:
     follows(message.content[0].text)
 
 
+@pytest.mark.parametrize("grammar", [{"regex": "(ab){2}c"}, {"choice": ["ababc"]}, {"lark": 'start: "ab" "ab" "c"'}])
+def test_grammars_of_the_extension_hold_in_every_dialect(server: Running, grammar: dict[str, Any]) -> None:
+    more = {"max_tokens": 50, "dflash": grammar}
+    with server.http() as http:
+        chat = http.post("/v1/chat/completions", json={"messages": CHAT, **more}).json()
+        message = http.post("/v1/messages", json={"messages": CHAT, **more}).json()
+        response = http.post("/v1/responses", json={"input": "Hello", "dflash": grammar}).json()
+        plain = http.post("/v1/completions", json={"prompt": "Hello", **more}).json()
+    assert chat["choices"][0]["message"]["content"] == "ababc"
+    assert message["content"][0]["text"] == "ababc"
+    assert response["output"][0]["content"][0]["text"] == "ababc"
+    assert plain["choices"][0]["text"] == "ababc"
+
+
 def test_a_schema_that_turns_out_too_large_is_the_requests_fault(
     server: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It compiles, and is refused after the first tokens; a status of 500 would make clients send it again."""
-    wide = {"type": "object", "properties": {f"secret{at}": {"type": "string"} for at in range(900)}}
+    wide = {"type": "object", "properties": {f"secret{at}": {"type": "string"} for at in range(600)}}
     wanted: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": wide}}
     body = {"messages": CHAT, "max_tokens": 50, "response_format": wanted}
     with server.http() as http, caplog.at_level(logging.ERROR):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -83,7 +83,7 @@ def asked_of(request: MessagesRequest) -> Asked:
         changes["thinking_budget"] = at_least_one(request.thinking.budget_tokens, "thinking.budget_tokens") or 0
         places["thinking_budget"] = "thinking.budget_tokens"
     return _asked(
-        request, changes, places, at_least_one(request.max_tokens, "max_tokens"),
+        request, changes, places, request.dflash, at_least_one(request.max_tokens, "max_tokens"),
         stops_of(request.stop_sequences, "stop_sequences"),
     )  # fmt: skip
 
@@ -92,6 +92,7 @@ def _asked(
     request: CountRequest,
     changes: dict[str, Any],
     places: dict[str, str],
+    extra: Mapping[str, Any] | None = None,
     max_tokens: int | None = None,
     stops: tuple[str, ...] = (),
 ) -> Asked:
@@ -100,6 +101,7 @@ def _asked(
         messages += _messages(one, f"messages[{at}]")
     choice, tool = choice_of(request.tool_choice)
     config = request.output_config or OutputConfig()
+    grammar, place = grammar_of(config.format, "output_config.format", extra)
     effort = effort_of(config.effort, "output_config.effort")[1]
     functions = [
         Function(tool.name, tool.description, _schema(tool.input_schema), tool.strict)
@@ -113,9 +115,9 @@ def _asked(
         tool=tool,
         strict=any(one.strict for one in functions),
         parallel=(request.tool_choice or {}).get("disable_parallel_tool_use") is not True,
-        grammar=grammar_of(config.format, "output_config.format"),
+        grammar=grammar,
         changes=changes,
-        places=places | {GRAMMAR: "output_config.format"},
+        places=places | {GRAMMAR: place},
         max_tokens=max_tokens,
         stops=stops,
         thinking=_thinking(request.thinking),

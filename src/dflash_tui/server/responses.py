@@ -116,6 +116,7 @@ def asked_of(request: ResponseRequest) -> Asked:
     wanted = (request.text or {}).get("format")
     if wanted is not None and not isinstance(wanted, dict):
         raise invalid("expected an object at text.format", "text.format")
+    grammar, place = grammar_of(wanted, "text.format", request.dflash)
     changes, places, _ = extended(request.dflash)
     changes |= sampling_changes(temperature=request.temperature, top_p=request.top_p)
     thinking, effort = effort_of(request.reasoning.effort if request.reasoning else None, "reasoning.effort")
@@ -137,9 +138,9 @@ def asked_of(request: ResponseRequest) -> Asked:
         tool=shown.get(tool, tool),
         strict=any(one.strict for one in tools.functions),
         parallel=request.parallel_tool_calls is not False,
-        grammar=grammar_of(wanted, "text.format"),
+        grammar=grammar,
         changes=changes,
-        places=places | {GRAMMAR: "text.format"},
+        places=places | {GRAMMAR: place},
         max_tokens=at_least_one(request.max_output_tokens, "max_output_tokens"),
         thinking=thinking,
         effort=effort,
