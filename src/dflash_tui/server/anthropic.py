@@ -13,7 +13,7 @@ from dflash_core.text.tool_calls.parts import CallArguments, CallEnd, CallStart,
 from dflash_tui.server.asked import GRAMMAR, Asked, ThinkingSwitch
 from dflash_tui.server.exchange import event
 from dflash_tui.server.extensions import choice_of, effort_of, extended, grammar_of, sampling_changes
-from dflash_tui.server.parts import Function, at_least_one, new_id, stops_of, text_of, tools_of
+from dflash_tui.server.parts import Function, at_least_one, new_id, stops_of, string_of, text_of, tools_of
 from dflash_tui.server.request_error import RequestError, invalid
 from dflash_tui.server.updates import Block, Ended, Reading, Why, blocks_of
 from dflash_tui.server.usage import anthropic_counts, anthropic_usage, figures
@@ -177,21 +177,14 @@ def _result(block: dict[str, Any], place: str) -> Message:
     text = text_of(block.get("content"), f"{place}.content", results=True)
     if block.get("is_error") is True and not text.startswith("Error"):
         text = f"Error: {text}"
-    return Message("tool", text, call_id=_string(block, "tool_use_id", place))
+    return Message("tool", text, call_id=string_of(block, "tool_use_id", place))
 
 
 def _use(block: dict[str, Any], place: str) -> Call:
     given = block.get("input", {})
     if not isinstance(given, dict):
         raise invalid(f"expected an object at {place}.input", f"{place}.input")
-    return Call(_string(block, "id", place), _string(block, "name", place), given)
-
-
-def _string(block: dict[str, Any], key: str, place: str) -> str:
-    value = block.get(key)
-    if not isinstance(value, str):
-        raise invalid(f"expected a string at {place}.{key}", f"{place}.{key}")
-    return value
+    return Call(string_of(block, "id", place), string_of(block, "name", place), given)
 
 
 class AnthropicWriter:

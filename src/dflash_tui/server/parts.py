@@ -61,6 +61,14 @@ def _text(part: object, place: str, *, results: bool) -> str:
     raise invalid(f"a part of the type {kind[:40]!r} at {place}: this model reads text only", place)
 
 
+def string_of(item: Mapping[str, Any], key: str, place: str) -> str:
+    """The string at `key` of the object at `place`. Raises RequestError."""
+    value = item.get(key)
+    if not isinstance(value, str):
+        raise invalid(f"expected a string at {place}.{key}", f"{place}.{key}")
+    return value
+
+
 def arguments_of(text: str) -> Mapping[str, JSON]:
     """The arguments of a call in the history. The model wrote them, so what is no JSON object is not refused."""
     try:

@@ -63,7 +63,7 @@ class Service:
         await exchange(Job(prepared), self.worker, writer, scope, receive, send, streamed=streamed)
 
     def close(self) -> None:
-        """End all threads and keep the states of conversations. Blocks until the running step is over."""
+        """End all threads and save the states of conversations. Blocks until the running step is over."""
         self.worker.end()
         self.preparer.close()
         if self.worker.join(JOIN_S):

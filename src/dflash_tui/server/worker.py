@@ -81,9 +81,9 @@ class Worker:
             self._waiting.clear()
             self._condition.notify()
         for job in waiting:
-            job.tell(Failed(ending()))
+            job.send_update(Failed(ending()))
         if running is not None:
-            running.tell(Failed(ending()))
+            running.send_update(Failed(ending()))
             running.cancel()
 
     def join(self, seconds: float) -> bool:
