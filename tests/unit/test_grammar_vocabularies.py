@@ -89,3 +89,12 @@ def test_what_takes_too_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPat
     assert late is not None
     late.join()
     grammars.constraint(Grammar.choice(["next"]))
+
+
+@pytest.mark.parametrize(("grammar", "words"), [
+    (Grammar("lark", "start: ("), "this grammar cannot be followed"),
+    (Grammar("regex", "("), "this regex cannot be followed"),
+])  # fmt: skip
+def test_a_refusal_names_what_was_given(grammar: Grammar, words: str) -> None:
+    with pytest.raises(GrammarError, match=words):
+        Grammars(SCORED, SCORED.vocab_size).constraint(grammar)

@@ -51,6 +51,11 @@ class Grammar:
     lenient: bool = False
     whole: bool = False
 
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return "grammar" if self.kind == "lark" else self.kind
+
     @classmethod
     def schema(cls, schema: Mapping[str, JSON] | bool, *, lenient: bool = False) -> Grammar:
         """Raises GrammarError for one that is nested too deep."""
@@ -105,7 +110,7 @@ class Grammars:
         until it ends nothing else is compiled, so that requests cannot fill the processor with such work."""
         if len(grammar.source) > MAX_SOURCE:
             raise GrammarError(
-                f"a {grammar.kind} of {len(grammar.source):,} characters, expected {MAX_SOURCE:,} at most"
+                f"a {grammar.title} of {len(grammar.source):,} characters, expected {MAX_SOURCE:,} at most"
             )
         if self._late is not None and self._late.is_alive():
             raise GrammarError("another grammar, which took too long, is still being compiled; send this one later")
@@ -126,7 +131,7 @@ class Grammars:
         except TimeoutError:
             self._late = thread
             raise GrammarError(
-                f"this {grammar.kind} takes more than {COMPILE_S:g} s to compile, the limit; simplify it"
+                f"this {grammar.title} takes more than {COMPILE_S:g} s to compile, the limit; simplify it"
             ) from None
 
     def _load(self) -> None:
@@ -149,11 +154,11 @@ class Grammars:
         parts = [{"lark_grammar": around}, body] if around else [body]
         limits = llguidance.LLParserLimits(verbose_errors=False)
         matcher = llguidance.LLMatcher(self._tables, json.dumps({"grammars": parts}), log_level=0, limits=limits)
-        _check(matcher, f"this {grammar.kind} cannot be followed")
+        _check(matcher, f"this {grammar.title} cannot be followed")
         # Some are found to be too large, or without any text, by their first mask.
         first = matcher.deep_copy()
         first.compute_bitmask()
-        _check(first, f"this {grammar.kind} cannot be followed")
+        _check(first, f"this {grammar.title} cannot be followed")
         return matcher
 
 
