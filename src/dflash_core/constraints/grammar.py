@@ -32,6 +32,8 @@ MAX_COMPILED = 64
 MAX_SOURCE = 2**20  # characters
 COMPILE_S = 2.0
 """The longest that a grammar may take to compile. The library's time grows with the square of optional keys."""
+MAX_LATE = 2
+"""As many grammars may go on being compiled after that."""
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 _MASKS = np.where(_BITS == 1, np.float32(0), np.float32(-np.inf))
 """(256, 8): the masks of eight ids, by a byte of the library's."""
@@ -81,8 +83,8 @@ class Grammars:
         self._lock = threading.Lock()
         self._tables: LLTokenizer | None = None
         self._compiled: OrderedDict[tuple[Grammar, str], LLMatcher] = OrderedDict()
-        self._late: threading.Thread | None = None
-        """Compiles what took longer than the limit."""
+        self._late: list[threading.Thread] = []
+        """They compile what took longer than the limit."""
 
     def of_answer(self, grammar: Grammar, *, thinking: bool, opens_thinking: bool) -> Constraint:
         """The constraint of an answer, which does not hold for the reasoning before it. `thinking`: the model may
@@ -107,13 +109,14 @@ class Grammars:
 
     def _compiled_in_time(self, grammar: Grammar, around: str) -> LLMatcher:
         """Raises GrammarError. The library cannot be interrupted: what takes too long goes on in the background, and
-        until it ends nothing else is compiled, so that requests cannot fill the processor with such work."""
+        while there is too much of that nothing else is compiled, so that requests cannot fill the processor."""
         if len(grammar.source) > MAX_SOURCE:
             raise GrammarError(
                 f"a {grammar.title} of {len(grammar.source):,} characters, expected {MAX_SOURCE:,} at most"
             )
-        if self._late is not None and self._late.is_alive():
-            raise GrammarError("another grammar, which took too long, is still being compiled; send this one later")
+        self._late = [one for one in self._late if one.is_alive()]
+        if len(self._late) >= MAX_LATE:
+            raise GrammarError("other grammars, which took too long, are still being compiled; send this one later")
         if self._tables is None:
             self._load()
         compiled: Future[LLMatcher] = Future()
@@ -129,7 +132,7 @@ class Grammars:
         try:
             return compiled.result(COMPILE_S)
         except TimeoutError:
-            self._late = thread
+            self._late.append(thread)
             raise GrammarError(
                 f"this {grammar.title} takes more than {COMPILE_S:g} s to compile, the limit; simplify it"
             ) from None
