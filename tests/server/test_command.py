@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import tomllib
 from typing import Any
 
 import pytest
 
+from dflash_core.clean import one_line
 from dflash_tui.cli.command_line import main
 from dflash_tui.cli.options import build_parser
-from dflash_tui.server.recipes import RECIPES
+from dflash_tui.server.recipes import RECIPES, written
 from support import demo_pair
 from support.processes import run_python
 from support.serving import running
@@ -66,6 +68,31 @@ def test_recipes_name_the_server_and_its_model(capsys: pytest.CaptureFixture[str
     assert main(["connect"]) == 0
     assert "claude" in capsys.readouterr().out
     assert main(["connect", "claude", "--url", "file:///etc/passwd"]) == 1
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_values_of_recipes_are_quoted(name: str) -> None:
+    """The model's name comes from a server that may be another's, and the lines go into a shell."""
+    model, key = "a $(touch \"x\"); 'b'", "k$1;k"
+    text = written(RECIPES[name], url="http://a", key=key, model=f"{model}\n\x1b[2J", context=2048)
+    assert "\x1b" not in text
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    if name == "codex":
+        found: Any = tomllib.loads(text)
+        assert found["model"].startswith(model)
+        assert found["model_providers"]["dflash"]["experimental_bearer_token"] == key
+    elif name == "opencode":
+        assert json.loads("\n".join(lines))["provider"]["dflash"]["options"]["apiKey"] == key
+    elif name == "continue":
+        values = [line.partition(": ")[2] for line in lines if "name:" in line or "apiKey:" in line]
+        assert json.loads(values[1]).startswith(model)
+        assert json.loads(values[2]) == key
+    else:
+        # One word each: a shell that split or expanded a value would see others.
+        words = [shlex.split(line) for line in lines if line]
+        assert all(len(line) == 2 for line in words if line[0] == "export")
+        assert any(word.endswith(f"={key}") for line in words for word in line)
+        assert not any("$(" in line.replace(shlex.quote(one_line(f"{model}\n\x1b[2J")), "") for line in lines)
 
 
 def test_the_server_needs_no_terminal_and_the_command_line_no_server() -> None:

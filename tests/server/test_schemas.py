@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -54,6 +55,36 @@ def test_responses_and_messages_follow_it_too(server: Running) -> None:
         extra_body={"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
     )  # fmt: skip
     follows(message.content[0].text)
+
+
+@pytest.mark.parametrize("grammar", [{"regex": "(ab){2}c"}, {"choice": ["ababc"]}, {"lark": 'start: "ab" "ab" "c"'}])
+def test_grammars_of_the_extension_hold_in_every_dialect(server: Running, grammar: dict[str, Any]) -> None:
+    more = {"max_tokens": 50, "dflash": grammar}
+    with server.http() as http:
+        chat = http.post("/v1/chat/completions", json={"messages": CHAT, **more}).json()
+        message = http.post("/v1/messages", json={"messages": CHAT, **more}).json()
+        response = http.post("/v1/responses", json={"input": "Hello", "dflash": grammar}).json()
+        plain = http.post("/v1/completions", json={"prompt": "Hello", **more}).json()
+    assert chat["choices"][0]["message"]["content"] == "ababc"
+    assert message["content"][0]["text"] == "ababc"
+    assert response["output"][0]["content"][0]["text"] == "ababc"
+    assert plain["choices"][0]["text"] == "ababc"
+
+
+def test_a_schema_that_turns_out_too_large_is_the_requests_fault(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It compiles, and is refused after the first tokens; a status of 500 would make clients send it again."""
+    wide = {"type": "object", "properties": {f"secret{at}": {"type": "string"} for at in range(600)}}
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": wide}}
+    body = {"messages": CHAT, "max_tokens": 50, "response_format": wanted}
+    with server.http() as http, caplog.at_level(logging.ERROR):
+        whole = http.post("/v1/chat/completions", json=body)
+        stream = http.post("/v1/chat/completions", json=body | {"stream": True})
+    assert whole.status_code == 400
+    assert whole.json()["error"]["type"] == "invalid_request_error"
+    assert "invalid_request_error" in stream.text
+    assert not caplog.records
 
 
 def test_any_object_and_a_cut_one(server: Running) -> None:

@@ -43,7 +43,7 @@ def _admitted(tree: Tree, constraint: Constraint) -> list[int]:
     below: dict[int, list[int]] = {}
     for node, parent in enumerate(tree.parents):
         below.setdefault(parent, []).append(node)
-    # Depth first: neighbours on the way share most of their path, so that the constraint has few tokens to read again.
+    # Depth first: consecutive nodes share most of their path, so that the constraint has few tokens to read again.
     found, waiting = [0], [(node, 0) for node in reversed(below.get(0, []))]
     path: list[int] = []
     while waiting:

@@ -7,9 +7,11 @@ number of them. It does not raise: every call is followed by a look at its error
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,9 +30,14 @@ if TYPE_CHECKING:
 
 MAX_COMPILED = 64
 MAX_SOURCE = 2**20  # characters
+COMPILE_S = 2.0
+"""The longest that a grammar may take to compile. The library's time grows with the square of optional keys."""
+MAX_LATE = 2
+"""As many grammars may go on being compiled after that."""
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 _MASKS = np.where(_BITS == 1, np.float32(0), np.float32(-np.inf))
 """(256, 8): the masks of eight ids, by a byte of the library's."""
+_SLASH = re.compile(r"\\.|/", re.DOTALL)
 AFTER_REASONING = "start: space @body\nspace: /[ \\n]{0,4}/"
 """Line breaks usually follow a closing tag."""
 
@@ -46,6 +53,11 @@ class Grammar:
     lenient: bool = False
     whole: bool = False
 
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return "grammar" if self.kind == "lark" else self.kind
+
     @classmethod
     def schema(cls, schema: Mapping[str, JSON] | bool, *, lenient: bool = False) -> Grammar:
         """Raises GrammarError for one that is nested too deep."""
@@ -60,7 +72,7 @@ class Grammar:
 
 
 class Grammars:
-    """Compiles grammars for one tokenizer, and keeps the newest. Thread-safe.
+    """Compiles grammars for one tokenizer, and caches the newest. Thread-safe.
 
     The first one builds the library's tables of the vocabulary: a second at 248,000 tokens.
     """
@@ -71,6 +83,8 @@ class Grammars:
         self._lock = threading.Lock()
         self._tables: LLTokenizer | None = None
         self._compiled: OrderedDict[tuple[Grammar, str], LLMatcher] = OrderedDict()
+        self._late: list[threading.Thread] = []
+        """They compile what took longer than the limit."""
 
     def of_answer(self, grammar: Grammar, *, thinking: bool, opens_thinking: bool) -> Constraint:
         """The constraint of an answer, which does not hold for the reasoning before it. `thinking`: the model may
@@ -87,36 +101,67 @@ class Grammars:
         """The constraint of one answer. `around`: a grammar that has `grammar` as @body. Raises GrammarError for what
         the library refuses, and where it is not installed."""
         with self._lock:
-            found = self._compiled.pop((grammar, around), None) or self._compile(grammar, around)
+            found = self._compiled.pop((grammar, around), None) or self._compiled_in_time(grammar, around)
             self._compiled[grammar, around] = found
             if len(self._compiled) > MAX_COMPILED:
                 self._compiled.popitem(last=False)
             return GrammarConstraint(found.deep_copy(), self._tokenizer.stop_ids)
 
-    def _compile(self, grammar: Grammar, around: str) -> LLMatcher:
+    def _compiled_in_time(self, grammar: Grammar, around: str) -> LLMatcher:
+        """Raises GrammarError. The library cannot be interrupted: what takes too long goes on in the background, and
+        while there is too much of that nothing else is compiled, so that requests cannot fill the processor."""
         if len(grammar.source) > MAX_SOURCE:
             raise GrammarError(
-                f"a {grammar.kind} of {len(grammar.source):,} characters, expected {MAX_SOURCE:,} at most"
+                f"a {grammar.title} of {len(grammar.source):,} characters, expected {MAX_SOURCE:,} at most"
             )
+        self._late = [one for one in self._late if one.is_alive()]
+        if len(self._late) >= MAX_LATE:
+            raise GrammarError("other grammars, which took too long, are still being compiled; send this one later")
+        if self._tables is None:
+            self._load()
+        compiled: Future[LLMatcher] = Future()
+
+        def work() -> None:
+            try:
+                compiled.set_result(self._compile(grammar, around))
+            except Exception as error:
+                compiled.set_exception(error)
+
+        thread = threading.Thread(target=work, name="dflash-grammar", daemon=True)
+        thread.start()
+        try:
+            return compiled.result(COMPILE_S)
+        except TimeoutError:
+            self._late.append(thread)
+            raise GrammarError(
+                f"this {grammar.title} takes more than {COMPILE_S:g} s to compile, the limit; simplify it"
+            ) from None
+
+    def _load(self) -> None:
+        """Build the tables of the vocabulary."""
         try:
             import llguidance
         except ImportError:
             raise GrammarError("constrained answers need the package llguidance, which is not installed") from None
         if not self._tokenizer.stop_ids:
             raise GrammarError("this model has no token that ends an answer, so none can be constrained")
-        if self._tables is None:
-            wrapped = llguidance.TokenizerWrapper(_Vocabulary(self._tokenizer, self._vocab_size))
-            stops = sorted(self._tokenizer.stop_ids)
-            self._tables = llguidance.LLTokenizer(wrapped, n_vocab=self._vocab_size, eos_token=stops)
+        wrapped = llguidance.TokenizerWrapper(_Vocabulary(self._tokenizer, self._vocab_size))
+        stops = sorted(self._tokenizer.stop_ids)
+        self._tables = llguidance.LLTokenizer(wrapped, n_vocab=self._vocab_size, eos_token=stops)
+
+    def _compile(self, grammar: Grammar, around: str) -> LLMatcher:
+        import llguidance
+
+        assert self._tables is not None, "compiled before the tables are built"
         body = {"name": "body", **_described(grammar)}
         parts = [{"lark_grammar": around}, body] if around else [body]
         limits = llguidance.LLParserLimits(verbose_errors=False)
         matcher = llguidance.LLMatcher(self._tables, json.dumps({"grammars": parts}), log_level=0, limits=limits)
-        _check(matcher, f"this {grammar.kind} cannot be followed")
+        _check(matcher, f"this {grammar.title} cannot be followed")
         # Some are found to be too large, or without any text, by their first mask.
         first = matcher.deep_copy()
         first.compute_bitmask()
-        _check(first, f"this {grammar.kind} cannot be followed")
+        _check(first, f"this {grammar.title} cannot be followed")
         return matcher
 
 
@@ -217,8 +262,9 @@ def _described(grammar: Grammar) -> dict[str, Any]:
 
 
 def _pattern(source: str) -> str:
-    """A regular expression as Lark writes one."""
-    return "/" + source.replace("/", "\\/").replace("\n", "\\n") + "/" if source else '""'
+    """A regular expression as Lark writes one: a slash of its own is escaped, if it is not yet."""
+    escaped = _SLASH.sub(lambda found: "\\/" if found[0] == "/" else found[0], source).replace("\n", "\\n")
+    return f"/{escaped}/" if source else '""'
 
 
 def _check(matcher: LLMatcher, what: str) -> None:

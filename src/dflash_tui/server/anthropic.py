@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -13,7 +13,7 @@ from dflash_core.text.tool_calls.parts import CallArguments, CallEnd, CallStart,
 from dflash_tui.server.asked import GRAMMAR, Asked, ThinkingSwitch
 from dflash_tui.server.exchange import event
 from dflash_tui.server.extensions import choice_of, effort_of, extended, grammar_of, sampling_changes
-from dflash_tui.server.parts import Function, at_least_one, new_id, stops_of, text_of, tools_of
+from dflash_tui.server.parts import Function, at_least_one, new_id, stops_of, string_of, text_of, tools_of
 from dflash_tui.server.request_error import RequestError, invalid
 from dflash_tui.server.updates import Block, Ended, Reading, Why, blocks_of
 from dflash_tui.server.usage import anthropic_counts, anthropic_usage, figures
@@ -83,7 +83,7 @@ def asked_of(request: MessagesRequest) -> Asked:
         changes["thinking_budget"] = at_least_one(request.thinking.budget_tokens, "thinking.budget_tokens") or 0
         places["thinking_budget"] = "thinking.budget_tokens"
     return _asked(
-        request, changes, places, at_least_one(request.max_tokens, "max_tokens"),
+        request, changes, places, request.dflash, at_least_one(request.max_tokens, "max_tokens"),
         stops_of(request.stop_sequences, "stop_sequences"),
     )  # fmt: skip
 
@@ -92,6 +92,7 @@ def _asked(
     request: CountRequest,
     changes: dict[str, Any],
     places: dict[str, str],
+    extra: Mapping[str, Any] | None = None,
     max_tokens: int | None = None,
     stops: tuple[str, ...] = (),
 ) -> Asked:
@@ -100,6 +101,7 @@ def _asked(
         messages += _messages(one, f"messages[{at}]")
     choice, tool = choice_of(request.tool_choice)
     config = request.output_config or OutputConfig()
+    grammar, place = grammar_of(config.format, "output_config.format", extra)
     effort = effort_of(config.effort, "output_config.effort")[1]
     functions = [
         Function(tool.name, tool.description, _schema(tool.input_schema), tool.strict)
@@ -113,9 +115,9 @@ def _asked(
         tool=tool,
         strict=any(one.strict for one in functions),
         parallel=(request.tool_choice or {}).get("disable_parallel_tool_use") is not True,
-        grammar=grammar_of(config.format, "output_config.format"),
+        grammar=grammar,
         changes=changes,
-        places=places | {GRAMMAR: "output_config.format"},
+        places=places | {GRAMMAR: place},
         max_tokens=max_tokens,
         stops=stops,
         thinking=_thinking(request.thinking),
@@ -175,21 +177,14 @@ def _result(block: dict[str, Any], place: str) -> Message:
     text = text_of(block.get("content"), f"{place}.content", results=True)
     if block.get("is_error") is True and not text.startswith("Error"):
         text = f"Error: {text}"
-    return Message("tool", text, call_id=_string(block, "tool_use_id", place))
+    return Message("tool", text, call_id=string_of(block, "tool_use_id", place))
 
 
 def _use(block: dict[str, Any], place: str) -> Call:
     given = block.get("input", {})
     if not isinstance(given, dict):
         raise invalid(f"expected an object at {place}.input", f"{place}.input")
-    return Call(_string(block, "id", place), _string(block, "name", place), given)
-
-
-def _string(block: dict[str, Any], key: str, place: str) -> str:
-    value = block.get(key)
-    if not isinstance(value, str):
-        raise invalid(f"expected a string at {place}.{key}", f"{place}.{key}")
-    return value
+    return Call(string_of(block, "id", place), string_of(block, "name", place), given)
 
 
 class AnthropicWriter:

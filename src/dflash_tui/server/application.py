@@ -105,7 +105,7 @@ def application(service: Service) -> ASGIApp:
 
 
 def _both(path: str, handler: Handler, methods: Sequence[str] = ("POST",)) -> list[Route]:
-    """With the version before it and without: clients differ in which base they are told."""
+    """With and without the version before it: some clients add it to their base address, others expect it there."""
     return [_route(path, handler, methods), _route(f"/v1{path}", handler, methods)]
 
 

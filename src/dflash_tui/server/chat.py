@@ -133,6 +133,7 @@ def asked_of(request: ChatRequest) -> Asked:
     given = [one for one in limits if at_least_one(one, "max_completion_tokens") is not None]
     thinking, effort = effort_of(request.reasoning_effort, "reasoning_effort")
     choice, tool = choice_of(request.tool_choice)
+    grammar, place = grammar_of(request.response_format, "response_format", request.dflash)
     functions = _functions(request.tools)
     return Asked(
         messages=tuple(_message(one, f"messages[{at}]") for at, one in enumerate(request.messages)),
@@ -142,9 +143,9 @@ def asked_of(request: ChatRequest) -> Asked:
         strict=any(one.strict for one in functions),
         log_probs=top if request.logprobs else None,
         parallel=request.parallel_tool_calls is not False,
-        grammar=grammar_of(request.response_format, "response_format"),
+        grammar=grammar,
         changes=changes,
-        places=places | {GRAMMAR: "response_format"},
+        places=places | {GRAMMAR: place},
         max_tokens=min((one for one in given if one is not None), default=None),
         stops=stops_of(request.stop),
         thinking=_switched(request.chat_template_kwargs) or thinking,

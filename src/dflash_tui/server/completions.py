@@ -11,10 +11,10 @@ import msgspec
 from dflash_core.events import PrefillEvent
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.parts import Part, Text, Thinking
-from dflash_tui.server.asked import Asked
+from dflash_tui.server.asked import GRAMMAR, Asked
 from dflash_tui.server.chat import DONE, FINISH, Sampling
 from dflash_tui.server.exchange import event
-from dflash_tui.server.extensions import extended
+from dflash_tui.server.extensions import extended, grammar_of
 from dflash_tui.server.parts import at_least_one, new_id, stops_of
 from dflash_tui.server.request_error import RequestError, invalid
 from dflash_tui.server.updates import Ended, Reading
@@ -38,10 +38,12 @@ def asked_of(request: CompletionRequest, tokenizer: Tokenizer, vocabulary: int) 
             raise invalid(f"{name} is not supported; leave it out", name)
     if request.best_of is not None and request.best_of != 1:
         raise invalid(f"best_of is {request.best_of}: one answer at a time is all there is, expected 1", "best_of")
+    grammar, place = grammar_of(None, "", request.dflash)
     return Asked(
         ids=_ids(request.prompt, tokenizer, vocabulary, special=bool(switches.get("special"))),
         changes=changes,
-        places=places,
+        places=places | {GRAMMAR: place},
+        grammar=grammar,
         max_tokens=at_least_one(request.max_tokens, "max_tokens"),
         stops=stops_of(request.stop),
         thinking="off",

@@ -14,7 +14,7 @@ from dflash_core.text.tool_calls.parts import Part, Text
 
 MAX_TOP = 20
 INSERTED = -9999.0
-"""What the API says in place of minus infinity: for tokens that were not drawn."""
+"""What the API writes in place of minus infinity: for tokens that were not drawn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from typing import Any, Protocol
 from starlette.types import Receive, Scope, Send
 
 from dflash_core.clean import one_line
-from dflash_core.errors import DFlashError
+from dflash_core.errors import DFlashError, GrammarError
 from dflash_core.events import PrefillEvent
 from dflash_core.text.tool_calls.parts import Part
 from dflash_tui.server.body import ClientGoneError
 from dflash_tui.server.gate import answer_json
 from dflash_tui.server.job import Job
-from dflash_tui.server.request_error import RequestError
+from dflash_tui.server.request_error import RequestError, invalid
 from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Update
 from dflash_tui.server.worker import Worker
 
@@ -149,9 +149,11 @@ class _Client:
 
 
 def as_refusal(error: Exception) -> RequestError:
-    """What a client is told of a failure of the engine."""
+    """The error that a client gets for a failure during its answer."""
     if isinstance(error, RequestError):
         return error
+    if isinstance(error, GrammarError):  # the request's own fault: the same one would fail again
+        return invalid(one_line(str(error)))
     if isinstance(error, DFlashError):
         return RequestError(500, one_line(str(error)), code="engine_failed")
     return RequestError(500, "the engine failed; the server's log has the reason", code="internal_error")

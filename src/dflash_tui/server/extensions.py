@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from dflash_core.constraints.grammar import Grammar
 from dflash_core.errors import KnobError
@@ -12,8 +12,14 @@ from dflash_tui.server.asked import Choice, ThinkingSwitch
 from dflash_tui.server.request_error import invalid
 from dflash_tui.server.sampling import EFFORT_WORDS
 
+<<<<<<< HEAD
 SWITCHES = ("detail", "events", "special")
 """Keys of `dflash` that are no knobs."""
+=======
+SWITCHES = ("detail", "special")
+GRAMMARS: tuple[Literal["regex", "choice", "lark"], ...] = ("regex", "choice", "lark")
+"""Keys of `dflash` that are no knobs: switches, and grammars that the APIs have no field for."""
+>>>>>>> refs/heads/rev1
 
 
 def sampling_changes(**given: Value | None) -> dict[str, Value]:
@@ -30,6 +36,8 @@ def extended(extra: Mapping[str, Any] | None) -> tuple[dict[str, Value], dict[st
     switches: dict[str, bool] = {}
     for name, value in (extra or {}).items():
         place = f"dflash.{name}"
+        if name in GRAMMARS:
+            continue
         if name in SWITCHES:
             if not isinstance(value, bool):
                 raise invalid(f"expected true or false at {place}", place)
@@ -55,9 +63,33 @@ def effort_of(word: str | None, place: str) -> tuple[ThinkingSwitch, str]:
     return ("on" if level else "off"), level
 
 
-def grammar_of(wanted: Mapping[str, Any] | None, place: str) -> Grammar | None:
-    """The grammar of a format that a request asks for, in the form of either OpenAI API or of Anthropic's. Raises
-    RequestError."""
+def grammar_of(
+    wanted: Mapping[str, Any] | None, place: str, extra: Mapping[str, Any] | None
+) -> tuple[Grammar | None, str]:
+    """The grammar that the answer follows, and its place in the request: `wanted`, a format in the form of either
+    OpenAI API or of Anthropic's, at `place`, or one of the object `dflash`. Raises RequestError."""
+    found = [(_of_format(wanted, place), place), *(_of_extension(kind, extra or {}) for kind in GRAMMARS)]
+    given = [(grammar, where) for grammar, where in found if grammar is not None]
+    if len(given) > 1:
+        places = " and ".join(where for _, where in given)
+        raise invalid(f"an answer follows one grammar, and {places} are given", given[1][1])
+    return given[0] if given else (None, place)
+
+
+def _of_extension(kind: Literal["regex", "choice", "lark"], extra: Mapping[str, Any]) -> tuple[Grammar | None, str]:
+    value, place = extra.get(kind), f"dflash.{kind}"
+    if value is None:
+        return None, place
+    if kind == "choice":
+        if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+            raise invalid(f"expected a list of strings at {place}", place)
+        return Grammar.choice(value), place
+    if not isinstance(value, str):
+        raise invalid(f"expected a string at {place}", place)
+    return Grammar(kind, value), place
+
+
+def _of_format(wanted: Mapping[str, Any] | None, place: str) -> Grammar | None:
     kind = (wanted or {}).get("type", "text")
     if wanted is None or kind == "text":
         return None

@@ -167,5 +167,5 @@ def _unrouted(scope: Scope, error: HTTPException) -> RequestError:
 
 
 def _client(scope: Scope) -> str:
-    """Who calls, as far as it says."""
+    """The name that the client gives itself."""
     return Headers(scope=scope).get("user-agent", "")[:80]

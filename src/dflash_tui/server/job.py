@@ -1,4 +1,4 @@
-"""One request on its way through the queue and the engine. The engine's thread tells the server's loop each step."""
+"""One request on its way through the queue and the engine. The engine's thread sends an update a step to the loop."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ class Job:
         if self._answer is not None:
             self._answer.stop()
 
+<<<<<<< HEAD
     def change(self, knobs: Knobs) -> None:
         """Use what a running answer can take of these knobs, from the next step on."""
         if self._answer is not None:
@@ -93,6 +94,9 @@ class Job:
             self._answer.answer_now()
 
     def tell(self, update: Update) -> None:
+=======
+    def send_update(self, update: Update) -> None:
+>>>>>>> refs/heads/rev1
         """Pass an update to the loop, from any thread."""
         try:
             self._loop.call_soon_threadsafe(self.updates.put_nowait, update)
@@ -109,7 +113,11 @@ class Job:
             prepared, tokenizer = self.prepared, engine.target.tokenizer
             answer = self._answer = Answer(
                 engine, tokenizer, prepared.prompt, prepared.knobs, prepared.start, keep=prepared.prompt.keep,
+<<<<<<< HEAD
                 watchers=(self._line,), on_prefill=self._reads,
+=======
+                on_prefill=lambda done, total: self.send_update(Reading(done, total)),
+>>>>>>> refs/heads/rev1
                 shown=prepared.form.shown if prepared.form is not None else (), constraint=prepared.constraint,
                 ends=prepared.form.stops if prepared.form is not None else (),
             )  # fmt: skip
@@ -120,15 +128,19 @@ class Job:
                 answer.stop()
             for piece in answer:
                 self._step(piece, answer)
-            self._tell_parts(self._shape.finish(cut=answer.report is None or answer.report.stop != "stop token"))
+            self._send_parts(self._shape.finish(cut=answer.report is None or answer.report.stop != "stop token"))
             last = self._ended(answer.report, tokenizer)
         except Exception as error:
             last = Failed(error)
         finally:
             if answer is not None:
                 answer.close()
+<<<<<<< HEAD
         self._over(last, answer)
         self.tell(last)
+=======
+        self.send_update(last)
+>>>>>>> refs/heads/rev1
         return last
 
     def _line(self, line: Line) -> None:
@@ -150,15 +162,15 @@ class Job:
         read = piece.event if isinstance(piece.event, PrefillEvent) else None
         if read is not None:
             self._ttft_ms = (time.perf_counter() - self._made) * 1e3
-        self._tell_parts(self._shape.push(piece), read)
+        self._send_parts(self._shape.push(piece), read)
         if self._shape.over:
             answer.stop()
 
-    def _tell_parts(self, parts: Sequence[Part], read: PrefillEvent | None = None) -> None:
+    def _send_parts(self, parts: Sequence[Part], read: PrefillEvent | None = None) -> None:
         if self._drawn is not None:
             parts = self._drawn.with_tokens(parts)
         if parts or read is not None:
-            self.tell(Step(tuple(parts), read))
+            self.send_update(Step(tuple(parts), read))
 
     def _ended(self, report: TurnReport | None, tokenizer: Tokenizer) -> Ended:
         ids, shape = report.tokens if report is not None else (), self._shape

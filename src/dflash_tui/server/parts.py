@@ -61,6 +61,14 @@ def _text(part: object, place: str, *, results: bool) -> str:
     raise invalid(f"a part of the type {kind[:40]!r} at {place}: this model reads text only", place)
 
 
+def string_of(item: Mapping[str, Any], key: str, place: str) -> str:
+    """The string at `key` of the object at `place`. Raises RequestError."""
+    value = item.get(key)
+    if not isinstance(value, str):
+        raise invalid(f"expected a string at {place}.{key}", f"{place}.{key}")
+    return value
+
+
 def arguments_of(text: str) -> Mapping[str, JSON]:
     """The arguments of a call in the history. The model wrote them, so what is no JSON object is not refused."""
     try:
@@ -71,9 +79,12 @@ def arguments_of(text: str) -> Mapping[str, JSON]:
 
 
 def tools_of(functions: Sequence[Function]) -> Tools:
-    """Functions as templates take them, keys in the order of the request."""
+    """Functions as templates take them, keys in the order of the request. Raises RequestError for one without a
+    name."""
     found: list[dict[str, JSON]] = []
-    for one in functions:
+    for at, one in enumerate(functions):
+        if not one.name.strip():
+            raise invalid(f"a tool without a name at tools[{at}]", "tools")
         function: dict[str, JSON] = {"name": one.name}
         if one.description is not None:
             function["description"] = one.description

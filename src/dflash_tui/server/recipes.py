@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+
+from dflash_core.clean import one_line
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 NO_KEY = "none"
@@ -20,11 +24,15 @@ class Recipe:
     note: str = ""
 
     def filled(self, *, url: str, key: str, model: str, context: str, output: str) -> Recipe:
-        """With the values in their places; `context` and `output` in tokens."""
+        """With the values in their places; `context` and `output` in tokens. A model's name comes from the server, so
+        values are quoted as the file or the shell needs it."""
         values = {"URL": url, "KEY": key, "MODEL": model, "CONTEXT": context, "OUTPUT": output}
         lines, note = self.lines, self.note
         for name, value in values.items():
-            lines, note = (text.replace(f"<{name}>", value) for text in (lines, note))
+            value = one_line(value)
+            inside = json.dumps(value)[1:-1]  # the files have their values between double quotes
+            lines = lines.replace(f"<{name}>", inside if self.where else shlex.quote(value))
+            note = note.replace(f"<{name}>", inside)
         return replace(self, lines=lines, note=note)
 
 
@@ -106,11 +114,11 @@ name: dflash-tui
 version: 0.0.1
 schema: v1
 models:
-  - name: <MODEL>
+  - name: "<MODEL>"
     provider: openai
-    model: <MODEL>
-    apiBase: <URL>/v1
-    apiKey: <KEY>
+    model: "<MODEL>"
+    apiBase: "<URL>/v1"
+    apiKey: "<KEY>"
     roles: [chat, edit, apply]
     defaultCompletionOptions:
       contextLength: <CONTEXT>

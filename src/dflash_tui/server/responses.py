@@ -11,7 +11,7 @@ import msgspec
 from dflash_core.messages import Call, Message
 from dflash_tui.server.asked import GRAMMAR, Asked
 from dflash_tui.server.extensions import choice_of, effort_of, extended, grammar_of, sampling_changes
-from dflash_tui.server.parts import Function, arguments_of, at_least_one, text_of, tools_of
+from dflash_tui.server.parts import Function, arguments_of, at_least_one, string_of, text_of, tools_of
 from dflash_tui.server.request_error import RequestError, invalid
 
 HOSTED = (
@@ -116,6 +116,7 @@ def asked_of(request: ResponseRequest) -> Asked:
     wanted = (request.text or {}).get("format")
     if wanted is not None and not isinstance(wanted, dict):
         raise invalid("expected an object at text.format", "text.format")
+    grammar, place = grammar_of(wanted, "text.format", request.dflash)
     changes, places, _ = extended(request.dflash)
     changes |= sampling_changes(temperature=request.temperature, top_p=request.top_p)
     thinking, effort = effort_of(request.reasoning.effort if request.reasoning else None, "reasoning.effort")
@@ -137,9 +138,9 @@ def asked_of(request: ResponseRequest) -> Asked:
         tool=shown.get(tool, tool),
         strict=any(one.strict for one in tools.functions),
         parallel=request.parallel_tool_calls is not False,
-        grammar=grammar_of(wanted, "text.format"),
+        grammar=grammar,
         changes=changes,
-        places=places | {GRAMMAR: "text.format"},
+        places=places | {GRAMMAR: place},
         max_tokens=at_least_one(request.max_output_tokens, "max_output_tokens"),
         thinking=thinking,
         effort=effort,
@@ -158,15 +159,15 @@ def _message(item: object, place: str, notes: list[str]) -> Message | None:
         parts = item.get("content") or item.get("summary") or []
         return Message("assistant", "", text_of(parts, f"{place}.content"))
     if kind in ("function_call", "custom_tool_call"):
-        name, space = _string(item, "name", place), item.get("namespace")
+        name, space = string_of(item, "name", place), item.get("namespace")
         shown = f"{space}__{name}" if isinstance(space, str) and space else name
         given = item.get("arguments" if kind == "function_call" else "input")
         text = given if isinstance(given, str) else ""
         arguments = arguments_of(text) if kind == "function_call" else {INPUT_FIELD: text}
-        return Message("assistant", "", calls=(Call(_string(item, "call_id", place), shown, arguments),))
+        return Message("assistant", "", calls=(Call(string_of(item, "call_id", place), shown, arguments),))
     if kind in ("function_call_output", "custom_tool_call_output"):
         text = text_of(item.get("output"), f"{place}.output", results=True)
-        return Message("tool", text, call_id=_string(item, "call_id", place))
+        return Message("tool", text, call_id=string_of(item, "call_id", place))
     if kind == "item_reference":
         raise invalid("no item is stored here; send it whole", place)
     notes.append(f"{place}: an item of the type {str(kind)[:40]!r} was left out")
@@ -184,10 +185,3 @@ def _plain(item: Mapping[str, Any], place: str) -> Message:
         return Message("assistant", text)
     known = "system, developer, user, assistant"
     raise invalid(f"the role {str(role)[:40]!r} at {place}.role, expected one of {known}", f"{place}.role")
-
-
-def _string(item: Mapping[str, Any], key: str, place: str) -> str:
-    value = item.get(key)
-    if not isinstance(value, str):
-        raise invalid(f"expected a string at {place}.{key}", f"{place}.{key}")
-    return value

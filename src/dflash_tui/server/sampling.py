@@ -40,8 +40,8 @@ class Defaults:
         return found.applied(self.knobs.replace(thinking=thinking, **guard), self.chosen)
 
 
-def knobs_of(asked: Asked, defaults: Defaults, limits: Limits, room: int) -> Knobs:
-    """The knobs of a request whose prompt leaves `room` positions. Raises RequestError."""
+def knobs_of(asked: Asked, defaults: Defaults, limits: Limits, remaining: int) -> Knobs:
+    """The knobs of a request whose prompt leaves `remaining` positions. Raises RequestError."""
     known = limits.reasoning
     thinking = asked.thinking == "on" if asked.thinking else defaults.knobs.thinking
     changes = dict(asked.changes)
@@ -57,10 +57,10 @@ def knobs_of(asked: Asked, defaults: Defaults, limits: Limits, room: int) -> Kno
     knobs, _ = limits.within(knobs)
     # An agent asks for a round number whatever the context is. Reasoning leaves half of it to the answer.
     if knobs.thinking:
-        budget = max(room // 2, 1)
+        budget = max(remaining // 2, 1)
         knobs = knobs.replace(thinking_budget=min(knobs.thinking_budget or budget, budget))
     most = int(SPEC["max_tokens"].maximum)
-    return knobs.replace(max_tokens=max(1, min(asked.max_tokens or most, room, most)))
+    return knobs.replace(max_tokens=max(1, min(asked.max_tokens or most, remaining, most)))
 
 
 def _changed(knobs: Knobs, name: str, value: Value, asked: Asked) -> Knobs:

@@ -50,7 +50,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Without raising the signals again afterwards: states of conversations are kept then."""
+        """Without raising the signals again afterwards: the process saves states of conversations then."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -48,13 +48,13 @@ class AnswerShape:
         return [*thinking, *self._passed([Text(piece.text)])]
 
     def finish(self, *, cut: bool) -> list[Part]:
-        """What was held back. `cut`: a limit ended the answer, not the model."""
+        """What waited for more text. `cut`: a limit ended the answer, not the model."""
         rest = self._passed(self._parser.finish(cut=cut)) if self._parser is not None else iter(())
         parts = list(rest)
-        held = self._held()
-        return [*parts, Text(held)] if held else parts
+        pending = self._pending()
+        return [*parts, Text(pending)] if pending else parts
 
-    def _held(self) -> str:
+    def _pending(self) -> str:
         """The text that is no stop string after all."""
         return self._stops.push(self._ends.finish()) + self._stops.finish()
 
@@ -67,8 +67,8 @@ class AnswerShape:
                 continue
             if self.over:
                 continue
-            if held := self._held():
-                yield Text(held)
+            if pending := self._pending():
+                yield Text(pending)
             yield part
             if isinstance(part, Malformed):
                 self.notes.append(part.reason)

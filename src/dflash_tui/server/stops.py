@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dflash_core.text.tool_calls.reader import partial_match_length
+
 
 class StopStrings:
-    """Passes text on up to the first stop string. What may be the beginning of one is held back."""
+    """Passes text on up to the first stop string. What may be the beginning of one waits for more text."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._strings = tuple(strings)
-        self._held = ""
+        self._pending = ""
         self.found = ""
         self.dropped = 0
         """Bytes of text from the stop string on."""
@@ -20,22 +22,17 @@ class StopStrings:
         if self.found:
             self.dropped += len(text.encode())
             return ""
-        text = self._held + text
+        text = self._pending + text
         at, found = min(((text.find(one), one) for one in self._strings if one in text), default=(-1, ""))
         if found:
-            self.found, self._held = found, ""
+            self.found, self._pending = found, ""
             self.dropped = len(text[at:].encode())
             return text[:at]
-        keep = max((_begun(text, one) for one in self._strings), default=0)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+        end = len(text) - partial_match_length(text, self._strings)
+        self._pending = text[end:]
+        return text[:end]
 
     def finish(self) -> str:
-        """The text that was held back; no more follows, or something other than text."""
-        held, self._held = self._held, ""
-        return held
-
-
-def _begun(text: str, string: str) -> int:
-    """How many characters at the end of `text` begin `string`."""
-    return next((n for n in range(min(len(string) - 1, len(text)), 0, -1) if text.endswith(string[:n])), 0)
+        """The text that waited; no more follows, or something other than text."""
+        pending, self._pending = self._pending, ""
+        return pending

@@ -1,4 +1,4 @@
-"""What the engine's thread tells of an answer: its parts step by step, and how it ended."""
+"""What the engine's thread sends of an answer: its parts step by step, and how it ended."""
 
 from __future__ import annotations
 

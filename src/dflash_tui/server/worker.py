@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from dflash_core.engine import Engine
-from dflash_core.errors import KernelError
+from dflash_core.errors import GrammarError, KernelError
 from dflash_tui.application.decoder_use import DecoderUse
 from dflash_tui.application.log import LOG
 from dflash_tui.server.job import Job
@@ -94,9 +94,9 @@ class Worker:
             self._waiting.clear()
             self._condition.notify()
         for job in waiting:
-            job.tell(Failed(ending()))
+            job.send_update(Failed(ending()))
         if running is not None:
-            running.tell(Failed(ending()))
+            running.send_update(Failed(ending()))
             running.cancel()
 
     def join(self, seconds: float) -> bool:
@@ -109,7 +109,17 @@ class Worker:
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
+<<<<<<< HEAD
             self._answer(job)
+=======
+            if not job.cancelled:
+                last = job.run(self._engine)
+                if isinstance(last, Failed) and not isinstance(last.error, GrammarError):
+                    LOG.error("an answer failed", exc_info=last.error)
+                    if isinstance(last.error, KernelError) and last.error.reload:
+                        self._broken = f"{last.error}; start the server again"
+                self._ended(job, last)
+>>>>>>> refs/heads/rev1
             with self._condition:
                 self._running = None
 

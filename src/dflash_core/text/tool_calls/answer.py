@@ -1,7 +1,7 @@
 """The parts of an answer whose reasoning was separated from its text before.
 
 Models forget to close their reasoning and call from within it. A call there counts, and ends the reasoning, if it is
-complete and one of a known tool. Until that is certain it is held back.
+complete and one of a known tool. Until that is certain it is not passed on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dflash_core.text.template_values import Tools
 from dflash_core.text.tool_calls.forms import Form
 from dflash_core.text.tool_calls.parser import Parser
 from dflash_core.text.tool_calls.parts import CallEnd, CallStart, Malformed, Part, Thinking
-from dflash_core.text.tool_calls.reader import held
+from dflash_core.text.tool_calls.reader import partial_match_length
 from dflash_core.text.tool_calls.schemas import Schemas
 
 
@@ -49,7 +49,7 @@ class AnswerParts:
         while self._thinks:
             if self._trial is None:
                 at = self._pending.find(self._form.begins)
-                sure = at if at >= 0 else len(self._pending) - held(self._pending, (self._form.begins,))
+                sure = at if at >= 0 else len(self._pending) - partial_match_length(self._pending, (self._form.begins,))
                 parts += [Thinking(self._pending[:sure])] if sure else []
                 self._pending = self._pending[sure:]
                 if at < 0:

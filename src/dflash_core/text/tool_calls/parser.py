@@ -83,7 +83,7 @@ class Parser(abc.ABC):
 
     def block(self, before: str, read: Callable[[], Reading[None]], *, certain: bool = True) -> Reading[bool]:
         """Read what may be a call, after the text `before` it, which belongs to it. What is none becomes text, all of
-        it that was read; False then. `certain`: it can be nothing else, so the reason is told."""
+        it that was read; False then. `certain`: it can be nothing else, so the reason becomes a part."""
         self.reader.mark()
         try:
             yield from read()

@@ -6,7 +6,7 @@ it reads does not depend on where the text was cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -90,13 +90,13 @@ class Reader:
             found = [(place, end) for end in ends if (place := rest.find(end)) >= 0]
             sure, end = min(found, default=(len(rest), ""))
             if not end and not self.ended:
-                sure -= held(rest, ends)
+                sure -= partial_match_length(rest, ends)
             body = rest[:sure]
-            kept = body.rstrip(trailing) if trailing else body
-            if kept:
-                emit(spaces + kept)
+            shown = body.rstrip(trailing) if trailing else body
+            if shown:
+                emit(spaces + shown)
                 spaces = ""
-            spaces += body[len(kept) :]
+            spaces += body[len(shown) :]
             self._at += sure
             if end or self.ended:
                 return end, spaces
@@ -108,7 +108,7 @@ class Reader:
         return self._text[self._at :]
 
 
-def held(text: str, ends: tuple[str, ...]) -> int:
+def partial_match_length(text: str, ends: Sequence[str]) -> int:
     """How many characters at the end of `text` may be the beginning of one of `ends`."""
-    begins = range(max(len(text) - max(map(len, ends)) + 1, 0), len(text))
+    begins = range(max(len(text) - max(map(len, ends), default=0) + 1, 0), len(text))
     return len(text) - next((n for n in begins if any(end.startswith(text[n:]) for end in ends)), len(text))
