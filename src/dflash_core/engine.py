@@ -175,7 +175,7 @@ class Engine(Runner):
         """Predicted bytes by component at full context, and the bytes really held."""
         target, draft = self.target, self.draft
         drafting = draft.config if draft else None
-        detail = weights_detail(target.config.block_count, target.host_bytes)
+        detail = weights_detail(target.config.block_count, target.host_bytes, target.host_experts)
         components = [Component("target", target.weight_bytes, detail)]
         if draft and drafting:
             components.append(Component("drafter", draft.weight_bytes, f"{drafting.block_count} layers"))

@@ -30,6 +30,7 @@ TARGET = "target"  # the component of the target's weights
 SMALLEST_SHARE = 0.4  # of the bytes of a file with 4 to 5 bits per weight: 2 bits and less
 ON_CARD, ON_HOST = "card", "host"
 EMBEDDING_COST = 1.5  # a row is copied over the bus for every token
+EXPERTS_COST, LAYER_COST = 4, 0.25  # of experts in main memory, and of each layer: decoding is slower, prompts much
 
 DESKTOP = 1 << 30  # bytes that a desktop and its programs use on a card: an assumption
 CEILING = 32_768  # positions where no context is given
@@ -48,7 +49,7 @@ class Setup:
     `context`: positions; `kv`: type of keys and values; `nodes`: of the largest tree that memory is reserved for;
     `draft_type`: the type that a drafter's matrices are converted to, "" for none; `drafted`: with the drafter;
     `mtp`: with the MTP head in the target's file in place of that; `embedding`: where the target's token embedding is
-    stored; `rows`: prompt rows processed at once.
+    stored; `experts`: of how many layers the routed experts are in main memory; `rows`: prompt rows processed at once.
     """
 
     context: int
@@ -58,6 +59,7 @@ class Setup:
     drafted: bool = True
     mtp: bool = False
     embedding: str = ON_CARD
+    experts: int = 0
     rows: int = PREFILL_ROWS
 
 
@@ -82,6 +84,10 @@ class MemoryEstimator(Protocol):
     @property
     def tree_nodes(self) -> Sequence[int]:
         """Possible sizes of the largest tree, the largest first."""
+
+    @property
+    def expert_layers(self) -> Sequence[int]:
+        """Possible numbers of layers whose experts are in main memory, the fewest first."""
 
     @property
     def base(self) -> Setup:
@@ -271,18 +277,35 @@ def requested_setup(estimator: MemoryEstimator, context: int | None, kv: str, av
     check_context(context)
     available = estimator.available if available is None else available
     kinds = estimator.auto if kv == AUTO else (kv,)
+    most = estimator.expert_layers[-1]
     wished = context or default_context(estimator, kinds[-1], available)
-    setup = replace(estimator.base, context=min(wished, estimator.longest_context))
+    setup = replace(estimator.base, context=min(wished, estimator.longest_context), experts=most)
     options = [replace(setup, kv=kind) for kind in kinds]
     limits = (available - estimator.spare(available), available)
     chosen = (option for limit in limits for option in options if min_bytes(estimator, option) <= limit)
-    return settled(estimator, next(chosen, options[0]), available)
+    option = next(chosen, options[0])
+    return settled(estimator, replace(option, experts=fewest_layers(estimator, option, limits)), available)
+
+
+def fewest_layers(estimator: MemoryEstimator, setup: Setup, limits: Sequence[int]) -> int:
+    """As few layers with experts in main memory as fit in the first of `limits` that any number fits in. If there must
+    be some, prompts are read in large chunks: each chunk reads nearly all of these experts over the bus."""
+    few, *more = estimator.expert_layers
+    whole = replace(setup, rows=estimator.chunk_rows[0], nodes=estimator.tree_nodes[-1])
+    for limit in limits:
+        if min_bytes(estimator, replace(setup, experts=few)) <= limit:
+            return few
+        for layers in more:
+            if total(estimator, replace(whole, experts=layers)) <= limit:
+                return layers
+    return estimator.expert_layers[-1]
 
 
 def default_context(estimator: MemoryEstimator, kv: str, available: int) -> int:
     """The default context: the largest of CEILING, CEILING / 2 and so on that leaves `spare` of `available` bytes free
     with keys and values of type `kv`."""
-    context, base = min(CEILING, estimator.longest_context), replace(estimator.base, kv=kv)
+    base = replace(estimator.base, kv=kv, experts=estimator.expert_layers[-1])
+    context = min(CEILING, estimator.longest_context)
     available -= estimator.spare(available)
     while context > SMALLEST_CONTEXT and total(estimator, replace(base, context=context)) > available:
         context //= 2
@@ -348,6 +371,7 @@ def cost(option: Setup, setup: Setup) -> float:
     found = _cache_cost(option.kv) - _cache_cost(setup.kv)
     found += DRAFT_COST.get(option.draft_type, UNKNOWN_COST) - DRAFT_COST.get(setup.draft_type, UNKNOWN_COST)
     found += EMBEDDING_COST * (option.embedding != setup.embedding)
+    found += EXPERTS_COST * (option.experts != setup.experts) + LAYER_COST * (option.experts - setup.experts)
     found += NO_DRAFTER_COST * (setup.drafted - option.drafted) + MTP_COST * (option.mtp - setup.mtp)
     return found + SHORTER_COST * (1 - option.context / max(setup.context, 1))
 
@@ -360,6 +384,7 @@ def _cache_cost(kv: str) -> float:
 
 
 def _includes(option: Setup, smaller: Setup, before: Setup) -> bool:
-    """Whether `option` makes every change from `before` that `smaller` makes."""
+    """Whether `option` makes every change from `before` that `smaller` makes, or moves more experts."""
     names = [name for name in Setup.__dataclass_fields__ if getattr(smaller, name) != getattr(before, name)]
-    return all(getattr(option, name) == getattr(smaller, name) for name in names)
+    alike = all(getattr(option, name) == getattr(smaller, name) for name in names if name != "experts")
+    return alike and option.experts >= smaller.experts

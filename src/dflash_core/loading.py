@@ -16,7 +16,7 @@ from dflash_core.drafters.base import Draft
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import Code, DeviceError, UnsupportedError, cpu_instead
 from dflash_core.fits import ON_CARD, MemoryEstimator
-from dflash_core.memory import gib
+from dflash_core.memory import checked_experts, gib
 from dflash_core.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ class CardOptions:
     "mixed" or "f16"; `draft_type`: "q8_0" or "q4_0" converts a drafter's matrices when loaded; `tune`: time several
     ways of computing at the first load on a card; `placement`: the card of each layer, by default the first card for
     all; `vram_limit`: bytes of a smaller card to simulate, 0 for none; `embedding`: where the target's token embedding
-    is stored, on the "card" or on the "host"; `reading`: "passes" reads prompts with the kernels of decoding, "auto" in
-    the fastest way."""
+    is stored, on the "card" or on the "host"; `experts`: where routed experts are, "card", "host", "auto", or of how
+    many layers they are on the host; `reading`: "passes" reads prompts with the kernels of decoding, "auto" in the
+    fastest way."""
 
     activations: str = "int8"
     draft_type: str = ""
@@ -39,6 +40,7 @@ class CardOptions:
     placement: Placement | None = None
     vram_limit: int = 0
     embedding: str = ON_CARD
+    experts: str = ON_CARD
     reading: str = "auto"
 
 
@@ -97,6 +99,8 @@ def _given(card: CardOptions) -> Iterator[str]:
         yield f"a drafter as {card.draft_type} on the card"
     if card.embedding != DEFAULT_CARD.embedding:
         yield "a token embedding in main memory, not on the card"
+    if card.experts != DEFAULT_CARD.experts:
+        yield f"experts in main memory ({checked_experts(card.experts)}), not on the card"
     if card.reading != DEFAULT_CARD.reading:
         yield f"prompts in {card.reading} on the card"
     if not card.tune:
@@ -111,7 +115,8 @@ def _on_card(path: str | Path, card: CardOptions, device: Any = None) -> Target:
 
     return CudaTarget(
         path, card.placement, activations=card.activations, draft_type=card.draft_type, timed=card.tune, device=device,
-        vram_limit=card.vram_limit, embedding=card.embedding, reading=card.reading,
+        vram_limit=card.vram_limit, embedding=card.embedding, experts=card.experts,
+        reading=card.reading,
     )  # fmt: skip
 
 

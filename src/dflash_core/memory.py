@@ -12,6 +12,7 @@ from pathlib import Path
 from dflash_core.errors import Code, KnobError, OutOfMemoryError, Shortage
 
 OTHERS = "other processes"  # the component of other processes
+EXPERT_PLACES = ("card", "host", "auto")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
 
@@ -54,9 +55,30 @@ def gib(count: int) -> str:
     return f"{count} B"
 
 
-def weights_detail(layers: int, host_bytes: int) -> str:
+@dataclass(frozen=True, slots=True)
+class HostExperts:
+    """The experts in main memory: of how many layers, and their bytes."""
+
+    layers: int = 0
+    bytes: int = 0
+
+    def __str__(self) -> str:
+        layers = f"{self.layers} layer{'s' * (self.layers != 1)}"
+        return f"experts of {layers} in main memory, {gib(self.bytes)}"
+
+
+def checked_experts(text: str) -> str:
+    """`text` if it says where routed experts are: one of EXPERT_PLACES, or in main memory those of so many layers.
+    Raises KnobError."""
+    if text in EXPERT_PLACES or (text.isascii() and text.isdecimal() and len(text) <= 4):
+        return text
+    raise KnobError(f"{text!r} as a place of experts, expected {', '.join(EXPERT_PLACES)}, or a number of layers")
+
+
+def weights_detail(layers: int, host_bytes: int, experts: HostExperts) -> str:
     """The description of a target's weights. `host_bytes`: of the token embedding, if it stays in main memory."""
-    return f"{layers} layers" + (f"; token embedding in main memory, {gib(host_bytes)}" if host_bytes else "")
+    embedding = [f"token embedding in main memory, {gib(host_bytes)}"] if host_bytes else []
+    return "; ".join([f"{layers} layers", *embedding, *([str(experts)] if experts.layers else [])])
 
 
 def parse_bytes(text: str) -> int:

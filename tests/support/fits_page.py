@@ -63,6 +63,24 @@ def small_table() -> str:
     return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines]) + "\n"
 
 
+def experts_table() -> str:
+    """35B-A3B with its drafter on cards that are too small for all of it: `--experts auto`."""
+    lines = list[str]()
+    for memory in SMALL_CARDS:
+        for context in (32_768, ASKED):
+            spec, target, drafter = headers(SIZE_35B_A3B, "Q8_0")
+            made = card_estimator(spec, target, drafter, card_of(memory * GIB), replace(DEFAULT_CARD, experts=AUTO))
+            found = plan(made, requested_setup(made, context, AUTO))
+            assert found.fits, f"{context} positions on {memory} GB"
+            moved = made.host_experts(found.setup)
+            row = [f"{memory} GB", f"{context:,}", found.setup.kv, f"{moved.layers} of {spec.block_count}"]
+            row += [gib(moved.bytes), gib(found.total), str(found.setup.nodes - 1)]
+            lines.append(f"| {' | '.join(row)} |")
+    head = ["card", "context", "`--kv auto`", "layers with experts in main memory"]
+    head += ["which takes", "on the card", "budget"]
+    return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines]) + "\n"
+
+
 def long_table() -> str:
     """What `auto` takes for the 27B pair on 24 GB with ASKED positions, alone and beside a desktop."""
     made = estimator(24 * GIB, "Q8_0", SIZE_27B)
@@ -94,6 +112,6 @@ def cards_list() -> str:
 def parts() -> dict[str, str]:
     """What docs/fits.md must hold between its marks."""
     return {
-        "fits": fits_table(), "small": small_table(), "long": long_table(), "remedies": remedies_table(),
-        "cards": cards_list(),
+        "fits": fits_table(), "small": small_table(), "experts": experts_table(), "long": long_table(),
+        "remedies": remedies_table(), "cards": cards_list(),
     }  # fmt: skip

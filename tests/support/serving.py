@@ -52,7 +52,7 @@ def running(
 ) -> Iterator[Running]:
     """Serve an engine until the block ends."""
     settings = settings or ServerSettings(port=0)
-    service = Service(engine, Served("demo", "demo drafter", defaults or Defaults()), settings)
+    service = Service(engine, Served("demo", "demo drafter", defaults or Defaults(greedy=True)), settings)
     addresses: list[str] = []
     listening = threading.Event()
 

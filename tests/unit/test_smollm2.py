@@ -40,8 +40,17 @@ def _describe(folder: Path, version: str) -> None:
 def test_its_model_answers(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert smollm2.smollm2() == package
     assert FOLDER() == package.parent
-    assert cli.main(["ask", "--smollm2", "hello", "--device", "cpu", "--set", "max_tokens=2"]) == 0
+    asked = ["ask", "--smollm2", "hello", "--device", "cpu", "--set", "max_tokens=2"]
+    assert cli.main([*asked, "--draft", "ngram"]) == 0
     assert capsys.readouterr().out.strip()
+
+
+def test_its_drafter_is_loaded_where_none_is_named(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The small model here is another one, so the drafter of SmolLM2 is refused, in one line."""
+    assert package.exists()
+    assert cli.main(["ask", "--smollm2", "hello", "--device", "cpu"]) == 1
+    said = capsys.readouterr().err.strip().splitlines()
+    assert "drafter SmolLM2-135M-Instruct DFlash 2 drafter does not fit target" in said[-1]
 
 
 def test_another_version(package: Path) -> None:

@@ -76,10 +76,16 @@ def test_a_limit_without_a_card_is_said() -> None:
 
 def test_every_option_of_a_card_is_said_to_have_no_effect_without_one() -> None:
     card = CardOptions(
-        activations="f16", draft_type="q4_0", tune=False, vram_limit=GIB, embedding="host", reading="passes"
+        activations="f16",
+        draft_type="q4_0",
+        tune=False,
+        vram_limit=GIB,
+        embedding="host",
+        reading="passes",
+        experts="auto",
     )
     notes = load_target(TARGET, "cpu", card=card).notes
-    assert len(notes) == 6
+    assert len(notes) == 7
     assert all(note.endswith(": no effect on the CPU") for note in notes)
 
 

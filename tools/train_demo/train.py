@@ -195,7 +195,7 @@ def answered_prompts(
 
 def train_draft(
     c: TargetConfig, target: Weights, drafters: dict[str, tuple[DraftConfig, str]], corpus: dict[str, Documents],
-    tokenizer: Path, out: Path, log: Log, *, deadline: float, batch: int, anchors: int, length: int, seed: int,
+    out: Path, log: Log, *, deadline: float, batch: int, anchors: int, length: int, seed: int,
     device: torch.device, prompts: int, decode_batch: int, checks: int, gamma: float = 7.0,
 ) -> None:  # fmt: skip
     """Train every drafter (file name -> sizes and storage type) on the target's answers, and write the files.
@@ -256,7 +256,7 @@ def train_draft(
     use_compile(False)  # the checks below see texts of all lengths, each of which would be compiled again
     for name, (dc, kind, shapes, weights, _) in models.items():
         final = quantised({n: x.detach() for n, x in weights.items()}, shapes)
-        export.write_draft(out / name, dc, final, tokenizer, c.context, kind)
+        export.write_draft(out / name, dc, final, None, c.context, kind)
         found = acceptance(c, w, dc, effective(final, shapes, 0.0, dtype), held, (8, 15, 22, 40))
         log(drafter=name, acceptance={k: round(v, 3) for k, v in found.items()}, steps=step)
 
@@ -308,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         final = import_form(export.read_weights(a.target or a.out / "demo-target.gguf"))
         deadline = log.start + a.time_limit - 15  # the files and their checks come after it
         train_draft(
-            c, final, draft_configs(c), corpus, tokenizer, a.out, log, deadline=deadline,
+            c, final, draft_configs(c), corpus, a.out, log, deadline=deadline,
             batch=a.draft_batch, anchors=a.anchors, length=a.length, seed=a.seed, device=device, prompts=a.prompts,
             decode_batch=a.decode_batch, checks=min(a.checks, 160),
         )  # fmt: skip

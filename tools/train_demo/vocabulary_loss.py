@@ -66,5 +66,6 @@ def selected_losses(
     """
     hidden = hidden.to(head.dtype)
     gate = F.embedding(before, predecessor) * linear(hidden, proj)
-    total, parts = _Losses.apply(hidden, gate.to(head.dtype), successor, head, labels, weight)
+    moved = gate.to(head.dtype)
+    total, parts = _Losses.apply(hidden, moved, successor, head, labels, weight)  # type: ignore[no-untyped-call]
     return total, parts

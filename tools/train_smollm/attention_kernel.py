@@ -10,8 +10,8 @@ from torch import Tensor
 from .attention import BLOCK
 
 
-@triton.jit
-def _attend(
+@triton.jit  # type: ignore[untyped-decorator]
+def _attend(  # type: ignore[no-untyped-def]
     q_ptr, k_ptr, v_ptr, out_ptr, first_ptr, at_ptr, length, scale,
     KV: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip

@@ -93,7 +93,7 @@ def attention_block(
     batch, length, _ = h.shape
     qkv = linear(rms(h, norm, eps), wqkv).view(batch, length, heads + 2 * kv_heads, head_dim).transpose(1, 2)
     at = torch.arange(length, device=h.device)
-    q, k, v = qkv.split([heads, kv_heads, kv_heads], dim=1)
+    q, k, v = torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
     q = rope(q.float(), at, head_dim, theta).to(wqkv.dtype)
     k = rope(k.float(), at, head_dim, theta).to(wqkv.dtype).repeat_interleave(heads // kv_heads, 1)
     o = F.scaled_dot_product_attention(q, k, v.repeat_interleave(heads // kv_heads, 1), attn_mask=mask)
@@ -134,7 +134,7 @@ def _rotated(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """q (B, heads, D), k and v (B, kv_heads, 1, D) of one token of every row, at the column `at` (1,)."""
     qkv = linear(rms(h, norm, eps), wqkv).view(len(h), heads + 2 * kv_heads, 1, head_dim)
-    q, k, v = qkv.split([heads, kv_heads, kv_heads], dim=1)
+    q, k, v = torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
     q = rope(q.float(), at, head_dim, theta).to(wqkv.dtype)
     return q[:, :, 0], rope(k.float(), at, head_dim, theta).to(wqkv.dtype), v
 

@@ -72,7 +72,7 @@ def questions(folder: Path, count: int) -> dict[str, list[str]]:
 
 def answer(engine: Engine, ids: Sequence[int], knobs: Knobs) -> tuple[list[int], int]:
     """The tokens of an answer and its number of steps."""
-    tokens, steps = [], 0
+    tokens, steps = list[int](), 0
     for event in engine.generate(ids, knobs):
         tokens += event.tokens
         steps += isinstance(event, StepEvent)

@@ -86,7 +86,7 @@ class Writer:
 
     def capture(self) -> None:
         """Make `run` a CUDA graph of a step; the rows must be begun again after it."""
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):

@@ -59,12 +59,17 @@ def sizes(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
+def layers_of_experts(spec: ModelSpec) -> list[int]:
+    """The layers that choose among experts."""
+    return [index for index, layer in enumerate(spec.layers) if isinstance(layer.ffn, Experts)]
+
+
 def has_experts(spec: ModelSpec) -> bool:
     """Whether any layer chooses among experts."""
-    return any(isinstance(layer.ffn, Experts) for layer in spec.layers)
+    return bool(layers_of_experts(spec))
 
 
-def _matrices(index: int, experts: Experts) -> list[str]:
+def routed_tensors(index: int, experts: Experts) -> list[str]:
     """The tensors with the matrices of all experts of layer `index`."""
     return [f"blk.{index}.{name}" for name in experts.tensors(1) if name.endswith("_exps.weight")]
 
@@ -77,7 +82,9 @@ def expert_notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:
     if fused:
         where = "" if fused == len(experts) else f" in {fused} of {len(experts)} layers"
         found.append(f"gate and up of the experts are one tensor{where}")
-    mixed = [index for index, ffn in experts if len({gguf.tensors[name].type for name in _matrices(index, ffn)}) > 1]
+    mixed = [
+        index for index, ffn in experts if len({gguf.tensors[name].type for name in routed_tensors(index, ffn)}) > 1
+    ]
     if mixed:
         found.append(f"the experts of {len(mixed)} of {len(experts)} layers mix types")
     routers = {gguf.tensors[f"blk.{index}.{ROUTER}"].type for index, _ in experts} - {"F32"}

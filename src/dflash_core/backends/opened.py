@@ -43,12 +43,13 @@ class Target(ABC):
     """A target model on one machine: its header at once, text parts on first use, weights after `load`. Raises
     FormatError or UnsupportedError.
 
-    notes: what a user should know of how it was opened. host_bytes: of the weights of a target on a card, those that
-    stay in main memory. arithmetic: how states are computed, if there is a choice; a state computed in another way is
-    not reused.
+    notes: what a user should know of how it was opened. host_bytes: of the token embedding of a target on a card, those
+    that stay in main memory; host_experts: the routed experts that do. arithmetic: how states are computed, if there is
+    a choice; a state computed in another way is not reused.
     """
 
     host_bytes = 0
+    host_experts = memory.HostExperts()
     arithmetic = ""
     machine: Machine
 

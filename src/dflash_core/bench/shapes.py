@@ -17,6 +17,7 @@ from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator
 from dflash_core.backends.cuda.planned import PlannedCard
 from dflash_core.bench.synthetic_models import Model, draft_types, mtp_types, target_types
 from dflash_core.config import DraftConfig, MtpConfig
+from dflash_core.expert_places import possible_layers
 from dflash_core.fits import ON_HOST, MemoryEstimator
 from dflash_core.formats.quants import BY_NAME, LIST_TYPES
 from dflash_core.formats.weights import TensorInfo
@@ -82,7 +83,8 @@ def card_estimator(
     """The estimator of these headers on a card."""
     on_host = card.embedding == ON_HOST
     footprint = Footprint(target, spec, found.layout, activations(card.activations), embedding_on_host=on_host)
+    layers = possible_layers(card.experts, spec)
     return CardMemoryEstimator(
         footprint, spec, drafter, machine=found.name, processors=found.layout.multiprocessors, available=found.free,
-        draft_type=card.draft_type, embedding=card.embedding,
+        draft_type=card.draft_type, embedding=card.embedding, expert_layers=layers,
     )  # fmt: skip

@@ -35,7 +35,7 @@ class Rotary:
         if scaling is not None:
             frequencies *= torch.tensor(scaling.shares(dims // 2, base), dtype=torch.float64)
         if factors is not None:
-            frequencies /= factors.double()
+            frequencies = frequencies.to(factors.device) / factors.double()
         # Rounded to float32 before the product: that is what every implementation of this model multiplies.
         self.frequencies = frequencies.float().to(dtype)
 

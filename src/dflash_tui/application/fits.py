@@ -20,6 +20,9 @@ def changes(setup: Setup, before: Setup) -> Iterator[tuple[str, str]]:
         yield f"the drafter packed as {setup.draft_type}", f"--draft-type {setup.draft_type}"
     if setup.embedding != before.embedding:
         yield "the token embedding in main memory", f"--embedding {setup.embedding}"
+    if setup.experts != before.experts:
+        layers = f"{setup.experts} layer{'s' * (setup.experts != 1)}"
+        yield f"experts of {layers} in main memory", f"--experts {setup.experts}"
     if setup.context != before.context:
         yield f"a context of {setup.context:,} positions", f"--context {setup.context}"
 

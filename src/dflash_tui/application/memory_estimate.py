@@ -35,5 +35,6 @@ def card_options(request: LoadRequest) -> CardOptions:
         request.tune,
         vram_limit=request.vram_limit,
         embedding=request.embedding,
+        experts=request.experts,
         reading=request.reading,
     )

@@ -55,6 +55,9 @@ class LoadRequest:
     reading: str = "auto"  # on a card: "passes" reads prompts with the kernels of decoding
     draft_type: str = ""  # on a card: "q8_0" or "q4_0" packs the drafter tighter
     embedding: str = "card"  # on a card: where the token embedding is stored: "card" or "host"
+    experts: str = (
+        "card"  # on a card: where routed experts are: "card", "host", "auto", or of how many layers on the host
+    )
     vram_limit: int = 0  # bytes of a smaller card to emulate; 0: none
     kv: str = "auto"  # how keys and values are cached: auto, a type, or two types as K/V
     tune: bool = True  # on a card: time alternative kernels at the first load

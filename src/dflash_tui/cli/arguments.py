@@ -8,7 +8,7 @@ from pathlib import Path
 from dflash_core.cache_types import checked
 from dflash_core.errors import KnobError
 from dflash_core.knobs import CONTEXT
-from dflash_core.memory import parse_bytes
+from dflash_core.memory import checked_experts, parse_bytes
 
 
 def file_path(text: str) -> Path:
@@ -58,6 +58,14 @@ def context(text: str) -> int:
     """Positions of a context."""
     try:
         return int(CONTEXT.parse(text))
+    except KnobError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def expert_place(text: str) -> str:
+    """Where experts are."""
+    try:
+        return checked_experts(text)
     except KnobError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_core.clean import encodable, one_line
 from dflash_core.demo import DEMO_KINDS
+from dflash_core.demo.smollm2 import smollm2_draft_path
 from dflash_core.drafters.registry import is_named, missing, parts
 from dflash_core.errors import MESSAGE, DFlashError, KnobError
 from dflash_core.files import check_regular
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         draft_type=args.draft_type,
         vram_limit=args.vram_limit,
         embedding=settings.embedding,
+        experts=args.experts,
         kv=settings.kv,
         tune=not args.no_tune,
         resume=args.resume,
@@ -150,7 +152,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
         from dflash_tui.application.smollm2 import smollm2  # few starts need it
 
         try:
-            args.target = smollm2()
+            args.target, args.draft = smollm2(), args.draft or smollm2_draft_path()
         except DFlashError as error:
             raise SystemExit(_fail(str(error))) from None
     if args.draft and not (args.target or args.profile or (args.demo and named)) and args.command != "inspect":

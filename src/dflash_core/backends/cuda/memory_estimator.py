@@ -29,7 +29,7 @@ from dflash_core.fits import (
 )
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.weights import WeightFile
-from dflash_core.memory import Component, weights_detail
+from dflash_core.memory import Component, HostExperts, weights_detail
 
 ORDER = ("target KV", "states", "scratch", "drafter KV")  # the order in which a sequence's components are shown
 # Memory that is left free if no context is given: for the allocator's rounding, library caches and other programs.
@@ -77,11 +77,13 @@ class CardMemoryEstimator:
         available: int,
         draft_type: str = "",
         embedding: str = ON_CARD,
+        expert_layers: Sequence[int] = (0,),
         mtp: tuple[WeightFile, DraftModel] | None = None,
     ) -> None:
         self.machine, self.available = machine, available
         self.longest_context = spec.context_length
         self._footprint, self._spec, self._draft, self._draft_type = footprint, spec, on_card(draft), draft_type
+        self.expert_layers = expert_layers
         self._embedding, self._mtp = embedding, mtp if self._draft is not None else None
         self._context = Component("CUDA context", context_bytes(processors), "driver, kernels, libraries")
         self._footprints: dict[str, Footprint] = {}
@@ -100,7 +102,10 @@ class CardMemoryEstimator:
 
     @property
     def base(self) -> Setup:
-        return Setup(0, self.auto[-1], draft_type=self._draft_type, embedding=self._embedding)
+        return Setup(
+            0, self.auto[-1], draft_type=self._draft_type, embedding=self._embedding,
+            experts=self.expert_layers[0],
+        )  # fmt: skip
 
     def spare(self, available: int) -> int:
         return SPARE
@@ -117,19 +122,27 @@ class CardMemoryEstimator:
             for drafter in drafters
             for where in dict.fromkeys((setup.embedding, ON_HOST))
         ]
+        layers = range(setup.experts + 1, len(self._footprint.target.experts) + 1)
+        options += [replace(setup, experts=count, rows=self.chunk_rows[0]) for count in layers]
         return [*options[1:], *([replace(setup, drafted=False, draft_type="")] if drafted else [])]
+
+    def host_experts(self, setup: Setup) -> HostExperts:
+        """The experts that stay in main memory."""
+        return self._footprint.experts_on_host(setup.experts)
 
     def components(self, setup: Setup) -> tuple[Component, ...]:
         footprint = self._of(setup)
         on_host = setup.embedding == ON_HOST
-        detail = weights_detail(self._spec.block_count, footprint.tokens_bytes if on_host else 0)
-        found = [Component(TARGET, footprint.weights(on_host=on_host), detail)]
+        detail = weights_detail(
+            self._spec.block_count, footprint.tokens_bytes if on_host else 0, self.host_experts(setup)
+        )
+        found = [Component(TARGET, footprint.weights(on_host=on_host, host_layers=setup.experts), detail)]
         if self._drafted(setup):
             found.append(Component("drafter", footprint.draft_bytes, "MTP head" if setup.mtp else setup.draft_type))
         return (*found, *self.sequence(setup), self._context)
 
     def sequence(self, setup: Setup) -> tuple[Component, ...]:
-        return self._sequence(replace(setup, embedding=ON_CARD))  # it does not depend on the embedding
+        return self._sequence(replace(setup, embedding=ON_CARD, experts=0))  # it does not depend on weights
 
     def _reckon(self, setup: Setup) -> tuple[Component, ...]:
         return sequence_components(self._of(setup), self._drafted(setup), setup)

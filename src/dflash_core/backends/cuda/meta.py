@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy.typing as npt
@@ -54,13 +54,14 @@ class MetaDevice:
 
 
 class MetaUpload:
-    """Implements `layers.base.Upload` from a file's header alone.
+    """Implements `layers.base.Upload` from a file's header alone. `pinned`: as of upload.DeviceUpload; their bytes do
+    not count.
 
     Raises UnsupportedError for types without a kernel.
     """
 
-    def __init__(self, file: WeightFile, requantise: str = "") -> None:
-        self.file, self.requantise = file, requantise
+    def __init__(self, file: WeightFile, requantise: str = "", pinned: Collection[str] = ()) -> None:
+        self.file, self.requantise, self.pinned = file, requantise, pinned
         self.nbytes = self.host_bytes = 0
 
     def matrix(self, name: str) -> Matrix:
@@ -68,6 +69,9 @@ class MetaUpload:
         rows, columns = info.n_elements // info.shape[-1], info.shape[-1]
         kind = stored_type(info.type, self.requantise)
         shape = (blocks_of(rows), groups_of(columns), tile_type(kind).bytes)
+        if name in self.pinned:
+            tiles = torch.empty(shape, dtype=torch.uint8, device="meta")
+            return Matrix(kind, rows, columns, tiles, At(tiles, 0))
         return Matrix(kind, rows, columns, self._empty(shape, torch.uint8))
 
     def vector(self, name: str) -> Tensor:

@@ -11,18 +11,27 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.expert_plan import ExpertPlan
-from dflash_core.backends.cuda.launch import WARP, Argument, Defines, Device, Launch, pointer
+from dflash_core.backends.cuda.launch import WARP, Argument, Defines, Device, HasAddress, Launch, pointer
 from dflash_core.backends.cuda.plan import Plan, Product, Shape, plan
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """(rows, columns) weights of a ggml `type` as super-tiles (blocks of 16 rows, tiles along K, bytes) uint8."""
+    """(rows, columns) weights of a ggml `type` as super-tiles (blocks of 16 rows, tiles along K, bytes) uint8.
+
+    pinned: the host memory that `tiles` is a view of, where kernels read the matrix over the bus.
+    """
 
     type: str
     rows: int
     columns: int
     tiles: Tensor
+    pinned: HasAddress | None = None
+
+    @property
+    def address(self) -> int:
+        """Of the tiles, for kernels."""
+        return self.pinned.address if self.pinned is not None else self.tiles.data_ptr()
 
     @property
     def nbytes(self) -> int:
@@ -123,4 +132,4 @@ class Projection(AnyProjection):
     @property
     def _table(self) -> bytes:
         """The launch's struct."""
-        return self.plan.pack([matrix.tiles.data_ptr() for matrix in self.matrices])
+        return self.plan.pack([matrix.address for matrix in self.matrices])

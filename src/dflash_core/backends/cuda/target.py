@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,18 @@ from dflash_core.backends.placement import Placement
 from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft, OpenedModel
 from dflash_core.drafters.several import OpenedSeveral, not_on_a_card
-from dflash_core.errors import Shortage, UnsupportedError
-from dflash_core.fits import ON_CARD, ON_HOST, PREFILL_ROWS, SMALLEST_CONTEXT, longest_context, requested_setup
+from dflash_core.errors import OutOfMemoryError, Shortage, UnsupportedError
+from dflash_core.expert_places import possible_layers, tensors_on_host
+from dflash_core.fits import (
+    ON_CARD,
+    ON_HOST,
+    PREFILL_ROWS,
+    SMALLEST_CONTEXT,
+    Setup,
+    longest_context,
+    min_bytes,
+    requested_setup,
+)
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
 from dflash_core.progress import Progress
@@ -51,7 +62,9 @@ class CudaTarget(Target):
     requantises a drafter's larger matrices when it is loaded. `timed`: at a first load, time
     passes and chunks of prompts. `device`: the card of the placement if it is already open, or a substitute.
     `vram_limit`: memory size of a smaller card to imitate, in bytes. `embedding`: "host" keeps the token embedding in
-    host memory. `reading`: "passes" reads every prompt with the kernels of decoding; "auto" with the fastest kernels.
+    host memory. `experts`: where routed experts are, as of memory.checked_experts; "auto" keeps those of as few
+    layers in host memory as the context of `check_memory` needs. `reading`: "passes" reads every prompt with the
+    kernels of decoding; "auto" with the fastest kernels.
     """
 
     model: DeviceTarget
@@ -69,6 +82,7 @@ class CudaTarget(Target):
         device: CudaDevice | None = None,
         vram_limit: int = 0,
         embedding: str = ON_CARD,
+        experts: str = ON_CARD,
         reading: str = "auto",
     ) -> None:
         super().__init__(path)
@@ -82,11 +96,18 @@ class CudaTarget(Target):
         if timed and isinstance(self.device, CudaDevice):  # a substitute for a card is not timed
             timer = Timer(self.device, self.device.programs.cache.folder)
         self.embedding, self.reading, self.arithmetic = embedding, reading, f"{activations} {reading}"
-        self.footprint = Footprint(
-            self.file, self.config, self.device.card, self.activations, embedding_on_host=embedding == ON_HOST
-        )
+        self._expert_layers = possible_layers(experts, self.config)
+        self.footprint = self._footprint()
         self.host_bytes = self.footprint.host_bytes
         self.machine = CudaMachine(self.device, self.footprint, timer, vram_limit)
+
+    def _footprint(self) -> Footprint:
+        found = Footprint(
+            self.file, self.config, self.device.card, self.activations, embedding_on_host=self.embedding == ON_HOST,
+            host_layers=self._expert_layers[0],
+        )  # fmt: skip
+        self.host_experts = found.host_experts
+        return found
 
     @property
     def weight_bytes(self) -> int:
@@ -99,13 +120,15 @@ class CudaTarget(Target):
         return CardMemoryEstimator(
             self.footprint, self.config, draft, machine=self.machine.name, processors=processors,
             available=self.machine.available_with_context(), draft_type=self.draft_type, embedding=self.embedding,
-            mtp=own_head(self.file, self.config, draft),
+            expert_layers=self._expert_layers, mtp=own_head(self.file, self.config, draft),
         )  # fmt: skip
 
     def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
+        kv = kv if kv == AUTO else str(CachePair.parse(kv))
+        self._place_experts(draft, context, kv)
         estimator = self.estimator(draft)
         requested = min(context or SMALLEST_CONTEXT, self.config.context_length)
-        setup = requested_setup(estimator, requested, kv if kv == AUTO else str(CachePair.parse(kv)))
+        setup = requested_setup(estimator, requested, kv)
         needed = self.machine.breakdown(estimator.components(setup)[:-1])
         fits = longest_context(estimator, setup)
         pack = not fits and on_card(draft) is not None and not self.draft_type
@@ -113,6 +136,8 @@ class CudaTarget(Target):
             remedy = f"a context of {fits:,} positions fits"
         elif pack:
             remedy = "pack the drafter as q8_0, or take no drafter, or a smaller model"
+        elif self._moving_experts_helps(estimator, setup):
+            remedy = "--experts auto reads experts from main memory, slower"
         else:
             rest = needed.predicted - self.footprint.target_bytes
             remedy = f"take a model of at most {gib(max(needed.free - rest, 0))}"
@@ -124,6 +149,21 @@ class CudaTarget(Target):
             f"{remedy}; {closing}run it on the CPU",
             Shortage(needed.predicted, needed.free, fits, pack, on_card=True),
         )
+
+    def _place_experts(self, draft: OpenedDraft | None, context: int | None, kv: str) -> None:
+        """Choose how many layers have their experts in main memory, if there is a choice."""
+        if len(self._expert_layers) > 1:
+            self._expert_layers = (requested_setup(self.estimator(draft), context, kv).experts,)
+            self.footprint = self.machine.footprint = self._footprint()
+        found, free = self.host_experts, memory.host_memory().free
+        if found.bytes > free:
+            raise OutOfMemoryError(
+                f"{found}, but {gib(free)} of main memory are free; close other programs, or take a smaller model"
+            )
+
+    def _moving_experts_helps(self, estimator: CardMemoryEstimator, setup: Setup) -> bool:
+        layers = len(self.footprint.target.experts)
+        return setup.experts < layers and min_bytes(estimator, replace(setup, experts=layers)) <= estimator.available
 
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
         self.machine.hold_limit()
@@ -137,6 +177,8 @@ class CudaTarget(Target):
                 embedding_on_host=self.embedding == ON_HOST,
             )
 
+        if self.host_experts.layers:
+            self.notes = (*self.notes, f"{self.host_experts}: the card reads them over the bus")
         self.machine.recall(target_name(self.model))
 
     def load_draft(self, opened: OpenedModel[Any], dtype: torch.dtype | None = None) -> CudaDraft:
@@ -170,7 +212,8 @@ class CudaTarget(Target):
     def _upload(self, component: str, file: WeightFile, requantise: str = "") -> Iterator[DeviceUpload]:
         before = torch.cuda.memory_allocated()
         nbytes = self.footprint.target_bytes if component == "target" else self.footprint.draft_bytes
-        upload = DeviceUpload(self.device, file, requantise, nbytes)
+        pinned = tensors_on_host(self.config, self.host_experts.layers) if component == "target" else ()
+        upload = DeviceUpload(self.device, file, requantise, nbytes, pinned)
         try:
             with self.device.stream():
                 yield upload

@@ -14,6 +14,7 @@ from dflash_core.backends.cuda.layers.attention import AttentionLayers
 from dflash_core.backends.cuda.layers.base import FeedForwardLayer, MixerLayers, Upload
 from dflash_core.backends.cuda.layers.delta_net import DeltaNetLayers
 from dflash_core.backends.cuda.layers.embedding import Embedding
+from dflash_core.backends.cuda.layers.experts import Experts
 from dflash_core.backends.cuda.layers.per_layer import PerLayerInputs
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix
 
@@ -100,5 +101,14 @@ class DeviceTarget:
         return all(mixer.chunked for mixer in self.mixers) and all(ffn.chunked for ffn in self._feed_forwards)
 
     def idle_bytes(self, rows: int) -> float:
-        """Bytes of weights that a pass of `rows` rows does not read, on average: experts, if rows choose at random."""
+        """Bytes on the card that a pass of `rows` rows does not read, on average: experts, if rows choose at random."""
         return sum(ffn.idle_bytes(rows) for ffn in self._feed_forwards)
+
+    def bus_bytes(self, rows: int) -> float:
+        """Bytes that such a pass reads from main memory."""
+        return sum(ffn.bus_bytes(rows) for ffn in self._feed_forwards)
+
+    @property
+    def experts(self) -> list[Experts]:
+        """Of the layers that have any, in their order."""
+        return [ffn for ffn in self._feed_forwards if isinstance(ffn, Experts)]

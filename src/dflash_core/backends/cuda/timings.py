@@ -90,14 +90,16 @@ def products_of(target: DeviceTarget) -> dict[Any, int]:
     return found
 
 
-def name_of(products: Mapping[Any, int]) -> str:
-    """A target's name, from how often a pass computes each product: only that decides the time, not the file."""
+def name_of(products: Mapping[Any, int], on_host: int = 0) -> str:
+    """A target's name, from how often a pass computes each product, and from how many layers have experts in main
+    memory: only that decides the time, not the file."""
     counted = sorted(f"{product}: {count}" for product, count in products.items())
+    counted += [f"experts in main memory: {on_host}"] * bool(on_host)
     return hashlib.sha256("\n".join(counted).encode()).hexdigest()[:16]
 
 
 def target_name(target: DeviceTarget) -> str:
-    return name_of(products_of(target))
+    return name_of(products_of(target), sum(experts.on_host for experts in target.experts))
 
 
 class Timer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -44,13 +44,21 @@ class DeviceUpload:
     """Implements `layers.base.Upload` for one file. `requantise`: see stored_type.
 
     `nbytes`: bytes of all its tensors, as meta.MetaUpload counts them. The tensors are then contiguous, in the order of
-    the requests, so that scratch memory of repacking leaves no holes between them.
+    the requests, so that scratch memory of repacking leaves no holes between them. `pinned`: names of matrices that
+    stay in host memory, where kernels read them.
     """
 
-    def __init__(self, device: Device, file: WeightFile, requantise: str = "", nbytes: int = 0) -> None:
-        self.device, self.file, self.requantise = device, file, requantise
-        pinned = device.torch_device.type == "cuda"
-        self._stages = [torch.empty(STAGE_BYTES, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
+    def __init__(
+        self,
+        device: Device,
+        file: WeightFile,
+        requantise: str = "",
+        nbytes: int = 0,
+        pinned: Collection[str] = (),
+    ) -> None:
+        self.device, self.file, self.requantise, self.pinned = device, file, requantise, pinned
+        on_card = device.torch_device.type == "cuda"
+        self._stages = [torch.empty(STAGE_BYTES, dtype=torch.uint8, pin_memory=on_card) for _ in range(2)]
         self._arena = torch.empty(nbytes, dtype=torch.uint8, device=device.torch_device)
         self._used = 0
         self._reader = ThreadPoolExecutor(1, "reader")
@@ -85,14 +93,15 @@ class DeviceUpload:
         kind = stored_type(info.type, self.requantise)
         form = tile_type(kind)
         shape = (blocks_of(rows), groups_of(columns), form.bytes)
-        tiles = self._new(math.prod(shape)).view(shape)
+        memory = self.device.pinned(shape, np.uint8) if name in self.pinned else None
+        tiles = self._new(math.prod(shape)).view(shape) if memory is None else torch.from_numpy(memory.array)
         for begin, part in self._parts(name, ROWS):
             block = begin // ROWS
             blocks = part if kind == info.type else QUANTISE[kind](_floats(part, info.type))
             repack(blocks, kind, columns, out=tiles[block : block + blocks_of(len(part))])
         if info.factors:
             set_factors(tiles, info.factors)
-        return Matrix(kind, rows, columns, tiles)
+        return Matrix(kind, rows, columns, tiles, memory)
 
     def _new(self, nbytes: int) -> Tensor:
         """A tensor (nbytes,) of uint8, in the shared memory if that has enough left."""

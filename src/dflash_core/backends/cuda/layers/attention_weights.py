@@ -72,6 +72,5 @@ def _input_bias(upload: Upload, prefix: str, spec: kinds.Attention, on: torch.de
 
 def frequencies(spec: kinds.Attention, device: Device, factors: Tensor | None = None) -> Tensor:
     """Frequencies of the rotary embedding, over `factors` where there are any, rounded as in the reference."""
-    divisors = None if factors is None else factors.cpu()
-    rotary = Rotary(spec.rotary, spec.rope_base, torch.float32, spec.scaling, divisors)
+    rotary = Rotary(spec.rotary, spec.rope_base, torch.float32, spec.scaling, factors)
     return rotary.frequencies.to(device.torch_device)

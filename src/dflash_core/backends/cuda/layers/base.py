@@ -265,7 +265,12 @@ class FeedForwardLayer(Branch, Protocol):
         """Whether the card can process prompts in chunks through this layer."""
 
     def idle_bytes(self, rows: int) -> float:
-        """Bytes of weights that a pass of `rows` rows does not read, on average, if rows choose experts at random."""
+        """Bytes of weights on the card that a pass of `rows` rows does not read, on average, if rows choose experts at
+        random."""
+
+    def bus_bytes(self, rows: int) -> float:
+        """Bytes of weights in main memory that a pass of `rows` rows reads, on the same average."""
+        return 0.0
 
     def normed(self, buffers: PassBuffers) -> Tensor | None:
         """Where the norm before the layer writes f32 rows too, or None."""

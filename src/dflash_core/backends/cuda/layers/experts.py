@@ -31,6 +31,7 @@ from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix
 from dflash_core.backends.cuda.repack import GROUP, ROWS, TILE_TYPES, tile_type
 from dflash_core.backends.cuda.state import PASS_ROWS
+from dflash_core.backends.cuda.upload import aligned
 from dflash_core.errors import cpu_only
 
 ROUTER_WARPS, CHUNK_ROUTER_WARPS = 2, 4  # scores per block of `router`: for a pass, for a chunk
@@ -83,6 +84,11 @@ class ExpertProjection(AnyProjection):
     def split_k(self) -> int:
         return self.product.ranks
 
+    @property
+    def routed(self) -> tuple[Matrix, ...]:
+        """The matrices of routed experts."""
+        return self.kinds[0]
+
     def launch(self, rows: int, args: Sequence[Argument], more: Inputs = NO_INPUTS) -> Launch:
         """The launch for a pass of `rows` rows. `args`: arguments after the launch's struct; `more`: more defines, and
         the last arguments."""
@@ -125,7 +131,7 @@ class ExpertProjection(AnyProjection):
 
     @property
     def _table(self) -> bytes:
-        return self.plan.pack([[matrix.tiles.data_ptr() for matrix in kind] for kind in self.kinds])
+        return self.plan.pack([[matrix.address for matrix in kind] for kind in self.kinds])
 
 
 class Experts:
@@ -171,8 +177,25 @@ class Experts:
         """Scores per row, including the shared expert's gate."""
         return self.spec.count + (self.gate is not None)
 
-    def idle_bytes(self, rows: int) -> float:
+    @property
+    def on_host(self) -> bool:
+        """Whether kernels read the routed experts from main memory."""
+        return self.out.routed[0].pinned is not None
+
+    @property
+    def routed_bytes(self) -> int:
+        """Bytes of the routed experts where they are stored."""
+        return sum(aligned(matrix.nbytes) for one in (self.inputs, self.out) for matrix in one.routed)
+
+    def _unused(self, rows: int) -> float:
         return self.inputs.product.idle_bytes(rows) + self.out.product.idle_bytes(rows)
+
+    def idle_bytes(self, rows: int) -> float:
+        return 0.0 if self.on_host else self._unused(rows)
+
+    def bus_bytes(self, rows: int) -> float:
+        """Bytes that a pass of `rows` rows reads from main memory, on average, if rows choose at random."""
+        return self.routed_bytes - self._unused(rows) if self.on_host else 0.0
 
     @property
     def pass_buffers(self) -> Sequence[TensorSpec]:

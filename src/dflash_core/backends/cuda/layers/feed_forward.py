@@ -56,6 +56,9 @@ class SwiGLU:
     def idle_bytes(self, rows: int) -> float:
         return 0.0
 
+    def bus_bytes(self, rows: int) -> float:
+        return 0.0
+
     def normed(self, buffers: PassBuffers) -> Tensor | None:
         return None
 

@@ -1,0 +1,116 @@
+"""Experts in main memory: the same bits from the same kernels, and the card holds that much less."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dflash_core import Knobs, load_target
+from dflash_core.arch.facts import layers_of_experts
+from dflash_core.backends.cuda import session as cuda_session
+from dflash_core.backends.cuda import target as cuda_target
+from dflash_core.backends.cuda.activations import CHOICES
+from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.timings import target_name
+from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.expert_places import tensors_on_host
+from dflash_core.loading import CardOptions
+from dflash_core.runner import Runner
+from support import engines
+from support.device_pairs import device_named
+from support.emulated_device import EmulatedCard
+from support.golden import golden
+from support.grids import full
+
+CONTEXT = 256
+
+
+def session(device_name: str, name: str, layers: int) -> CudaSession:
+    """One with the experts of the last `layers` layers in main memory."""
+    device, target = device_named(device_name), load_target(golden(f"targets/{name}"))
+    with device.stream():
+        upload = DeviceUpload(device, target.file, pinned=tensors_on_host(target.config, layers))
+        model = DeviceTarget(device, upload, target.config, CHOICES["f16"])
+        upload.close()
+    return CudaSession(model, context=CONTEXT)
+
+
+@pytest.mark.parametrize(
+    "name", ["q35moe-F16.gguf", full("q3moe-Q8_0.gguf"), full("gptoss-MXFP4.gguf"), full("laguna-Q8_0.gguf")]
+)
+def test_the_same_bits(device_name: str, name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts in passes and in chunks, single rows, trees, and steps that the device runs by itself."""
+    on_card = session(device_name, name, 0)
+    experts, spec = on_card.target.experts, on_card.target.spec
+    some, all_of_them = (session(device_name, name, layers) for layers in (1, len(experts)))
+    assert [one.on_host for one in some.target.experts] == [False] * (len(experts) - 1) + [True]
+    assert all(one.on_host for one in all_of_them.target.experts)
+    ids = rng.integers(0, 250, 40).tolist()
+    tree = [3, 4, 5, 6], [-1, 0, 0, 1]
+    found = []
+    for one in (on_card, some, all_of_them):
+        bits = []
+        for least in (10_000, 1):
+            monkeypatch.setattr(cuda_session, "MIN_ROWS", least)
+            one.restore(None)
+            bits += [one.prefill(ids), one.verify([7], [-1]), one.verify(*tree)]
+        one.restore(None)
+        knobs = Knobs(drafting="plain", max_tokens=6, ignore_eos=True, temperature=0.0)
+        steps = Runner(one, frozenset(), CONTEXT, spec.vocab_size).generate(ids, knobs)
+        found.append((bits, [token for event in steps for token in event.tokens]))
+    assert found[0][0][0].any()
+    for bits, tokens in found[1:]:
+        assert all(map(np.array_equal, bits, found[0][0]))
+        assert tokens == found[0][1]
+    assert len({target_name(one.target) for one in (on_card, some, all_of_them)}) == 3
+
+
+def test_the_card_holds_so_much_less(device_name: str) -> None:
+    """By as many bytes as the tiles in main memory have; the plan counts the same from any place."""
+    target, device = load_target(golden("targets/q35moe-F16.gguf")), device_named(device_name)
+    layers = len(layers_of_experts(target.config))
+    made = [Footprint(target.file, target.config, device.card, host_layers=count) for count in range(layers + 1)]
+    for count, one in enumerate(made):
+        loaded = session(device_name, "q35moe-F16.gguf", count).target
+        pinned = [
+            matrix
+            for experts in loaded.experts
+            for projection in (experts.inputs, experts.out)
+            for matrix in projection.routed
+            if matrix.pinned is not None
+        ]
+        assert len(pinned) == 3 * count
+        assert one.host_experts.layers == count
+        assert one.host_experts.bytes == sum(matrix.nbytes for matrix in pinned)
+        assert made[0].target_bytes - one.target_bytes == one.host_experts.bytes
+        assert [one.weights(on_host=False, host_layers=n) for n in range(layers + 1)] == [
+            each.target_bytes for each in made
+        ]
+
+
+def test_a_row_that_is_read_over_the_bus_is_dear(device_name: str) -> None:
+    """A pass of more rows reads more experts; in main memory that costs a larger multiple of a single row."""
+    target, device = load_target(golden("targets/q35moe-F16.gguf")), device_named(device_name)
+    layers = len(layers_of_experts(target.config))
+    more = [
+        Footprint(target.file, target.config, device.card, host_layers=count).more_bytes(16)
+        for count in range(layers + 1)
+    ]
+    assert more == sorted(more)
+    assert 1 < more[0] < more[-1]
+
+
+@pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or "")
+@pytest.mark.emulator
+def test_a_target_is_loaded_so_and_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_target, "open_device", lambda index: EmulatedCard())
+    path, found = golden("targets/q35moe-F16.gguf"), []
+    for experts in ("card", "1"):
+        target = load_target(path, "cuda", card=CardOptions(experts=experts, tune=False))
+        found.append(target.logits([5, 9, 20, 3]))
+        assert sum(one.on_host for one in target.model.experts) == target.host_experts.layers == (experts == "1")
+        said = [note for note in target.notes if "experts of 1 layer in main memory" in note]
+        assert len(said) == (experts == "1")
+    assert np.array_equal(*found)
