@@ -127,8 +127,14 @@ class Engine(Runner):
     def limits(self) -> Limits:
         """The limits for the knobs of an answer."""
         most = self.target.config.context_length
-        reasoning = self.target.template.reasoning
-        return replace(super().limits, reasoning=reasoning, max_context=most, recommended=self._recommended)
+        template = self.target.template
+        return replace(
+            super().limits,
+            reasoning=template.reasoning,
+            max_context=most,
+            recommended=self._recommended,
+            thinking_notes=template.without_effect,
+        )
 
     def ran_out(self, error: OutOfMemoryError) -> RanOutError:
         """Who holds what, and what would help."""
@@ -148,8 +154,8 @@ class Engine(Runner):
         notes = [*self.target.notes, *self.machine.notes, *self._recommended.problems]
         if self.kv.why:
             notes.append(f"keys and values are kept as {self.kv.pair}: {self.kv.why}")
-        notes += [said for said in (self.target.template.notice, self.target.template.thinking_note) if said]
-        notes += self.target.tokenizer.notes
+        if self.target.template.notice:
+            notes.append(self.target.template.notice)
         if self.target.packed:
             notes.append("the weights stay quantised in memory and are dequantised at every use: very slow")
         rows, usual = self._setup.rows, self.machine.prefill_chunk

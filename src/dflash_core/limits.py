@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from dflash_core.arch.recommended import NOTHING, Recommended
 from dflash_core.drafters.capabilities import DRAFT_KNOBS, Capabilities
@@ -25,6 +25,7 @@ class Limits:
     reasoning: Reasoning | None = None  # variables that the target's template reads; None where unknown
     max_context: int = 0
     recommended: Recommended = NOTHING  # the defaults of sampling
+    thinking_notes: Mapping[bool, str] = field(default_factory=dict)  # by the value of `thinking` that changes nothing
 
     def check(self, knobs: Knobs, changed: Collection[str]) -> None:
         """Refuse changes that this pair does not support, or that have no effect on it.

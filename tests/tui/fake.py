@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -252,6 +252,7 @@ class FakeSession:
     clock: float | None = 0.0186
     refuse: DFlashError | None = None
     reasoning: Reasoning | None = None
+    thinking_notes: Mapping[bool, str] = field(default_factory=dict)
     fail_after: int | None = None  # steps; -1 is before the first token
     error: Exception = field(default_factory=lambda: DFlashError("the device was lost in mid-step"))
     title: str = "Qwen3.5-demo Q8_0 + DFlash-b16"
@@ -300,7 +301,13 @@ class FakeSession:
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.capabilities, self.context_length, reasoning=self.reasoning, recommended=self.recommended)
+        return Limits(
+            self.capabilities,
+            self.context_length,
+            reasoning=self.reasoning,
+            recommended=self.recommended,
+            thinking_notes=self.thinking_notes,
+        )
 
     def effort(self, knobs: Knobs) -> Effort:
         """The level that a template would have been given."""

@@ -118,6 +118,16 @@ async def test_a_template_of_the_old_kind_has_on_and_off(make_app: MakeApp) -> N
         await shows(pilot, "write /think on or /think off")
 
 
+async def test_a_choice_that_changes_nothing_says_so(make_app: MakeApp) -> None:
+    app = make_app(FakeSession(thinking_notes={True: "thinking on changes nothing"}))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("ctrl+t")
+        await shows(pilot, "thinking on changes nothing")
+        await pilot.press("ctrl+t")
+        await shows(pilot, "thinking off from the next turn")
+
+
 async def test_the_next_prompt_is_shown_as_the_model_gets_it(make_app: MakeApp) -> None:
     session = FakeSession(reasoning=QWEN38)
     app = make_app(session)

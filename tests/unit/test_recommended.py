@@ -33,6 +33,7 @@ FOUND = [NOTHING, *(found for _, found in FAMILIES)]
         ("Qwen3-Coder-30B-A3B-Instruct", {"repetition_penalty": 1.05}, {"temperature": 0.7}),
         ("qwen3.5_27b", {"temperature": 0.7, "presence_penalty": 1.5}, {"temperature": 1.0, "presence_penalty": 1.5}),
         ("Qwen3.5 0.8B", {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 2.0}, {"top_p": 0.95}),
+        ("Qwen3.5-2B", {"temperature": 0.0}, {"temperature": 0.0}),
         ("Qwen3.6-35B-A3B", {"temperature": 0.7, "top_p": 0.8}, {"temperature": 1.0, "presence_penalty": 0.0}),
         ("Gemma 3 270m It", {"temperature": 1.0, "top_k": 64, "top_p": 0.95}, {"top_k": 64}),
         ("gpt-oss-20b", {"temperature": 1.0, "top_p": 1.0, "top_k": 0}, {"temperature": 1.0}),

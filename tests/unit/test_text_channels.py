@@ -96,6 +96,6 @@ def test_levels_of_reasoning_are_those_that_the_model_knows() -> None:
     assert reasoning.variables(Knobs(thinking=False)) == {"reasoning_effort": "low"}
     assert reasoning.variables(Knobs(thinking=True, reasoning_effort="high")) == {"reasoning_effort": "high"}
     assert reasoning.level(Knobs(thinking=False)) == "low"
-    assert template.thinking_note == (
-        "this model always thinks before it answers: thinking off is its lowest level, low"
-    )
+    assert template.without_effect == {
+        False: "this model always thinks before it answers: thinking off is its lowest level, low"
+    }

@@ -45,18 +45,12 @@ def test_what_an_answer_begins_behind(name: str, template: ChatTemplate) -> None
 
 
 def test_what_cannot_be_chosen_is_said(name: str, template: ChatTemplate) -> None:
-    assert (
-        template.thinking_note
-        == {
-            "hybrid": None,
-            "instruct": "this model's chat template does not support thinking: thinking on changes nothing",
-            "thinking": "this model always thinks before it answers: thinking off changes nothing",
-            "coder": "this model's chat template does not support thinking: thinking on changes nothing",
-        }[name]
-    )
-    assert ChatTemplate(None).thinking_note is None, "of plain ChatML nothing is known"
-    assert qwen().thinking_note is None
-    assert ChatTemplate("{{ raise_exception('no') }}").thinking_note is None
+    never = {True: "this model's chat template does not support thinking: thinking on changes nothing"}
+    always = {False: "this model always thinks before it answers: thinking off changes nothing"}
+    assert template.without_effect == {"hybrid": {}, "instruct": never, "thinking": always, "coder": never}[name]
+    assert ChatTemplate(None).without_effect == {}, "of plain ChatML nothing is known"
+    assert qwen().without_effect == {}
+    assert ChatTemplate("{{ raise_exception('no') }}").without_effect == {}
 
 
 def test_reasoning_of_earlier_turns_goes(name: str, template: ChatTemplate) -> None:

@@ -89,13 +89,14 @@ _PLAIN, _THINKING = _sampling(0.7, 0.8, 20, presence_penalty=1.5), _sampling(1.0
 FAMILIES: tuple[tuple[str, Recommended], ...] = (
     ("deepseek-r1", _same("DeepSeek-R1", _sampling(0.6, 0.95))),
     (
-        r"qwen-?3\.5-(0\.8|2)b",
+        r"qwen-?3\.5-0\.8b",
         Recommended(
-            "Qwen3.5 of 0.8B and 2B",
+            "Qwen3.5 of 0.8B",
             _sampling(1.0, 1.0, 20, presence_penalty=2.0),
             _sampling(1.0, 0.95, 20, presence_penalty=1.5),
         ),
     ),
+    (r"qwen-?3\.5-2b", NOTHING),  # its makers recommend other values than for larger ones; no source for them yet
     (r"qwen-?3\.5", Recommended("Qwen3.5", _PLAIN, _sampling(1.0, 0.95, 20, presence_penalty=1.5))),
     (r"qwen-?3\.[6-9]", Recommended("Qwen3.6 and later", _PLAIN, _THINKING)),
     ("qwen-?3-coder", _same("Qwen3-Coder", _sampling(0.7, 0.8, 20, repetition_penalty=1.05))),

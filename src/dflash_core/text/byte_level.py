@@ -23,7 +23,7 @@ def _byte_letters() -> dict[str, int]:
 
 LETTERS = _byte_letters()
 RARE = frozenset({*range(0x20), 0x7F, 0xC0, 0xC1, 0xF1, 0xF2, *range(0xF5, 0x100)}.difference(b"\t\n\r"))
-"""Bytes that some vocabularies leave out: control characters, and what begins no assigned character of UTF-8."""
+"""Bytes that some vocabularies have no token for: control characters, and what begins no assigned character."""
 LONGEST_RUN = 4_000_000
 """Of blanks or of letters, in characters. The library's regular expressions take at most ten million steps for a match,
 up to two a character; beyond that the library ends the program's thread."""
@@ -44,8 +44,8 @@ class ByteLevel:
             )
         self._pre = PRE_TOKENIZERS[vocabulary.pre]
         self.adds_bos = self._pre.bos
-        self.missing = bytes(sorted(byte for letter, byte in LETTERS.items() if letter not in ordinary))
-        needed = next((byte for byte in self.missing if byte not in RARE), None)
+        missing = sorted(byte for letter, byte in LETTERS.items() if letter not in ordinary)
+        needed = next((byte for byte in missing if byte not in RARE), None)
         if needed is not None:  # the library would silently drop such a byte from the text
             raise FormatError(f"the vocabulary has no token for the byte 0x{needed:02x}; byte-level BPE needs it")
         self._bpe = tokenizers.Tokenizer(self._model(vocabulary, ordinary))

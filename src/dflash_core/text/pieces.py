@@ -15,12 +15,11 @@ class Pieces(Protocol):
     """Turns text without special tokens into ids.
 
     text_is_cut: user-defined tokens are ordinary text, which is cut out of every text before merging. adds_bos: whether
-    prompts begin with the BOS token where the file does not say. missing: bytes without a token, which are left out.
+    prompts begin with the BOS token where the file does not say.
     """
 
     text_is_cut: bool
     adds_bos: bool
-    missing: bytes
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""

@@ -24,7 +24,6 @@ class SentencePieces:
     FormatError for a vocabulary without a token for each byte."""
 
     text_is_cut, adds_bos = True, True
-    missing = b""
 
     def __init__(self, vocabulary: Vocabulary, ordinary: Mapping[str, int]) -> None:
         """`ordinary`: the tokens that text is merged into."""

@@ -92,21 +92,22 @@ class ChatTemplate:
         )
 
     @functools.cached_property
-    def thinking_note(self) -> str | None:
-        """A note for the user where the template writes the same prompt with thinking and without; else None."""
+    def without_effect(self) -> Mapping[bool, str]:
+        """A note for the user, by the value of `thinking` that changes nothing, where the template writes the same
+        prompt with thinking and without; else empty."""
         messages = [{"role": "user", "content": "a"}]
         try:
             on, off = (self.render(messages, thinking=thinking) for thinking in (True, False))
         except TemplateError:  # it refuses this message; the first turn will show the reason
-            return None
+            return {}
         if on != off or self.notice is not None:
-            return None
+            return {}
         if self.reasoning.always:
             lowest = self.reasoning.levels[0]
-            return f"this model always thinks before it answers: thinking off is its lowest level, {lowest}"
+            return {False: f"this model always thinks before it answers: thinking off is its lowest level, {lowest}"}
         if opens_thinking(on):
-            return "this model always thinks before it answers: thinking off changes nothing"
-        return "this model's chat template does not support thinking: thinking on changes nothing"
+            return {False: "this model always thinks before it answers: thinking off changes nothing"}
+        return {True: "this model's chat template does not support thinking: thinking on changes nothing"}
 
     @functools.cached_property
     def reasoning(self) -> Reasoning:

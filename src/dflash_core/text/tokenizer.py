@@ -92,14 +92,6 @@ class Tokenizer:
         return cls(Vocabulary.of(metadata))
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        if not (missing := self._pieces.missing):
-            return ()
-        return (
-            f"the vocabulary has no token for {len(missing)} rare bytes ({missing.hex(' ')}): text leaves them out",
-        )
-
-    @property
     def think_ids(self) -> tuple[int, int] | None:
         """The tokens that open and close reasoning, if the vocabulary has a pair of them."""
         found = tuple(self.special[tag] for tag in THINK_TAGS if tag in self.special)

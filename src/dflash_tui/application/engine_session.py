@@ -180,6 +180,8 @@ def _without_effect(knobs: Knobs, limits: Limits) -> list[str]:
         for name in sorted(limits.unread())
         if getattr(knobs, name) != SPEC[name].default
     ]
+    if note := limits.thinking_notes.get(knobs.thinking):
+        notes.append(note)
     if limits.drafter is None:
         return notes
     idle = sorted(DRAFT_KNOBS - limits.drafter.knobs)

@@ -118,8 +118,11 @@ class Tuning(Controller):
 
     def think(self, level: str) -> None:
         """Stage a level of thinking: off, on, or one that the template defines. Raises KnobError."""
-        reasoning = self.reasoning
+        reasoning, session = self.reasoning, self.state.session
         self.set(**reasoning.changes(level))
+        if session is not None and (note := session.limits.thinking_notes.get(self.state.knobs.thinking)):
+            self.say(note)
+            return
         found = reasoning.level(self.state.knobs)
         adds = reasoning.adds(found)
         self.say(f"thinking {found} from the next turn" + (f"; the prompt gets: {adds}" if adds else ""))

@@ -82,7 +82,7 @@ class ModelsScreen(Passing, Screen[None]):
             with Horizontal(id="models-with"):
                 yield Static(" +", id="models-plus")
                 yield DraftField(
-                    placeholder="its drafter: a file, a folder or text; empty takes what comes with the model",
+                    placeholder="its drafter: a file, a folder or ngram; empty takes what comes with the model",
                     id="models-draft",
                     suggester=Paths(drafts=True),
                     compact=True,
