@@ -23,14 +23,9 @@ class Asked:
     name, checked only as to their kind. `places`: the request's own name of a knob, where it is another. `thinking` ""
     leaves it to the server's settings; `effort` is a word of `EFFORTS`, or "". `max_tokens` None: as many as fit.
     `choice`: whether the model may or must call its tools, `tool` the only one; `strict`: calls follow their schemas;
-<<<<<<< HEAD
-    `parallel`: more than one in an answer. `grammar`: what the answer conforms to. `log_probs`: tell
+    `parallel`: more than one in an answer. `grammar`: what the answer conforms to. `log_probs`: answer with
     the probability of each token, and of so many others in its place. `events`: the stream has the lines of its
     record too."""
-=======
-    `parallel`: more than one in an answer. `grammar`: what the answer conforms to. `log_probs`: answer with
-    the probability of each token, and of so many others in its place."""
->>>>>>> refs/heads/rev1
 
     messages: tuple[Message, ...] = ()
     ids: tuple[int, ...] | None = None

@@ -12,14 +12,9 @@ from dflash_tui.server.asked import Choice, ThinkingSwitch
 from dflash_tui.server.request_error import invalid
 from dflash_tui.server.sampling import EFFORT_WORDS
 
-<<<<<<< HEAD
 SWITCHES = ("detail", "events", "special")
-"""Keys of `dflash` that are no knobs."""
-=======
-SWITCHES = ("detail", "special")
 GRAMMARS: tuple[Literal["regex", "choice", "lark"], ...] = ("regex", "choice", "lark")
 """Keys of `dflash` that are no knobs: switches, and grammars that the APIs have no field for."""
->>>>>>> refs/heads/rev1
 
 
 def sampling_changes(**given: Value | None) -> dict[str, Value]:

@@ -82,7 +82,6 @@ class Job:
         if self._answer is not None:
             self._answer.stop()
 
-<<<<<<< HEAD
     def change(self, knobs: Knobs) -> None:
         """Use what a running answer can take of these knobs, from the next step on."""
         if self._answer is not None:
@@ -93,10 +92,7 @@ class Job:
         if self._answer is not None:
             self._answer.answer_now()
 
-    def tell(self, update: Update) -> None:
-=======
     def send_update(self, update: Update) -> None:
->>>>>>> refs/heads/rev1
         """Pass an update to the loop, from any thread."""
         try:
             self._loop.call_soon_threadsafe(self.updates.put_nowait, update)
@@ -113,11 +109,7 @@ class Job:
             prepared, tokenizer = self.prepared, engine.target.tokenizer
             answer = self._answer = Answer(
                 engine, tokenizer, prepared.prompt, prepared.knobs, prepared.start, keep=prepared.prompt.keep,
-<<<<<<< HEAD
                 watchers=(self._line,), on_prefill=self._reads,
-=======
-                on_prefill=lambda done, total: self.send_update(Reading(done, total)),
->>>>>>> refs/heads/rev1
                 shown=prepared.form.shown if prepared.form is not None else (), constraint=prepared.constraint,
                 ends=prepared.form.stops if prepared.form is not None else (),
             )  # fmt: skip
@@ -135,22 +127,18 @@ class Job:
         finally:
             if answer is not None:
                 answer.close()
-<<<<<<< HEAD
         self._over(last, answer)
-        self.tell(last)
-=======
         self.send_update(last)
->>>>>>> refs/heads/rev1
         return last
 
     def _line(self, line: Line) -> None:
         self._requests.tell(self.request, line)
         if self._events:
-            self.tell(Recorded(encode(line)))
+            self.send_update(Recorded(encode(line)))
 
     def _reads(self, done: int, total: int) -> None:
         self.request.prefill = done, total
-        self.tell(Reading(done, total))
+        self.send_update(Reading(done, total))
 
     def _over(self, last: Ended | Failed, answer: Answer | None) -> None:
         why = f"failed: {last.error}" if isinstance(last, Failed) else WORDS.get(last.why, last.why)

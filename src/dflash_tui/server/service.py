@@ -108,16 +108,12 @@ class Service:
                 self.requests.over(request, "client left")
 
     def close(self) -> None:
-<<<<<<< HEAD
-        """End all threads and keep the states of conversations. Blocks until the running step is over."""
+        """End all threads and save the states of conversations. Blocks until the running step is over."""
         if self.end(JOIN_S):
             self.engine.leave()
 
     def end(self, seconds: float) -> bool:
         """End all threads; False if the running step takes longer than `seconds`. The engine stays usable."""
-=======
-        """End all threads and save the states of conversations. Blocks until the running step is over."""
->>>>>>> refs/heads/rev1
         self.worker.end()
         self.preparer.close()
         return self.worker.join(seconds)

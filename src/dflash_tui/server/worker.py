@@ -109,17 +109,7 @@ class Worker:
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-<<<<<<< HEAD
             self._answer(job)
-=======
-            if not job.cancelled:
-                last = job.run(self._engine)
-                if isinstance(last, Failed) and not isinstance(last.error, GrammarError):
-                    LOG.error("an answer failed", exc_info=last.error)
-                    if isinstance(last.error, KernelError) and last.error.reload:
-                        self._broken = f"{last.error}; start the server again"
-                self._ended(job, last)
->>>>>>> refs/heads/rev1
             with self._condition:
                 self._running = None
 
@@ -131,7 +121,7 @@ class Worker:
 
     def _run(self, job: Job) -> None:
         last = job.run(self._engine)
-        if isinstance(last, Failed):
+        if isinstance(last, Failed) and not isinstance(last.error, GrammarError):
             LOG.error("an answer failed", exc_info=last.error)
             if isinstance(last.error, KernelError) and last.error.reload:
                 self._broken = f"{last.error}; start the server again"
