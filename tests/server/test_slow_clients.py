@@ -89,7 +89,8 @@ async def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.Monke
     engine = Steps()
     with running(engine) as server:
         service = server.service
-        job = Job(service.preparer.prepare(Asked(messages=(Message("user", "Hello"),))))
+        request = service.requests.add("a client", "/v1/chat/completions", "demo")
+        job = Job(service.preparer.prepare(Asked(messages=(Message("user", "Hello"),))), request, service.requests)
         writer = ChatWriter(ChatRequest(messages=[]), "demo")
         scope: dict[str, Any] = {"log": {}}
 

@@ -22,6 +22,7 @@ from dflash_core.bench.prompts import PROMPTS
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import change
+from dflash_tui.application.decoder_use import DecoderUse
 from dflash_tui.application.engine_session import EngineSession
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.running import Running
@@ -258,7 +259,7 @@ def _opener(place: Place, prompt: str, knobs: Knobs) -> Opener:
 
 async def _headless(place: Place, prompt: str, knobs: Knobs) -> Timed:
     began = time.thread_time()
-    running, meter = Running(_opener(place, prompt, knobs)), Meter()
+    running, meter = Running(DecoderUse(), _opener(place, prompt, knobs)), Meter()
     running.start()
     while not running.over:
         await asyncio.sleep(LOOK_S)
