@@ -1,4 +1,4 @@
-"""Tokens a step in the decoder: `python -m tools.train_smollm measure --target FILE --draft FILE --bench FOLDER`.
+"""Tokens a step and tokens a second in the decoder: `python -m tools.train_smollm measure --target FILE --draft FILE --bench FOLDER`.
 
 Every prompt is answered with each setting and temperature. Answers are compared: with the same seed they are plain
 decoding's, however they are drafted, but for near-ties on a CPU (docs/architecture.md, section 3).
@@ -7,6 +7,7 @@ decoding's, however they are drafted, but for near-ties on a CPU (docs/architect
 from __future__ import annotations
 
 import argparse
+import operator
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,16 +26,18 @@ TOGETHER = "benchmarks together"
 
 @dataclass
 class Found:
-    """Answers of one set with one setting at one temperature: tokens after the first and steps of each."""
+    """Answers of one set with one setting at one temperature: tokens after the first, steps and seconds of each."""
 
     tokens: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
     equal: int = 0
     compared: int = 0
 
     def add(self, other: Found) -> None:
         self.tokens += other.tokens
         self.steps += other.steps
+        self.seconds += other.seconds
         self.equal += other.equal
         self.compared += other.compared
 
@@ -45,6 +48,9 @@ class Found:
         together = round(sum(self.tokens) / max(1, sum(self.steps)), 3)
         return {
             "prompts": len(self.steps), "tokens": sum(self.tokens), "steps": sum(self.steps),
+            "tokens_a_second": round(statistics.median(map(operator.truediv, self.tokens, self.seconds)), 1)
+            if self.seconds
+            else None,
             "tokens_a_step": together, "quartiles": [round(cut, 2) for cut in cuts], "equal": self.equal,
             "compared": self.compared,
         }  # fmt: skip
@@ -89,9 +95,10 @@ def measured(engine: Engine, texts: Sequence[str], heat: float, a: argparse.Name
             if drafting == "plain" and a.plain is not None and number >= a.plain:
                 continue
             knobs = Knobs(drafting=drafting, max_tokens=a.tokens, temperature=heat, seed=number)
-            tokens, steps = answer(engine, ids, knobs)
+            tokens, steps, seconds = answer(engine, ids, knobs)
             one.tokens.append(len(tokens) - 1)
             one.steps.append(steps)
+            one.seconds.append(seconds)
             if first is not None:
                 one.compared += 1
                 one.equal += tokens == first
