@@ -145,7 +145,7 @@ PUBLISHED = (
         "DFlash (Coder)",
     ),
     Published("Qwen3-235B-A22B", "qwen3moe", LONG | sizes(94, 4096, 64, 4, 0, 128, 8, 1536), ""),
-    Published("SmolLM2-135M", "llama", llama(30, 576, 9, 3, 1536, 8192), "", True, 49_152),
+    Published("SmolLM2-135M", "llama", llama(30, 576, 9, 3, 1536, 8192), "DFlash 2, shipped", True, 49_152),
     Published("Llama-3.2-1B", "llama", llama(16, 2048, 32, 8, 8192), "", True, 128_256),
     Published("Llama-3.2-3B", "llama", llama(28, 3072, 24, 8, 8192), "", True, 128_256),
     Published("Llama-3.1-8B", "llama", llama(32, 4096, 32, 8, 14336), "DFlash", vocabulary=128_256),

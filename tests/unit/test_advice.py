@@ -22,8 +22,8 @@ EXEMPT = {"demo"}
         (ContextError("gone", code=Code.TURN_NOT_HELD), "gone", "gone (Ctrl+R)"),
         (
             DFlashError("none", code=Code.NO_DRAFTER),
-            "none (--draft FILE, mtp or text adds one)",
-            "none (start it with --draft FILE, mtp or text)",
+            "none (--draft FILE, mtp or ngram adds one)",
+            "none (start it with --draft FILE, mtp or ngram)",
         ),
         (
             OutOfMemoryError("full", code=Code.DOES_NOT_FIT, shortage=Shortage(9, 8, 4096, on_card=True)),

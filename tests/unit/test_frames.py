@@ -65,7 +65,7 @@ async def test_a_look_sends_a_message_only_where_something_is_to_be_drawn() -> N
     flow = Flow(state, SimpleNamespace(call_next=sent.append), lambda: None)  # type: ignore[arg-type]
     flow._figures_at = math.inf
     for arrived, over, first in ((False, False, 0.0), (True, False, math.inf), (True, False, 0.0), (False, True, 0.0)):
-        state.turn.running = SimpleNamespace(arrived=arrived, over=over)
+        state.turn.running = SimpleNamespace(arrived=arrived, over=over, waits=False)
         flow._frames = Frames(first, 0.0)
         flow._frames.wait = lambda now, cpu, first=first: first  # type: ignore[method-assign,misc]
         flow._look()

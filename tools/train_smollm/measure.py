@@ -1,4 +1,4 @@
-"""Tokens a step and tokens a second in the decoder: `python -m tools.train_smollm measure --target FILE --draft FILE --bench FOLDER`.
+"""Tokens a step and a second in the decoder: `python -m tools.train_smollm measure --target F --draft F --bench FOLDER`.
 
 Every prompt is answered with each setting and temperature. Answers are compared: with the same seed they are plain
 decoding's, however they are drafted, but for near-ties on a CPU (docs/architecture.md, section 3).
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import operator
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,13 +77,16 @@ def questions(folder: Path, count: int) -> dict[str, list[str]]:
     return {name: every[:: max(1, len(every) // count)][:count] for name, every in texts.items()}
 
 
-def answer(engine: Engine, ids: Sequence[int], knobs: Knobs) -> tuple[list[int], int]:
-    """The tokens of an answer and its number of steps."""
-    tokens, steps = list[int](), 0
+def answer(engine: Engine, ids: Sequence[int], knobs: Knobs) -> tuple[list[int], int, float]:
+    """The tokens of an answer, its number of steps, and their seconds, without those of reading the prompt."""
+    tokens, steps, began = list[int](), 0, time.perf_counter()
     for event in engine.generate(ids, knobs):
         tokens += event.tokens
-        steps += isinstance(event, StepEvent)
-    return tokens, steps
+        if isinstance(event, StepEvent):
+            steps += 1
+        else:
+            began = time.perf_counter()
+    return tokens, steps, time.perf_counter() - began
 
 
 def measured(engine: Engine, texts: Sequence[str], heat: float, a: argparse.Namespace) -> dict[str, Found]:

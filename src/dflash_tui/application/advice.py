@@ -13,7 +13,7 @@ from dflash_core.fits import RanOutError
 from dflash_tui.application import fits
 
 ON_COMMAND_LINE: Mapping[Code, str] = {
-    Code.NO_DRAFTER: "--draft FILE, mtp or text adds one",
+    Code.NO_DRAFTER: "--draft FILE, mtp or ngram adds one",
     Code.NO_DEVICE: "--device cpu",
     Code.NOT_ON_THIS_DEVICE: "--device cpu",
     Code.DEVICE_FULL: "--context N takes less",
@@ -22,7 +22,7 @@ ON_COMMAND_LINE: Mapping[Code, str] = {
 }
 IN_APP: Mapping[Code, str] = {
     Code.TURN_NOT_HELD: "Ctrl+R",
-    Code.NO_DRAFTER: "start it with --draft FILE, mtp or text",
+    Code.NO_DRAFTER: "start it with --draft FILE, mtp or ngram",
     Code.NO_DEVICE: "start it with --device cpu",
     Code.NOT_ON_THIS_DEVICE: "start it with --device cpu",
     Code.DEVICE_FULL: "the context is the last row of the parameters, F2",
