@@ -1,4 +1,4 @@
-"""Tokens a step and a second in the decoder: `python -m tools.train_smollm measure --target F --draft F --bench FOLDER`.
+"""Tokens a step and a second in the decoder: `python -m tools.train_smollm measure --target F --draft F --bench DIR`.
 
 Every prompt is answered with each setting and temperature. Answers are compared: with the same seed they are plain
 decoding's, however they are drafted, but for near-ties on a CPU (docs/architecture.md, section 3).
