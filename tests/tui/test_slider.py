@@ -247,7 +247,7 @@ async def test_the_rows_of_the_app_show_every_choice(make_app: MakeApp) -> None:
             return [word for line in lines for word in line[row.region.x + LEFT : row.region.right].split()]
 
         await wait_until(pilot, lambda: words() == ["‹auto›", *SPEC["draft"].choices[1:]])
-        assert row.size.height == 2
+        assert row.size.height == 3
         for kind in KINDS:
             app.chat.tuning.set(drafting=kind)
             await shows(pilot, f"‹{kind}›")
