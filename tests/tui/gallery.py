@@ -239,6 +239,15 @@ async def steps_calibration(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 
 @shown
+async def requests(app: DFlashApp, pilot: Pilot[int]) -> None:
+    """Two requests of other programs, one of which waits."""
+    served = app.state.requests
+    served.over(served.add("claude-cli/2.1.197 (cli)", "/v1/messages", "demo"), "end", app.state.shown.report)
+    served.add("codex_cli_rs/0.171.0", "/v1/responses", "demo")
+    await _page(app, pilot, "requests")
+
+
+@shown
 async def chats(app: DFlashApp, pilot: Pilot[int]) -> None:
     await _page(app, pilot, "chats")
 
