@@ -17,7 +17,7 @@ from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.model_list import is_path
-from dflash_tui.widgets.model_rows import FILE, PROFILE
+from dflash_tui.widgets.model_rows import FILE, PAIR, PROFILE
 
 from .model_machine import DRAFT, TARGET, Opened
 from .scenes import send
@@ -52,7 +52,7 @@ async def test_what_is_here(
     async with it.app.run_test(size=size) as pilot:
         await it.open(pilot)
         await shows(
-            pilot, TARGET, "Other-4B.gguf", f"+ {DRAFT}"[:20], "coding", "/gone/m.gguf is not there", "qwen3-4b"
+            pilot, TARGET, "Other-4B.gguf", f"+ {DRAFT}"[:20], "coding", "/gone/m.gguf is not there", "Not offered"
         )
         await shows(pilot, "● demo pair")
         snapshot(f"{size[0]}x{size[1]}-models", await settled(pilot))
@@ -60,8 +60,8 @@ async def test_what_is_here(
         if size == (120, 40):
             await shows(pilot, "architecture", "fits, 32,768 positions", "5.0 GiB")
         snapshot(f"{size[0]}x{size[1]}-models-row", await settled(pilot))
-        await pilot.press("end")
-        await shows(pilot, "page.gguf is not a GGUF file")
+        await it.to(pilot, f"{PAIR}smollm2")
+        await shows(pilot, "page.gguf is not a GGUF file", "a real model, small and often wrong")
         assert f"{FILE}{home}/models/page.gguf" not in [one.id for one in it.screen._list.options]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from dflash_tui.application.background import Background
@@ -17,12 +18,12 @@ UNDER_WAY = "a measurement is running: Esc stops it"
 
 
 class Experiment(Background):
-    """`run` is iterated on the thread, while nothing else uses the `decoder`; `stop` is called from the app's thread to
-    end the experiment."""
+    """`run` is iterated on the thread, while nothing else uses the `decoder`, unless that is None: then it only counts.
+    `stop` is called from the app's thread to end the experiment."""
 
     def __init__(
         self,
-        decoder: DecoderUse,
+        decoder: DecoderUse | None,
         run: Iterator[ExperimentProgress],
         stop: Callable[[], None] | None = None,
     ) -> None:
@@ -41,7 +42,8 @@ class Experiment(Background):
                 self._tell()
 
     def work(self) -> None:
-        with self._decoder.using("a measurement", lambda: self.stopping) as mine:
+        free = nullcontext(True)
+        with self._decoder.using("a measurement", lambda: self.stopping) if self._decoder else free as mine:
             with self._lock:
                 self._mine = mine
             try:

@@ -338,7 +338,7 @@ class ExperimentScreen(LabScreen):
             write(result, path)
             yield ExperimentProgress(1, 1, None, f"written: {path}")
 
-        self.begin(writing(), lambda it: None if it.error else self.say(f"written: {path}"))
+        self.begin(writing(), lambda it: None if it.error else self.say(f"written: {path}"), decodes=False)
 
 
 def _answer(heading: str, stretches: list[tuple[DiffSpan, str]]) -> Content:

@@ -137,9 +137,13 @@ class LabScreen(Passing, Screen[None]):
         run: Iterator[ExperimentProgress],
         then: Callable[[Experiment], None],
         stop: Callable[[], None] | None = None,
+        *,
+        decodes: bool = True,
     ) -> None:
-        """Run an experiment. `then` is called in this thread when it has ended, also after an error or a stop."""
-        self.chat.state.experiment = self._mine = Experiment(self.chat.state.decoder, run, stop)
+        """Run an experiment. `then` is called in this thread when it has ended, also after an error or a stop. One that
+        does not decode runs beside an answer too."""
+        decoder = self.chat.state.decoder if decodes else None
+        self.chat.state.experiment = self._mine = Experiment(decoder, run, stop)
         self._then = then
         self._mine.start()
         self._look()

@@ -94,7 +94,7 @@ class WhatIfScreen(LabScreen):
         self.drafter = self._first()
         self.p_min = self._own_p_min = self.record.knobs.p_min
         # Unpacking and rebuilding the trees of long turns takes a while, so it is an experiment too.
-        self.begin(self._reckon(), self._estimated)
+        self.begin(self._reckon(), self._estimated, decodes=False)
 
     def _reckon(self) -> Iterator[ExperimentProgress]:
         assert self.record is not None
@@ -153,7 +153,7 @@ class WhatIfScreen(LabScreen):
             return
         self.drafter = self.drafters[(self.drafters.index(self.drafter) + 1) % len(self.drafters)]
         self.costs, self._estimate, self.curve = StepTimes(), (), None
-        self.begin(self._reckon(), self._estimated)
+        self.begin(self._reckon(), self._estimated, decodes=False)
 
     def action_p_min(self) -> None:
         """The same with the next p_min."""
@@ -162,7 +162,7 @@ class WhatIfScreen(LabScreen):
         values = sorted({*P_MINS, self._own_p_min})
         self.p_min = values[(values.index(self.p_min) + 1) % len(values)]
         self.costs, self._estimate, self.curve = StepTimes(), (), None
-        self.begin(self._reckon(), self._estimated)
+        self.begin(self._reckon(), self._estimated, decodes=False)
 
     def action_export(self) -> None:
         """Write the curve to a file."""
