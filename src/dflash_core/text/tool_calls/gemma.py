@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from dflash_core.text.template_values import JSON
-from dflash_core.text.tool_calls.json_values import ENDED, expect
+from dflash_core.text.tool_calls.json_values import ENDED, expect, separated
 from dflash_core.text.tool_calls.lark import Lark, either, literal
 from dflash_core.text.tool_calls.parser import BrokenCallError
 from dflash_core.text.tool_calls.reader import Reading
@@ -44,26 +44,21 @@ class GemmaParser(TaggedParser):
 
     def _members(self, emit: Callable[[str], None], tool: str, depth: int) -> Reading[None]:
         """An object, as JSON. `tool`: the tool whose arguments these are, "" further inside."""
-        reader, count = self.reader, 0
-        yield from expect(reader, "{")
-        emit("{")
-        while True:
-            yield from reader.space()
-            if not count and (yield from reader.skip("}")):
-                break
+        reader = self.reader
+
+        def member(index: int) -> Reading[None]:
             if (yield from reader.skip(QUOTE)):
                 key = yield from self._quoted()
                 yield from reader.space()
             else:
                 key = (yield from self._until(":")).strip()
             yield from expect(reader, ":")
-            emit((", " if count else "") + quoted(key) + ": ")
+            emit((", " if index else "") + quoted(key) + ": ")
             yield from self._value(emit, self.schemas.kinds(tool, key) if tool else (), depth)
-            count += 1
-            yield from reader.space()
-            if (yield from reader.skip("}")):
-                break
-            yield from expect(reader, ",")
+
+        yield from expect(reader, "{")
+        emit("{")
+        yield from separated(reader, "}", member)
         emit("}")
 
     def _value(self, emit: Callable[[str], None], kinds: Sequence[str], depth: int) -> Reading[None]:
@@ -90,19 +85,12 @@ class GemmaParser(TaggedParser):
             emit(typed("".join(parts), kinds))
 
     def _items(self, emit: Callable[[str], None], depth: int) -> Reading[None]:
-        reader, count = self.reader, 0
-        emit("[")
-        while True:
-            yield from reader.space()
-            if not count and (yield from reader.skip("]")):
-                break
-            emit(", " if count else "")
+        def item(index: int) -> Reading[None]:
+            emit(", " if index else "")
             yield from self._value(emit, (), depth + 1)
-            count += 1
-            yield from reader.space()
-            if (yield from reader.skip("]")):
-                break
-            yield from expect(reader, ",")
+
+        emit("[")
+        yield from separated(self.reader, "]", item)
         emit("]")
 
     def _quoted(self) -> Reading[str]:

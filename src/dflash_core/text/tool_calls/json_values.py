@@ -46,29 +46,37 @@ def pass_on(parser: Parser, name: str, value: str) -> Reading[None]:
 
 
 def _members(reader: Reader, emit: Callable[[str], None], schemas: Schemas, name: str) -> Reading[None]:
-    yield from expect(reader, "{")
-    emit("{")
-    count = 0
-    while True:
-        yield from reader.space()
-        if not count and (yield from reader.skip("}")):
-            break
+    def member(index: int) -> Reading[None]:
         key = yield from read_string(reader)
         yield from reader.space()
         yield from expect(reader, ":")
         yield from reader.space()
-        emit((", " if count else "") + key + ": ")
+        emit((", " if index else "") + key + ": ")
         kinds = schemas.kinds(name, json.loads(key))
         if (yield from reader.peek(1)) == '"' and (not kinds or "string" in kinds):
             yield from _string(reader, emit)
         else:
             emit(retyped((yield from read_value(reader)), kinds))
-        count += 1
-        yield from reader.space()
-        if (yield from reader.skip("}")):
-            break
-        yield from expect(reader, ",")
+
+    yield from expect(reader, "{")
+    emit("{")
+    yield from separated(reader, "}", member)
     emit("}")
+
+
+def separated(reader: Reader, end: str, member: Callable[[int], Reading[None]]) -> Reading[None]:
+    """Read members with commas between them, and `end`. `member` reads one, given how many there were before it."""
+    index = 0
+    while True:
+        yield from reader.space()
+        if not index and (yield from reader.skip(end)):
+            return
+        yield from member(index)
+        index += 1
+        yield from reader.space()
+        if (yield from reader.skip(end)):
+            return
+        yield from expect(reader, ",")
 
 
 def expect(reader: Reader, text: str) -> Reading[None]:
