@@ -42,8 +42,8 @@ class Experiment(Background):
                 self._tell()
 
     def work(self) -> None:
-        free = nullcontext(True)
-        with self._decoder.using("a measurement", lambda: self.stopping) if self._decoder else free as mine:
+        turn = self._decoder.using("a measurement", lambda: self.stopping) if self._decoder else nullcontext(True)
+        with turn as mine:
             with self._lock:
                 self._mine = mine
             try:

@@ -38,7 +38,7 @@ class ServedRequest:
     record: TurnRecord | None = None
 
 
-class Told(NamedTuple):
+class NumberedLine(NamedTuple):
     """A line of a request's record. `number`: of the line, from 1."""
 
     number: int
@@ -54,7 +54,7 @@ class Requests:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told: deque[Told] = deque(maxlen=LINES)
+        self._recent: deque[NumberedLine] = deque(maxlen=LINES)
         self._requests: deque[ServedRequest] = deque(maxlen=LISTED)
         self._count = self._lines = 0
 
@@ -76,11 +76,11 @@ class Requests:
             self._requests.append(request)
             return request
 
-    def tell(self, request: ServedRequest, line: Line) -> None:
+    def record(self, request: ServedRequest, line: Line) -> None:
         """One more line of its record."""
         with self._lock:
             self._lines += 1
-            self._told.append(Told(self._lines, request, line))
+            self._recent.append(NumberedLine(self._lines, request, line))
 
     def over(
         self, request: ServedRequest, why: str, report: TurnReport | None = None, record: TurnRecord | None = None
@@ -92,13 +92,13 @@ class Requests:
             for old in with_record[: -self.RECORDS]:
                 old.record = None
 
-    def after(self, number: int) -> tuple[list[Told], int]:
+    def after(self, number: int) -> tuple[list[NumberedLine], int]:
         """The lines after that of this number, and how many between are lost."""
         with self._lock:
-            found: list[Told] = []
-            for told in reversed(self._told):
-                if told.number <= number:
+            found: list[NumberedLine] = []
+            for line in reversed(self._recent):
+                if line.number <= number:
                     break
-                found.append(told)
+                found.append(line)
             found.reverse()
             return found, (found[0].number - number - 1 if found else 0)

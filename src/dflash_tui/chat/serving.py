@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from textual.screen import Screen
 
 from dflash_core.errors import DFlashError
-from dflash_tui.application.requests import ServedRequest, Told
+from dflash_tui.application.requests import NumberedLine, ServedRequest
 from dflash_tui.application.settings.presets import changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.flow import FIGURES_S
@@ -105,8 +105,8 @@ class Serving(Controller):
 
     def _look(self) -> None:
         """Ten times a second while there is a server."""
-        told, _ = self.state.requests.after(self._seen)
-        for one in told:
+        lines, _ = self.state.requests.after(self._seen)
+        for one in lines:
             self._seen = one.number
             self._take(one)
         shown = self.state.followed
@@ -120,7 +120,7 @@ class Serving(Controller):
             self._server.retune(present)
         self.screen.set_timer(LOOK_S, self._look)
 
-    def _take(self, one: Told) -> None:
+    def _take(self, one: NumberedLine) -> None:
         from dflash_core.events import Piece
         from dflash_core.record import End, Read, Start, Step
         from dflash_tui.application.figures.meter import Meter

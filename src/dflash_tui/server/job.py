@@ -132,7 +132,7 @@ class Job:
         return last
 
     def _line(self, line: Line) -> None:
-        self._requests.tell(self.request, line)
+        self._requests.record(self.request, line)
         if self._events:
             self.send_update(Recorded(encode(line)))
 
@@ -174,7 +174,8 @@ class Job:
 
 def counted(tokenizer: Tokenizer, ids: Sequence[int], dropped: int) -> int:
     """How many of `ids` begin before the last `dropped` bytes of their text."""
-    count = len(ids)
-    while count and (size := len(tokenizer.reader()(ids[count - 1 : count]))) <= dropped:
-        count, dropped = count - 1, dropped - size
-    return count
+    read = tokenizer.reader()
+    sizes = [len(read((id,))) for id in ids]
+    while sizes and sizes[-1] <= dropped:
+        dropped -= sizes.pop()
+    return len(sizes)

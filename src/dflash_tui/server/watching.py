@@ -55,9 +55,9 @@ class Watching:
         idle = ALIVE_S
         try:
             while not gone.done() and not self._service.worker.ending:
-                told, lost = requests.after(sent)
+                lines, lost = requests.after(sent)
                 data = f": {lost} lines are lost\n\n".encode() if lost else b""
-                for one in told:
+                for one in lines:
                     data += b"id: %d\n" % one.number + event(encode(one.line), "dflash")
                     sent = one.number
                 idle += LOOK_S
