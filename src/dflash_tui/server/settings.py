@@ -11,7 +11,6 @@ from dflash_core.errors import DFlashError
 
 KEY_VARIABLE = "DFLASH_TUI_API_KEY"
 MAX_BODY = 64 * 2**20
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
