@@ -132,7 +132,7 @@ def _types(file: WeightFile) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def _target_facts(config: ModelSpec, gguf: GGUFFile) -> dict[str, Any]:
-    facts: dict[str, Any] = {"path": str(gguf.path), "format": f"GGUF v{gguf.version}"}
+    facts: dict[str, Any] = {"path": str(gguf.path), "format": gguf.container}
     facts["config"] = ARCHITECTURES[config.architecture].facts(config)
     return (
         facts
@@ -173,7 +173,7 @@ def _target_rows(config: ModelSpec, gguf: GGUFFile) -> Rows:
             "architecture",
             f"{config.architecture}: {' and '.join(f'{n} {title}' for title, n in counts.items())} layers",
         ),
-        ("size", f"{_size_line(gguf)}; GGUF v{gguf.version}{', ' if config.file_type else ''}{config.file_type}"),
+        ("size", f"{_size_line(gguf)}; {gguf.container}{', ' if config.file_type else ''}{config.file_type}"),
         ("width", f"hidden {config.embedding_length:,}, {', '.join(feed_forward)}"),
         *_active_rows(config),
         *((mixer.label, mixer.describe()) for mixer in sorted(config.mixers, key=lambda mixer: mixer.label)),

@@ -1,0 +1,82 @@
+"""Folders of Hugging Face models, as their own library saves them, with a small tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers
+from torch import Tensor
+
+from dflash_core.text.byte_level import LETTERS
+from dflash_core.text.pre_tokenizers import PRE_TOKENIZERS
+from support.random_model import VOCAB
+
+END, MARK = "<|im_end|>", "<think>"
+WORDS = ("h e", "l l", "he ll", "hell o", "Ġ w", "o r")
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+
+
+def saved(model: Any, folder: Path, pre: str = "qwen2", dtype: torch.dtype = torch.bfloat16) -> Any:
+    """Save `model` in `dtype` with a tokenizer and a template. Returns the model with the weights as saved, in
+    float32."""
+    with torch.no_grad():  # not `model.to`: that rounds rotary frequencies too
+        for parameter in model.parameters():
+            parameter.copy_(parameter.to(dtype))
+    model.save_pretrained(folder, state_dict={name: one.to(dtype) for name, one in model.state_dict().items()})
+    tokenizer(pre).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END, "chat_template": "not this one"}))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return model
+
+
+def tokenizer(pre: str, size: int = VOCAB - 8) -> tokenizers.Tokenizer:
+    """Byte-level BPE with a few merges, filler tokens, and tokens of both kinds added."""
+    merged = [merge.replace(" ", "") for merge in WORDS]
+    names = [*LETTERS, *merged]
+    names += [f"<filler {id}>" for id in range(size - 2 - len(names))]
+    merges = [(left, right) for left, right in (merge.split(" ") for merge in WORDS)]
+    found = tokenizers.Tokenizer(models.BPE(vocab={name: id for id, name in enumerate(names)}, merges=merges))
+    known = PRE_TOKENIZERS[pre]
+    splits = [pre_tokenizers.Split(tokenizers.Regex(split), behavior="isolated") for split in known.splits]
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    found.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes])
+    if known.composes:
+        found.normalizer = normalizers.NFC()
+    found.add_special_tokens([AddedToken(END, special=True)])
+    found.add_tokens([AddedToken(MARK, special=False)])
+    return found
+
+
+def changed(
+    folder: Path,
+    tensors: Callable[[dict[str, Tensor]], Mapping[str, Tensor]] = lambda found: found,
+    config: Callable[[dict[str, Any]], Mapping[str, Any]] = lambda found: found,
+) -> Path:
+    """Change the tensors and the config of a folder."""
+    path = folder / "model.safetensors"
+    made = {name: one.contiguous() for name, one in tensors(load_file(path)).items()}
+    save_file(made, path)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config(settings)))
+    return folder
+
+
+def in_shards(folder: Path, count: int = 3) -> Path:
+    """The same tensors in several files and an index."""
+    path = folder / "model.safetensors"
+    found = load_file(path)
+    path.unlink()
+    placed = {}
+    for number in range(count):
+        name = f"model-{number + 1:05d}-of-{count:05d}.safetensors"
+        part = dict(list(found.items())[number::count])
+        save_file(part, folder / name)
+        placed |= dict.fromkeys(part, name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": placed}))
+    return folder
