@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from dflash_core.text.byte_level import LETTERS
 from dflash_core.text.pre_tokenizers import PRE_TOKENIZERS
+from support.quantised import in_layout
 from support.random_model import VOCAB
 
 END, MARK = "<|im_end|>", "<think>"
@@ -80,3 +83,63 @@ def in_shards(folder: Path, count: int = 3) -> Path:
         placed |= dict.fromkeys(part, name)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": placed}))
     return folder
+
+
+EXPERT = re.compile(r"\.experts\.(\d+)\.")
+NEVER = ("embed_tokens", "lm_head", "in_proj_a", "in_proj_b", "mlp.gate.", "shared_expert_gate", "conv1d")
+"""Modules that publishers leave as floats."""
+
+
+def quantised(folder: Path, model: Any, layouts: Sequence[str], seed: int) -> list[str]:
+    """Store the matrices of a saved folder in layouts drawn from `layouts`, mixed per matrix, and give `model` the
+    values that they stand for. Experts become tensors of their own. Returns the layouts that were used."""
+    rng, chosen, state = np.random.default_rng(seed), dict[str, str](), dict(model.state_dict())
+
+    def made(found: dict[str, Tensor]) -> dict[str, Tensor]:
+        kept = dict[str, Tensor]()
+        for name, stored in found.items():
+            module = name.removesuffix(".weight")
+            if name == module or stored.ndim != 2 or any(one in name for one in NEVER):
+                kept[name] = stored
+                continue
+            alike = EXPERT.sub(".experts.", module)  # experts of a layer are stored alike
+            layout = chosen.setdefault(alike, str(rng.choice(layouts)))
+            weight = _weight(state, name)
+            tensors, values = in_layout(rng, module, layout, weight.double().numpy())
+            kept |= tensors
+            with torch.no_grad():
+                weight.copy_(torch.from_numpy(values))
+        return kept
+
+    changed(folder, made)
+    return sorted({*chosen.values()})
+
+
+def _weight(state: Mapping[str, Tensor], name: str) -> Tensor:
+    """The model's own weight of a stored tensor: a part of a larger one where it is an expert's."""
+    found = EXPERT.search(name)
+    if found is None:
+        return state[name]
+    of_all = EXPERT.sub(".experts.", name)
+    if "down_proj" in name:
+        return state[of_all.removesuffix(".weight")][int(found[1])]
+    gate, up = state[of_all.rsplit(".", 2)[0] + ".gate_up_proj"][int(found[1])].chunk(2)
+    return gate if "gate_proj" in name else up
+
+
+def with_fused_experts(found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Experts of a layer as two tensors, as newer checkpoints have them."""
+    kept, each = dict[str, Tensor](), dict[str, list[Tensor]]()
+    for name, stored in found.items():
+        if EXPERT.search(name):
+            each.setdefault(EXPERT.sub(".experts.", name).removesuffix(".weight"), []).append(stored)
+        else:
+            kept[name] = stored
+    for name, matrices in each.items():
+        prefix, part = name.rsplit(".", 1)
+        if part == "down_proj":
+            kept[name] = torch.stack(matrices)
+        elif part == "gate_proj":
+            pairs = zip(matrices, each[f"{prefix}.up_proj"], strict=True)
+            kept[f"{prefix}.gate_up_proj"] = torch.stack([torch.cat(pair) for pair in pairs])
+    return kept
