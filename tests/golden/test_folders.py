@@ -10,39 +10,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from dflash_core import load_draft, load_target
+from dflash_core import load_target
 from support import random_family, random_model
-from support.folders import changed, in_shards, quantised, saved, with_fused_experts
+from support.folders import PRE, changed, in_shards, quantised, saved, wide, with_fused_experts
 from support.grids import full
 from support.quantised import LAYOUTS
-from support.random_family import Drawn
-from support.random_files import drawn, head, trunk
-from support.random_model import VOCAB, Shape
+from support.random_files import drawn
+from support.random_model import VOCAB
 
 NAMES = ("qwen35", *random_family.MODELS)
-PRE = {"qwen35": "qwen35", "qwen35moe": "qwen35"}
 
 
 def made(name: str, seed: int, **more: Any) -> Any:
     of = drawn(seed, **more)
     if name == "qwen35":
         return random_model.hugging_face(of.shape, seed)
-    return random_family.hugging_face(name, of, seed)
-
-
-WIDE = Shape(
-    layers=3, hidden=256, heads=2, kv_heads=1, head_dim=128, k_heads=2, v_heads=6, k_size=128, v_size=128, kernel=4,
-    interval=3, rope=32, tied=False,
-)  # fmt: skip
-"""Rows of whole groups of 128, and three value heads for each key head."""
-
-
-def wide(name: str, seed: int) -> Any:
-    if name == "qwen35":
-        return random_model.hugging_face(WIDE, seed)
-    of = Drawn(
-        WIDE, theta=1e6, experts=5, used=2, width=128, shared=256, fused=False, normalised=True, router=2
-    )  # fmt: skip
     return random_family.hugging_face(name, of, seed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +18,33 @@ from torch import Tensor
 
 from dflash_core.text.byte_level import LETTERS
 from dflash_core.text.pre_tokenizers import PRE_TOKENIZERS
+from support import random_family, random_model
 from support.quantised import in_layout
-from support.random_model import VOCAB
+from support.random_family import Drawn
+from support.random_model import VOCAB, Shape
 
 END, MARK = "<|im_end|>", "<think>"
 WORDS = ("h e", "l l", "he ll", "hell o", "Ġ w", "o r")
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+
+
+PRE = {"qwen35": "qwen35", "qwen35moe": "qwen35"}
+"""The pre-tokenizers of models; of the others it is qwen2."""
+WIDE = Shape(
+    layers=3, hidden=256, heads=2, kv_heads=1, head_dim=128, k_heads=2, v_heads=6, k_size=128, v_size=128, kernel=4,
+    interval=3, rope=64, tied=False,
+)  # fmt: skip
+"""Rows of whole groups of 128, and three value heads for each key head."""
+
+
+def wide(name: str, seed: int) -> Any:
+    """A model whose rows are whole groups."""
+    if name == "qwen35":
+        return random_model.hugging_face(WIDE, seed)
+    of = Drawn(
+        WIDE, theta=1e6, experts=5, used=2, width=128, shared=256, fused=False, normalised=True, router=2
+    )  # fmt: skip
+    return random_family.hugging_face(name, of, seed)
 
 
 def saved(model: Any, folder: Path, pre: str = "qwen2", dtype: torch.dtype = torch.bfloat16) -> Any:
@@ -91,9 +113,10 @@ NEVER = ("embed_tokens", "lm_head", "in_proj_a", "in_proj_b", "mlp.gate.", "shar
 
 
 def quantised(folder: Path, model: Any, layouts: Sequence[str], seed: int) -> list[str]:
-    """Store the matrices of a saved folder in layouts drawn from `layouts`, mixed per matrix, and give `model` the
+    """Store the matrices of a saved folder in `layouts` in turn, one matrix after the other, and give `model` the
     values that they stand for. Experts become tensors of their own. Returns the layouts that were used."""
     rng, chosen, state = np.random.default_rng(seed), dict[str, str](), dict(model.state_dict())
+    turns = itertools.cycle(rng.permutation(layouts).tolist())
 
     def made(found: dict[str, Tensor]) -> dict[str, Tensor]:
         kept = dict[str, Tensor]()
@@ -103,7 +126,7 @@ def quantised(folder: Path, model: Any, layouts: Sequence[str], seed: int) -> li
                 kept[name] = stored
                 continue
             alike = EXPERT.sub(".experts.", module)  # experts of a layer are stored alike
-            layout = chosen.setdefault(alike, str(rng.choice(layouts)))
+            layout = chosen[alike] if alike in chosen else chosen.setdefault(alike, next(turns))
             weight = _weight(state, name)
             tensors, values = in_layout(rng, module, layout, weight.double().numpy())
             kept |= tensors

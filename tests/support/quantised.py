@@ -135,9 +135,7 @@ LAYOUTS: Mapping[str, tuple[Layout, Mapping[str, Any]]] = {
 }
 
 
-def in_layout(
-    rng: np.random.Generator, name: str, layout: str, weight: np.ndarray
-) -> tuple[Tensors, np.ndarray]:
+def in_layout(rng: np.random.Generator, name: str, layout: str, weight: np.ndarray) -> tuple[Tensors, np.ndarray]:
     """The tensors of the module `name` whose weights are about `weight` (out, in), and the exact values, float64."""
     make, of = LAYOUTS[layout]
     return make(rng, name, np.asarray(weight, np.float64), **of)

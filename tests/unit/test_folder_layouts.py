@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import save_file
 
-from dflash_core.errors import DFlashError
 from dflash_core.formats.folders.file import folder_file
 from dflash_core.formats.folders.layouts import Modules
 from dflash_core.formats.safetensors import open_safetensors
@@ -37,9 +35,7 @@ def test_values_are_those_of_the_definition(layout: str, tmp_path: Path) -> None
 GOLDEN = Path(__file__).parent / "data/layouts.safetensors"
 
 
-@pytest.mark.parametrize(
-    "name", ["gptq_sym", "gptq_asym", "gptq_asym64", "awq", "nvfp4_modelopt", "nvfp4_ct"]
-)
+@pytest.mark.parametrize("name", ["gptq_sym", "gptq_asym", "gptq_asym64", "awq", "nvfp4_modelopt", "nvfp4_ct"])
 def test_golden_layouts(name: str) -> None:
     modules = Modules.of(open_safetensors(GOLDEN, packed=True), zeros_plus_one=True)
     file = folder_file(GOLDEN, modules.file, {}, {"x": modules.part(name)})
