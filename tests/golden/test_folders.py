@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from dflash_core import load_target
+from dflash_core import load_draft, load_target
 from support import random_family, random_model
-from support.folders import PRE, changed, in_shards, quantised, saved, wide, with_fused_experts
+from support.folders import PRE, WIDE, changed, in_shards, quantised, saved, wide, with_fused_experts
 from support.grids import full
 from support.quantised import LAYOUTS
-from support.random_files import drawn
+from support.random_files import drawn, head, trunk
 from support.random_model import VOCAB
 
 NAMES = ("qwen35", *random_family.MODELS)
@@ -87,3 +88,79 @@ def test_a_language_model_within_another(tmp_path: Path) -> None:
         return {"model_type": "qwen3_5", "text_config": found, "vision_config": {"depth": 2}, "image_token_id": 3}
 
     check(changed(tmp_path, renamed, nested), model, 1)
+
+
+def of_class(module: str, name: str, **sizes: Any) -> Any:
+    """A small model of a class of Hugging Face's, random in float32."""
+    models = importlib.import_module(f"transformers.models.{module}.modeling_{module}")
+    torch.manual_seed(0)
+    config = getattr(models, f"{name}Config")(**sizes)
+    model = getattr(models, f"{name.removesuffix('Text')}ForCausalLM")(config).eval().float()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.08 * torch.randn_like(parameter))
+    return model
+
+
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 512,
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
+GEMMA = {
+    "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "llama": ("llama", "Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+    "llama-3": ("llama", "Llama", {"rope_parameters": LLAMA3, "head_dim": 32, "tie_word_embeddings": True}),
+    "llama-biases": ("llama", "Llama", {"attention_bias": True, "rope_parameters": LLAMA3}),
+    "mistral": ("mistral", "Mistral", {"sliding_window": None, "rope_parameters": YARN}),
+    "gemma3": (
+        "gemma3", "Gemma3Text",
+        {"num_hidden_layers": 7, "sliding_window": 16, "head_dim": 32, "query_pre_attn_scalar": 32,
+         "rope_parameters": GEMMA, "sliding_window_pattern": 3},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_architectures(name: str, tmp_path: Path) -> None:
+    module, of, more = OTHERS[name]
+    check(tmp_path, saved(of_class(module, of, **SIZES | more), tmp_path), 0)
+
+
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
+def test_mtp_tensors_draft(name: str, tmp_path: Path) -> None:
+    """The last layer as an MTP block: logits for a text are those of Hugging Face's layer, and it drafts."""
+    seed, rng = 2, np.random.default_rng(0)
+    model = saved(wide(name, seed), tmp_path, PRE[name])
+    hidden = WIDE.hidden
+    made = {"fc": torch.from_numpy(rng.standard_normal((hidden, 2 * hidden)) * hidden**-0.5)}
+    norms = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+    made |= {norm: torch.from_numpy(0.2 * rng.standard_normal(hidden)) for norm in norms}
+    made = {key: one.to(torch.bfloat16) for key, one in made.items()}
+    last = f"model.layers.{WIDE.layers - 1}."
+
+    def moved(found: dict[str, Tensor]) -> dict[str, Tensor]:
+        kept = {key.replace(last, "mtp.layers.0."): one for key, one in found.items()}
+        return kept | {f"mtp.{key}.weight": one for key, one in made.items()}
+
+    def fewer(found: dict[str, Any]) -> dict[str, Any]:
+        kinds = found["layer_types"][:-1]
+        return found | {"num_hidden_layers": WIDE.layers - 1, "layer_types": kinds, "mtp_num_hidden_layers": 1}
+
+    target = load_target(changed(tmp_path, moved, fewer))
+    ids = rng.integers(0, VOCAB, 30).tolist()
+    names = dict(zip(("fc", *norms), ("eh_proj", "enorm", "hnorm", "shared_head_norm"), strict=True))
+    beside = {names[key]: one.float() + (key != "fc") for key, one in made.items()}
+    expected = head(model, beside, ids[1:], trunk(model, ids)[:-1])[1].numpy()
+    rows = random_family.first_close(target, ids)
+    assert rows > 8
+    assert np.abs(target.mtp_logits(ids) - expected)[: rows - 1].max() < 2e-3
+    assert target.own_draft == "mtp"
+    assert load_draft("mtp", target).capabilities.kind == "mtp"

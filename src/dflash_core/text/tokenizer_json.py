@@ -66,7 +66,8 @@ def _tokens(
     vocabulary, added = model.get("vocab"), tokenizer.get("added_tokens", [])
     if not isinstance(vocabulary, dict) or not isinstance(added, list):
         raise FormatError(f"{source} has no vocabulary of tokens and ids; download it again")
-    named = [(one.get("content"), one.get("id"), one.get("special")) for one in added if isinstance(one, dict)]
+    entries = [one for one in added if isinstance(one, dict)]
+    named: list[tuple[Any, Any, Any]] = [(one.get("content"), one.get("id"), one.get("special")) for one in entries]
     ids = [*vocabulary.values(), *(id for _, id, _ in named)]
     if len(named) < len(added) or not all(type(id) is int and 0 <= id < MAX_TOKENS for id in ids):
         raise FormatError(f"{source} has tokens without an id of 0 to {MAX_TOKENS:,}; download it again")

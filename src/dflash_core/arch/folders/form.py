@@ -89,8 +89,8 @@ def parts(form: Form, modules: Modules, values: Values, tied: bool) -> dict[str,
         bare = _bare(module)
         if bare.startswith(OTHERS) or _ROTARY.search(bare) or (tied and bare == "lm_head"):
             continue
-        if each := _EXPERT.fullmatch(bare):
-            experts.setdefault(f"{each[1]}.experts.{each[3]}", {})[int(each[2])] = module
+        if one := _EXPERT.fullmatch(bare):
+            experts.setdefault(f"{one[1]}.experts.{one[3]}", {})[int(one[2])] = module
             continue
         block, name = _named(bare, form.names, values)
         _add(found, form, modules, values, module, block, name)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dflash_core.arch.draft_heads import ZLAB_ARCHITECTURES
 from dflash_core.arch.folders.form import Form, Values, parts
 from dflash_core.arch.folders.hybrid import DENSE_FORM, MOE_FORM
 from dflash_core.arch.folders.plain import GEMMA, LLAMA, QWEN3, QWEN3MOE
@@ -54,9 +55,18 @@ def open_model(path: str | Path) -> GGUFFile:
     return open_folder(Path(path)) if Path(path).is_dir() else open_gguf(path)
 
 
-def is_model(folder: Path) -> bool:
-    """Whether a folder says that it holds a model that is known here. Raises FormatError for damaged JSON."""
-    return (folder / CONFIG).exists() and read_json(folder / CONFIG).get("model_type") in FORMS
+def is_target(path: Path) -> bool:
+    """Whether a path is not that of a drafter in safetensors: its file, or a folder whose config says so or is missing.
+    Raises FormatError for damaged JSON."""
+    if not path.is_dir():
+        return path.suffix != ".safetensors"
+    return (path / CONFIG).exists() and not is_drafter(read_json(path / CONFIG))
+
+
+def is_drafter(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a block drafter."""
+    named = config.get("architectures")
+    return isinstance(named, list) and any(one in ZLAB_ARCHITECTURES for one in named)
 
 
 def open_folder(folder: Path) -> FolderFile:
@@ -86,6 +96,11 @@ def open_folder(folder: Path) -> FolderFile:
 
 def _form(folder: Path, config: Mapping[str, Any]) -> Form:
     kind = config.get("model_type")
+    if is_drafter(config):
+        raise UnsupportedError(
+            f"{folder} is a DFlash drafter, expected a target model; give it as the draft, together with the target it"
+            " was made for"
+        )
     if isinstance(kind, str) and kind in FORMS:
         return FORMS[kind]
     raise UnsupportedError(

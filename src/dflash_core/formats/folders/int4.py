@@ -50,7 +50,7 @@ class Gptq:
     def read(self, begin: int, end: int) -> Bytes:
         words = _columns(self.file, self.name + ".qweight", begin, end)
         scales = _columns(self.file, self.name + ".scales", begin, end).T
-        zeros = SYMMETRIC
+        zeros: npt.NDArray[np.uint8] | int = SYMMETRIC
         if self.name + ".qzeros" in self.file.tensors:
             first, last = begin // 8, -(-end // 8)
             packed = _columns(self.file, self.name + ".qzeros", first, last)
