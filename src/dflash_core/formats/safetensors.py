@@ -14,11 +14,11 @@ from typing import Any
 from dflash_core.clean import quoted
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.quants import FLOATS, LIST_TYPES
+from dflash_core.formats.splits import INDEX
 from dflash_core.formats.weights import Shard, StoredWeights, TensorInfo, check_apart, listed, shown
 
 MAX_HEADER = 1 << 26  # a drafter's is some 10 KB; 100,000 tensors of experts take 15 MB
 MAX_JSON = 1 << 26
-INDEX = "model.safetensors.index.json"
 EXTRA = "model_extra_tensors.safetensors"
 """What AutoRound does not quantise, also where the index does not name it."""
 DTYPES = {

@@ -42,9 +42,10 @@ def qwen3moe(keys: Settings, modules: Modules) -> Values:
 
 def _qwen3(keys: Settings) -> Values:
     check_activation(keys, "hidden_act")
-    if not keys.flag("use_sliding_window"):
-        keys.find("sliding_window")  # of no effect
-        keys.find("layer_types")
+    if keys.flag("use_sliding_window"):
+        raise refused(keys, "use_sliding_window", "false")
+    for name in ("sliding_window", "layer_types"):
+        keys.find(name)  # of no effect without windows
     return common(keys) | _rotary(keys)
 
 
