@@ -113,18 +113,18 @@ class Nvfp4:
         _check_numbers(self.file, self.scale, scales)
         if (scales & 0x80).any():
             raise FormatError(f"{self.file.path}: {shown(self.scale)} is negative, expected scales of at least 0")
-        stored = self.file.raw(self.codes, slice(begin, end)).reshape(end - begin, -1, 2, 4)
-        # ggml's blocks of 64: four scales, then of each 16 inputs i and i + 8 in a byte.
-        low, high = _evens_and_odds(stored[:, :, 0]), _evens_and_odds(stored[:, :, 1])
+        # ggml's blocks of 64: four scales, then of each 16 inputs i and i + 8 in a byte. The codes of 16 inputs are two
+        # words of four bytes; of both, even inputs are the low halves of bytes and odd ones the high halves.
+        words = self.file.raw(self.codes, slice(begin, end)).view("<u4").reshape(end - begin, -1, 4, 2)
+        first, second = words[..., 0], words[..., 1]
+        low, high = np.uint32(0x0F0F0F0F), np.uint32(0xF0F0F0F0)
         found = np.empty((end - begin, scales.shape[1] // 4, 36), np.uint8)
         found[..., :4] = scales.reshape(end - begin, -1, 4)
-        found[..., 4:] = (low | high << 4).reshape(end - begin, -1, 32)
+        evens = (first & low) | (second & low) << np.uint32(4)
+        odds = (first & high) >> np.uint32(4) | (second & high)
+        pairs = np.stack((evens.view(np.uint8), odds.view(np.uint8)), axis=-1)
+        found[..., 4:] = pairs.reshape(*found.shape[:2], 32)
         return found.reshape(end - begin, -1)
-
-
-def _evens_and_odds(codes: Bytes) -> Bytes:
-    """(..., 4) bytes of two codes to (..., 8) codes in order."""
-    return np.stack((codes & 15, codes >> 4), axis=-1).reshape(*codes.shape[:-1], 8)
 
 
 def _check_numbers(file: StoredWeights, name: str, codes: Bytes) -> None:

@@ -55,11 +55,9 @@ class Gptq:
             first, last = begin // 8, -(-end // 8)
             packed = _columns(self.file, self.name + ".qzeros", first, last)
             zeros = _nibbles(packed, range(8))[:, begin - 8 * first : end - 8 * first].T + self.plus_one
-        return _blocks(np.ascontiguousarray(words.T).view(np.uint8), scales, zeros, self._is_bf16)
-
-    @property
-    def _is_bf16(self) -> bool:
-        return self.file.tensors[self.name + ".scales"].type == "BF16"
+        return _blocks(
+            np.ascontiguousarray(words.T).view(np.uint8), scales, zeros, _is_bf16(self.file, self.name + ".scales")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +80,21 @@ class Awq:
     def read(self, begin: int, end: int) -> Bytes:
         first, last = begin // 8, -(-end // 8)
         part = slice(begin - 8 * first, end - 8 * first)
-
-        def values(name: str) -> npt.NDArray[np.uint8]:
-            return _nibbles(_columns(self.file, self.name + name, first, last), AWQ_ORDER)[:, part].T
-
-        codes = values(".qweight")
-        packed = np.ascontiguousarray(codes[:, 0::2] | codes[:, 1::2] << 4)
+        words = _columns(self.file, self.name + ".qweight", first, last)
+        packed = np.empty((last - first, 8, len(words) // 2), np.uint8)
+        for nibble, place in enumerate(AWQ_ORDER):
+            codes = (words >> np.uint32(4 * nibble)).astype(np.uint8) & 15
+            packed[:, place] = (codes[0::2] | codes[1::2] << 4).T
         scales = _columns(self.file, self.name + ".scales", begin, end).T
-        zeros = values(".qzeros") if self.name + ".qzeros" in self.file.tensors else SYMMETRIC
-        return _blocks(packed, scales, zeros, self.file.tensors[self.name + ".scales"].type == "BF16")
+        zeros: npt.NDArray[np.uint8] | int = SYMMETRIC
+        if self.name + ".qzeros" in self.file.tensors:
+            zeros = _nibbles(_columns(self.file, self.name + ".qzeros", first, last), AWQ_ORDER)[:, part].T
+        return _blocks(
+            packed.reshape(8 * (last - first), -1)[part],
+            scales,
+            zeros,
+            self.file.tensors[self.name + ".scales"].type == "BF16",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ class Packed:
             first, last = begin // 8, -(-end // 8)
             stored = self.file.raw(self.name + ".weight_zero_point", slice(first, last)).view(np.uint32)
             zeros = _nibbles(np.ascontiguousarray(stored.T), range(8))[:, begin - 8 * first : end - 8 * first].T
-        return _blocks(packed, scales, zeros, self.file.tensors[self.name + ".weight_scale"].type == "BF16")
+        return _blocks(packed, scales, zeros, _is_bf16(self.file, self.name + ".weight_scale"))
 
 
 def int4_type(file: StoredWeights, name: str, inputs: int, groups: int) -> str:
@@ -157,6 +161,10 @@ def check_int4(file: StoredWeights, name: str, scales: str, zeros: str, outputs:
             " download it again"
         )
     int4_type(file, name, inputs, groups)
+
+
+def _is_bf16(file: StoredWeights, scales: str) -> bool:
+    return file.tensors[scales].type == "BF16"
 
 
 def _columns(file: StoredWeights, name: str, begin: int, end: int) -> npt.NDArray[np.unsignedinteger]:
