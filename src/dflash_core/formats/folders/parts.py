@@ -84,8 +84,8 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
-class RowsInOrder:
-    """Row i is row `order[i]` of another matrix."""
+class _InOrder:
+    """Another matrix, of the same shape, whose rows or columns change places."""
 
     part: Part
     order: tuple[int, ...]
@@ -105,6 +105,11 @@ class RowsInOrder:
     @property
     def factor(self) -> float:
         return self.part.factor
+
+
+@dataclass(frozen=True, slots=True)
+class RowsInOrder(_InOrder):
+    """Row i is row `order[i]` of another matrix."""
 
     def read(self, begin: int, end: int) -> Bytes:
         order = self.order[begin:end]
@@ -124,14 +129,12 @@ def _runs(order: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnsInOrder:
+class ColumnsInOrder(_InOrder):
     """Column group i of `width` columns is group `order[i]` of another matrix.
 
     Raises UnsupportedError where a group is not whole blocks.
     """
 
-    part: Part
-    order: tuple[int, ...]
     width: int
 
     def __post_init__(self) -> None:
@@ -141,22 +144,6 @@ class ColumnsInOrder:
                 f"{shown(self.part.name)}: groups of {block} weights over heads of {self.width} whose order changes,"
                 " expected groups that do not cross heads; use a file with smaller groups"
             )
-
-    @property
-    def name(self) -> str:
-        return self.part.name
-
-    @property
-    def type(self) -> str:
-        return self.part.type
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.part.shape
-
-    @property
-    def factor(self) -> float:
-        return self.part.factor
 
     def read(self, begin: int, end: int) -> Bytes:
         rows = self.part.read(begin, end)
