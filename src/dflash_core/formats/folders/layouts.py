@@ -53,7 +53,7 @@ class Modules:
         leaves = self.modules[module].difference(_UNREAD, (BIAS,))
         if not leaves:
             return self.floats(module)
-        for needed, optional, make in _LAYOUTS:
+        for needed, optional, make in LAYOUTS:
             if leaves.issuperset(needed):
                 if odd := leaves.difference(needed, optional):
                     raise self._unknown(module, odd)
@@ -154,7 +154,7 @@ def _fp8(scale: str) -> Callable[[Modules, str], Part]:
     return made
 
 
-_LAYOUTS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[[Modules, str], Part]], ...] = (
+LAYOUTS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[[Modules, str], Part]], ...] = (
     (("qweight", "scales"), ("qzeros", "g_idx"), _of_words),
     (("weight", "weight_scale", "weight_scale_2"), (), _modelopt),
     (("weight_packed", "weight_scale", "weight_global_scale"), (), _compressed),
