@@ -71,7 +71,8 @@ class Form:
     """Folders of one architecture.
 
     settings: a config's settings under GGUF's names. names: modules of a layer. changes: by names here, without the
-    layer. harmless: settings that change nothing, in addition to those of `settings.HARMLESS`.
+    layer. harmless: settings that change nothing, in addition to those of `settings.HARMLESS`. defaults: what a config
+    that leaves a setting out means.
     """
 
     architecture: str
@@ -79,6 +80,7 @@ class Form:
     names: Mapping[str, str]
     changes: Mapping[str, Change] = field(default_factory=dict)
     harmless: frozenset[str] = frozenset()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parts(form: Form, modules: Modules, values: Values, tied: bool) -> dict[str, Part]:

@@ -36,7 +36,8 @@ FORMS: Mapping[str, Form] = {
     "gemma3_text": GEMMA,
 }
 """By `model_type` of config.json."""
-METHODS = ("gptq", "auto-round", "awq", "fp8", "modelopt", "compressed-tensors")
+INT4_METHODS = ("gptq", "auto-round", "awq")
+METHODS = (*INT4_METHODS, "fp8", "fbgemm_fp8", "modelopt", "modelopt_fp4", "modelopt_mixed", "compressed-tensors")
 """Values of `quant_method` whose layouts are known; the tensors then say which of them each matrix has."""
 ZEROS_AS_THEY_ARE = "gptq_v2"
 """The `checkpoint_format` of GPTQ whose zeros are not stored minus one."""
@@ -78,7 +79,7 @@ def open_folder(folder: Path) -> FolderFile:
     config = read_json(folder / CONFIG)
     form = _form(folder, config)
     text = config.get("text_config")
-    values = {**config, **(text if isinstance(text, dict) else {})}
+    values = {**form.defaults, **config, **(text if isinstance(text, dict) else {})}
     modules = Modules.of(open_safetensors(folder, packed=True), _zeros_plus_one(folder, values))
     keys = Settings(str(folder / CONFIG), values)
     settings = form.settings(keys, modules)
@@ -121,7 +122,7 @@ def _zeros_plus_one(folder: Path, values: Values) -> bool:
             " file of the model"
         )
     bits = found.get("bits", found.get("w_bit", 4))
-    if method in METHODS[:3] and bits != 4:
+    if method in INT4_METHODS and bits != 4:
         raise UnsupportedError(
             f"{folder / CONFIG}: {method} with {shown(str(bits))} bits, expected 4; use another file of the model"
         )

@@ -17,7 +17,17 @@ from dflash_core.formats.safetensors import SafetensorsFile
 from dflash_core.formats.weights import listed, shown
 
 WEIGHT, BIAS = "weight", "bias"
-_UNREAD = ("input_scale", "input_global_scale", "weight_shape", "k_scale", "v_scale", "q_scale", "prob_scale")
+_UNREAD = (
+    "input_scale",
+    "input_global_scale",
+    "weight_shape",
+    "k_scale",
+    "v_scale",
+    "q_scale",
+    "kv_scale",
+    "prob_scale",
+    "output_scale",
+)
 """Scales of activations and of cached keys and values, which are rounded here by what they are, and shapes."""
 LEAVES = frozenset({
     WEIGHT, BIAS, "qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_scale", "weight_scale_2",
@@ -46,7 +56,8 @@ class Modules:
                 found.setdefault(module, set()).add(leaf)
             else:
                 found.setdefault(name, set())
-        return cls(file, {name: frozenset(leaves) for name, leaves in found.items()}, zeros_plus_one)
+        read = {name: frozenset(leaves) for name, leaves in found.items() if not leaves or leaves.difference(_UNREAD)}
+        return cls(file, read, zeros_plus_one)
 
     def part(self, module: str) -> Part:
         """The matrix of a module, or the tensor that is called so. Raises FormatError or UnsupportedError."""
