@@ -82,7 +82,9 @@ def test_a_language_model_within_another(tmp_path: Path) -> None:
 
     def renamed(found: dict[str, Tensor]) -> dict[str, Tensor]:
         kept = {name.replace("model.", "model.language_model.", 1): one for name, one in found.items()}
-        return kept | {"model.visual.patch_embed.proj.weight": torch.zeros(4, 3, 2, 2, 2)}
+        attention = "model.language_model.layers.2.self_attn."
+        unread = {attention + name: torch.ones(1) for name in ("k_proj.k_scale", "attn.kv_scale")}
+        return kept | unread | {"model.visual.patch_embed.proj.weight": torch.zeros(4, 3, 2, 2, 2)}
 
     def nested(found: dict[str, Any]) -> dict[str, Any]:
         return {"model_type": "qwen3_5", "text_config": found, "vision_config": {"depth": 2}, "image_token_id": 3}
@@ -132,6 +134,24 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def test_other_architectures(name: str, tmp_path: Path) -> None:
     module, of, more = OTHERS[name]
     check(tmp_path, saved(of_class(module, of, **SIZES | more), tmp_path), 0)
+
+
+def test_a_config_that_states_what_differs_from_its_class(tmp_path: Path) -> None:
+    """As published for Gemma 3 of 4B and more: heads and epsilon are left out, scaling is stated in the old form."""
+    rope = GEMMA | {"full_attention": GEMMA["full_attention"] | {"rope_type": "linear", "factor": 8.0}}
+    sizes = {key: SIZES[key] for key in ("vocab_size", "hidden_size", "intermediate_size")}
+    model = of_class(
+        "gemma3", "Gemma3Text", num_hidden_layers=7, sliding_window=16, num_attention_heads=8, num_key_value_heads=4,
+        rope_parameters=rope, **sizes,
+    )  # fmt: skip
+    stated = ("hidden_size", "intermediate_size", "num_hidden_layers", "sliding_window")
+
+    def sparse(found: dict[str, Any]) -> dict[str, Any]:
+        text = {key: found[key] for key in stated} | {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}}
+        return {"model_type": "gemma3", "text_config": {**text, "model_type": "gemma3_text"}, "eoi_token_index": 3}
+
+    saved(model, tmp_path)
+    check(changed(tmp_path, config=sparse), model, 0)
 
 
 @pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
