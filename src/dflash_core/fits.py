@@ -49,7 +49,8 @@ class Setup:
     `context`: positions; `kv`: type of keys and values; `nodes`: of the largest tree that memory is reserved for;
     `draft_type`: the type that a drafter's matrices are converted to, "" for none; `drafted`: with the drafter;
     `mtp`: with the MTP head in the target's file in place of that; `embedding`: where the target's token embedding is
-    stored; `experts`: of how many layers the routed experts are in main memory; `rows`: prompt rows processed at once.
+    stored; `experts`: of how many layers the routed experts are in main memory; `cached`: how many of each of these
+    the card caches; `rows`: prompt rows processed at once.
     """
 
     context: int
@@ -60,6 +61,7 @@ class Setup:
     mtp: bool = False
     embedding: str = ON_CARD
     experts: int = 0
+    cached: int = 0
     rows: int = PREFILL_ROWS
 
 
@@ -100,6 +102,9 @@ class MemoryEstimator(Protocol):
     @property
     def longest_context(self) -> int:
         """Positions that the model was trained for."""
+
+    def with_cache(self, setup: Setup, free: int) -> Setup:
+        """`setup` with as many experts cached on the card as `free` bytes hold, where others are in main memory."""
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         """Other setups that may take less at the same context."""
@@ -284,7 +289,11 @@ def requested_setup(estimator: MemoryEstimator, context: int | None, kv: str, av
     limits = (available - estimator.spare(available), available)
     chosen = (option for limit in limits for option in options if min_bytes(estimator, option) <= limit)
     option = next(chosen, options[0])
-    return settled(estimator, replace(option, experts=fewest_layers(estimator, option, limits)), available)
+    # With some experts in main memory, the card caches those that are used most: best of all layers.
+    layers = most if fewest_layers(estimator, option, limits) else 0
+    found = settled(estimator, replace(option, experts=layers), available)
+    free = available - estimator.spare(available) - total(estimator, found)
+    return estimator.with_cache(found, free) if free > 0 else found
 
 
 def fewest_layers(estimator: MemoryEstimator, setup: Setup, limits: Sequence[int]) -> int:
@@ -319,7 +328,8 @@ def plan(estimator: MemoryEstimator, setup: Setup, available: int | None = None)
     setup = settled(estimator, setup, available)
     components = estimator.components(setup)
     kinds = dict.fromkeys((*estimator.kv_types, setup.kv))
-    fitting = {kv: longest_context(estimator, replace(setup, kv=kv), available) for kv in kinds}
+    bare = replace(setup, cached=estimator.base.cached)
+    fitting = {kv: longest_context(estimator, replace(bare, kv=kv), available) for kv in kinds}
     found = MemoryPlan(estimator.machine, setup, components, available, fitting, ())
     if found.fits:
         return found

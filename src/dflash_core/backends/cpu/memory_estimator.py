@@ -65,6 +65,9 @@ class HostMemoryEstimator:
         left = available - total(self, self.base) + sequence_bytes(self, self.base)
         return max(left - left // 2, 0)
 
+    def with_cache(self, setup: Setup, free: int) -> Setup:
+        return setup
+
     def choices(self, setup: Setup) -> Sequence[Setup]:
         options = [replace(setup, kv=kind) for kind in self.kv_types if kind != setup.kv]
         return [*options, *([replace(setup, drafted=False)] if setup.drafted and self._draft_files else [])]
