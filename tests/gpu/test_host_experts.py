@@ -140,24 +140,20 @@ def test_the_same_bits_from_a_cache_that_changes(
     layers = len(on_card.target.experts)
     count = on_card.target.experts[0].spec.count
     cached = min(cached, count - 1)
-    found = []
+    found, ids = [], rng.integers(0, 250, 40).tolist()
     for one in (on_card, session(device_name, name, layers, cached)):
-        change = (lambda: None) if one is on_card else (lambda one=one: exchange_at_random(one, rng))
-        ids = np.random.default_rng(5).integers(0, 250, 40).tolist()
         bits = []
         for least in (10_000, 1):
             monkeypatch.setattr(cuda_session, "MIN_ROWS", least)
             one.restore(None)
-            for call in (lambda: one.prefill(ids), lambda: one.verify([7], [-1]), lambda: one.verify(*TREE)):
-                change()
-                bits.append(call())
+            for call, given in ((one.prefill, [ids]), (one.verify, [[7], [-1]]), (one.verify, TREE)):
+                if one is not on_card:
+                    exchange_at_random(one, rng)
+                bits.append(call(*given))
         one.restore(None)
         knobs = Knobs(drafting="plain", max_tokens=12, ignore_eos=True, temperature=0.0)
         steps = Runner(one, frozenset(), CONTEXT, one.target.spec.vocab_size).generate(ids, knobs)
-        tokens = []
-        for event in steps:
-            tokens += event.tokens
-        found.append((bits, tokens))
+        found.append((bits, [token for event in steps for token in event.tokens]))
         if one is not on_card:
             assert one.target.cache is not None
             places = one.target.cache.resident

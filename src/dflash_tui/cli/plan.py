@@ -57,6 +57,7 @@ def facts(plan: MemoryPlan) -> dict[str, Any]:
         "kv": plan.setup.kv,
         "embedding": plan.setup.embedding,
         "expert_layers_in_main_memory": plan.setup.experts,
+        "cached_experts_of_each_layer": plan.setup.cached,
         "prompt_rows": plan.setup.rows,
         "components": [{"name": one.name, "bytes": one.bytes} for one in plan.components],
         "total": plan.total,

@@ -62,8 +62,8 @@ def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tu
 class CardMemoryEstimator:
     """Implements `fits.MemoryEstimator` for a target on a card and a drafter that was opened for it.
 
-    `available`: bytes of the card for all components together; `cached`: as of Footprint, once it is settled; `mtp`: the MTP head in the target's own file, where
-    another drafter was opened."""
+    `available`: bytes of the card for all components together; `cached`: as of Footprint, once it is settled; `mtp`:
+    the MTP head in the target's own file, where another drafter was opened."""
 
     auto, chunk_rows, tree_nodes = tuple(map(str, AUTO_PAIRS)), CHUNK_ROWS, CAPACITIES
 
