@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from torch import Tensor
@@ -14,12 +16,15 @@ from dflash_core.backends.cuda import target as cuda_target
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.expert_cache import Exchange
 from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.machine import CudaMachine
+from dflash_core.backends.cuda.memory_estimator import CACHE_ROUNDING
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.expert_places import tensors_on_host
-from dflash_core.loading import CardOptions
+from dflash_core.fits import requested_setup, total
+from dflash_core.loading import CardOptions, open_target
 from dflash_core.runner import Runner
 from support import engines
 from support.device_pairs import device_named
@@ -222,3 +227,26 @@ def test_a_target_is_loaded_so_and_says_it(monkeypatch: pytest.MonkeyPatch) -> N
         said = [note for note in target.notes if "experts of 1 layer in main memory" in note]
         assert len(said) == (experts == "1")
     assert np.array_equal(*found)
+
+
+@pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or "")
+@pytest.mark.emulator
+def test_a_load_caches_what_fits_and_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many experts as the plan leaves memory for; the logits are those of a load on the card."""
+    monkeypatch.setattr(cuda_target, "open_device", lambda index: EmulatedCard())
+    monkeypatch.setattr(CudaMachine, "other_processes", lambda self: 0)
+    path = golden("targets/q35moe-F16.gguf")
+    whole = load_target(path, "cuda", card=CardOptions(tune=False))
+    opened = open_target(path, "cuda", card=CardOptions(experts="host", tune=False))
+    estimator = opened.estimator(None)
+    bare = replace(requested_setup(estimator, 512, "f16"), cached=0)
+    limit = total(estimator, replace(bare, cached=3)) + estimator.spare(0) + bare.experts * CACHE_ROUNDING
+    monkeypatch.setattr(CudaMachine, "available_with_context", lambda self: limit)
+    opened.check_memory(None, 512, "f16")
+    opened.load(progress=lambda phase, done: None)
+    assert isinstance(opened, cuda_target.CudaTarget)
+    assert opened.host_experts.cached == 3
+    assert opened.model.cache is not None
+    assert opened.weight_bytes == whole.weight_bytes - opened.host_experts.bytes + opened.model.cache.nbytes
+    assert any(", 3 of each cached on the card" in note for note in opened.notes)
+    assert np.array_equal(whole.logits([5, 9, 20, 3]), opened.logits([5, 9, 20, 3]))

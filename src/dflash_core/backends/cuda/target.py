@@ -220,8 +220,10 @@ class CudaTarget(Target):
     @contextmanager
     def _upload(self, component: str, file: WeightFile, requantise: str = "") -> Iterator[DeviceUpload]:
         before = torch.cuda.memory_allocated()
-        nbytes = self.footprint.target_bytes if component == "target" else self.footprint.draft_bytes
-        pinned = tensors_on_host(self.config, self.host_experts.layers) if component == "target" else ()
+        nbytes, pinned = self.footprint.draft_bytes, frozenset[str]()
+        if component == "target":
+            nbytes = self.footprint.target_bytes - self.host_experts.cached_bytes  # the cache is made from the others
+            pinned = tensors_on_host(self.config, self.host_experts.layers)
         upload = DeviceUpload(self.device, file, requantise, nbytes, pinned)
         try:
             with self.device.stream():
