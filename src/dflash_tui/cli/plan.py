@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dflash_core.fits import DESKTOP, MemoryPlan, cut_note, plan, with_desktop
+from dflash_core.fits import DESKTOP, MemoryPlan, plan, with_desktop
+from dflash_core.fits_notes import cut_note
 from dflash_core.memory import gib
 from dflash_tui.application import fits
 from dflash_tui.application.hub.catalogue import named

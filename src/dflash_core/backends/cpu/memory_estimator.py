@@ -65,6 +65,9 @@ class HostMemoryEstimator:
         left = available - total(self, self.base) + sequence_bytes(self, self.base)
         return max(left - left // 2, 0)
 
+    def least_spare(self, available: int) -> int:
+        return self.spare(available)  # a machine that is out of memory stops answering
+
     def with_cache(self, setup: Setup, free: int) -> Setup:
         return setup
 

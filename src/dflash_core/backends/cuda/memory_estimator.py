@@ -32,8 +32,9 @@ from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, HostExperts, weights_detail
 
 ORDER = ("target KV", "states", "scratch", "drafter KV")  # the order in which a sequence's components are shown
-# Memory that is left free if no context is given: for the allocator's rounding, library caches and other programs.
-SPARE = 512 << 20
+# Memory that is left free if no context is given: for the allocator's rounding, library caches and other programs. The
+# least is for the rounding alone.
+SPARE, LEAST_SPARE = 512 << 20, 64 << 20
 CHUNK_ROWS = tuple(PREFILL_ROWS >> halving for halving in range((PREFILL_ROWS // MIN_PREFILL_ROWS).bit_length()))
 # The driver's memory for a context, kernels and libraries: 716.8 MiB were measured on 132 multiprocessors, and most of
 # it is proportional to their number.
@@ -111,6 +112,9 @@ class CardMemoryEstimator:
 
     def spare(self, available: int) -> int:
         return SPARE
+
+    def least_spare(self, available: int) -> int:
+        return LEAST_SPARE
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         drafted = setup.drafted and self._draft is not None
