@@ -354,7 +354,7 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         default=default("card"),
         metavar="PLACE",
         help="on a GPU: card, or host: experts stay in main memory, from where the card reads them; a number: those of "
-        "so many layers; auto: of as few layers as the context needs",
+        "so many layers; auto: only where they do not all fit. The rest of the card caches the most used ones",
     )
     add("--no-tune", action="store_true", default=default(False), help="on a GPU: no timing of passes at a first load")
     add(
