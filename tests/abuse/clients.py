@@ -19,7 +19,7 @@ import httpx
 import numpy as np
 
 from abuse.report import Finding, Report, Watermark
-from dflash_core import Engine
+from dflash_core.snapshots.store import SnapshotStore
 from support import demo_pair
 from support.serving import LONG, Running, place_of, raw_request, running, wait_for
 
@@ -174,10 +174,8 @@ KINDS: Mapping[str, Send] = {
 
 def run(seed: int, folder: Path, *, requests: int = 0, seconds: float = 0.0) -> Report:
     """Rounds of requests on one server until `requests` are done or `seconds` are over."""
-    from dflash_core.snapshots.store import SnapshotStore
-
     report, watermark, began = Report("clients", seed), Watermark(), time.monotonic()
-    engine = Engine(demo_pair.target(), demo_pair.draft(), context_length=CONTEXT, states=SnapshotStore(STATES))
+    engine = demo_pair.new_engine(CONTEXT, SnapshotStore(STATES))
     with running(engine) as server:
         for number in itertools.count():
             sent = report.counts["requests"]
