@@ -87,7 +87,9 @@ def main() -> int:
     parser.add_argument("part", nargs="?", choices=PARTS)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seconds", type=float, default=0.0, help="of one part")
-    parser.add_argument("--count", type=int, default=0, help="of one part: actions, turns, requests, kills or mutants, not time")
+    parser.add_argument(
+        "--count", type=int, default=0, help="of one part: actions, turns, requests, kills or mutants, not time"
+    )
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
     parser.add_argument("--actions", type=Path, help="replay a saved list of the monkey's")
     parser.add_argument("--folder", type=Path, help="where reproducers are kept")

@@ -88,7 +88,9 @@ class _Client:
     def messages(self) -> str:
         tools = [{"name": "read_file", "description": "Reads a file.", "input_schema": TOOL}]
         body = self._asked(messages=self._messages(), model="m", system="You are brief.")
-        return self._streamed("/v1/messages", body | ({"tools": tools} if self._rng.integers(2) else {}), "message_stop")
+        return self._streamed(
+            "/v1/messages", body | ({"tools": tools} if self._rng.integers(2) else {}), "message_stop"
+        )
 
     def responses(self) -> str:
         body = self._asked(input=self._words())

@@ -197,6 +197,8 @@ def test_a_beginning_of_nothing_goes_by_its_age() -> None:
     assert not store.held("a", root)
     store = SnapshotStore(2 * size, PAGE)
     put(store, root)
-    assert put(store, [*root, *[4] * PAGE]), "shares its page, and the place of a root is free for it if there is no other"
+    assert put(store, [*root, *[4] * PAGE]), (
+        "shares its page, and the place of a root is free for it if there is no other"
+    )
     assert put(store, [5] * 2 * PAGE)
     assert store.nbytes <= store.most_bytes

@@ -116,7 +116,9 @@ class Grammars:
             )
         self._late = [one for one in self._late if one.is_alive()]
         if len(self._late) >= MAX_LATE:
-            raise CompilerBusyError("other grammars, which took too long, are still being compiled; send this one later")
+            raise CompilerBusyError(
+                "other grammars, which took too long, are still being compiled; send this one later"
+            )
         if self._tables is None:
             self._load()
         compiled: Future[LLMatcher] = Future()

@@ -91,7 +91,9 @@ class SnapshotStore:
         spans = list(self._spans(space, ids))
         held = {name for name, _, _ in spans}
         new = [span for span in spans if span[0] not in self._pages]
-        if not self._drop_oldest(state.nbytes + per_position * sum(end - begin for _, begin, end in new), key, ids, held):
+        if not self._drop_oldest(
+            state.nbytes + per_position * sum(end - begin for _, begin, end in new), key, ids, held
+        ):
             return False
         for name, begin, end in new:
             self._pages[name] = _Page(Rows(begin, end, rows(begin, end)))
