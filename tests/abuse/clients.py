@@ -184,8 +184,7 @@ def run(seed: int, folder: Path, *, requests: int = 0, seconds: float = 0.0) -> 
             if (requests and sent >= requests) or (seconds and time.monotonic() - began > seconds):
                 break
             _round(server, (seed, number), min(ROUND, requests - sent) if requests else ROUND, report)
-            worker = server.service.worker
-            wait_for(lambda: worker.running is None and not worker.waiting)
+            wait_for(lambda: server.service.worker.running is None and not server.service.worker.waiting)
             # Connections that were left are closed by the loop, a little later.
             wait_for(lambda: not server.server.server_state.connections)
             watermark.look(report)

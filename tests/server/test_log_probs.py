@@ -81,7 +81,10 @@ def test_completions_list_them_in_their_own_form(server: Running, mode: str) -> 
     choice = server.openai().completions.create(**asked).choices[0]
     found, text = choice.logprobs, choice.text
     assert found is not None
-    assert found.tokens and found.token_logprobs and found.top_logprobs and found.text_offset
+    assert found.tokens
+    assert found.token_logprobs
+    assert found.top_logprobs
+    assert found.text_offset
     assert "".join(found.tokens) == text
     assert [text[at:].startswith(token) for at, token in zip(found.text_offset, found.tokens)] == [True] * len(
         found.tokens

@@ -203,7 +203,8 @@ def main() -> None:
     add("--client", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.client:
-        return client(args.client)
+        client(args.client)
+        return
     prompt = args.prompt or (25_000 if args.folder else 700)
     if args.folder is None:
         engine = load_pair(demo_target_path(), demo_draft_path(), args.device, context_length=CONTEXT_DEMO)

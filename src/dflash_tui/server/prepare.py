@@ -21,6 +21,7 @@ from dflash_tui.server.job import Prepared
 from dflash_tui.server.normal import normalised
 from dflash_tui.server.request_error import invalid, too_long
 from dflash_tui.server.sampling import Defaults, knobs_of
+from dflash_tui.server.written import WrittenAnswers
 
 BYTES_PER_POSITION = 64
 """A text with more bytes than this for each position of the context is refused without being tokenised."""
@@ -35,6 +36,7 @@ class Preparer:
         self._engine, self.defaults, self._names = engine, defaults, names
         self.tokenizer, self._template = engine.target.tokenizer, engine.target.template
         self.support = self._template.tools
+        self._written = WrittenAnswers(self.tokenizer)
         self._constraining = Constraining(self.tokenizer, engine.vocab_size, self.support.form)
         self._thread = ThreadPoolExecutor(1, "dflash-render")
 
@@ -63,6 +65,7 @@ class Preparer:
             form=form,
             tools=asked.tools,
             start=_starter(messages, self._names, self._engine),
+            answered=lambda message, ids: self._written.add(prompt.ids, len(messages), message, ids),
             constraint=log_probs or constraint,
             log_probs=log_probs,
             parallel=asked.parallel,
@@ -96,7 +99,7 @@ class Preparer:
             raise invalid(f"the model's chat template refuses these messages: {error}", "messages") from None
         if not prompt.ids:
             raise invalid("the prompt is empty", "messages")
-        return knobs, prompt, messages
+        return knobs, self._written.put_back(prompt, messages), messages
 
 
 def _starter(messages: tuple[Message, ...], names: tuple[str, str], engine: Engine) -> Callable[[Prompt, Knobs], Start]:
