@@ -65,7 +65,7 @@ def _prompt(server: Running, messages: list[Any], tools: list[Any], thinking: st
         **({"tools": tools} if tools else {}),
     }  # fmt: skip
     asked = anthropic.asked_of(decode(json.dumps(request).encode(), anthropic.MessagesRequest))
-    return server.service.preparer.prepare(asked).prompt
+    return server.service.preparer.prepare(asked, server.service.served.defaults).prompt
 
 
 def test_side_requests_do_not_push_out_what_a_session_begins_with() -> None:

@@ -91,7 +91,8 @@ async def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.Monke
     with running(engine) as server:
         service = server.service
         request = service.requests.add("a client", "/v1/chat/completions", "demo")
-        job = Job(service.preparer.prepare(Asked(messages=(Message("user", "Hello"),))), request, service.requests)
+        prepared = service.preparer.prepare(Asked(messages=(Message("user", "Hello"),)), service.served.defaults)
+        job = Job(prepared, request, service.requests)
         writer = ChatWriter(ChatRequest(messages=[]), "demo")
         scope: dict[str, Any] = {"log": {}}
 

@@ -170,7 +170,12 @@ def served(engine: Engine, knobs: Knobs) -> Iterator[Bench]:
     settings = ServerSettings(port=0)
     service = Service(engine, Served("bench", "", Defaults(knobs, frozenset(knobs.to_dict()), greedy=True)), settings)
     listening, addresses = threading.Event(), list[str]()
-    server = Server(service, lambda address: (addresses.append(address), listening.set())[0])
+
+    def heard(address: str) -> None:
+        addresses.append(address)
+        listening.set()
+
+    server = Server(service, heard)
     socket = bound(settings)
     thread = threading.Thread(target=lambda: server.run(sockets=[socket]), daemon=True)
     thread.start()

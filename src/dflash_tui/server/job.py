@@ -58,10 +58,12 @@ class Job:
     The last update is Ended or Failed, unless the job is cancelled while it waits: then there is none.
     """
 
-    def __init__(self, prepared: Prepared, request: ServedRequest, requests: Requests, *, events: bool = False) -> None:
+    def __init__(
+        self, prepared: Prepared, request: ServedRequest, requests: Requests, *, events: bool = False, key: int = 0
+    ) -> None:
         """`request`: as it is listed in `requests`, where those who watch find its lines. `events`: its client gets
-        them too."""
-        self._events = events
+        them too. `key`: the number of its client's, 0 for none."""
+        self._events, self.key = events, key
         self.prepared, self.request, self._requests = prepared, request, requests
         self.updates: asyncio.Queue[Update] = asyncio.Queue()
         self.cancelled = False
