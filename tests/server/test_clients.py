@@ -52,9 +52,13 @@ def test_a_client_gets_its_preset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "shared", "status"), [((), False, 200), (KEYS[:1], False, 200), (KEYS, False, 403), (KEYS, True, 200)]
+    ("keys", "shared", "status", "other"),
+    [((), False, 200, 200), (KEYS[:1], False, 200, 401), (KEYS, False, 403, 404), (KEYS, True, 200, 200)],
 )
-def test_requests_are_shown_to_others_only_if_asked_for(keys: tuple[str, ...], shared: bool, status: int) -> None:
+def test_requests_are_shown_to_others_only_if_asked_for(
+    keys: tuple[str, ...], shared: bool, status: int, other: int
+) -> None:
+    """`status` is of watching all, `other` that of changing another's answer."""
     settings = ServerSettings(port=0, keys=keys, share_events=shared)
     engine = Steps()
     with running(engine, settings) as server, server.http() as http:
@@ -68,7 +72,7 @@ def test_requests_are_shown_to_others_only_if_asked_for(keys: tuple[str, ...], s
         engine.permits.release()
         with http.stream("POST", "/v1/chat/completions", json=ASK | {"stream": True}, headers=mine) as answer:
             path = f"/dflash/answers/{answer.headers['x-dflash-answer']}"
-            for headers, found in ((theirs, 404 if len(keys) > 1 and not shared else 200), (mine, 200)):
+            for headers, found in ((theirs, other), (mine, 200)):
                 assert http.post(path, json={"answer_now": True}, headers=headers).status_code == found
             assert http.post(path, json={"stop": True}, headers=mine).status_code == 200
             engine.permits.release(1000)

@@ -214,7 +214,7 @@ async def test_prompts_of_programs_are_kept_only_with_consent(app: DFlashApp) ->
         await pilot.press("f8")
         await shows(pilot, "kept only if you agree")
         assert newest(app).kept is None
-        await pilot.press("k", "f8")
+        await pilot.press("c", "f8")
         await shows(pilot, "no prompt of an-agent is kept yet")
         await post(address, SHORT)
         await post(address, SHORT | {"messages": [{"role": "user", "content": "Count to five."}]})
@@ -235,7 +235,7 @@ async def test_prompts_of_programs_are_kept_only_with_consent(app: DFlashApp) ->
         await wait_until(pilot, lambda: not screen.running)
         await pilot.press("escape")
         await wait_until(pilot, lambda: isinstance(app.screen, RequestsScreen))
-        await pilot.press("k")
+        await pilot.press("c")
         assert not any(one.kept for one in app.state.requests.newest_first)
         assert app.state.session is not None
         assert not app.state.session.turns

@@ -27,8 +27,8 @@ UPDATE_S = 0.5
 HEADINGS = ("client", "preset", "model", "prompt", "reused", "tokens", "tok/s", "tok/step", "")
 MAX_NAME = 24
 NONE_YET = "No request yet."
-KEPT = "Prompts are kept in memory for F8; k forgets them."
-NOT_KEPT = "the prompts of programs are kept only if you agree: k keeps those that come from now on, in memory alone"
+KEPT = "Prompts are kept in memory for F8; c forgets them."
+NOT_KEPT = "the prompts of programs are kept only if you agree: c keeps those that come from now on, in memory alone"
 OFF = "Nothing is served: /serve in the chat begins."
 
 
