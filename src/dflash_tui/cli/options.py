@@ -93,6 +93,14 @@ def _serve_options(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="the largest body of a request (64MiB)",
     )
+    add(
+        "--client",
+        action="append",
+        default=[],
+        metavar="NAME=PRESET",
+        help="the preset of a program, by the beginning of its User-Agent, or by key-1, key-2; may be repeated",
+    )
+    add("--share-events", action="store_true", help="whoever has one of several keys may watch the requests of all")
     add("--cors", action="append", default=[], metavar="ORIGIN", help="a web page that may call it; may be repeated")
     add(
         "--allowed-host",
