@@ -52,8 +52,8 @@ def test_saved_presets_hold_what_differs_from_the_defaults(tmp_path: Path) -> No
     assert tomllib.loads(path.read_text()) == {"knobs": {"drafting": "tree 40", "p_min": 0.15}}
     again = Presets(tmp_path / "presets")
     assert again["mine"].knobs == Knobs().replace(budget=40, p_min=0.15)
-    assert again.like(Knobs().replace(budget=40, p_min=0.15), NOTHING) == "mine"
-    assert again.like(Knobs(drafting="auto up to 41"), NOTHING) == ""
+    assert again.like(Knobs().replace(budget=40, p_min=0.15), Limits(None, 0)) == "mine"
+    assert again.like(Knobs(drafting="auto up to 41"), Limits(None, 0)) == ""
     assert again.names_for("") == (*(preset.name for preset in BUILT_IN), "mine")
 
 

@@ -43,6 +43,8 @@ class Tuning(Controller):
         before, knobs = self.state.knobs, self.state.knobs.replace(**changes)
         if self.state.session is not None:
             self.state.session.limits.check(knobs, changes)
+            knobs, notes = self.state.session.limits.within(knobs)
+            self._tell(notes)
         if knobs.thinking != before.thinking:  # other sampling is recommended for it
             usual = self.state.recommended.defaults(before.thinking)
             knobs = self.state.recommended.moved(knobs, usual, {*changes, *self.state.request.chosen})
@@ -96,13 +98,14 @@ class Tuning(Controller):
         """Show the present parameters in their panel and in the strip."""
         panel = self.inspector.params_panel
         panel.show(self.state.knobs, self.state.used, running=self.state.busy)
-        panel.show_presets(self.presets.names_for(self.state.model), self._preset)
+        panel.show_presets(self.presets.names_for(self.state.model), self.preset)
         self._gauges.strip()
 
     @property
-    def _preset(self) -> str:
+    def preset(self) -> str:
         """The preset that the parameters are at; "" for none."""
-        return self.presets.like(self.state.knobs, self.state.recommended)
+        session = self.state.session
+        return self.presets.like(self.state.knobs, session.limits if session is not None else None)
 
     def when(self, name: str) -> str:
         """When a staged change of `name` takes effect, in words."""
@@ -168,7 +171,7 @@ class Tuning(Controller):
 
     def cycle(self) -> None:
         """Stage the preset after the present one, skipping those that the loaded pair does not support."""
-        name = self._preset
+        name = self.preset
         for _ in self.presets.names_for(self.state.model):
             name = self.presets.after(name, self.state.model).name
             try:

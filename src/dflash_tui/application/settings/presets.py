@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -37,6 +37,9 @@ from dflash_tui.application.settings.toml_file import (
     toml,
     write_toml,
 )
+
+if TYPE_CHECKING:
+    from dflash_core.limits import Limits
 
 FOLDER_NAME = "presets"
 OLD_NAME = "profiles.toml"
@@ -189,9 +192,13 @@ class Presets:
         """The presets for every pair, and those tuned for the pair with this title."""
         return tuple(preset.name for preset in self if preset.model in ("", model))
 
-    def like(self, knobs: Knobs, recommended: Recommended) -> str:
-        """The name of the preset with exactly these values for a model, or "" if there is none."""
-        return next((preset.name for preset in self if preset.over(recommended) == knobs), "")
+    def like(self, knobs: Knobs, limits: Limits | None) -> str:
+        """The name of the preset with exactly these values, as far as they go with a loaded pair; "" for none."""
+
+        def fitted(preset: Preset) -> Knobs:
+            return limits.within(preset.over(limits.recommended))[0] if limits is not None else preset.knobs
+
+        return next((preset.name for preset in self if fitted(preset) == knobs), "")
 
     def after(self, name: str, model: str = "") -> Preset:
         """The preset of a pair that follows `name`; the first one if `name` is no preset."""
