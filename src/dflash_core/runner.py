@@ -199,7 +199,7 @@ class Runner:
                 if self._changed is not None:
                     decoder.take(self._changed)
                     self._changed = None
-                events = guarded_step(decoder, guard)
+                events = [decoder.step()] if guard is None else guarded_step(decoder, guard)
                 self._commit(root, events)
                 stop = events[-1].stop
                 if stop is None and self._cancelled.is_set() and not decoder.ahead:

@@ -59,16 +59,13 @@ def probability(logits: npt.NDArray[np.float32], token: int) -> float:
 
 
 class Sampler:
-    """Draws tokens from target logits as the knobs say. Holds no state between draws."""
+    """Draws tokens from target logits as the knobs say, without state between draws. `greedy`: a draw is the best logit
+    and nothing else."""
 
     def __init__(self, knobs: Knobs) -> None:
         self.knobs = knobs
         self.penalises = (knobs.repetition_penalty, knobs.frequency_penalty, knobs.presence_penalty) != (1.0, 0.0, 0.0)
-
-    @property
-    def greedy(self) -> bool:
-        """Whether a draw is the best logit and nothing else."""
-        return self.knobs.temperature == 0 and not self.penalises
+        self.greedy = knobs.temperature == 0 and not self.penalises
 
     def draw(self, logits: npt.NDArray[np.float32], position: int, history: Sequence[int]) -> int:
         """The token at absolute `position`, from the target's `logits` (vocab,) for it.
