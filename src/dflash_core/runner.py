@@ -332,8 +332,8 @@ class Runner:
         alone."""
         if self.snapshots is None or self._scratch:
             return
-        held = whole and self.snapshots.held(self._committed, self._window)
-        found = [self.session.checkpoint()] if whole and not held else []
+        stored = whole and self.snapshots.has(self._committed, self._window)
+        found = [self.session.checkpoint()] if whole and not stored else []
         if not self.snapshots.cut:
             found += points
         elif not whole:

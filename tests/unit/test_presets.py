@@ -150,7 +150,7 @@ def test_refusals(tmp_path: Path) -> None:
         with pytest.raises(PresetError, match="expected a name of a to z"):
             presets.save(Preset(name))
     (tmp_path / "file").write_text("")
-    with pytest.raises(PresetError, match=r"cannot be written: .*; the preset is not kept"):
+    with pytest.raises(PresetError, match=r"cannot be written: .*; the preset is not saved"):
         Presets(tmp_path / "file").save(Preset("mine"))
 
 

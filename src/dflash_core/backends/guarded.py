@@ -40,7 +40,7 @@ def guarded_step(decoder: StepDecoder, guard: Guard) -> list[StepEvent]:
 
 
 def _inject(decoder: StepDecoder, guard: Guard, action: Intervention) -> StepEvent:
-    event = decoder.say(action.tokens, action.event)
+    event = decoder.inject(action.tokens, action.event)
     guard.see(event.tokens, injected=True)
     return event
 

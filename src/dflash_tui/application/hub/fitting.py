@@ -47,7 +47,7 @@ def estimator_of(request: LoadRequest) -> MemoryEstimator:
     return estimator_for(request)
 
 
-def room_for(
+def fit_check(
     request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest], MemoryEstimator] = estimator_of
 ) -> FitCheck:
     """Whether `request` fits. `freed`: bytes that the present pair releases. Imports torch."""

@@ -52,7 +52,9 @@ class Settings:
     device: str = _setting("auto", schema.choice("auto", "cpu", "cuda"))
     kv: str = _setting("auto", schema.CACHE)  # the cache type of keys and values
     embedding: str = _setting("card", schema.choice("card", "host"))  # where a GPU has the token embedding
-    keep_states: int = _setting(0, schema.COUNT)  # conversations whose state is kept on disk, so that they resume fast
+    keep_states: int = _setting(
+        0, schema.COUNT
+    )  # conversations whose state is stored on disk, to resume fast
     states_memory: str = _setting("auto", schema.SIZE)  # memory for states of conversations; 0 is none
     log_level: str = _setting("info", schema.choice("debug", "info", "warning"))
     knobs: Knobs = field(default_factory=Knobs)

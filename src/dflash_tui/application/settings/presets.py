@@ -49,7 +49,7 @@ MAX_BYTES = 1 << 16  # of the list of those used last
 NAME_RULE = "expected a name of a to z, 0 to 9, dots, - and _, 48 at most"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,47}")
 Problem = Callable[[str, str], None]
-"""Told an entry and what is wrong with it."""
+"""Gets an entry and what is wrong with it."""
 _HEAD = "# A preset of dflash-tui; with a target it is a profile. What is not named is at its default.\n"
 
 
@@ -244,7 +244,7 @@ class Presets:
         try:
             write_toml(path, _HEAD + "".join(lines))
         except TomlError as error:
-            raise PresetError(f"{error}; the preset is not kept") from None
+            raise PresetError(f"{error}; the preset is not saved") from None
         if isinstance(preset, Profile):
             self._take_out_of_old(preset.name)
         self.read()
