@@ -89,4 +89,4 @@ def machine() -> str:
     parts = [f"This machine has {gib(memory.free)} of {gib(memory.total)} free."]
     with suppress(DeviceError), Management() as management:  # no driver, or no card: nothing to add
         parts += [f"{card.name}: {gib(card.free)} of {gib(card.total)} free." for card in management.cards()]
-    return " ".join([*parts, "dflash-tui doctor looks closer."])
+    return " ".join([*parts, "dflash-tui doctor checks more."])

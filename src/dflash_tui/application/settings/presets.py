@@ -341,7 +341,7 @@ class Presets:
                 found[entry] = ENTRIES[entry].check(value, path.parent)
             except DFlashError as error:
                 whole = entry in ("target", "draft")
-                problem(entry, f"{error}; " + ("it is left out" if whole else "what is usual is taken"))
+                problem(entry, f"{error}; " + ("it is left out" if whole else "its default is used"))
                 lost |= whole
         changes = checked_knobs(table.get("knobs", {}), problem)
         if "target" in found and not lost:
