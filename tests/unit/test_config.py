@@ -283,7 +283,7 @@ def test_the_theme_that_is_shown_is_the_one_in_effect(capsys: pytest.CaptureFixt
     assert cli.main(["--theme", "nope", "config", "show", "--origin"]) == 0
     said = capsys.readouterr()
     assert said.out.splitlines()[0].split() == ["theme", "=", '"dflash-night"', "#", "default"]
-    assert said.err == "dflash-tui: command line: theme 'nope' is unknown; /theme lists them; dflash-night stands\n"
+    assert said.err == "dflash-tui: command line: theme 'nope' is unknown; /theme lists them; dflash-night is used\n"
 
 
 def test_what_is_shown_can_be_put_into_the_file(capsys: pytest.CaptureFixture[str]) -> None:
