@@ -12,7 +12,7 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.config import ASSISTANT_ARCHITECTURE
 from dflash_core.drafters.base import DraftTarget, OpenedModel
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
-from dflash_core.errors import MismatchError
+from dflash_core.errors import FormatError, MismatchError
 from dflash_core.formats.gguf import GGUFFile, architecture_of, open_gguf
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.unread import check_unread
@@ -63,6 +63,11 @@ def _config(file: GGUFFile, target: ModelSpec) -> AssistantConfig:
         for mixer, at, wide in zip(mixers, sources, widths, strict=True)
     )
     centroids = file.tensors.get("masked_embd_centroids.weight")
+    cells = centroids.shape[0] if centroids else 0
+    if cells and vocab % cells:
+        raise FormatError(
+            f"{source}: {cells:,} centroids for {vocab:,} tokens, expected as many tokens for each; download it again"
+        )
     return AssistantConfig(
         name=keys.text("general.name", default=file.path.stem),
         layers=layers,
@@ -71,7 +76,7 @@ def _config(file: GGUFFile, target: ModelSpec) -> AssistantConfig:
         target_layers=target.block_count,
         vocab_size=vocab,
         rms_eps=mixers[0].eps,
-        cells=centroids.shape[0] if centroids else 0,
+        cells=cells,
         notes=check_unread(keys, HARMLESS),
     )
 
