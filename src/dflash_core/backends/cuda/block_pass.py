@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dflash_core.backends.cuda.block import Block
 from dflash_core.backends.cuda.launch import At, Launch
-from dflash_core.backends.cuda.layers.base import PassMixer, Pass
+from dflash_core.backends.cuda.layers.base import Pass, PassMixer
 from dflash_core.backends.cuda.layers.norm import Added, join_launch, norm_launch
 
 
