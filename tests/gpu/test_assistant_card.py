@@ -4,19 +4,29 @@ decoding's."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dflash_core import Knobs
+from dflash_core import Knobs, load_draft, load_target
 from dflash_core.backends.base import Checkpoint, Session
 from dflash_core.backends.cuda import session as cuda_session
+from dflash_core.backends.cuda.activations import CHOICES
+from dflash_core.backends.cuda.drafters.kinds import on_device
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.bench.family_models import GEMMA_31B, gemma4, gemma4_assistant, own_values
+from dflash_core.bench.synthetic import synthetic_pair
+from dflash_core.bench.synthetic_models import Model
 from dflash_core.cache_types import CachePair
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
 from dflash_core.runner import Runner
 from support.assistant_device import PRESENT, AssistantPair, assistant_pair
-from support.device_pairs import CONTEXT, TOLERANCE, close
+from support.device_pairs import CONTEXT, TOLERANCE, close, device_named
 
 WAYS: list[dict[str, Value]] = [
     {"drafting": "chain 3", "mtp_depth": 3}, {"drafting": "tree 12", "mtp_depth": 4, "chain_seed": True},
@@ -163,3 +173,42 @@ def test_drafts_from_an_earlier_position_are_those_of_a_session_there(device_nam
     np.testing.assert_array_equal(here.draft(7, 0), before)
     assert here.cut(length - 1)
     np.testing.assert_array_equal(here.draft(9, 0)[0], there.draft(9, 0)[0])
+
+
+@pytest.mark.parametrize("activations", ["mixed", "int8"])
+def test_rounded_activations_draft_alike(device_name: str, activations: str, tmp_path: Path) -> None:
+    """The last row is read by the head and by the projection for the next token, in the form of the target's head."""
+    model = small_gemma()
+    pair = synthetic_pair(tmp_path, model)
+    target = load_target(pair.target)
+    draft = load_draft(pair.draft, target)
+    device, chosen = device_named(device_name), CHOICES[activations]
+    with device.stream():
+        uploads = [DeviceUpload(device, weights) for weights in (target.file, *draft.files)]
+        loaded = DeviceTarget(device, uploads[0], target.config, chosen)
+        ours = CudaSession(loaded, on_device(draft.config, uploads[1], loaded, chosen), context=CONTEXT)
+        for upload in uploads:
+            upload.close()
+    theirs, prompt = (
+        target.session(draft),
+        [3, 4, 5],
+    )  # scores of random heads are far apart: more keys magnify rounding
+    for session in (ours, theirs):
+        session.prefill(prompt)
+    found, expected = ours.draft(7, 0)[:3], theirs.draft(7, 0)[:3]
+    for depth, (one, other) in enumerate(zip(found, expected, strict=True)):
+        assert np.corrcoef(one, other)[0, 1] > (0.9 if depth else 0.995)
+        if one.argmax() != other.argmax():
+            break
+
+
+def small_gemma() -> Model:
+    """Gemma 4 31B with six narrow layers and few words, and its assistant, in the types of published files."""
+    settings = gemma4(6, 256, 2, (1, 1), 512, layers=6)
+    words = replace(
+        GEMMA_31B.vocabulary, size=1000, end_of_text=900, im_start=901, im_end=902, think=910, end_think=911
+    )
+    return replace(
+        GEMMA_31B, name="small-gemma", settings=settings, vocabulary=words, names=own_values(6),
+        assistant=gemma4_assistant(settings, 256, 512),
+    )  # fmt: skip
