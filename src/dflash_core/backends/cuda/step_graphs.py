@@ -164,9 +164,6 @@ class Steps:
     def launches(self, kind: StepKind) -> list[Launch]:
         """The launches of one step, from the newest token to the ring."""
         session = self.session
-<<<<<<< HEAD
-        head, state = session.draft_head(kind.vocabulary), session.state.pointer
-=======
         return [
             *self._draft(kind),
             *(launch for place, width in enumerate(kind.widths) for launch in self._verify(kind, place, width)),
@@ -177,8 +174,7 @@ class Steps:
     def _draft(self, kind: StepKind) -> list[Launch]:
         """From the newest token to the tree."""
         session = self.session
-        head, state = session.head.first(kind.vocabulary), session.state.pointer
->>>>>>> main
+        head, state = session.draft_head(kind.vocabulary), session.state.pointer
         defines, inputs = session.drafter.tree_inputs if kind.drafts and session.drafter else NO_INPUTS
         blocks = 1
         if kind.text:
