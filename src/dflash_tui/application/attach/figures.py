@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 
 from dflash_core.errors import FormatError
 from dflash_core.events import StageTimes, Stop
@@ -51,6 +52,12 @@ def of_histogram(accepted: Sequence[int]) -> Figures:
     reached = tuple(sum(accepted[depth:]) for depth in range(1, len(accepted)))
     total = sum(count * taken for taken, count in enumerate(accepted))
     return Figures(steps=steps, accepted=total, reached=reached, lengths=(0, *accepted))
+
+
+def of_reached(steps: int, reached: Sequence[int]) -> Figures:
+    """Of so many steps, `reached[d]` accepted more than d drafts, one after the other."""
+    falls = [before - after for before, after in pairwise((steps, *reached, 0))]
+    return Figures(steps=steps, reached=tuple(reached), lengths=(0, *falls) if min(falls) >= 0 else ())
 
 
 def of_steps(accepted: Sequence[int], drafted: Sequence[int]) -> Figures:

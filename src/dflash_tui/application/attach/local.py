@@ -31,11 +31,11 @@ class Local:
         return self.problem or f"{self.name}: {models or 'no model'}"
 
 
-def find(urls: Iterable[str] = tuple(usual_urls())) -> list[Local]:
+def find(urls: Iterable[str] = tuple(usual_urls()), patience_s: float = PATIENCE_S) -> list[Local]:
     """The servers that answer, all asked at once, without any key: nobody has said that it is for them."""
     asked = tuple(urls)
     with ThreadPoolExecutor(max(len(asked), 1), "dflash-attach") as pool:
-        return [one for one in pool.map(_asked, asked) if one is not None]
+        return [one for one in pool.map(lambda url: _asked(url, patience_s), asked) if one is not None]
 
 
 def lines(found: Sequence[Local]) -> Iterator[str]:
@@ -46,8 +46,8 @@ def lines(found: Sequence[Local]) -> Iterator[str]:
         yield f"nothing answers on the usual ports of this machine ({ports}); name the address of a server"
 
 
-def _asked(url: str) -> Local | None:
-    server = AttachedServer(url, patience_s=PATIENCE_S)
+def _asked(url: str, patience_s: float) -> Local | None:
+    server = AttachedServer(url, patience_s=patience_s)
     try:
         found = recognise(server)
     except AttachError as error:

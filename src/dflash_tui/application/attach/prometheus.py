@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dflash_tui.application.attach.figures import Figures
+from dflash_tui.application.attach.figures import UNKNOWN, Figures, of_reached
 
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _POSITION = re.compile(r'position="(\d{1,4})"')
@@ -64,5 +64,6 @@ def added(before: Metrics, after: Metrics, prefix: str, generated: str, tokens: 
         return None
     now = after.by_position.get(f"{prefix}accepted_tokens_per_pos", {})
     earlier = before.by_position.get(f"{prefix}accepted_tokens_per_pos", {})
-    reached = tuple(round(now.get(n, 0) - earlier.get(n, 0)) for n in range(max(now, default=-1) + 1))
-    return Figures(steps=steps, drafted=drafted, accepted=accepted, reached=reached if steps else ())
+    reached = [round(now.get(n, 0) - earlier.get(n, 0)) for n in range(max(now, default=-1) + 1)]
+    by_depth = of_reached(steps, reached) if steps and reached else UNKNOWN
+    return by_depth.with_(Figures(steps=steps, drafted=drafted, accepted=accepted))

@@ -155,22 +155,22 @@ class Stream:
 
     def __init__(self, server: AttachedServer, path: str, body: object, silence_s: float) -> None:
         self._server, self._path, self._body, self._silence_s = server, path, body, silence_s
-        self._connection: http.client.HTTPConnection | None = None
+        self._socket: socket.socket | None = None  # the connection itself forgets it while a stream is read
         self.headers: Any = {}
         self.is_cut = False
 
     def cut(self) -> None:
         """End it at once: the server then cancels the answer."""
         self.is_cut = True
-        connection = self._connection
-        if connection is not None and connection.sock is not None:
+        if self._socket is not None:
             with suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def __iter__(self) -> Iterator[tuple[str, bytes]]:
-        self._connection = connection = self._server.connect(self._silence_s)
+        connection = self._server.connect(self._silence_s)
         try:
             connection.connect()
+            self._socket = connection.sock
             if self.is_cut:
                 return
             response = self._server.asked(connection, "POST", self._path, self._body)
