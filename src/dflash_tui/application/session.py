@@ -203,7 +203,8 @@ class SessionLike(Protocol):
     def limits(self) -> Limits: ...
     @property
     def missing(self) -> Mapping[str, str]:
-        """By panel or page ("tree", "steps", "memory"): why it has nothing to show. Usually empty."""
+        """By panel or page ("tree", "steps", "memory"): why it has nothing to show, or is not complete; and why a
+        running answer takes no "change". Usually empty."""
         ...
 
     def token_text(self, token: int) -> str: ...

@@ -142,6 +142,8 @@ class Tuning(Controller):
             self.say("no answer is being written: changes apply to the next turn")
         elif not staged:
             self.say("no parameter has been changed since this turn began")
+        elif self.state.session is not None and (why := self.state.session.missing.get("change")):
+            self.say(why)
         elif not live:
             self.say(f"{', '.join(staged)}: from the next turn only")
         else:

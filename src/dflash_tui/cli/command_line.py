@@ -196,11 +196,13 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
             gc.enable()
             return command.run(Invocation(args, request, config, parser.error))
     if args.attach is not None:
+        from dflash_tui.application.attach.server import AttachedServer
         from dflash_tui.server.settings import keys_given
 
         key = args.attach_key or next(iter(keys_given()), "")
         if not args.attach:
             return _list_servers()
+        AttachedServer(args.attach)  # refuses what is no address
         request = dataclasses.replace(request, attach=args.attach, attach_key=key, attach_model=args.attach_model)
     if not on_a_terminal():
         raise DFlashError("the app needs a terminal; in a pipe or a script use: dflash-tui ask")

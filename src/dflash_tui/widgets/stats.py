@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -78,6 +78,8 @@ def of_meter(
     stats = report.stats if report is not None else None
     if stats is None and meter.prefill is not None:
         stats = so_far(meter.prefill, meter.totals, meter.decode_s, meter.parts)
+        if meter.prefill.mode == "remote":  # its tokens are counted, where they are, without steps
+            stats = replace(stats, tokens=meter.tokens, tokens_per_second=meter.overall_rate)
     mode, reason = (event.mode, event.reason) if event is not None else ("", "")
     title = "This turn" if running else "Last turn"
     rates, lengths = list(meter.rates), list(meter.lengths)

@@ -63,6 +63,7 @@ class Engine:
     reasoning: ClassVar[str] = "reasoning_content"  # the field of a message
     extra: ClassVar[Mapping[str, Any]] = {"stream_options": {"include_usage": True}}
     counters: ClassVar[tuple[str, str]] = ("", "")  # prefix of its counters of drafts, and that of all tokens
+    counts_drafts: ClassVar[bool] = False  # of every answer that had some
     remedy: ClassVar[str] = ""  # how to have it tell its drafts
 
     def recognises(self, server: AttachedServer, owner: str) -> bool:

@@ -25,6 +25,7 @@ class LlamaServer(Engine):
         "ignore_eos": "ignore_eos",
     }
     thinks = True
+    counts_drafts = True
     extra: ClassVar[Mapping[str, Any]] = {**Engine.extra, "return_progress": True, "timings_per_token": True}
     counters = ("llamacpp:spec_decode_num_", "llamacpp:tokens_predicted")
     remedy = "start llama-server with --metrics for steps and acceptance by depth"

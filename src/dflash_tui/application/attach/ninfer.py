@@ -15,5 +15,6 @@ class NInfer(Engine):
     owner = "ninfer"
     dialect: ClassVar[Mapping[str, str]] = {name: name for name in (*OPENAI, "top_k", "min_p")}
     thinks = True
+    counts_drafts = True
     extra: ClassVar[Mapping[str, Any]] = {**Engine.extra, "return_progress": True, "timings_per_token": True}
     remedy = "NInfer writes acceptance by depth into its log of requests only"

@@ -133,6 +133,9 @@ class RemoteTurn:
         rest = self._release()
         its, engine = self._figures, self._engine
         sources = [f"figures of {engine.name}"]
+        if engine.counts_drafts and its.tokens and not its.drafted:
+            its = replace(its, steps=0)
+            sources.append("it drafted nothing")
         if its.steps is None and its.tokens and stop != "cancelled" and before is not None:
             if (grown := self._conversation.grown(before, its.tokens)) is not None:
                 its = its.with_(grown)
@@ -226,6 +229,7 @@ class RemoteSession(WithoutDecoder):
             "tree": f"{engine.name} does not tell its trees and candidates",
             "steps": f"{engine.name} does not tell its steps; the panel of statistics has what it tells of the answer",
             "memory": "",
+            "change": f"{engine.name} cannot change an answer while it writes it; stop it, and ask again",
         }
         self.count = lru_cache(256)(self._tokens)
 
