@@ -108,12 +108,19 @@ def drawn(it: Figures, width: int) -> Content:
         blocks = [
             [*_numbers(it, stats, width), *_about(it, stats, width)], _changes(it, width), _depths(it, stats, width),
             _lengths_by_step(it, width), _stages(stats, width), _rates(it, width), _lengths(stats, width),
-            _sizes(stats, width), _totals(stats), _drafters(stats), _parts(stats), _learned(it),
+            _sizes(stats, width), _totals(stats), _drafters(stats), _parts(it, stats), _learned(it),
         ]  # fmt: skip
         return content(_apart(blocks))
     half = (width - 2) // 2
     left = [*_numbers(it, stats, half), *_stages(stats, half, min_share=_LITTLE)]
-    rest = [_about(it, stats, half), _changes(it, half), _totals(stats), _drafters(stats), _parts(stats), _learned(it)]
+    rest = [
+        _about(it, stats, half),
+        _changes(it, half),
+        _totals(stats),
+        _drafters(stats),
+        _parts(it, stats),
+        _learned(it),
+    ]
     right = [*_depths(it, stats, half), *_lengths_by_step(it, half)]
     further = [_rates(it, half), _lengths(stats, half), _sizes(stats, half)]
     return content(beside(_apart([left, *rest]), _apart([right, *further]), half))
@@ -311,9 +318,9 @@ def _learned(it: Figures) -> Block:
     return block
 
 
-def _parts(stats: TurnStats) -> Block:
+def _parts(it: Figures, stats: TurnStats) -> Block:
     """Figures of thinking and answer separately, if there was any thinking."""
-    if not stats.thinking.tokens:
+    if not stats.thinking.tokens or it.remote:
         return []
     block: Block = [line(("             tok  tok/s accept", _DIM))]
     parts: tuple[tuple[str, PartStats], ...] = (("thinking", stats.thinking), ("answer", stats.answer))

@@ -146,8 +146,12 @@ class Engine:
 
 def of_usage(usage: Mapping[str, Any]) -> Figures:
     """OpenAI's counts."""
-    cached = count(part(usage, "prompt_tokens_details"), "cached_tokens")
-    return Figures(count(usage, "prompt_tokens"), cached, count(usage, "completion_tokens"))
+    return Figures(
+        count(usage, "prompt_tokens"),
+        count(part(usage, "prompt_tokens_details"), "cached_tokens"),
+        count(usage, "completion_tokens"),
+        count(part(usage, "completion_tokens_details"), "reasoning_tokens"),
+    )
 
 
 def of_timings(timings: Mapping[str, Any]) -> Figures:

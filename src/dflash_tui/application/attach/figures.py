@@ -10,14 +10,15 @@ from dflash_core.errors import FormatError
 from dflash_core.events import StageTimes, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.turn_check import MAX_DEPTH, check_report
-from dflash_core.turn_stats import TurnReport, TurnStats
+from dflash_core.turn_stats import PartStats, TurnReport, TurnStats
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
     """None or empty where an engine does not tell it.
 
-    `tokens`: of the answer, the first and the stop token included. `first_token_ms`: from the request to the first
+    `tokens`: of the answer, the first and the stop token included; `thinking_tokens` and `thinking_s`: those of its
+    reasoning, and the time it took. `first_token_ms`: from the request to the first
     token. `decode_s`: the time after it. `steps`: those that verified drafts; `drafted` and `accepted`: draft tokens
     of them. `reached[d]`: the steps that accepted more than d drafts; `drafted_at[d]`: those that drafted so many,
     empty where that is not known: all did then. `lengths[n]`: steps that committed n tokens.
@@ -26,6 +27,8 @@ class Figures:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     tokens: int | None = None
+    thinking_tokens: int | None = None
+    thinking_s: float | None = None
     first_token_ms: float | None = None
     decode_s: float | None = None
     tokens_per_second: float | None = None
@@ -112,6 +115,7 @@ def _report(
         verified=it.drafted or 0,
         accepted=accepted,
         lengths=it.lengths if steps else (),
+        thinking=PartStats(tokens=it.thinking_tokens or 0, seconds=it.thinking_s or 0.0),
     )
     found = TurnReport(
         text, thinking, (), "remote", reason, stop, knobs, stats, source=source,

@@ -128,10 +128,18 @@ class RemoteTurn:
         self.thinking += thinking
         return text, thinking
 
+    def _thought(self) -> Figures:
+        """The reasoning by the clock here, and by the engine's count when the last of it came."""
+        thoughts = [piece for piece in self._pieces if piece.thinking]
+        counts = [piece.event.count for piece in thoughts if isinstance(piece.event, TextEvent)]
+        if not thoughts:
+            return UNKNOWN
+        return Figures(thinking_tokens=counts[-1], thinking_s=thoughts[-1].at - self._pieces[0].at)
+
     def _end(self, before: Metrics | None, stop: Stop) -> None:
         """The figures of the answer."""
         rest = self._release()
-        its, engine = self._figures, self._engine
+        its, engine = self._thought().with_(self._figures), self._engine
         sources = [f"figures of {engine.name}"]
         if engine.counts_drafts and its.tokens and not its.drafted:
             its = replace(its, steps=0)
