@@ -113,5 +113,5 @@ def _keep_states(app: DFlashApp) -> None:
     if app.settings.keep_states and session is not None and not busy:
         try:
             session.leave()
-        except Exception:  # only an optimization: the conversation itself is kept
+        except Exception:  # only an optimization: the conversation itself is saved
             LOG.warning("the state of the conversation is not saved", exc_info=True)

@@ -140,7 +140,7 @@ def load_engine(
         kv=request.kv,
         states=_states(request),
     )
-    for saved in engine.kept:
+    for saved in engine.saved:
         if saved.note:
             LOG.warning("%s", saved.note)
     notes = list(engine.notes)
@@ -201,7 +201,7 @@ def _without_effect(knobs: Knobs, limits: Limits) -> list[str]:
 def load_session(request: LoadRequest, progress: Progress) -> EngineSession:
     """The loaded pair as the app's session. Raises DFlashError."""
     engine, notes = load_engine(request, progress, "Esc", refuse=False)
-    request, said = with_recommended(request, engine, "Alt+G decodes greedily")
-    session = EngineSession(engine, request.title(), request.knobs, (*notes, *said))
+    request, lines = with_recommended(request, engine, "Alt+G decodes greedily")
+    session = EngineSession(engine, request.title(), request.knobs, (*notes, *lines))
     begin(session.conversation, request, engine)
     return session

@@ -121,7 +121,7 @@ async def _load(host: ChatParts, rest: str) -> None:
     if not words:
         host.open_page("models")
     elif len(words) > 2:
-        raise SlashError("write /load MODEL [DRAFT], in quotes where a path has spaces; alone it shows the list")
+        raise SlashError("write /load MODEL [DRAFT], in quotes where a path has spaces; /load shows the list")
     else:
         host.program.change_model(*typed_pair(*words))
 
@@ -155,7 +155,7 @@ async def _system(host: ChatParts, rest: str) -> None:
 
 
 def _system_words(host: ChatParts) -> Mapping[str, str]:
-    return {"off": "no system message here", "default": "for new conversations, kept for the next start"}
+    return {"off": "no system message here", "default": "for new conversations, also after the next start"}
 
 
 async def _policy(host: ChatParts, rest: str) -> None:
@@ -203,8 +203,8 @@ SLASH: dict[str, Slash] = {
         *LAB_SLASH,
         *CHATS,
         Slash("policy", "/policy reset", "forget what auto learned of this pair", _policy, _policy_words),
-        Slash("theme", "/theme [NAME]", "other colours, kept for the next start", _theme, _theme_names),
-        Slash("kv", "/kv TYPE|K/V", "how keys and values are kept, from the next load on", _kv, _kv_types),
+        Slash("theme", "/theme [NAME]", "other colours, also after the next start", _theme, _theme_names),
+        Slash("kv", "/kv TYPE|K/V", "the cache type of keys and values, from the next load on", _kv, _kv_types),
         *MODELS,
         *SERVING,
         *ATTACH,

@@ -144,10 +144,10 @@ class ParamsPanel(Panel):
     def on_mount(self) -> None:
         self.row("preserve_thinking").display = False
 
-    def show_context(self, wanted: int, loaded: int) -> None:
+    def show_context(self, requested: int, loaded: int) -> None:
         """Show the context of the next load, marked if it differs from the current one."""
         row = self.row(CONTEXT.name)
-        row.value, row.staged = wanted, wanted != loaded
+        row.value, row.staged = requested, requested != loaded
 
     def show_presets(self, names: Sequence[str], chosen: str) -> None:
         """The presets there are, and the one that the parameters are at; empty where they are at none."""
@@ -187,8 +187,8 @@ class ParamsPanel(Panel):
             return
         focused = self.screen.focused
         if focused is None or self not in focused.ancestors:
-            for told in self.query("#params-help").results(Static):
-                told.update("")
+            for help in self.query("#params-help").results(Static):
+                help.update("")
 
     def _heading(self) -> Content:
         staged = sum(a != b for a, b in zip(self._knobs.to_dict().values(), self._used.to_dict().values(), strict=True))

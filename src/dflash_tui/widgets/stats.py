@@ -113,17 +113,12 @@ def drawn(it: Figures, width: int) -> Content:
         return content(_apart(blocks))
     half = (width - 2) // 2
     left = [*_numbers(it, stats, half), *_stages(stats, half, min_share=_LITTLE)]
-    rest = [
-        _about(it, stats, half),
-        _changes(it, half),
-        _totals(stats),
-        _drafters(stats),
-        _parts(it, stats),
-        _learned(it),
-    ]
     right = [*_depths(it, stats, half), *_lengths_by_step(it, half)]
-    further = [_rates(it, half), _lengths(stats, half), _sizes(stats, half)]
-    return content(beside(_apart([left, *rest]), _apart([right, *further]), half))
+    histograms = beside(_lengths(stats, half), _apart([_rates(it, half), _sizes(stats, half)]), half)
+    # Sentences and tables are wider than a column.
+    tables = [_totals(stats), _drafters(stats), _parts(it, stats), _learned(it)]
+    blocks = [beside(left, right, half), _about(it, stats, width), _changes(it, width), histograms, *tables]
+    return content(_apart(blocks))
 
 
 def _apart(blocks: Sequence[Block]) -> Block:
@@ -263,7 +258,7 @@ def _totals(stats: TurnStats) -> Block:
     rows: tuple[tuple[str, int, str], ...] = (
         ("drafted", stats.drafted, "positions"),
         ("verified", stats.verified, "nodes"),
-        ("accepted", stats.accepted, f"nodes, {stats.accepted_per_verified:.0%} of verified"),
+        ("accepted", stats.accepted, f"nodes, {stats.accepted_per_verified:.0%} taken"),
     )
     if stats.copied:
         drafter, taken = stats.verified - stats.copied, stats.accepted - stats.copied_accepted
@@ -283,11 +278,11 @@ def _drafters(stats: TurnStats) -> Block:
     """Acceptance by drafter, if several were used."""
     if len(stats.drafters) < 2:
         return []
-    block: Block = [line("drafters", ("    steps tok/step  nodes taken  tok/s", _DIM))]
+    block: Block = [line("drafters", ("   steps tok/step  nodes taken tok/s", _DIM))]
     for one in stats.drafters:
         taken = f"{one.accepted / one.verified:.0%}" if one.verified else "-"
         fast = speed(one.tokens / one.ms * 1e3) if one.ms > 0 else "-"
-        figures = f"{short(one.steps):>7}{one.tokens / one.steps:>9.2f}{short(one.verified):>7}{taken:>6}{fast:>7}"
+        figures = f"{short(one.steps):>6}{one.tokens / one.steps:>9.2f}{short(one.verified):>7}{taken:>6}{fast:>6}"
         block.append(line(f" {one.kind:<9}{figures}"))
     return block
 
