@@ -275,11 +275,15 @@ def build_parser() -> argparse.ArgumentParser:
         "--continue", dest="resume", action="store_const", const=LAST, help="continue the last conversation"
     )
     parser.add_argument(
-        "--attach", default="", metavar="URL", help="use the model of a dflash-tui serve at this address"
-    )
+        "--attach", default=None, nargs="?", const="", metavar="URL",
+        help="use the model of a server: dflash-tui serve, llama-server, vLLM, SGLang, NInfer, Ollama, LM Studio; "
+        "without an address, list those of this machine",
+    )  # fmt: skip
     parser.add_argument(
-        "--attach-key", default="", metavar="KEY", help="its key, if it needs one; better in DFLASH_TUI_API_KEY"
-    )
+        "--attach-key", "--key", default="", metavar="KEY",
+        help="its key, if it needs one; better in DFLASH_TUI_API_KEY",
+    )  # fmt: skip
+    parser.add_argument("--attach-model", default="", metavar="NAME", help="which of its models; else the loaded one")
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     _add_global_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
