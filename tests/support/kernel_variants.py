@@ -5,6 +5,7 @@ Nothing is listed by hand: sessions are built without memory, and list the launc
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -240,6 +241,8 @@ def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
             for sampled, windowed in ((False, False), (True, False), (False, True)):
                 kind = StepKind((width,), drafts=drafted and width > 1, sampled=sampled, windowed=windowed)
                 yield from session.steps.launches(kind)
+                if kind.sampled:
+                    yield from itertools.chain(*session.steps.constrained_launches(kind))
                 if kind.drafts and session.memory.text is not None:
                     yield from session.steps.launches(replace(kind, text=True))
             if width in QUICK_WIDTHS:  # the second is a later pass, another program in the delta net alone

@@ -42,6 +42,22 @@ def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], 
     return "context full" if answered >= room else None
 
 
+def constrained(
+    tree: Tree, constraint: Constraint, knobs: Knobs, decision: Decision, deepest: int, most: int
+) -> tuple[Tree, Decision]:
+    """The part of a tree that a constraint leaves, with what it forces, no deeper than `deepest` and with `most` nodes
+    below the root at most; and what the step then runs. Under `auto` what is forced is drafted whatever drafts bring,
+    as it is hardly ever wrong."""
+    if knobs.mode == "plain":
+        return tree, decision
+    budget = min(decision.budget, most)
+    forced = min(max(budget, FORCED) if knobs.mode == "auto" else budget, deepest, most)
+    tree = within(tree, constraint, budget, forced, chain=decision.mode != "tree")
+    if decision.mode == "plain" and len(tree) > 1:
+        decision = replace(decision, mode="chain", budget=len(tree) - 1, drafts=False)
+    return tree, decision
+
+
 def said(
     prefill: Callable[[Sequence[int]], Logits],
     length: int,
@@ -262,7 +278,7 @@ class Decoder:
         plan = self.policy.plan(knobs, self.answer[-1], drafts, deepest)
         if plan is not None:
             self.decision = self._told(plan.decision)
-            return self._within(plan.tree, deepest), plan.choice
+            return self._constrained(plan.tree, deepest), plan.choice
         decision = self.decision
         drafts = drafts.cut(deepest, 1 if decision.mode == "chain" else None)
         budget = min(decision.budget, self._most)
@@ -274,20 +290,12 @@ class Decoder:
             chain_seed=knobs.chain_seed,
             stops=self.stop_ids,
         )
-        return self._within(tree, deepest), None
+        return self._constrained(tree, deepest), None
 
-    def _within(self, tree: Tree, deepest: int) -> Tree:
-        """The part of a tree that the constraint leaves, and what it forces; under `auto` this much whatever drafts
-        bring, as it is hardly ever wrong."""
-        if self.constraint is None or self.knobs.mode == "plain":
-            return tree
-        decision = self.decision
-        forced = max(decision.budget, FORCED) if self.knobs.mode == "auto" else decision.budget
-        forced = min(forced, deepest, self._most)
-        chain = decision.mode != "tree"
-        tree = within(tree, self.constraint, min(decision.budget, self._most), forced, chain=chain)
-        if decision.mode == "plain" and len(tree) > 1:
-            self.decision = replace(decision, mode="chain", budget=len(tree) - 1, drafts=False)
+    def _constrained(self, tree: Tree, deepest: int) -> Tree:
+        if self.constraint is not None:
+            limits = deepest, self._most
+            tree, self.decision = constrained(tree, self.constraint, self.knobs, self.decision, *limits)
         return tree
 
     def _left(self) -> int:

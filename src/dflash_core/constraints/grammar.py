@@ -34,9 +34,6 @@ COMPILE_S = 2.0
 """The longest that a grammar may take to compile. The library's time grows with the square of optional keys."""
 MAX_LATE = 2
 """As many grammars may go on being compiled after that."""
-_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-_MASKS = np.where(_BITS == 1, np.float32(0), np.float32(-np.inf))
-"""(256, 8): the masks of eight ids, by a byte of the library's."""
 _SLASH = re.compile(r"\\.|/", re.DOTALL)
 AFTER_REASONING = "start: space @body\nspace: /[ \\n]{0,4}/"
 """Line breaks usually follow a closing tag."""
@@ -186,7 +183,7 @@ class GrammarConstraint:
         self._walk_to(path)
         words = self._matcher.compute_bitmask()
         _check(self._matcher, "the grammar cannot be followed on")
-        return _MASKS[np.frombuffer(words, np.uint8)].reshape(-1)
+        return np.frombuffer(words, np.uint32)
 
     def admits(self, path: Sequence[int], token: int) -> bool:
         self._walk_to(path)

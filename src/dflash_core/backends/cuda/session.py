@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled, StepDecoder
+from dflash_core.backends.cuda.constrained_step import ConstrainedCudaDecoder
 from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.layers.base import MixerTensors
 from dflash_core.backends.cuda.parts_ahead import PartsAhead
@@ -24,6 +25,7 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.decoder import Decoder
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.constraints.base import Constraint
+from dflash_core.constraints.log_probs import LogProbs
 from dflash_core.drafters.base import Drafter, check_finite, ranked
 from dflash_core.errors import ContextError
 from dflash_core.fits import PREFILL_ROWS
@@ -261,12 +263,13 @@ class CudaSession(SequencePasses):
         policy: Policy | None = None,
         constraint: Constraint | None = None,
     ) -> StepDecoder:
-        """A decoder of one answer after the last prompt. A constrained answer is drawn on the host: its logits are
-        copied there, and the next step waits for that."""
-        if constraint is not None:
+        """A decoder of one answer after the last prompt. One whose probabilities are recorded is drawn on the host: its
+        logits are copied there, and the next step waits for that."""
+        if isinstance(constraint, LogProbs):
             most, note = self.max_drafted, ", drawn on the host"
             return Decoder(self, knobs, stop_ids, context_length, policy, constraint, most, note)
-        return CudaDecoder(self, self.steps, knobs, stop_ids, context_length, policy)
+        given = self, self.steps, knobs, stop_ids, context_length, policy
+        return CudaDecoder(*given) if constraint is None else ConstrainedCudaDecoder(*given, constraint)
 
     # ---- Session -------------------------------------------------------------------------------------------------
 
