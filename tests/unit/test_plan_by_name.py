@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("cuda.bindings")
 from dflash_tui.application.hub.catalogue import CatalogueError, load_catalogue
 from dflash_tui.application.hub.files import HubError
-from dflash_tui.application.hub.fitting import room_for
+from dflash_tui.application.hub.fitting import fit_check
 from dflash_tui.application.hub.quantisations import Quantisation, chosen, folder, grouped
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli import get
@@ -66,7 +66,7 @@ def test_other_commands_say_how_to_get_it(capsys: pytest.CaptureFixture[str]) ->
 
 def test_what_fits_is_known_in_the_list() -> None:
     pair = load_catalogue()["qwen3.8-27b"]
-    room = room_for(pair.planned(LoadRequest(device="cpu")), 64 * GIB)
+    room = fit_check(pair.planned(LoadRequest(device="cpu")), 64 * GIB)
     assert (room.why, room.short) == ("", 0)
     assert 16 * GIB < room.weights < 19 * GIB
 

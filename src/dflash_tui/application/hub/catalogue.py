@@ -184,7 +184,7 @@ def _source(entry: Any, what: str) -> Source:
 
 
 def _check_shapes(name: str) -> None:
-    from dflash_core.bench.synthetic_models import MODELS  # late: it imports numpy, and few read the shapes
+    from dflash_core.bench.family_models import MODELS  # late: it imports numpy, and few read the shapes
 
     if name not in MODELS:
         raise _BadEntryError(f"shapes: {one_line(name)!r}, expected {', '.join(MODELS)}")
