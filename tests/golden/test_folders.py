@@ -15,7 +15,7 @@ from dflash_core import load_draft, load_target
 from support import random_family, random_model
 from support.folders import PRE, WIDE, changed, in_shards, quantised, saved, wide, with_fused_experts
 from support.grids import full
-from support.quantised import LAYOUTS
+from support.quantised import LAYOUTS, mxfp4
 from support.random_files import drawn, head, trunk
 from support.random_model import VOCAB
 
@@ -134,6 +134,42 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def test_other_architectures(name: str, tmp_path: Path) -> None:
     module, of, more = OTHERS[name]
     check(tmp_path, saved(of_class(module, of, **SIZES | more), tmp_path), 0)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_gpt_oss(packed: bool, tmp_path: Path) -> None:
+    """Experts as floats, and as MXFP4 as published."""
+    kinds = ["sliding_attention", "full_attention"] * 2
+    rope = YARN | {"truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}
+    more = {
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "head_dim": 64,
+        "sliding_window": 16,
+        "layer_types": kinds,
+    }
+    model = of_class("gpt_oss", "GptOss", **SIZES | more | {"num_hidden_layers": 4, "rope_parameters": rope})
+    saved(model, tmp_path, "gpt-4o")
+    state = model.state_dict()
+
+    def as_mxfp4(found: dict[str, Tensor]) -> dict[str, Tensor]:
+        kept = dict[str, Tensor]()
+        for name, stored in found.items():
+            if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+                weight = state[name].transpose(1, 2)
+                kept[f"{name}_blocks"], kept[f"{name}_scales"], values = mxfp4(weight.double().numpy())
+                weight.copy_(torch.from_numpy(values))
+            else:
+                kept[name] = stored
+        return kept
+
+    method = {"quantization_config": {"quant_method": "mxfp4"}}
+    if packed:
+        with torch.no_grad():
+            changed(tmp_path, as_mxfp4, lambda found: found | method)
+    check(tmp_path, model, 0)
+    types = {info.type for name, info in load_target(tmp_path).file.tensors.items() if name.endswith("exps.weight")}
+    assert types == {"MXFP4" if packed else "BF16"}
 
 
 def test_a_config_that_states_what_differs_from_its_class(tmp_path: Path) -> None:

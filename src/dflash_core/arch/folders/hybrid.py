@@ -180,5 +180,5 @@ CHANGES = dict.fromkeys(NORMS, plus_one) | {
 }
 HARMLESS = frozenset({"full_attention_interval", "mlp_only_layers", "norm_topk_prob"})
 
-DENSE_FORM = Form("qwen35", dense, ATTENTION | DENSE | DELTA, CHANGES, HARMLESS)
-MOE_FORM = Form("qwen35moe", moe, ATTENTION | EXPERTS | DELTA, CHANGES, HARMLESS)
+DENSE_FORM = Form("qwen35", dense, ATTENTION | DENSE | DELTA, CHANGES, harmless=HARMLESS)
+MOE_FORM = Form("qwen35moe", moe, ATTENTION | EXPERTS | DELTA, CHANGES, harmless=HARMLESS)

@@ -8,6 +8,7 @@ from typing import Any
 
 from dflash_core.arch.draft_heads import ZLAB_ARCHITECTURES
 from dflash_core.arch.folders.form import Form, Values, parts
+from dflash_core.arch.folders.gptoss import FORM as GPT_OSS
 from dflash_core.arch.folders.hybrid import DENSE_FORM, MOE_FORM
 from dflash_core.arch.folders.plain import GEMMA, LLAMA, QWEN3, QWEN3MOE
 from dflash_core.arch.folders.settings import HARMLESS, frequency_divisors
@@ -34,10 +35,20 @@ FORMS: Mapping[str, Form] = {
     "mistral": LLAMA,
     "gemma3": GEMMA,
     "gemma3_text": GEMMA,
+    "gpt_oss": GPT_OSS,
 }
 """By `model_type` of config.json."""
 INT4_METHODS = ("gptq", "auto-round", "awq")
-METHODS = (*INT4_METHODS, "fp8", "fbgemm_fp8", "modelopt", "modelopt_fp4", "modelopt_mixed", "compressed-tensors")
+METHODS = (
+    *INT4_METHODS,
+    "fp8",
+    "fbgemm_fp8",
+    "modelopt",
+    "modelopt_fp4",
+    "modelopt_mixed",
+    "mxfp4",
+    "compressed-tensors",
+)
 """Values of `quant_method` whose layouts are known; the tensors then say which of them each matrix has."""
 ZEROS_AS_THEY_ARE = "gptq_v2"
 """The `checkpoint_format` of GPTQ whose zeros are not stored minus one."""

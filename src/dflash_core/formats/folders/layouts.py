@@ -89,6 +89,14 @@ class Modules:
             " GPTQ, AWQ, INT4 of compressed-tensors or NVFP4; use another file of the model"
         )
 
+    def check_type(self, name: str, *kinds: str) -> None:
+        """Raises UnsupportedError for a tensor of another type."""
+        if (kind := self.file.tensors[name].type) not in kinds:
+            raise UnsupportedError(
+                f"{self.file.path}: {shown(name)} is stored as {kind}, expected {' or '.join(kinds)}; use another file"
+                " of the model"
+            )
+
     def check_matrix(self, name: str, kind: str) -> None:
         """Raises FormatError for a tensor that is no matrix of this type."""
         info = self.file.tensors[name]
