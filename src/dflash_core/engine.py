@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from dflash_core import fits, memory
+from dflash_core import fits, fits_notes, memory
 from dflash_core.arch.recommended import recommended
 from dflash_core.backends.base import Session
 from dflash_core.backends.opened import Target
@@ -73,9 +73,9 @@ class Engine(Runner):
         available = fits.memory_after_load(self._estimator, self.machine.available())
         self._setup = fits.requested_setup(self._estimator, context_length, wished, available)
         context, self.kv = self._setup.context, _choice(self._estimator, self._setup, wished)
-        self._cut = fits.cut_note(context_length, context)
+        self._cut = fits_notes.cut_note(context_length, context)
         self._available = available
-        self._shrunk = "" if context_length else fits.shrunk_note(self._estimator, self._setup, available)
+        self._shrunk = "" if context_length else fits_notes.shrunk_note(self._estimator, self._setup, available)
         less = fits.default_context(self._estimator, self._setup.kv, available)
         remedies = f"a context of {less:,} positions fits; a smaller model or fewer open programs leave memory for more"
         memory.check(self.machine.breakdown(self._estimator.sequence(self._setup)), remedies)
@@ -160,10 +160,10 @@ class Engine(Runner):
             notes.append("the weights stay quantised in memory and are dequantised at every use: very slow")
         rows, usual = self._setup.rows, self.machine.prefill_chunk
         if rows < min(usual, self.context_length):
-            more = fits.missing(self._estimator, replace(self._setup, rows=usual), self._available)
+            more = fits_notes.missing(self._estimator, replace(self._setup, rows=usual), self._available)
             notes.append(f"prompts are read {rows:,} tokens at once, not {usual:,}: {more}")
         if self._setup.nodes < self._estimator.tree_nodes[0]:
-            notes.append(fits.trees_end(self.session.max_drafted))
+            notes.append(fits_notes.trees_end(self.session.max_drafted))
         if self._shrunk:
             notes.append(self._shrunk)
         elif self.context_length < self.target.config.context_length:
@@ -193,7 +193,7 @@ def _choice(estimator: MemoryEstimator, setup: Setup, wished: str) -> CacheChoic
     """How keys and values are stored, and why, where `auto` chose it."""
     before = estimator.auto[: estimator.auto.index(setup.kv)] if wished == AUTO else ()
     why = f"{setup.context:,} positions leave no memory to spare as {' or '.join(before)}" if before else ""
-    if before and (cost := fits.cache_note(setup.kv)):
+    if before and (cost := fits_notes.cache_note(setup.kv)):
         why += f"; {cost}"
     return CacheChoice(named(setup.kv), why)
 

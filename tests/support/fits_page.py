@@ -74,10 +74,11 @@ def experts_table() -> str:
             assert found.fits, f"{context} positions on {memory} GB"
             moved = made.host_experts(found.setup)
             row = [f"{memory} GB", f"{context:,}", found.setup.kv, f"{moved.layers} of {spec.block_count}"]
-            row += [gib(moved.bytes), gib(found.total), str(found.setup.nodes - 1)]
+            row += [gib(moved.bytes), f"{moved.cached} of 256, {gib(moved.cached_bytes)}", gib(found.total)]
+            row.append(str(found.setup.nodes - 1))
             lines.append(f"| {' | '.join(row)} |")
     head = ["card", "context", "`--kv auto`", "layers with experts in main memory"]
-    head += ["which takes", "on the card", "budget"]
+    head += ["which takes", "cached of each", "on the card", "budget"]
     return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines]) + "\n"
 
 

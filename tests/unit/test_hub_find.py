@@ -210,10 +210,10 @@ def test_an_unchanged_file_is_not_opened_again(home: Path, monkeypatch: pytest.M
         return read(path, folder=folder)
 
     monkeypatch.setattr("dflash_tui.application.hub.find.read_header", counted)
-    monkeypatch.setattr(pairing, "open_gguf", lambda path: pytest.fail("opened again"))
+    monkeypatch.setattr(pairing, "open_model", lambda path: pytest.fail("opened again"))
     assert found(folder)[0] == first
     assert opened == []
-    monkeypatch.setattr(pairing, "open_gguf", lambda path: (_ for _ in ()).throw(OSError("only now")))
+    monkeypatch.setattr(pairing, "open_model", lambda path: (_ for _ in ()).throw(OSError("only now")))
     os.utime(copy, (1, 1))
     found(folder)
     assert opened == [copy]

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.bench.family_models import MODELS
 from dflash_core.bench.interleave import interleave
-from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.bench.family_models import MODELS
 from dflash_core.cache_types import TYPES
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs

@@ -15,7 +15,7 @@ from typing import Any
 
 from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.bench.family_models import MODELS
 from dflash_core.engine import load_pair
 from dflash_core.fits import ON_CARD, ON_HOST, plan, requested_setup
 from dflash_core.knobs import Knobs

@@ -15,7 +15,7 @@ import torch
 
 from dflash_core import nvrtc
 from dflash_core.backends.cuda.target import open_device
-from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.bench.family_models import MODELS
 from dflash_core.engine import Engine
 from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES

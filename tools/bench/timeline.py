@@ -19,7 +19,7 @@ from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
 
-from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.bench.family_models import MODELS
 from dflash_core.errors import KernelError
 from dflash_core.user_folders import user_folder
 from tools.bench.engines import synthetic_engine

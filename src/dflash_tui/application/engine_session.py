@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -57,6 +57,10 @@ class EngineSession:
     def count(self, text: str) -> int:
         """Tokens of a text."""
         return len(self._engine.target.tokenizer.encode(text, special=False))
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        return {}
 
     def token_text(self, token: int) -> str:
         return self._engine.target.tokenizer.token_text(token)

@@ -145,6 +145,8 @@ class Tuning(Controller):
             self.say("no answer is being written: changes apply to the next turn")
         elif not staged:
             self.say("no parameter has been changed since this turn began")
+        elif self.state.session is not None and (why := self.state.session.missing.get("change")):
+            self.say(why)
         elif not live:
             self.say(f"{', '.join(staged)}: from the next turn only")
         else:
@@ -250,14 +252,21 @@ class Tuning(Controller):
             self.show()
         self._begun = True
         self._take_defaults()
-        if self.state.session is not None and self.state.context > (has := self.state.session.context_length) > 0:
+        here = self.state.session is not None and self.state.session.limits.taken is None
+        if (
+            here
+            and self.state.session is not None
+            and self.state.context > (has := self.state.session.context_length) > 0
+        ):
             self.say(f"the context is {has:,}, all that the model was made for, not {self.state.context:,}")
             self.state.context = has
         self._loaded_context = self.state.context
         self._show_context()
         self.inspector.params_panel.show_reasoning(self.reasoning)
         if self.state.session is not None:
-            self.inspector.params_panel.show_most_nodes(self.state.session.limits.budget)
+            limits = self.state.session.limits
+            self.inspector.params_panel.show_taken(limits.engine, limits.taken)
+            self.inspector.params_panel.show_most_nodes(limits.budget)
             self.state.knobs, notes = self.state.session.limits.within(self.state.knobs)
             self.show()
             self._tell(notes)

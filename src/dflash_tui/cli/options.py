@@ -93,6 +93,14 @@ def _serve_options(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="the largest body of a request (64MiB)",
     )
+    add(
+        "--client",
+        action="append",
+        default=[],
+        metavar="NAME=PRESET",
+        help="the preset of a program, by the beginning of its User-Agent, or by key-1, key-2; may be repeated",
+    )
+    add("--share-events", action="store_true", help="whoever has one of several keys may watch the requests of all")
     add("--cors", action="append", default=[], metavar="ORIGIN", help="a web page that may call it; may be repeated")
     add(
         "--allowed-host",
@@ -267,11 +275,15 @@ def build_parser() -> argparse.ArgumentParser:
         "--continue", dest="resume", action="store_const", const=LAST, help="continue the last conversation"
     )
     parser.add_argument(
-        "--attach", default="", metavar="URL", help="use the model of a dflash-tui serve at this address"
-    )
+        "--attach", default=None, nargs="?", const="", metavar="URL",
+        help="use the model of a server: dflash-tui serve, llama-server, vLLM, SGLang, NInfer, Ollama, LM Studio; "
+        "without an address, list those of this machine",
+    )  # fmt: skip
     parser.add_argument(
-        "--attach-key", default="", metavar="KEY", help="its key, if it needs one; better in DFLASH_TUI_API_KEY"
-    )
+        "--attach-key", "--key", default="", metavar="KEY",
+        help="its key, if it needs one; better in DFLASH_TUI_API_KEY",
+    )  # fmt: skip
+    parser.add_argument("--attach-model", default="", metavar="NAME", help="which of its models; else the loaded one")
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     _add_global_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -344,7 +356,7 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         default=default("card"),
         metavar="PLACE",
         help="on a GPU: card, or host: experts stay in main memory, from where the card reads them; a number: those of "
-        "so many layers; auto: of as few layers as the context needs",
+        "so many layers; auto: only where they do not all fit. The rest of the card caches the most used ones",
     )
     add("--no-tune", action="store_true", default=default(False), help="on a GPU: no timing of passes at a first load")
     add(

@@ -147,6 +147,9 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "experiment.back", "escape", "Back", "stop, keep what is done; else close", "back", True, scope="experiment"
     ),
+    Action("requests.preset", "p", "Preset", "the next preset for this program", "preset", True, scope="requests"),
+    Action("requests.tune", "f8", "Tune", "find the fastest setting on its prompts", "tune", True, scope="requests"),
+    Action("requests.keep", "c", "Keep prompts", "keep prompts in memory for F8", "keep", True, scope="requests"),
     Action("requests.help", "f1", "Help", "these keys", "help", True, scope="requests"),
     Action("requests.back", "escape", "Back", "to the chat", "back", True, scope="requests"),
     Action("past.help", "f1", "Help", "these keys", "help", True, scope="past"),

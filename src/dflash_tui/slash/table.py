@@ -12,6 +12,7 @@ from dflash_core.knobs import CONTEXT, SPEC, SPEC_FORMER, SPECS, described, pars
 from dflash_tui.application.hub.typed_pair import typed_pair
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.settings.keys import ACTIONS
+from dflash_tui.slash.attach import ATTACH
 from dflash_tui.slash.chats import CHATS
 from dflash_tui.slash.command import Slash, SlashError, does, knob_words
 from dflash_tui.slash.lab import LAB_SLASH
@@ -206,6 +207,7 @@ SLASH: dict[str, Slash] = {
         Slash("kv", "/kv TYPE|K/V", "the cache type of keys and values, from the next load on", _kv, _kv_types),
         *MODELS,
         *SERVING,
+        *ATTACH,
         Slash("load", "/load [MODEL [DRAFT]]", "another model", _load),
         Slash("reload", "/reload [CONTEXT]", "load the model again, with so many positions of context", _reload),
         Slash("system", "/system [TEXT]", "the system message of this conversation", _system, _system_words),

@@ -236,6 +236,8 @@ class CudaDecoder:
             self.steps.cancel.array[0] = 0
             self.steps.ring.array["ready"] = 0
             self.steps.graph(self._kind())
+            if session.target.cache is not None:
+                session.target.cache.before_turn()
             session.state.push()
         self._begun = True
 
@@ -325,6 +327,8 @@ class CudaDecoder:
         kind = self._kind(proposal)
         with self.session.device.stream():
             graph = self.steps.graph(kind)
+            if (cache := self.session.target.cache) is not None:
+                cache.between_steps()
             there = self.session.memory.text
             if kind.text and there is not None and (text := self._text) is not None:
                 there.follow(text)

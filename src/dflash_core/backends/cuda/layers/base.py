@@ -114,7 +114,7 @@ class Pass:
     """The rows of one pass: nodes of the tree in `state`, from node0 on; `count` of them are live.
 
     `window`: two int32, how many of the last and of the first positions full-attention layers see; None: all. `given`:
-    per-layer inputs, of a model that has them.
+    per-layer inputs, of a model that has them. `ahead`: the product that follows a mixer's.
     """
 
     state: DeviceState
@@ -124,6 +124,7 @@ class Pass:
     count: At
     window: Tensor | None = None
     given: Tensor | None = None
+    ahead: AnyProjection | None = None
 
     @property
     def single_row(self) -> bool:
@@ -131,8 +132,8 @@ class Pass:
         return self.rows == 1 and self.node0 == 0
 
 
-class Branch(Protocol):
-    """One half of a layer, bound to the memory that it works on."""
+class PassBranch(Protocol):
+    """One half of a layer in a pass, bound to the memory that it works on."""
 
     @property
     def inputs(self) -> AnyProjection:
@@ -145,16 +146,24 @@ class Branch(Protocol):
     def launches(self, scope: Pass) -> Iterator[Launch]:
         """Launches from the activations of `inputs` to the partials of `out`, in buffers.narrow."""
 
-    def chunk(self, chunk: Chunk) -> ChunkRun:
-        """A function that runs the branch over a chunk's rows, from chunk.x, and adds the result to chunk.out."""
 
-
-class MixerBranch(Branch, Protocol):
+class PassMixer(PassBranch, Protocol):
     """The first half."""
 
     @property
     def out_bias(self) -> Tensor | None:
         """The bias of `out`, (hidden,), if it has one. In a chunk the branch adds it itself."""
+
+
+class Branch(PassBranch, Protocol):
+    """One half of a layer in a pass and in a chunk of a prompt."""
+
+    def chunk(self, chunk: Chunk) -> ChunkRun:
+        """A function that runs the branch over a chunk's rows, from chunk.x, and adds the result to chunk.out."""
+
+
+class MixerBranch(PassMixer, Branch, Protocol):
+    """The first half."""
 
 
 class MixerMemory(Protocol):
