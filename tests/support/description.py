@@ -33,9 +33,7 @@ GOT = (
 
 def description() -> dict[str, Any]:
     """An object of OpenAPI 3.1. Which fields go together is not in it: many of these requests are refused."""
-    schemas, components = msgspec.json.schema_components(
-        POSTED.values(), ref_template="#/components/schemas/{name}"
-    )
+    schemas, components = msgspec.json.schema_components(POSTED.values(), ref_template="#/components/schemas/{name}")
     paths: dict[str, Any] = {}
     for path, schema in zip(POSTED, schemas):
         body = {"required": True, "content": {"application/json": {"schema": schema}}}

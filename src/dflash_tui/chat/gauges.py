@@ -151,6 +151,7 @@ class Gauges(Controller):
             reason,
             state.session.limits.reasoning if state.session is not None else None,
             self._verdict(known) if known is not None and mode != "plain" else None,
+            state.shown.client,
         )
 
     def _verdict(self, plain: PlainSpeed) -> Verdict | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from textual.screen import Screen
 
 from dflash_core.errors import DFlashError
-from dflash_tui.application.requests import NumberedLine, ServedRequest
+from dflash_tui.application.requests import NumberedLine, ServedRequest, client_name
 from dflash_tui.application.settings.config import remember_client
 from dflash_tui.application.settings.presets import Presets, changed
 from dflash_tui.chat.controller import Controller
@@ -150,7 +150,8 @@ class Serving(Controller):
 
         line, state = one.line, self.state
         if isinstance(line, Start):
-            state.followed = ShownTurn(meter=Meter(), cold=False, served=True)
+            client = client_name(one.request.client) or "another program"
+            state.followed = ShownTurn(meter=Meter(), cold=False, served=True, client=client)
             self.current = one.request
             self._gauges.draw()
             return

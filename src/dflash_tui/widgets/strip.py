@@ -117,6 +117,7 @@ class Status:
     reason: str = ""
     reasoning: Reasoning | None = None
     against: Verdict | None = None  # None where plain decoding has not been measured
+    client: str = ""  # the program that the answer is for, where it is not the user
 
 
 # What is shown of the knobs, and which of them each part covers.
@@ -157,7 +158,7 @@ class StatusStrip(Widget):
         others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _SHOWN_KNOBS)
         if others:
             parts.append((f" · •{others} more", "bold $accent"))
-        asked = it.mode
+        asked = f"{it.client}: {it.mode}" if it.client else it.mode
         why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
         available = width - sum(cell_len(text) for text, _ in parts)
         reason = f"  │ {why}" if it.mode else ""
