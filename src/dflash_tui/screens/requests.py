@@ -98,12 +98,16 @@ class RequestsScreen(LabScreen):
             prompt, reused = short(meter.prefill.prompt_tokens), short(meter.prefill.reused_tokens)
             tokens, rate, step = short(meter.tokens), speed(meter.overall_rate), f"{meter.totals.acceptance_length:.2f}"
         client = one.client.partition(" ")[0] or "no name"
-        names = (
-            clip(client, SHORT_NAME if self._narrow else MAX_NAME),
-            clip(one.preset, SHORT_NAME),
-            clip(one.model, MAX_NAME),
+        most = SHORT_NAME if self._narrow else MAX_NAME
+        cells = (
+            *(clip(name, most) for name in (client, one.preset, one.model)),
+            prompt,
+            reused,
+            tokens,
+            rate,
+            step,
+            _state(one),
         )
-        cells = (*names, prompt, reused, tokens, rate, step, _state(one))
         return _without_model(cells) if self._narrow else cells
 
     @property
