@@ -91,11 +91,11 @@ def test_what_keeping_a_sequence_would_copy() -> None:
     store, whole = SnapshotStore(1 << 20, PAGE), list(range(20))
     assert store.missing("a", whole) == [(0, 8), (8, 16), (16, 20)]
     put(store, whole)
-    assert store.held("a", whole)
+    assert store.has("a", whole)
     assert store.missing("a", whole) == []
     assert store.missing("a", [*whole, 7]) == [(16, 21)]
-    assert not store.held("a", whole[:16])
-    assert not store.held("b", whole)
+    assert not store.has("a", whole[:16])
+    assert not store.has("b", whole)
 
 
 def test_what_was_asked_after_counts_as_used() -> None:
@@ -104,9 +104,9 @@ def test_what_was_asked_after_counts_as_used() -> None:
     first, second, third = ([base] * PAGE for base in (1, 2, 3))
     put(store, first)
     put(store, second)
-    assert store.held("a", first)
+    assert store.has("a", first)
     put(store, third)
-    assert [store.held("a", tokens) for tokens in (first, second, third)] == [True, False, True]
+    assert [store.has("a", tokens) for tokens in (first, second, third)] == [True, False, True]
 
 
 def test_the_least_recently_used_goes_first() -> None:

@@ -23,8 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dflash_core.bench.synthetic import synthetic_pair
-from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.bench.family_models import MODELS
 from dflash_core.conversation import Conversation
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.engine import Engine, load_pair
@@ -33,6 +32,7 @@ from dflash_tui.server.sampling import Defaults
 from dflash_tui.server.service import Served, Service
 from dflash_tui.server.serving import Server, bound
 from dflash_tui.server.settings import ServerSettings
+from tools.bench.synthetic import synthetic_pair
 from tools.bench.tool import run_tool
 
 QUESTIONS = ("What is 12 plus 7?", "Tell me a story.", "Tell me about red.", "Write a poem about rain.")

@@ -53,7 +53,7 @@ class Requests:
     """Usable from any thread. Writers never wait for readers: a reader that is late loses lines."""
 
     RECORDS = 20
-    """Requests whose whole record is kept, or whose prompt where prompts are kept."""
+    """Requests whose whole record is stored, or whose prompt where prompts are."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

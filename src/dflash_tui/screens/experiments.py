@@ -80,7 +80,7 @@ class TuneScreen(ExperimentScreen):
     OPTIONS: ClassVar[tuple[tuple[str, str], ...]] = (("prompts=FILE samples=6", "on so many prompts of a file"),)
 
     def plan(self, text: str, session: SessionLike) -> Design:
-        if session.limits.drafter is None:
+        if session.limits.drafter is None and session.limits.taken is None:
             raise DFlashError(
                 "no drafter is loaded, so there is nothing to tune: /load names one, or start with --draft"
             )

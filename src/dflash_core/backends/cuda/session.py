@@ -103,6 +103,8 @@ class CudaSession(SequencePasses):
 
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         with self.device.stream():
+            if self.target.cache is not None:
+                self.target.cache.between_steps()
             self.stage_tree(tokens, parents)
             rows = []
             for node0 in range(0, len(tokens), PASS_ROWS):
@@ -120,7 +122,7 @@ class CudaSession(SequencePasses):
             return self.host_drafter.propose(root, knobs, at)
         if self.drafter is None:
             raise ContextError("this session has no drafter; open it with one")
-        head, position = self.head.first(knobs.draft_vocabulary), self.length if at is None else at
+        head, position = self.draft_head(knobs.draft_vocabulary), self.length if at is None else at
         with self.device.stream():
             found = self.drafter.pairs(root, knobs, at, head, self.launch) if knobs.by_parent else None
             if found is not None:

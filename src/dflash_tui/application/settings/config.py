@@ -53,7 +53,7 @@ class Settings:
     device: str = _setting("auto", schema.choice("auto", "cpu", "cuda"))
     kv: str = _setting("auto", schema.CACHE)  # the cache type of keys and values
     embedding: str = _setting("card", schema.choice("card", "host"))  # where a GPU has the token embedding
-    keep_states: int = _setting(0, schema.COUNT)  # conversations whose state is kept on disk, so that they resume fast
+    keep_states: int = _setting(0, schema.COUNT)  # conversations whose state is stored on disk, to resume fast
     states_memory: str = _setting("auto", schema.SIZE)  # memory for states of conversations; 0 is none
     log_level: str = _setting("info", schema.choice("debug", "info", "warning"))
     knobs: Knobs = field(default_factory=Knobs)
@@ -149,8 +149,8 @@ def load_config(
             except KeyError:
                 problems.append(f"{entry.origin}: unknown setting {entry.name!r}{_near(entry.name)}")
             except DFlashError as error:
-                stands = origins.get(_stored(entry.name), "the default")
-                problems.append(f"{entry.origin}: {entry.name}: {error}; {stands} stands")
+                used = origins.get(_stored(entry.name), "the default")
+                problems.append(f"{entry.origin}: {entry.name}: {error}; {used} is used")
         take(found)
     take({name: (value, f"profile {profile[0]}") for name, value in profile[1].items()})
     take({name: (value, "command line") for name, value in (command_line or {}).items()})
@@ -246,7 +246,7 @@ def _without_clashes(
     """The keys that do not clash; the others lose their origin and are reported."""
     clashes = key_rules.clashing(keys) if keys else {}
     for id, why in clashes.items():
-        problems.append(f"{origins.pop(f'keys.{id}')}: keys.{id}: {why}; the default stands")
+        problems.append(f"{origins.pop(f'keys.{id}')}: keys.{id}: {why}; the default is used")
     return {id: value for id, value in keys.items() if id not in clashes}
 
 
