@@ -13,7 +13,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.events import Piece
 from dflash_core.record import End, Read, Start, Step
 from dflash_tui.application.figures.meter import Meter
-from dflash_tui.application.requests import NumberedLine, ServedRequest
+from dflash_tui.application.requests import NumberedLine, ServedRequest, client_name
 from dflash_tui.application.settings.config import remember_client
 from dflash_tui.application.settings.presets import Presets, changed
 from dflash_tui.chat.controller import Controller
@@ -148,7 +148,8 @@ class Serving(Controller):
     def _take(self, one: NumberedLine) -> None:
         line, state = one.line, self.state
         if isinstance(line, Start):
-            state.followed = ShownTurn(meter=Meter(), cold=False, served=True)
+            client = client_name(one.request.client) or "another program"
+            state.followed = ShownTurn(meter=Meter(), cold=False, served=True, client=client)
             self.current = one.request
             self._gauges.draw()
             return
