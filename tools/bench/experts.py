@@ -67,7 +67,7 @@ def speed(engine: Engine, model: DeviceTarget, seed: int) -> dict[str, Any]:
     ids = rng.integers(0, engine.vocab_size, PROMPT).tolist()
     knobs = Knobs(drafting="plain", temperature=1.0, seed=seed, ignore_eos=True, max_tokens=WARM + MEASURED)
     engine.reset()
-    before = cache.used.cpu().numpy() if cache else None
+    before = cache.used.cpu().numpy().copy() if cache else None
     done, at, began, first, asked = 0, 0, 0.0, 0.0, time.perf_counter()
     for event in engine.generate(ids, knobs):
         if not isinstance(event, StepEvent):
