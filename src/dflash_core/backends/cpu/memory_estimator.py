@@ -79,8 +79,8 @@ class HostMemoryEstimator:
         how = "as in the file" if self._packed else "as floats"
         found = [Component("target", stored_bytes(target_weights(self._file, self._spec), self._packed), how)]
         if setup.drafted and self._draft_files:
-            held = sum(stored_bytes(file.tensors.values(), self._packed) for file in self._draft_files)
-            found.append(Component("drafter", held, how))
+            nbytes = sum(stored_bytes(file.tensors.values(), self._packed) for file in self._draft_files)
+            found.append(Component("drafter", nbytes, how))
         return (*found, *self.sequence(setup), *self._machine.process)
 
     def sequence(self, setup: Setup) -> tuple[Component, ...]:

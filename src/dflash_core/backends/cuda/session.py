@@ -122,7 +122,7 @@ class CudaSession(SequencePasses):
             return self.host_drafter.propose(root, knobs, at)
         if self.drafter is None:
             raise ContextError("this session has no drafter; open it with one")
-        head, position = self.head.first(knobs.draft_vocabulary), self.length if at is None else at
+        head, position = self.draft_head(knobs.draft_vocabulary), self.length if at is None else at
         with self.device.stream():
             found = self.drafter.pairs(root, knobs, at, head, self.launch) if knobs.by_parent else None
             if found is not None:

@@ -174,7 +174,7 @@ class Steps:
     def _draft(self, kind: StepKind) -> list[Launch]:
         """From the newest token to the tree."""
         session = self.session
-        head, state = session.head.first(kind.vocabulary), session.state.pointer
+        head, state = session.draft_head(kind.vocabulary), session.state.pointer
         defines, inputs = session.drafter.tree_inputs if kind.drafts and session.drafter else NO_INPUTS
         blocks = 1
         if kind.text:
