@@ -200,8 +200,8 @@ def test_damaged_configurations(tmp_path: Path, change: dict[str, Any], message:
         (
             {"architectures": ["Qwen3_5ForCausalLM"]},
             "small/config.json: architectures is ['Qwen3_5ForCausalLM'], expected one of DFlashDraftModel"
-            " DFlash2DraftModel Qwen3DSparkModel DSparkDraftModel DFlashLagunaForCausalLM; give the folder of a drafter of"
-            " those kinds",
+            " DFlash2DraftModel Qwen3DSparkModel DSparkDraftModel DFlashLagunaForCausalLM; give the folder of a drafter"
+            " of those kinds",
         ),
         ({"architectures": ["DFlashDraftModel", "X"]}, "architectures is ['DFlashDraftModel', 'X'], expected"),
         ({"architectures": None}, "architectures is None, expected one of DFlashDraftModel"),
