@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.bench.synthetic import synthetic_pair
 
 from dflash_core import Knobs, load_draft, load_target
 from dflash_core.backends.base import Checkpoint, Session
@@ -19,7 +20,6 @@ from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.bench.family_models import GEMMA_31B, gemma4, gemma4_assistant, own_values
-from dflash_core.bench.synthetic import synthetic_pair
 from dflash_core.bench.synthetic_models import Model
 from dflash_core.cache_types import CachePair
 from dflash_core.events import StepEvent

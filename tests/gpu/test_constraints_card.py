@@ -197,3 +197,49 @@ def test_a_grammar_that_ends_in_mid_answer_leaves_the_session_sound(
         with pytest.raises(GrammarError, match="planted"):
             answer(one, mode="tree", budget=8)
     assert answer(one, mode="tree", budget=8)[0] == before
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("knobs", [{"mode": "plain"}, {"mode": "tree", "budget": 8}], ids=["plain", "tree"])
+@pytest.mark.parametrize("how", ["cancelled", "closed"])
+def test_an_answer_that_is_left_is_that_of_its_steps(device_name: str, knobs: dict[str, Value], how: str) -> None:
+    """A step whose pass had begun is either whole or not there."""
+    one = runner(device_name, "dflash")
+    expected, _ = answer(one, OPEN, **knobs)
+    asked = Knobs(max_tokens=60).replace(**{"temperature": 0.0, **knobs})  # type: ignore[arg-type]
+    events = one.generate(IDS, asked, constraint=grammars().constraint(OPEN))
+    found: list[int] = []
+    for count, event in enumerate(events, 1):
+        found += event.tokens
+        if count == 4:
+            if how == "closed":
+                events.close()  # type: ignore[attr-defined]
+                break
+            one.cancel()
+    if how == "cancelled":
+        assert found == expected[: len(found)]
+        assert one.session.length == len(IDS) + len(found) - 1
+    # What follows reads on from what was committed.
+    assert answer(one, OPEN, **knobs)[0] == expected
+    assert answer(one, None, max_tokens=8, **knobs)[0] == answer(one, None, mode="plain", max_tokens=8)[0]
+
+
+@pytest.mark.emulator
+def test_settings_change_in_mid_answer(device_name: str) -> None:
+    """A step ends with the settings that it began with; the text follows the later ones from the next step on."""
+    one = runner(device_name, "dflash")
+    expected, _ = answer(one, OPEN, mode="plain")
+    changes = {2: {"mode": "tree", "budget": 12}, 4: {"mode": "plain"}, 6: {"mode": "chain", "budget": 3}}
+    asked = Knobs(max_tokens=60).replace(temperature=0.0, mode="tree", budget=5)
+    found: list[int] = []
+    modes = []
+    for count, event in enumerate(one.generate(IDS, asked, constraint=grammars().constraint(OPEN)), 1):
+        found += event.tokens
+        if isinstance(event, StepEvent):
+            modes.append(event.mode)
+            assert event.knobs is not None
+            assert event.knobs.mode == event.mode
+        if count in changes:
+            one.change(asked.replace(**changes[count]))  # type: ignore[arg-type]
+    assert found == expected
+    assert set(modes) == {"tree", "plain", "chain"}

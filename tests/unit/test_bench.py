@@ -1,4 +1,4 @@
-"""`bench`: synthetic files, forced acceptance, modes side by side, refusals."""
+"""`bench` and the tools that measure on a card: synthetic files, forced acceptance, modes side by side, refusals."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.bench import sampled, timeline
+from tools.bench import kernels, sampled, steps, synthetic, timeline
+from tools.bench.step_bench import StepReport, Timed, acceptance_pattern, default_cases, spine
 
 from dflash_core.backends.cuda.step_graphs import StepKind
-from dflash_core.bench import family_models, synthetic, synthetic_models
+from dflash_core.bench import family_models, synthetic_models
 from dflash_core.bench.statistics import summary
-from dflash_core.bench.steps import StepReport, Timed, acceptance_pattern, default_cases, spine
 from dflash_core.config import target_config
 from dflash_core.drafters import assistant
 from dflash_core.drafters.base import TargetHeader
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import find_head
-from dflash_core.errors import DeviceError, KernelError, KnobError
+from dflash_core.errors import DeviceError, DFlashError, KernelError, KnobError
 from dflash_core.events import STAGES
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME
 from dflash_core.knobs import Knobs
-from dflash_tui.cli import bench, bench_steps, main
-from dflash_tui.cli.bench_steps import step_lines
+from dflash_tui.cli import bench, main
 from dflash_tui.terminal import output
 
 
@@ -70,12 +69,14 @@ TOOLS = (
     "attention",
     "chosen",
     "depths",
+    "kernels",
     "memory",
     "recurrence",
     "replay",
     "resume",
     "sampled",
     "start",
+    "steps",
     "timeline",
     "ui",
 )
@@ -166,35 +167,37 @@ def test_a_made_up_pair_opens(tmp_path: Path, name: str) -> None:
     assert not list(tmp_path.glob("*.part"))  # nothing half-written is left
 
 
-def test_without_a_card_no_synthetic_files_are_written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def timed(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
+    """How the tool that times steps refuses a command line."""
+    monkeypatch.setattr("sys.argv", ["steps", *words])
+    with pytest.raises((DFlashError, OSError)) as refused:
+        steps.main()
+    return str(refused.value)
+
+
+def test_without_a_card_no_synthetic_files_are_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def none(index: int) -> None:
         raise DeviceError("no NVIDIA driver")
 
-    monkeypatch.setattr("dflash_tui.cli.bench_steps.open_device", none)
-    assert main(["bench", "--synthetic", "27b", "--folder", str(tmp_path / "made")]) == 1
-    assert capsys.readouterr().err == "dflash-tui: no NVIDIA driver\n"
+    monkeypatch.setattr("tools.bench.steps.open_device", none)
+    assert timed(monkeypatch, "--synthetic", "27b", "--folder", str(tmp_path / "made")) == "no NVIDIA driver"
     assert not (tmp_path / "made").exists()
 
 
-def test_kernels_are_not_timed_on_the_cpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kernels_are_not_timed_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_core.backends.cuda.driver.LIBRARY", "libthat-is-not-there.so.1")
-    assert main(["bench", "kernels", "--device", "cpu"]) == 1
-    expected = "dflash-tui: no NVIDIA driver (libthat-is-not-there.so.1 was not found); install one\n"
-    assert capsys.readouterr().err == expected
+    monkeypatch.setattr("sys.argv", ["kernels"])
+    with pytest.raises(DeviceError, match=r"^no NVIDIA driver \(libthat-is-not-there.so.1 was not found\)"):
+        kernels.main()
 
 
-def test_a_folder_that_cannot_be_written_is_said_in_a_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("dflash_tui.cli.bench_steps.open_device", lambda index: None)
+def test_a_folder_that_cannot_be_written_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tools.bench.steps.open_device", lambda index: None)
     blocked = tmp_path / "file"
     blocked.write_text("")
-    assert main(["bench", "--synthetic", "27b", "--folder", str(blocked)]) == 1
-    error = capsys.readouterr().err
+    error = timed(monkeypatch, "--synthetic", "27b", "--folder", str(blocked))
     assert str(blocked) in error
-    assert error.count("\n") == 1
+    assert "\n" not in error
 
 
 @pytest.mark.parametrize("mean", [1.0, 2.5, 8.3, 15.99])
@@ -210,7 +213,7 @@ def test_the_table_of_steps_says_plain_where_files_say_ar() -> None:
     names = [case.name for case in default_cases(16)]
     cases = tuple(Timed(name, "tree", 1, 200, False, 1.0, one, stages, 0.01) for name in names)
     report = StepReport(cases, one, 2048, one, 4e12, 1 << 30, ())
-    table = "\n".join(step_lines(report, {}))
+    table = "\n".join(steps.step_lines(report, {}))
     assert re.search(r"^plain +1 ", table, re.MULTILINE)
     assert re.search(r"^plain at 32,768 ", table, re.MULTILINE)
     assert "\nar" not in table
@@ -235,12 +238,11 @@ def test_the_cases_are_those_of_the_bars() -> None:
         ),
         (["--accept-trace", "many"], "--accept-trace many: expected a mean acceptance length"),
         (["--accept-trace", "99"], "--accept-trace 99: expected"),
-        (["--steps"], "step times need a target and its drafter"),
+        ([], "step times need a target and its drafter"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", *words]) == 1
-    assert said in capsys.readouterr().err
+def test_what_cannot_be_measured_is_refused(words: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said in timed(monkeypatch, *words)
 
 
 def test_modes_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,18 +260,19 @@ def test_modes_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert sorted(row["setting"] for row in found["rows"]) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("options", [["--out"], ["--steps", "--share"]], ids=str)
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
-    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measures(*_: object, **__: object) -> int:
         raise AssertionError("it was measured")
 
-    monkeypatch.setattr(bench, "modes", measures)
-    monkeypatch.setattr(bench_steps, "steps", measures)
+    monkeypatch.setattr(bench, "measure", measures)
+    monkeypatch.setattr(steps, "load_target", measures)
     for path, says in ((tmp_path / "no" / "out.json", "there is no folder"), (tmp_path, "is a folder")):
-        assert main(["bench", *options, str(path)]) == 1
+        assert main(["bench", "--out", str(path)]) == 1
         assert says in capsys.readouterr().err
+        for option in ("--out", "--share"):
+            assert says in timed(monkeypatch, "--target", "t", "--draft", "d", option, str(path))
 
 
 def test_what_was_measured_is_printed_though_the_disk_refuses_the_file(
@@ -285,16 +288,6 @@ def test_what_was_measured_is_printed_though_the_disk_refuses_the_file(
     out, err = capsys.readouterr()
     assert "a plain one-row loop" in out
     assert "out.json cannot be written: No space left on device; name another file" in " ".join(err.split())
-
-
-@pytest.mark.parametrize(
-    "options", [["kernels", "--steps"], ["kernels", "--accept-trace", "8"], ["kernels", "--repeats", "3"]]
-)
-def test_options_that_would_do_nothing_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["bench", *options])
-    name = next(option for option in options if option != "kernels")
-    assert f"bench: {name} goes only with modes and step times" in capsys.readouterr().err
 
 
 def test_a_kernels_share_is_what_it_adds_to_the_step() -> None:

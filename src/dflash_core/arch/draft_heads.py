@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from dflash_core.arch.kinds import Shapes
 
+LAGUNA = "DFlashLagunaForCausalLM"
+ZLAB_ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel", "Qwen3DSparkModel", "DSparkDraftModel", LAGUNA)
+"""What a config.json of a drafter in safetensors names."""
 SIDES = ("attn", "ffn")
 """The sub-layers of a block that have convolutions."""
 

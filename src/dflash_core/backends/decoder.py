@@ -29,17 +29,17 @@ FORCED = 16  # tokens that a grammar forces, in a step
 SPARE = 2  # nodes that are built for each that is verified, where a constraint may rule some out
 
 
-def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], room: int) -> Stop | None:
+def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], capacity: int) -> Stop | None:
     """Why an answer ends with `token`, the `answered`-th of it, if it does.
 
-    `room`: positions of the context after the prompt. A token occupies one once it has run, and the next token must
+    `capacity`: positions of the context after the prompt. A token occupies one once it has run, and the next token must
     still fit.
     """
     if token in stop_ids:
         return "stop token"
     if answered >= knobs.max_tokens:
         return "max tokens"
-    return "context full" if answered >= room else None
+    return "context full" if answered >= capacity else None
 
 
 def constrained(
@@ -58,7 +58,7 @@ def constrained(
     return tree, decision
 
 
-def said(
+def injected_step(
     prefill: Callable[[Sequence[int]], Logits],
     length: int,
     root: int,
@@ -147,12 +147,12 @@ class Decoder:
     def go_on(self) -> None:
         self._halt = None
 
-    def say(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
+    def inject(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
         self._halt = None
-        kept, stop = self._until_stop(tokens)
-        step = said(self.backend.prefill, self.backend.length, self.answer[-1], kept, event, self.knobs)
-        self._extend(kept)
-        self.policy.said(kept)
+        taken, stop = self._until_stop(tokens)
+        step = injected_step(self.backend.prefill, self.backend.length, self.answer[-1], taken, event, self.knobs)
+        self._extend(taken)
+        self.policy.said(taken)
         self._clock = _Clock()
         return replace(step, stop=stop)
 
@@ -161,9 +161,9 @@ class Decoder:
         del self.answer[-1]
         if self.constraint is not None:
             self.constraint.drop()
-        kept, stop = self._until_stop((token,))
-        self._extend(kept)
-        self.policy.said(kept)
+        taken, stop = self._until_stop((token,))
+        self._extend(taken)
+        self.policy.said(taken)
         self._clock = _Clock()
         return stop
 
@@ -317,15 +317,15 @@ class Decoder:
     def _until_stop(self, tokens: Sequence[int]) -> tuple[list[int], Stop | None]:
         """Cut tokens that follow the answer's end - a stop token, the token limit, the end of the context - or the
         place where it halts."""
-        kept: list[int] = []
-        room = self.context_length - self.prompt_length
+        taken: list[int] = []
+        capacity = self.context_length - self.prompt_length
         for token in tokens:
-            kept.append(token)
-            answered = len(self.answer) + len(kept)
-            stop = stop_at(token, answered, self.knobs, self.stop_ids, room)
+            taken.append(token)
+            answered = len(self.answer) + len(taken)
+            stop = stop_at(token, answered, self.knobs, self.stop_ids, capacity)
             if stop is not None or answered == self._halt:
-                return kept, stop
-        return kept, None
+                return taken, stop
+        return taken, None
 
 
 def _describe(tree: Tree, walk: Walk) -> StepTree:

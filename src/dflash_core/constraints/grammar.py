@@ -19,7 +19,7 @@ import numpy as np
 
 from dflash_core.constraints.after_thinking import AfterThinking
 from dflash_core.constraints.base import Constraint, Mask
-from dflash_core.errors import GrammarError
+from dflash_core.errors import CompilerBusyError, GrammarError
 from dflash_core.text.channels import Channels
 from dflash_core.text.template_values import JSON
 from dflash_core.text.tokenizer import THINK_TAGS, Tokenizer
@@ -113,7 +113,9 @@ class Grammars:
             )
         self._late = [one for one in self._late if one.is_alive()]
         if len(self._late) >= MAX_LATE:
-            raise GrammarError("other grammars, which took too long, are still being compiled; send this one later")
+            raise CompilerBusyError(
+                "other grammars, which took too long, are still being compiled; send this one later"
+            )
         if self._tables is None:
             self._load()
         compiled: Future[LLMatcher] = Future()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dflash_core.arch.draft_heads import Heads
+from dflash_core.arch.draft_heads import ZLAB_ARCHITECTURES, Heads
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.rope import gguf_scaling, json_scaling
 from dflash_core.arch.spec import EMBEDDING
@@ -36,8 +36,6 @@ FLAVOURS: dict[str, Flavour] = {
     "qwen35-dflash-draft": "lucebox",
 }
 UPSTREAM = ("dflash.", "dspark.")
-LAGUNA = "DFlashLagunaForCausalLM"
-ZLAB_ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel", "Qwen3DSparkModel", "DSparkDraftModel", LAGUNA)
 FUSED = "self_attn.qkv_proj.weight"
 """Query, key and value of a layer in one tensor, as poolside publishes them."""
 LAGUNA_WINDOW = 512

@@ -1,12 +1,12 @@
 """A constrained answer on the card. The host edits each tree, and writes what may be drawn after each node while the
-card runs the pass; so one step runs at a time.
+card runs the pass; so one pass runs at a time.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,11 +20,32 @@ from dflash_core.backends.decoder import SPARE, constrained
 from dflash_core.constraints.base import Constraint, masked
 from dflash_core.events import StepEvent, Stop
 from dflash_core.knobs import Knobs
-from dflash_core.policy.base import Policy
-from dflash_core.tree import Tree, deepest_draft
+from dflash_core.policy.base import Decision, Policy
+from dflash_core.tree import Candidates, Tree, deepest_draft
 
 NOTE = "; within a grammar"
 ALL = np.uint32(0xFFFFFFFF)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A step whose draft the card has begun, with its settings."""
+
+    kind: StepKind
+    knobs: Knobs
+    decision: Decision
+    proposal: Candidates | None
+    proposing_ms: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether its pass has begun too: the tree is the root alone, and stays so."""
+        return self.knobs.mode == "plain"
+
+    def drawn(self, nodes: int, vocab: int) -> StepKind:
+        """The kind of its pass over `nodes` nodes and of its draws."""
+        listed = all_listed(self.knobs, vocab)
+        return StepKind(widths_of(nodes), False, True, windowed=self.kind.windowed, listed=listed)
 
 
 class ConstrainedCudaDecoder(CudaDecoder):
@@ -44,7 +65,9 @@ class ConstrainedCudaDecoder(CudaDecoder):
         super().__init__(session, steps, knobs.replace(ignore_eos=False), stop_ids, context_length, policy)
         self.constraint = constraint
         self._ahead = 1
-        self._pending = 0  # committed positions that the drafter on the card does not know yet
+        self._pending = 0  # as many committed positions at most does the drafter on the card not know yet
+        self._started: Started | None = None
+        self._taken: Knobs | None = None
 
     def put(self, token: int) -> Stop | None:
         self.constraint.drop()
@@ -64,56 +87,83 @@ class ConstrainedCudaDecoder(CudaDecoder):
     def _learn(self, event: StepEvent) -> None:
         self.policy.said(event.tokens)  # what a grammar leaves of a tree shows nothing about the drafter
 
+    def take(self, knobs: Knobs) -> None:
+        self._taken = knobs  # the step that has begun ends with the settings that it began with
+
+    def finish(self) -> Sequence[StepEvent]:
+        if self._begun and self._started is not None and self._started.passed and not self._over:
+            self.steps.cancel.array[0] = 1
+            self._complete(self._started)  # its pass has changed the states
+        self._started = None
+        return super().finish()
+
     def _begin(self) -> None:
         super()._begin()
         self._pending = 0
 
     def _enqueue(self) -> None:
-        self._decide(self._asked[0])
+        self._complete(self._started or self._start())
+        # Nothing of the next draft depends on the grammar: the card begins it while the host reads this step's result.
+        self._started = None if self.session.host_drafter else self._start()
+
+    def _start(self) -> Started:
+        """Draft and build the tree of the next step. In plain decoding the pass needs nothing else, and begins too."""
+        taken, self._taken = self._taken, None
+        if taken is None:
+            self._decide(self._asked[0])
+        else:
+            super().take(taken)
         began = time.perf_counter()
         proposal = self._propose()
         proposing_ms = (time.perf_counter() - began) * 1e3
-        session, steps = self.session, self.steps
-        kind = self._kind(proposal)
+        session, steps, kind = self.session, self.steps, self._kind(proposal)
         with session.device.stream():
-            drafted = self._drafted(kind)
-            deepest = deepest_draft(self._left())
-            tree, decision = constrained(
-                drafted, self.constraint, self.knobs, self.decision, deepest, session.max_drafted
-            )
+            if kind.text and session.memory.text is not None and (text := self._text) is not None:
+                session.memory.text.follow(text)
+            if (drafter := session.drafter) is not None:
+                drafter.before_step(len(self._queue))
+                if self._pending > (drafter.block if kind.drafts else drafter.max_pending - PASS_ROWS):
+                    steps.drain()
+                    self._pending = 0
+                if kind.drafts:
+                    self._pending = 0
+            steps.drafting(kind)()
+            started = Started(kind, self.knobs, self.decision, proposal, proposing_ms)
+            if started.passed:
+                steps.passing(started.drawn(1, session.head.vocab))()
+        return started
+
+    def _complete(self, started: Started) -> None:
+        """Edit the tree, run the pass, and queue the draws within the grammar."""
+        session, steps, knobs = self.session, self.steps, started.knobs
+        with session.device.stream():
+            drafted = self._drafted(started)
+            limits = deepest_draft(self._left(knobs)), session.max_drafted
+            tree, decision = constrained(drafted, self.constraint, knobs, started.decision, *limits)
             if tree != drafted:
                 session.state.send_tree(tree)
                 steps.copied.array[self._read % STEP_SLOTS] = sum(1 << node for node in tree.copied)
-            listed = all_listed(self.knobs, session.head.vocab)
-            drawn = StepKind(widths_of(len(tree)), False, True, windowed=kind.windowed, listed=listed)
-            steps.passing(drawn)()
+            drawn = started.drawn(len(tree), session.head.vocab)
+            if not started.passed:
+                steps.passing(drawn)()
             self._write_masks(tree)
             steps.accepting(drawn)()
+            self._pending += max(tree.depths) + 1
             decision = replace(decision, reason=decision.reason + NOTE)
             mark = session.device.mark()
-            self._queue.append(Queued(mark, self.knobs, decision, proposal, proposing_ms, kind.text))
+        self._queue.append(Queued(mark, knobs, decision, started.proposal, started.proposing_ms, started.kind.text))
 
-    def _drafted(self, kind: StepKind) -> Tree:
-        """Draft, and return the tree that the card has built."""
-        session, steps = self.session, self.steps
-        if kind.text and session.memory.text is not None and (text := self._text) is not None:
-            session.memory.text.follow(text)
-        if (drafter := session.drafter) is not None:
-            drafter.before_step(0)
-            if self._pending > (drafter.block if kind.drafts else drafter.max_pending - PASS_ROWS):
-                steps.drain()
-                self._pending = 0
-            if kind.drafts:
-                self._pending = 0
-        steps.drafting(kind)()
-        if self.decision.mode == "plain":
+    def _drafted(self, started: Started) -> Tree:
+        """The tree that the card has built."""
+        if started.decision.mode == "plain":
             return Tree((self.answer[-1],), (-1,), (0,), (0.0,), (0.0,))
-        session.state.pull()
-        return session.state.built_tree(int(steps.copied.array[self._read % STEP_SLOTS]) if kind.text else 0)
+        self.session.state.pull()
+        copied = int(self.steps.copied.array[self._read % STEP_SLOTS]) if started.kind.text else 0
+        return self.session.state.built_tree(copied)
 
-    def _left(self) -> int:
+    def _left(self, knobs: Knobs) -> int:
         """Tokens until the answer ends or halts, if it does not before."""
-        end = min(self.knobs.max_tokens, self.context_length - self._prompt_length)
+        end = min(knobs.max_tokens, self.context_length - self._prompt_length)
         return (end if self._halt is None else min(end, self._halt)) - len(self.answer)
 
     def _write_masks(self, tree: Tree) -> None:
@@ -134,6 +184,5 @@ class ConstrainedCudaDecoder(CudaDecoder):
         event = super()._collect(queued)
         if event is None:
             return None
-        self._pending += len(event.tokens)
         # The values that the card learned are those of the tree before it was edited.
         return replace(event, tree=replace(event.tree, values=()), choice=None)

@@ -25,7 +25,7 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import DraftMemory, OnDevice
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.layers.attention import AttentionBranch
-from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers
+from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers, SequenceNeeds
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.projection import Projection
@@ -84,7 +84,7 @@ class SequenceMemory:
         self.mixers: list[MixerMemory] = []
         for mixer, lender in zip(target.mixers, target.lenders, strict=True):
             lent = self.mixers[lender.group].layer(lender.place) if lender else None
-            self.mixers.append(mixer.memory(context, capacity, inside, left, kv, lent))
+            self.mixers.append(mixer.memory(SequenceNeeds(context, capacity, inside, left, kv, lent)))
             left = left.after(*mixer.row_buffers(capacity))
         self._places = [(block.group, block.place) for block in target.blk]
         self.given = next(lasting_arena.after(*buffers).carve(*given), None)

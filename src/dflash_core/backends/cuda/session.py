@@ -103,6 +103,8 @@ class CudaSession(SequencePasses):
 
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         with self.device.stream():
+            if self.target.cache is not None:
+                self.target.cache.between_steps()
             self.stage_tree(tokens, parents)
             rows = []
             for node0 in range(0, len(tokens), PASS_ROWS):

@@ -31,7 +31,7 @@ from dflash_core.backends.cuda.state import (
     write_knobs,
 )
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
-from dflash_core.backends.decoder import said, step_drafts, stop_at
+from dflash_core.backends.decoder import injected_step, step_drafts, stop_at
 from dflash_core.drafters.base import check_finite
 from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.errors import Code, NumericsError, UnsupportedError, not_finite
@@ -147,13 +147,13 @@ class CudaDecoder:
     def _stop_at(self, token: int, answered: int) -> Stop | None:
         return stop_at(token, answered, self.knobs, self.stop_ids, self.context_length - self._prompt_length)
 
-    def say(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
+    def inject(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
         self._rest()
         kept, stop = list[int](), None
         while stop is None and len(kept) < len(tokens):
             kept.append(tokens[len(kept)])
             stop = self._stop_at(kept[-1], len(self.answer) + len(kept))
-        step = said(self.session.prefill, self.session.length, self.answer[-1], kept, event, self.knobs)
+        step = injected_step(self.session.prefill, self.session.length, self.answer[-1], kept, event, self.knobs)
         self._extend(kept)
         self.policy.said(kept)
         self._over = stop is not None
@@ -236,6 +236,8 @@ class CudaDecoder:
             self.steps.cancel.array[0] = 0
             self.steps.ring.array["ready"] = 0
             self.steps.graph(self._kind())
+            if session.target.cache is not None:
+                session.target.cache.before_turn()
             session.state.push()
         self._begun = True
 
@@ -325,6 +327,8 @@ class CudaDecoder:
         kind = self._kind(proposal)
         with self.session.device.stream():
             graph = self.steps.graph(kind)
+            if (cache := self.session.target.cache) is not None:
+                cache.between_steps()
             there = self.session.memory.text
             if kind.text and there is not None and (text := self._text) is not None:
                 there.follow(text)

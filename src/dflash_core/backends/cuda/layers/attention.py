@@ -26,11 +26,11 @@ from dflash_core.backends.cuda.layers.attention_weights import (
 )
 from dflash_core.backends.cuda.layers.base import (
     ChunkRun,
-    MixerBranch,
     MixerLayers,
     MixerMemory,
     MixerTensors,
     Pass,
+    SequenceNeeds,
     Upload,
 )
 from dflash_core.backends.cuda.layers.sink_rows import SINK_DIMS, with_sinks
@@ -114,19 +114,11 @@ class AttentionLayers(MixerLayers):
     def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         return Splits.pieces(self.split_order(context, kv), self.heads)
 
-    def memory(
-        self,
-        context: int,
-        capacity: int,
-        arena: Arena,
-        rows: Arena,
-        kv: CachePair = F16,
-        lender: MixerBranch | None = None,
-    ) -> MixerMemory:
-        if lender is None:
-            return AttentionMemory(self, context, arena, kv)
-        assert isinstance(lender, AttentionBranch), "keys and values of a layer without any"
-        return BorrowingMemory(self, context, arena, kv, lender)
+    def memory(self, needs: SequenceNeeds) -> MixerMemory:
+        if needs.lender is None:
+            return AttentionMemory(self, needs.context, needs.arena, needs.kv)
+        assert isinstance(needs.lender, AttentionBranch), "keys and values of a layer without any"
+        return BorrowingMemory(self, needs.context, needs.arena, needs.kv, needs.lender)
 
     def turns(self, kv: CachePair) -> Sequence[range]:
         """The groups of kv heads that a chunk processes at once: one head each if the cache must be unpacked."""

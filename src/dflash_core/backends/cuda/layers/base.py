@@ -212,6 +212,23 @@ class MixerMemory(Protocol):
         return
 
 
+@dataclass(frozen=True, slots=True)
+class SequenceNeeds:
+    """What the memory of a sequence is made for: up to `context` positions and trees of up to `capacity` nodes.
+
+    `arena`: holds `pass_buffers`; the next layers of a pass reuse it. `rows`: holds `row_buffers`; chunks use it too.
+    `kv`: the types of cached keys and values. `lender`: the layer whose keys and values are read by layers that have
+    none.
+    """
+
+    context: int
+    capacity: int
+    arena: Arena
+    rows: Arena
+    kv: CachePair = F16
+    lender: MixerBranch | None = None
+
+
 class MixerLayers(Protocol):
     """All layers of a target with one mixer spec: their weights, in the order of the layers."""
 
@@ -232,21 +249,8 @@ class MixerLayers(Protocol):
         prompt begins, no commit is pending."""
         return ()
 
-    def memory(
-        self,
-        context: int,
-        capacity: int,
-        arena: Arena,
-        rows: Arena,
-        kv: CachePair = F16,
-        lender: MixerBranch | None = None,
-    ) -> MixerMemory:
-        """Memory of a sequence of up to `context` positions and trees of up to `capacity` nodes. `lender`: the layer
-        whose keys and values these layers read, if they have none.
-
-        `arena`: holds `pass_buffers`; the next layers of a pass reuse it. `rows`: holds `row_buffers`; chunks use it
-        too. `kv`: the types of cached keys and values.
-        """
+    def memory(self, needs: SequenceNeeds) -> MixerMemory:
+        """Memory of a sequence."""
 
     def chunk_buffers(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[TensorSpec]]:
         """What each layer carves from the arena of a chunk of `rows` rows, in a sequence of up to `context` positions.
@@ -292,3 +296,23 @@ class FeedForwardLayer(Branch, Protocol):
 
     def chunk_normed(self, chunk: Chunk) -> Tensor | None:
         """Where the norm before the layer writes a chunk's rows as f32 too, or None."""
+
+
+class DenseFeedForward:
+    """What feed-forward layers without experts have in common: they read all their weights, and no rows as f32."""
+
+    chunked = True
+    pass_buffers: Sequence[TensorSpec] = ()
+    normed_by: Tensor | None = None
+
+    def idle_bytes(self, rows: int) -> float:
+        return 0.0
+
+    def bus_bytes(self, rows: int) -> float:
+        return 0.0
+
+    def normed(self, buffers: PassBuffers) -> Tensor | None:
+        return None
+
+    def chunk_normed(self, chunk: Chunk) -> Tensor | None:
+        return None
