@@ -259,6 +259,7 @@ class DFlashApp(App[int]):
 
     @on(PairLoaded)
     async def _serve_loaded(self) -> None:
+        self.chat.parts.serving.watch()
         settings, self._serving = self._serving, None
         if settings is not None:
             try:

@@ -49,6 +49,18 @@ class Serving(Controller):
         self.current: ServedRequest | None = None  # the one that the panels follow
         self.stuck = False  # its threads did not end in time
 
+    def watch(self) -> None:
+        """A model has been loaded: where it is that of a server of ours, follow what others ask there."""
+        state, followed = self.state, self.state.watched
+        if state.session is None:
+            return
+        state.watched = state.session.watch(state.requests)
+        if followed:  # the request on the screen was one to the server before
+            state.followed = None
+        if state.watched and not followed:
+            self._seen = state.requests.last_line
+            self.screen.set_timer(LOOK_S, self._look)
+
     async def begin(self, settings: ServerSettings) -> None:
         """Accept requests from now on. Raises DFlashError."""
         from dflash_tui.server.settings import needs
@@ -137,10 +149,9 @@ class Serving(Controller):
         shown = self.state.followed
         if shown is not None and shown.meter is not None:
             self._draw(shown, shown.meter)
-        if self._server is None:
+        if self._server is None and not self.state.watched:
             return
-        present = self._present()
-        if present != self._defaults:
+        if self._server is not None and (present := self._present()) != self._defaults:
             self._defaults = present
             self._server.retune(*present)
         self.screen.set_timer(LOOK_S, self._look)

@@ -92,6 +92,7 @@ class AppState:
         self.turn = ShownTurn()
         self.clients = dict(settings.clients)  # the presets of programs that use the server
         self.serving = ""  # the address at which other programs use the loaded pair
+        self.watched = False  # the model is a server's, which tells what other programs ask of it
         self.followed: ShownTurn | None = None  # a request of theirs that is newer than the turn
         self.queue: list[TurnBlock] = []  # messages that were sent and that the model has not received yet
         self.overlong = (0, 0)  # positions that the last refused message needed, and its tokens

@@ -12,6 +12,7 @@ from dflash_core.messages import Message
 from dflash_core.record import Line, TurnRecord
 from dflash_core.turns import Turns
 from dflash_tui.application.attach.server import AttachError
+from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import OnPrefill, TurnLike
 
 NOT_HERE = "the model is on the server: measurements and serving need it in this program"
@@ -68,6 +69,9 @@ class WithoutDecoder:
 
     def forget_learned(self) -> NoReturn:
         raise AttachError(NOT_HERE)
+
+    def watch(self, requests: Requests) -> bool:
+        return False
 
     def leave(self) -> None:
         """The state of the conversation is the server's."""
