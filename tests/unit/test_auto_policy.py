@@ -23,6 +23,7 @@ from dflash_core.policy.costs import CPU, H200, KEPT, MIN_STEPS, StepCosts, gain
 from dflash_core.policy.values import CLASSES, COPIED, Learned, Stated, start_weights
 from support.counting import CountingBackend
 from support.deciding import decoded
+from support.drafted import KNOBS, policy_for, proven, step
 
 VOCAB = 30
 
@@ -320,3 +321,20 @@ def test_a_value_is_a_chance() -> None:
     learned = Learned()
     assert learned.value(0, (1.0, math.log(3), 0.0, 0.0, 0.0)) == pytest.approx(0.75)
     assert 0 <= learned.value(0, (1.0, -1e6, 0.0, 0.0, 0.0)) < 1e-9
+
+
+def test_a_card_learns_while_it_has_steps_to_run_and_less_often_the_more_it_knows() -> None:
+    policy = proven(policy_for(late=True))
+    policy.begin([1, 2], frozenset())
+    learned = []
+    for number in range(200):
+        policy.observe(step(policy, policy.next(KNOBS), H200.curve(), H200, number, right=3))
+        before = policy.weights(KNOBS)
+        policy.next(KNOBS)
+        assert policy.weights(KNOBS) is before is not None
+        policy.spare()
+        if policy.weights(KNOBS) is not before:
+            learned.append(number)
+    apart = np.diff(learned)
+    assert apart[0] == 4
+    assert apart[-1] == 16
