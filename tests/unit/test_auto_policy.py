@@ -21,9 +21,9 @@ from dflash_core.policy.choosing import ALL
 from dflash_core.policy.copying import Copies, chain
 from dflash_core.policy.costs import CPU, H200, KEPT, MIN_STEPS, StepCosts, gains, min_slopes, paying, rising
 from dflash_core.policy.values import CLASSES, COPIED, Learned, Stated, start_weights
+from support import drafted
 from support.counting import CountingBackend
 from support.deciding import decoded
-from support.drafted import KNOBS, policy_for, proven, step
 
 VOCAB = 30
 
@@ -324,16 +324,17 @@ def test_a_value_is_a_chance() -> None:
 
 
 def test_a_card_learns_while_it_has_steps_to_run_and_less_often_the_more_it_knows() -> None:
-    policy = proven(policy_for(late=True))
+    policy = drafted.proven(drafted.policy_for(late=True))
     policy.begin([1, 2], frozenset())
     learned = []
     for number in range(200):
-        policy.observe(step(policy, policy.next(KNOBS), H200.curve(), H200, number, right=3))
-        before = policy.weights(KNOBS)
-        policy.next(KNOBS)
-        assert policy.weights(KNOBS) is before is not None
+        decision = policy.next(drafted.KNOBS)
+        policy.observe(drafted.step(policy, decision, H200.curve(), H200, number, right=3))
+        before = policy.weights(drafted.KNOBS)
+        policy.next(drafted.KNOBS)
+        assert policy.weights(drafted.KNOBS) is before is not None
         policy.spare()
-        if policy.weights(KNOBS) is not before:
+        if policy.weights(drafted.KNOBS) is not before:
             learned.append(number)
     apart = np.diff(learned)
     assert apart[0] == 4
