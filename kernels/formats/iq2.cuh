@@ -17,6 +17,7 @@
 
 #include "formats/grid_table.cuh"
 #include "formats/q6_k.cuh"
+#include "formats/two_subs.cuh"
 #include "iq2_grid.cuh"
 
 // The registers of a lane from its digits and signs: magnitudes, and the same negated.
@@ -24,13 +25,14 @@ __device__ __forceinline__ u32 iq2_register(u32 digits, u32 signs, int r) {
     return prmt(0x002b1908u, 0x00d5e7f8u, digits | bits_of_register(signs, r));
 }
 
-// All signs of a lane, from its word and that of the other lane of its pair.
-__device__ __forceinline__ u32 iq2_all_signs(u32 own, u32 other, int lane) {
-    const u32 missing = lane & 1 ? 0x0000f000u : 0xf0000000u;
-    u32 odd = (own & ~missing) ^ (other & (missing ^ 0x0fff0fffu));
-    odd ^= odd >> 8;
-    odd ^= odd >> 4;
-    return (own & ~missing) | (odd << 12 & missing);
+// All signs of a lane, from the words of its pair.
+__device__ __forceinline__ u32 iq2_all_signs(u32 even, u32 odd, int lane) {
+    constexpr u32 EVEN = 0x0fffffffu, ODD = 0xffff0fffu;  // what are signs
+    u32 parity = (even & EVEN) ^ (odd & ODD);
+    parity ^= parity >> 8;
+    parity ^= parity >> 4;
+    const u32 own = lane & 1 ? odd : even, signs = lane & 1 ? ODD : EVEN;
+    return lop3<0xca>(signs, own, parity << 12);  // own where signs are, else the parity
 }
 
 // The 4-bit scales of 16 half subs of a row, 8 B of nibbles, as bytes 1 + 2 scale: half sub i is byte i / 2 % 4 of word
@@ -44,20 +46,9 @@ __device__ __forceinline__ void iq2_scales(u32 (&sub)[4], uint2 nibbles) {
     }
 }
 
-struct IQ2_XXS {
-    static constexpr int NUMBER = FORMAT_IQ2_XXS, BYTES = 1056, SLOTS = 4;
-    static constexpr Scaling SCALING = Scaling::INTEGER_32;
-    static constexpr bool MINIMUM = false;
-    static constexpr Codes CODES = Codes::FULL;
-    static constexpr int MAX_PLANE_BITS = 4;
+struct IQ2_XXS : TwoSubs<1> {
+    static constexpr int NUMBER = FORMAT_IQ2_XXS, BYTES = 1056;
     using Table = GridTable<256, 8>;
-    struct Head {
-        u32 d;
-    };
-    struct Scales {
-        int sub[2][2];  // [row][sub of the unit]
-        float d[2];
-    };
     struct Unit {
         u32 index[2], signs[4];  // signs of the four lanes of the quad
     };
@@ -65,18 +56,6 @@ struct IQ2_XXS {
     static __device__ __forceinline__ Table& table() {
         __shared__ Table found;
         return found;
-    }
-    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
-        return {ldg_stream4(tile + (lane >> 2) * 4)};
-    }
-    static __device__ __forceinline__ Scales decode(const Head& head, int) {
-        Scales scales = {};
-#pragma unroll
-        for (int r = 0; r < 2; ++r) scales.d[r] = 0.125f * half_bits_float(u16(head.d >> (16 * r)));
-        return scales;
-    }
-    static __device__ __forceinline__ int sub_scale(const Scales& scales, int row, int sub) {
-        return scales.sub[row][sub & 1];
     }
     static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
         const u8* at = tile + 32 + u * 256;
@@ -87,7 +66,7 @@ struct IQ2_XXS {
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
         const int lane = lane_id();
         const u32 even = lane & 2 ? unit.signs[2] : unit.signs[0], odd = lane & 2 ? unit.signs[3] : unit.signs[1];
-        const u32 signs = iq2_all_signs(lane & 1 ? odd : even, lane & 1 ? even : odd, lane);
+        const u32 signs = iq2_all_signs(even, odd, lane);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             a[i] = iq2_register(table().four(unit.index[sub], i, 0, lane), signs, 4 * sub + i);
@@ -153,7 +132,7 @@ struct IQ2_XS : IQ2Sixteen {
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
         const int lane = lane_id();
         const u32 even = unit.signs[0], odd = unit.signs[1];
-        const u32 signs = iq2_all_signs(lane & 1 ? odd : even, lane & 1 ? even : odd, lane);
+        const u32 signs = iq2_all_signs(even, odd, lane);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const u32 ninth = (sub ? even >> (20 + i) : odd >> (4 + i)) & 256u;

@@ -74,7 +74,8 @@ def _rows(config: Config) -> dict[str, Any]:
     rows: dict[str, Any] = {name: getattr(settings, name) for name in PLAIN}
     rows |= {f"knobs.{spec.name}": getattr(settings.knobs, spec.name) for spec in SPECS}
     actions, _, _ = remapped(settings.keys)
-    return rows | {f"keys.{one.id}": one.keys for one in actions if one.id not in FIXED}
+    rows |= {f"keys.{one.id}": one.keys for one in actions if one.id not in FIXED}
+    return rows | {f"clients.{name}": preset for name, preset in settings.clients.items()}
 
 
 def _beside(themes: Themes) -> list[str]:
