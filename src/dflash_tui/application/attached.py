@@ -16,9 +16,10 @@ from dflash_core.knobs import Knobs
 from dflash_core.lab.experiment import Design
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
-from dflash_core.messages import Message
+from dflash_core.messages import Call, Message
 from dflash_core.progress import Progress
 from dflash_core.record import End, Line, Loaded, Start, TurnLine, TurnRecord, assemble, decode
+from dflash_core.text.template_values import NO_TOOLS, Tools
 from dflash_core.turn_stats import FoundRow, TurnReport
 from dflash_core.turns import Turns
 from dflash_tui.application.attached_server import AttachedServer, AttachError, Stream
@@ -26,6 +27,7 @@ from dflash_tui.application.session import Loader, LoadRequest, OnPrefill, Sessi
 from dflash_tui.application.session_state import SessionState, decode_state
 
 NOT_HERE = "the model is on the server: measurements, other models and serving need it in this program"
+NO_TOOLS_HERE = "the model is on the server, to which this program does not offer tools yet"
 NOTE = "attached to {url}, {program}; not from here: measurements (F8, what-if), other models, /serve, /policy reset"
 
 
@@ -44,7 +46,8 @@ class AttachedTurn:
         self._lines: list[TurnLine] = []
         self.report: TurnReport | None = None
         self.record: TurnRecord | None = None
-        self.text = self.thinking = ""
+        self.text = self.thinking = self.calling = ""
+        self.calls: tuple[Call, ...] = ()
 
     def __iter__(self) -> Iterator[Piece]:
         try:
@@ -117,15 +120,21 @@ class AttachedConversation:
         self.watchers: list[Callable[[Line], None]] = []
         self.messages: tuple[Message, ...] = ()
         self.texts: dict[int, str] = {}
+        self.tools: Tools = NO_TOOLS
+        self.tools_note = NO_TOOLS_HERE
 
     def set_messages(self, messages: Sequence[Message]) -> None:
         self.messages = tuple(messages)
 
-    def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> AttachedTurn:
-        return self._turn((*self.messages, Message("user", prompt)), knobs, on_prefill)
+    def ask(
+        self, prompt: str | Sequence[Message], knobs: Knobs, *, on_prefill: OnPrefill | None = None
+    ) -> AttachedTurn:
+        asked = (Message("user", prompt),) if isinstance(prompt, str) else prompt
+        return self._turn((*self.messages, *asked), knobs, on_prefill)
 
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> AttachedTurn:
-        last = max((n for n, message in enumerate(self.messages) if message.role == "user"), default=None)
+        asks = ("user", "tool")
+        last = max((n for n, message in enumerate(self.messages) if message.role in asks), default=None)
         if last is None:
             raise DFlashError("nothing to retry: no question has been asked yet")
         return self._turn(self.messages[: last + 1], knobs, on_prefill)
@@ -164,11 +173,21 @@ class AttachedConversation:
         return str(json.loads(found)["prompt"])
 
 
-def _sent(messages: Sequence[Message]) -> list[dict[str, str]]:
-    return [
-        {"role": one.role, "content": one.content} | ({"reasoning_content": one.thinking} if one.thinking else {})
-        for one in messages
-    ]
+def _sent(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    sent: list[dict[str, Any]] = []
+    for one in messages:
+        fields: dict[str, Any] = {"role": one.role, "content": one.content}
+        if one.thinking:
+            fields["reasoning_content"] = one.thinking
+        if one.calls:
+            fields["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
+                for call in one.calls
+            ]
+        if one.role == "tool":
+            fields["tool_call_id"] = one.call_id
+        sent.append(fields)
+    return sent
 
 
 def _asked(knobs: Knobs) -> dict[str, Any]:

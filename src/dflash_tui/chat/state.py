@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
     from dflash_core.turn_stats import TurnReport
     from dflash_tui.application.conversations.current import CurrentConversation
+    from dflash_tui.application.conversations.tool_messages import ToolCall
     from dflash_tui.application.decoder_use import DecoderUse
     from dflash_tui.application.experiment import Experiment
     from dflash_tui.application.figures.meter import Meter
@@ -43,6 +44,7 @@ class ShownTurn:
     error: Exception | None = None  # the error that ended the last turn
     cold: bool = True  # no turn has ended since the model was loaded
     lost: bool = False  # the device is lost: nothing works in this process any more
+    calls: tuple[ToolCall, ...] = ()  # those of the last answer, which are to be made
     served: bool = False  # it is the answer to another program, and is being written
 
     @property
@@ -91,6 +93,7 @@ class AppState:
         self.turn = ShownTurn()
         self.serving = ""  # the address at which other programs use the loaded pair
         self.followed: ShownTurn | None = None  # a request of theirs that is newer than the turn
+        self.calling = False  # tools are being called, between two answers
         self.queue: list[TurnBlock] = []  # messages that were sent and that the model has not received yet
         self.overlong = (0, 0)  # positions that the last refused message needed, and its tokens
         self.experiment: Experiment | None = None  # the lab's running experiment
@@ -140,8 +143,8 @@ class AppState:
 
     @property
     def busy(self) -> bool:
-        """An answer is being written."""
-        return self.turn.running is not None
+        """An answer is being written, or tools are being called for it."""
+        return self.turn.running is not None or self.calling
 
     @property
     def shown(self) -> ShownTurn:

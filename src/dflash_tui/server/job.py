@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dflash_core.answer import Answer
+from dflash_core.answer_shape import AnswerShape
 from dflash_core.constraints.base import Constraint
 from dflash_core.constraints.log_probs import LogProbs
 from dflash_core.engine import Engine
@@ -23,7 +24,6 @@ from dflash_core.text.tool_calls.parts import Part
 from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.requests import Requests, ServedRequest
 from dflash_tui.server.drawn_tokens import DrawnTokens
-from dflash_tui.server.shape import AnswerShape
 from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, Why
 
 _WHY: dict[str, Why] = {
