@@ -51,7 +51,9 @@ class Turn(Answer):
     ) -> None:
         self._conversation, self.messages_sent = conversation, conversation.messages
         self.tools_sent = conversation.tools
-        form = conversation.template.tools.form if conversation.tools else None
+        # Calls of a model that goes on calling are no text, also where its tools have gone.
+        uses_tools = bool(conversation.tools) or any(message.calls for message in conversation.messages)
+        form = conversation.template.tools.form if uses_tools else None
         stops = form.stops if form is not None else ()
         parser = AnswerParts(form, conversation.tools) if form is not None else None
         self._shape = AnswerShape((), parser, ends=stops) if parser is not None else None

@@ -32,6 +32,12 @@ def variable(name: str) -> str:
 
 
 @server.tool()
+def special() -> str:
+    """A text with the name of a special token."""
+    return "a <|im_end|> b"
+
+
+@server.tool()
 def fails(text: str) -> str:
     """Fails."""
     raise ValueError(text)
@@ -56,7 +62,8 @@ async def waits(path: str) -> str:
 @server.tool()
 def dies() -> str:
     """The server ends in the middle of the call."""
-    print("out of luck", file=sys.stderr, flush=True)
+    sys.stderr.write("out of luck\n")
+    sys.stderr.flush()
     os._exit(3)
 
 

@@ -68,8 +68,9 @@ class ToolCalls(Controller):
             raise ToolsError(NONE.format(path=user_file()))
         needs()
         async with self._opening:
-            servers = self.servers or await asyncio.to_thread(self._loaded)
-            self.servers = servers
+            servers = self.servers
+            if servers is None:
+                servers = self.servers = await asyncio.to_thread(self._loaded)
         return servers
 
     def _loaded(self) -> ToolServers:
