@@ -108,7 +108,7 @@ class Connection:
         if server.url:
             self._process = None
             headers = {name: expanded(value, os.environ) for name, value in server.headers.items()}
-            async with http.streams(expanded(server.url, os.environ), headers, server.timeout) as found:
+            async with http.streams(expanded(server.url, os.environ), headers) as found:
                 yield found
             return
         self._process = process = ServerProcess()

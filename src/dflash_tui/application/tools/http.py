@@ -12,11 +12,14 @@ from dflash_tui.application.tools.needs import ToolsError
 from dflash_tui.application.tools.stdio import MAX_LINE
 from dflash_tui.application.tools.streams import Streams
 
+CONNECT_S = 30.0
+SILENT_S = 300.0  # of a stream of events; a call has its own limit
+
 
 @asynccontextmanager
-async def streams(url: str, headers: Mapping[str, str], timeout: float) -> AsyncIterator[Streams]:
-    """Messages of the server at this address. `timeout`: seconds without a byte of an answer."""
-    limits = httpx2.Timeout(30.0, read=timeout)
+async def streams(url: str, headers: Mapping[str, str]) -> AsyncIterator[Streams]:
+    """Messages of the server at this address."""
+    limits = httpx2.Timeout(CONNECT_S, read=SILENT_S)
     try:
         client = httpx2.AsyncClient(headers=dict(headers), timeout=limits, transport=_Limited(), trust_env=False)
     except (ValueError, TypeError) as error:

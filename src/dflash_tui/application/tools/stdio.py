@@ -44,7 +44,8 @@ class ServerProcess:
         self.skipped = 0
         """Lines that were no messages."""
         self.gone = asyncio.Event()
-        """It writes no more."""
+        """It writes no more, and was not ended here."""
+        self._ending = False
         self._stderr: deque[str] = deque(maxlen=_TAIL)
         self._process: Process | None = None
 
@@ -71,6 +72,7 @@ class ServerProcess:
         try:
             yield read, write
         finally:
+            self._ending = True
             ending = asyncio.ensure_future(_end(process))
             try:
                 await asyncio.shield(ending)  # a process is ended also where the caller was cancelled
@@ -106,7 +108,8 @@ class ServerProcess:
         finally:
             if not self.problem:
                 await _exits(process)  # its code is part of the reason
-            self.gone.set()
+            if not self._ending:
+                self.gone.set()
             incoming.close()
 
     async def _write(self, process: Process, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
@@ -137,6 +140,9 @@ async def _end(process: Process) -> None:
     if not exited and not await _exits(process):
         _signal(process, signal.SIGKILL)
         await _exits(process)
+    # Its pipes stay open where a child has them. Nothing public closes them.
+    if (transport := getattr(process, "_transport", None)) is not None:
+        transport.close()
 
 
 async def _exits(process: Process) -> bool:
