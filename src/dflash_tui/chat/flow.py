@@ -15,7 +15,6 @@ from dflash_core.clean import lines, one_line
 from dflash_core.errors import MESSAGE, Code, ContextError, DFlashError, KernelError
 from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import seconds, short
-from dflash_tui.application.conversations.tool_messages import stored
 from dflash_tui.application.running import Running
 from dflash_tui.application.session import OnPrefill, TurnLike
 from dflash_tui.chat.controller import Controller
@@ -185,7 +184,7 @@ class Flow(Controller):
             await answer.add(turn.text[shown.taken[0] :], turn.thinking[shown.taken[1] :], meter)
             block.entered = True
             shown.report, shown.record = turn.report, turn.record
-            shown.calls = stored(turn.calls) if running.error is None and not running.stopping else ()
+            shown.calls = tuple(turn.calls) if running.error is None and not running.stopping else ()
         refused = running.error is not None and turn is None
         outcome = "refused" if refused else "failed" if running.error else "stopped" if running.stopping else ""
         if shown.report is not None and running.error is None and shown.report.stop != "cancelled":

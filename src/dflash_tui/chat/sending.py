@@ -12,6 +12,7 @@ from textual.screen import Screen
 from dflash_core.clean import blank
 from dflash_core.errors import ContextError
 from dflash_core.knobs import RANDOM_SEED
+from dflash_tui.application.conversations.tool_messages import stored
 from dflash_tui.application.experiment import UNDER_WAY
 from dflash_tui.application.here import here
 from dflash_tui.application.log import LOG
@@ -170,7 +171,7 @@ class Sending(Controller):
     async def _go_on(self, block: TurnBlock) -> None:
         """Make the calls of an answer, and let the model go on with their results."""
         try:
-            results = await self._tools.answered(block, self.state.turn.calls)
+            results = await self._tools.answered(block, stored(self.state.turn.calls))
         finally:
             self.state.calling = False
         if results is not None:

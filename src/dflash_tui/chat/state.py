@@ -17,10 +17,10 @@ from dflash_tui.application.settings.remembered import Remembered
 from dflash_tui.text.notices import Notices
 
 if TYPE_CHECKING:
+    from dflash_core.messages import Call
     from dflash_core.record import TurnRecord
     from dflash_core.turn_stats import TurnReport
     from dflash_tui.application.conversations.current import CurrentConversation
-    from dflash_tui.application.conversations.tool_messages import ToolCall
     from dflash_tui.application.decoder_use import DecoderUse
     from dflash_tui.application.experiment import Experiment
     from dflash_tui.application.figures.meter import Meter
@@ -44,7 +44,7 @@ class ShownTurn:
     error: Exception | None = None  # the error that ended the last turn
     cold: bool = True  # no turn has ended since the model was loaded
     lost: bool = False  # the device is lost: nothing works in this process any more
-    calls: tuple[ToolCall, ...] = ()  # those of the last answer, which are to be made
+    calls: tuple[Call, ...] = ()  # those of the last answer, which are to be made
     served: bool = False  # it is the answer to another program, and is being written
 
     @property

@@ -17,7 +17,8 @@ from dflash_core.errors import DFlashError
 from dflash_tui.application.amounts import seconds
 from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
 from dflash_tui.application.settings.config import user_file
-from dflash_tui.application.settings.tool_servers import TABLE, allow_always
+from dflash_tui.application.settings.schema import SERVERS
+from dflash_tui.application.settings.tool_servers import allow_always
 from dflash_tui.application.tools.needs import ToolsError, needs
 from dflash_tui.application.tools.offered import OfferedTool, for_template
 from dflash_tui.application.tools.results import fitting
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from dflash_tui.application.tools.servers import ToolServers
 
 LOOK_S = 0.25
-NONE = f"no servers of tools in {{path}}; write a table [{TABLE}.NAME] with command and args, or url: docs/tools.md"
+NONE = f"no servers of tools in {{path}}; write a table [{SERVERS}.NAME] with command and args, or url: docs/tools.md"
 
 
 class ToolCalls(Controller):

@@ -14,8 +14,8 @@ from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.log import log_file
 from dflash_tui.application.settings.config import PLAIN, PROJECT_NAME, Config, config_folder, user_file
 from dflash_tui.application.settings.presets import FOLDER_NAME, Presets
+from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.toml_file import quoted, toml
-from dflash_tui.application.settings.tool_servers import TABLE
 from dflash_tui.cli.options import Invocation
 from dflash_tui.settings.keys import FIXED, remapped
 from dflash_tui.settings.themes import Themes, installed, with_known_theme
@@ -45,7 +45,7 @@ def show(config: Config, *, origin: bool, as_json: bool) -> int:
         return 0
     table = ""
     for name, value in rows.items():
-        section, _, inner = name.rpartition(".") if name.startswith(TABLE) else name.partition(".")
+        section, _, inner = name.rpartition(".") if name.startswith(SERVERS) else name.partition(".")
         if inner and section != table:
             write_out(f"\n[{section}]\n")
             table = section
@@ -78,7 +78,7 @@ def _rows(config: Config) -> dict[str, Any]:
     rows |= {f"keys.{one.id}": one.keys for one in actions if one.id not in FIXED}
     # Not their arguments, variables and headers, which may be secrets.
     kinds = {one.name: "url" if one.url else "command" for one in settings.servers}
-    return rows | {f"{TABLE}.{one.name}.{kinds[one.name]}": one.where for one in settings.servers}
+    return rows | {f"{SERVERS}.{one.name}.{kinds[one.name]}": one.where for one in settings.servers}
 
 
 def _origin(config: Config, name: str) -> str:

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from dflash_tui.application.settings.schema import BadValueError
+from dflash_tui.application.settings.schema import SERVERS, BadValueError
 from dflash_tui.application.settings.toml_file import TomlError, edit_toml
 
-TABLE = "mcp_servers"
 ALL = "*"
 """In `allow`: every tool of the server."""
 TIMEOUT_S = 60.0
@@ -91,9 +90,9 @@ def allow_always(server: str, path: Path) -> None:
 
     def change(document: Any) -> None:
         try:
-            document[TABLE][server]["allow"] = [ALL]
+            document[SERVERS][server]["allow"] = [ALL]
         except KeyError:
-            raise TomlError(f"it no longer has a table [{TABLE}.{server}]") from None
+            raise TomlError(f"it no longer has a table [{SERVERS}.{server}]") from None
 
     edit_toml(path, change)
 
